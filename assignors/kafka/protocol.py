@@ -1,0 +1,130 @@
+"""The consumer protocol: the bytes members exchange through JoinGroup and SyncGroup.
+
+Kafka's ConsumerProtocol with the messages ConsumerProtocolSubscription and ConsumerProtocolAssignment,
+versions 0 to 3 (1: owned partitions, KIP-429; 2: generation, KIP-792; 3: rack, KIP-881; the assignment is
+the same in all). An int16 version comes first. A newer version is read as version 3 with bytes left over, for
+Kafka's versions only ever append; a negative one is an error.
+"""
+
+from collections.abc import Iterable
+
+from assignors.kafka.api import Assignment, Subscription, TopicPartition
+from assignors.kafka.members import java_order
+from assignors.kafka.wire import ProtocolError, Reader, Writer
+
+__all__ = [
+    "HIGHEST_VERSION",
+    "PROTOCOL_TYPE",
+    "ProtocolError",
+    "decode_assignment",
+    "decode_subscription",
+    "decode_version",
+    "encode_assignment",
+    "encode_subscription",
+]
+
+PROTOCOL_TYPE = "consumer"
+HIGHEST_VERSION = 3
+
+
+def decode_version(data: bytes) -> int:
+    """The version in front, as it stands; ProtocolError if there are not even two bytes."""
+    return Reader(data).int16("version")
+
+
+def decode_subscription(data: bytes) -> Subscription:
+    """Read a ConsumerProtocolSubscription; fields that its version has not are empty or None.
+
+    A negative generation and an empty rack are read as None, as in Kafka. Raises ProtocolError.
+    """
+    reader = Reader(data)
+    version = _known_version(reader.int16("version"))
+    return Subscription(
+        topics=tuple(reader.string("topic") for _ in range(reader.count("topics"))),
+        user_data=reader.nullable_bytes("user_data"),
+        owned_partitions=_read_partitions(reader, "owned_partitions") if version >= 1 else (),
+        generation_id=_read_generation(reader) if version >= 2 else None,
+        rack_id=(reader.nullable_string("rack_id") or None) if version >= 3 else None,
+    )
+
+
+def encode_subscription(subscription: Subscription, version: int = HIGHEST_VERSION) -> bytes:
+    """Write a ConsumerProtocolSubscription; fields that `version` has not are left out.
+
+    Topics and owned partitions are sorted, as Kafka does. A version above the highest is written as the
+    highest. Raises ProtocolError for a negative version or a value the format cannot hold.
+    """
+    version = _known_version(version)
+    writer = Writer()
+    writer.int16(version, "version")
+    writer.int32(len(subscription.topics), "topics")
+    for topic in sorted(subscription.topics, key=java_order):
+        writer.string(topic, "topic")
+    writer.nullable_bytes(subscription.user_data, "user_data")
+    if version >= 1:
+        owned = sorted(subscription.owned_partitions, key=lambda p: (java_order(p.topic), p.partition))
+        _write_partitions(writer, owned, "owned_partitions")
+    if version >= 2:
+        generation_id = subscription.generation_id
+        writer.int32(-1 if generation_id is None else generation_id, "generation_id")
+    if version >= 3:
+        writer.nullable_string(subscription.rack_id, "rack_id")
+    return bytes(writer.data)
+
+
+def decode_assignment(data: bytes) -> Assignment:
+    """Read a ConsumerProtocolAssignment. Raises ProtocolError.
+
+    No bytes at all are no assignment of this protocol: the coordinator sends them to a member for which the
+    leader gave none.
+    """
+    reader = Reader(data)
+    _known_version(reader.int16("version"))
+    return Assignment(
+        partitions=_read_partitions(reader, "assigned_partitions"),
+        user_data=reader.nullable_bytes("user_data"),
+    )
+
+
+def encode_assignment(assignment: Assignment, version: int = HIGHEST_VERSION) -> bytes:
+    """Write a ConsumerProtocolAssignment: topics in the order they first come, partitions as they come.
+
+    Versions and errors as in `encode_subscription`.
+    """
+    writer = Writer()
+    writer.int16(_known_version(version), "version")
+    _write_partitions(writer, assignment.partitions, "assigned_partitions")
+    writer.nullable_bytes(assignment.user_data, "user_data")
+    return bytes(writer.data)
+
+
+def _known_version(version: int) -> int:
+    if version < 0:
+        raise ProtocolError(f"version {version} is not supported, the lowest is 0", 0)
+    return min(version, HIGHEST_VERSION)
+
+
+def _read_generation(reader: Reader) -> int | None:
+    generation_id = reader.int32("generation_id")
+    return None if generation_id < 0 else generation_id
+
+
+def _read_partitions(reader: Reader, field: str) -> tuple[TopicPartition, ...]:
+    partitions: list[TopicPartition] = []
+    for _ in range(reader.count(field)):
+        topic = reader.string(f"{field}.topic")
+        count = reader.count(f"{field}.partitions")
+        partitions += [TopicPartition(topic, reader.int32(f"{field}.partition")) for _ in range(count)]
+    return tuple(partitions)
+
+
+def _write_partitions(writer: Writer, partitions: Iterable[TopicPartition], field: str) -> None:
+    partitions_of: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        partitions_of.setdefault(topic, []).append(partition)
+    writer.int32(len(partitions_of), field)
+    for topic, numbers in partitions_of.items():
+        writer.string(topic, f"{field}.topic")
+        writer.int32(len(numbers), f"{field}.partitions")
+        for number in numbers:
+            writer.int32(number, f"{field}.partition")

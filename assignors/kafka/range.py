@@ -1,0 +1,36 @@
+"""Kafka's RangeAssignor: each topic by itself is cut into one run of partitions a subscriber."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from assignors.kafka.api import MemberId, MemberSubscription, TopicPartition
+from assignors.kafka.members import consumers_per_topic, members_in_order
+
+
+class RangeAssignor:
+    """The first members of each topic get one partition more than the rest where it does not come out even.
+
+    Members with the same topics get the same partition numbers of topics of one size (co-partitioning). The
+    price: the first members get the extra partition of *every* topic. Kafka's rule when the racks of members
+    or partitions are unknown; a rack_id alone changes nothing.
+    """
+
+    name: Final = "range"
+
+    def assign(
+        self,
+        partitions_per_topic: Mapping[str, int],
+        subscriptions: Mapping[MemberId, MemberSubscription],
+    ) -> dict[MemberId, list[TopicPartition]]:
+        """See `Assignor.assign`. A member's partitions come by topic, then by number."""
+        assignment: dict[MemberId, list[TopicPartition]] = {
+            member_id: [] for member_id in members_in_order(subscriptions)
+        }
+        for topic, consumers in consumers_per_topic(subscriptions).items():
+            quota, members_with_extra = divmod(partitions_per_topic.get(topic, 0), len(consumers))
+            start = 0
+            for index, member_id in enumerate(consumers):
+                end = start + quota + (index < members_with_extra)
+                assignment[member_id] += [TopicPartition(topic, partition) for partition in range(start, end)]
+                start = end
+        return assignment

@@ -1,0 +1,38 @@
+"""Kafka's RoundRobinAssignor: all partitions of all topics are dealt one by one around all members."""
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from typing import Final
+
+from assignors.kafka.api import MemberId, MemberSubscription, TopicPartition
+from assignors.kafka.members import consumers_per_topic, members_in_order
+
+
+class RoundRobinAssignor:
+    """Each partition goes to the next member around that subscribes to its topic; the others are passed over.
+
+    Where all members have the same topics, their numbers of partitions differ by one at most. Where they
+    differ, a member passed over has lost its turn, so the numbers may be far apart.
+    """
+
+    name: Final = "roundrobin"
+
+    def assign(
+        self,
+        partitions_per_topic: Mapping[str, int],
+        subscriptions: Mapping[MemberId, MemberSubscription],
+    ) -> dict[MemberId, list[TopicPartition]]:
+        """See `Assignor.assign`. A member's partitions come by topic, then by number."""
+        members = members_in_order(subscriptions)
+        seats = {member_id: seat for seat, member_id in enumerate(members)}
+        assignment: dict[MemberId, list[TopicPartition]] = {member_id: [] for member_id in members}
+        next_seat = 0
+        for topic, consumers in consumers_per_topic(subscriptions).items():
+            # Within a topic the turns go around its subscribers, so one search finds the first of them.
+            turn = bisect_left(consumers, next_seat, key=seats.__getitem__)
+            for partition in range(partitions_per_topic.get(topic, 0)):
+                member_id = consumers[turn % len(consumers)]
+                assignment[member_id].append(TopicPartition(topic, partition))
+                next_seat = seats[member_id] + 1
+                turn += 1
+        return assignment

@@ -1,0 +1,116 @@
+"""The primitive types of Kafka's wire format, in its non-flexible form: big-endian, lengths up front.
+
+Every error names the field and the byte it starts at.
+"""
+
+_INT16_MAX = 2**15 - 1
+
+
+class ProtocolError(ValueError):
+    """Bytes that cannot be read, or a value that cannot be written: `what` is wrong, at byte `offset`."""
+
+    def __init__(self, what: str, offset: int) -> None:
+        super().__init__(what, offset)
+        self.what = what
+        self.offset = offset
+
+    def __str__(self) -> str:
+        return f"{self.what} (byte {self.offset})"
+
+
+class Reader:
+    """Reads fields from the front of `data`; bytes left over at the end are not looked at."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._offset = 0
+
+    def int16(self, field: str) -> int:
+        return self._int(2, field)
+
+    def int32(self, field: str) -> int:
+        return self._int(4, field)
+
+    def count(self, field: str) -> int:
+        """The number of elements of an array, which is never null."""
+        start = self._offset
+        count = self._length(4, field)
+        if count is None:
+            raise ProtocolError(f"{field} is null", start)
+        # An element takes a byte at least: refuse here, before a loop or a list of that size.
+        if count > self._left():
+            raise ProtocolError(f"{field} has {count} elements, but {self._left()} bytes are left", start)
+        return count
+
+    def string(self, field: str) -> str:
+        start = self._offset
+        text = self.nullable_string(field)
+        if text is None:
+            raise ProtocolError(f"{field} is null", start)
+        return text
+
+    def nullable_string(self, field: str) -> str | None:
+        """Text; bytes that are no UTF-8 become U+FFFD, as in Java."""
+        size = self._length(2, field)
+        return None if size is None else self._take(size, field).decode(errors="replace")
+
+    def nullable_bytes(self, field: str) -> bytes | None:
+        size = self._length(4, field)
+        return None if size is None else self._take(size, field)
+
+    def _length(self, size: int, field: str) -> int | None:
+        """A length or a count; Kafka reads any negative one as null."""
+        length = self._int(size, field)
+        return None if length < 0 else length
+
+    def _int(self, size: int, field: str) -> int:
+        return int.from_bytes(self._take(size, field), "big", signed=True)
+
+    def _take(self, size: int, field: str) -> bytes:
+        if size > self._left():
+            raise ProtocolError(f"{field} needs {size} bytes, but {self._left()} are left", self._offset)
+        start = self._offset
+        self._offset += size
+        return self._data[start : self._offset]
+
+    def _left(self) -> int:
+        return len(self._data) - self._offset
+
+
+class Writer:
+    """Appends fields to `data`."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def int16(self, value: int, field: str) -> None:
+        self._int(value, 2, field)
+
+    def int32(self, value: int, field: str) -> None:
+        self._int(value, 4, field)
+
+    def string(self, text: str, field: str) -> None:
+        try:
+            encoded = text.encode()
+        except UnicodeEncodeError as error:
+            raise ProtocolError(f"{field} is no text: {error}", len(self.data)) from error
+        if len(encoded) > _INT16_MAX:
+            raise ProtocolError(f"{field} is {len(encoded)} bytes long, over {_INT16_MAX}", len(self.data))
+        self.int16(len(encoded), field)
+        self.data += encoded
+
+    def nullable_string(self, text: str | None, field: str) -> None:
+        if text is None:
+            self.int16(-1, field)
+        else:
+            self.string(text, field)
+
+    def nullable_bytes(self, data: bytes | None, field: str) -> None:
+        self.int32(-1 if data is None else len(data), field)
+        self.data += data or b""
+
+    def _int(self, value: int, size: int, field: str) -> None:
+        try:
+            self.data += value.to_bytes(size, "big", signed=True)
+        except OverflowError as error:
+            raise ProtocolError(f"{field} {value} is no int{8 * size}", len(self.data)) from error

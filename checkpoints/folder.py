@@ -1,0 +1,184 @@
+"""The coordinator's folder: Spark's checkpoint, and beside it what must never change or must not be forgotten.
+
+    <folder>/spark/         Spark's own checkpoint of the query
+    <folder>/identity.json  the cluster, topic and namespace this state belongs to
+    <folder>/epochs.json    the configurations it has run under, each with the batch it started at
+    <folder>/lock           held by the one coordinator that may work here
+"""
+
+import errno
+import fcntl
+import os
+import time
+from pathlib import Path
+from typing import TypeVar
+from uuid import uuid4
+
+import msgspec
+from msgspec import Struct
+
+LINGERING_JVM_TIMEOUT_S = 60.0
+
+T = TypeVar("T")
+
+
+class FolderError(RuntimeError):
+    """The folder cannot be used: locked by another coordinator, or of another topic. The message says which."""
+
+
+class Identity(Struct, frozen=True):
+    """What the state belongs to. `member_id_namespace` is secret: who has it can guess member ids."""
+
+    cluster_id: str
+    requests_topic: str
+    requests_topic_id: str
+    request_partitions: int
+    member_id_namespace: str
+
+
+class Epoch(Struct, frozen=True):
+    """A configuration, and the batch it starts at; a batch that runs again finds the one it had.
+
+    `settings` are by Kafka's dotted names; `skip` are ids of records that are dead-lettered unread.
+    """
+
+    from_batch: int
+    settings: dict[str, int]
+    skip: list[str]
+    code_version: str
+
+
+class Folder:
+    """The folder of one coordinator; `lock` before anything else."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.spark = path / "spark"
+        self._lock_fd: int | None = None
+
+    def lock(self) -> int:
+        """Take the folder for this process, or raise FolderError naming who has it.
+
+        The lock belongs to the returned file descriptor. Hand it on to the JVM: then a JVM that outlives a killed
+        coordinator for a moment, and may still finish a batch, keeps the next one waiting.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self._acquire(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        os.truncate(fd, 0)
+        os.pwrite(fd, str(os.getpid()).encode(), 0)
+        self._lock_fd = fd
+        return fd
+
+    def _acquire(self, fd: int) -> None:
+        give_up = time.monotonic() + LINGERING_JVM_TIMEOUT_S
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno != errno.EWOULDBLOCK:
+                    raise
+            else:
+                return
+            holder = os.pread(fd, 32, 0).decode()
+            if _is_alive(holder) or time.monotonic() > give_up:
+                raise FolderError(f"{self.path} is in use by the coordinator with process id {holder or '?'}")
+            # Its coordinator is gone, its JVM is about to be. flock has no wait with a bound.
+            time.sleep(0.05)
+
+    def unlock(self) -> None:
+        """Give the folder back."""
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
+
+    def pin(self, found: Identity) -> Identity:
+        """The identity of this folder: what was pinned at its first use, or `found`, which then is.
+
+        Raises FolderError where the topic is not the one the state belongs to any more. The namespace is never compared:
+        the pinned one holds.
+        """
+        path = self.path / "identity.json"
+        pinned = _read(path, Identity)
+        if pinned is None:
+            _write(path, found)
+            return found
+        changed = [
+            f"{name} was {was!r} and is {now!r}"
+            for name in ("cluster_id", "requests_topic", "requests_topic_id", "request_partitions")
+            if (was := getattr(pinned, name)) != (now := getattr(found, name))
+        ]
+        if changed:
+            raise FolderError(
+                f"the state in {self.path} belongs to another requests topic: {'; '.join(changed)}. "
+                "Offsets and partitions of groups mean nothing there; use another folder, or bring that topic back"
+            )
+        return pinned
+
+    def epochs(self, settings: dict[str, int], skip: list[str], code_version: str) -> list[Epoch]:
+        """All configurations up to this start's, which begins at the first batch that is not planned yet.
+
+        Records to skip begin at the batch that has not been committed: it is the one they stopped.
+        """
+        path = self.path / "epochs.json"
+        epochs = _read(path, list[Epoch]) or []
+        planned, committed = self.last_batch("offsets"), self.last_batch("commits")
+        known_skip = epochs[-1].skip if epochs else []
+        new_skip = [record for record in skip if record not in known_skip]
+        epoch = Epoch(
+            from_batch=committed + 1 if new_skip else planned + 1,
+            settings=settings,
+            skip=[*known_skip, *new_skip],
+            code_version=code_version,
+        )
+        if epochs and msgspec.structs.replace(epoch, from_batch=epochs[-1].from_batch) == epochs[-1]:
+            return epochs
+        epochs = [e for e in epochs if e.from_batch < epoch.from_batch] + [epoch]
+        _write(path, epochs)
+        return epochs
+
+    def last_batch(self, log: str) -> int:
+        """The last batch in Spark's `offsets` (planned) or `commits` (done) log, -1 where there is none."""
+        folder = self.spark / log
+        names = (entry.name for entry in folder.iterdir()) if folder.is_dir() else ()
+        return max((int(name) for name in names if name.isdigit()), default=-1)
+
+
+def new_namespace() -> str:
+    """A fresh secret for `Identity.member_id_namespace`."""
+    return str(uuid4())
+
+
+def _is_alive(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except (ValueError, ProcessLookupError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _read(path: Path, of: type[T]) -> T | None:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        return msgspec.json.decode(content, type=of)
+    except msgspec.DecodeError as error:
+        raise FolderError(f"{path} is damaged: {error}") from error
+
+
+def _write(path: Path, content: object) -> None:
+    """Replace a file so that after a crash it is the old one or the new one."""
+    temporary = path.with_suffix(".new")
+    with temporary.open("wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(content)))
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

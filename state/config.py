@@ -1,0 +1,73 @@
+"""The coordinator's settings, under Kafka's own names. Source: GroupCoordinatorConfig.java.
+
+A setting is an input of the core like a request is: the same log under the same settings has the same
+outcome.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+INT32_MAX = 2**31 - 1
+
+# Kafka keeps this one internal: how long a new member's parked JoinGroup may wait before the member is given
+# up.
+NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
+
+
+class ConfigError(ValueError):
+    """A setting that is not known, not a number, or out of its bounds."""
+
+
+def _setting(name: str, default: int, *, at_least: int = -(2**31)) -> int:
+    value: int = field(default=default, metadata={"name": name, "at_least": at_least})
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorConfig:
+    """All settings the core reads; times in milliseconds, sizes in members.
+
+    `member_id_namespace` is the secret UUID member ids are derived in: it is pinned with the checkpoint,
+    never announced.
+    """
+
+    group_min_session_timeout_ms: int = _setting("group.min.session.timeout.ms", 6_000)
+    group_max_session_timeout_ms: int = _setting("group.max.session.timeout.ms", 1_800_000)
+    group_initial_rebalance_delay_ms: int = _setting("group.initial.rebalance.delay.ms", 3_000)
+    group_max_size: int = _setting("group.max.size", INT32_MAX, at_least=1)
+    member_id_namespace: str = field(default="00000000-0000-0000-0000-000000000000", repr=False)
+
+    def with_settings(self, settings: Mapping[str, str | int]) -> "CoordinatorConfig":
+        """This configuration with some settings changed, given by Kafka's dotted names.
+
+        Raises ConfigError naming the setting, what was given and what is allowed.
+        """
+        known = {f.metadata["name"]: f for f in fields(self) if f.metadata}
+        changes: dict[str, Any] = {}
+        for name, given in settings.items():
+            if name not in known:
+                raise ConfigError(f"unknown setting {name!r}; known are: {', '.join(sorted(known))}")
+            changes[known[name].name] = _checked(name, given, known[name].metadata["at_least"])
+        changed = replace(self, **changes)
+        if changed.group_min_session_timeout_ms > changed.group_max_session_timeout_ms:
+            raise ConfigError(
+                f"group.min.session.timeout.ms ({changed.group_min_session_timeout_ms}) is above "
+                f"group.max.session.timeout.ms ({changed.group_max_session_timeout_ms}): "
+                "no member could ever join"
+            )
+        return changed
+
+    def settings(self) -> dict[str, int]:
+        """Every setting by Kafka's dotted name."""
+        return {f.metadata["name"]: getattr(self, f.name) for f in fields(self) if f.metadata}
+
+
+def _checked(name: str, given: str | int, at_least: int) -> int:
+    try:
+        value = int(given)
+    except ValueError:
+        raise ConfigError(f"{name} must be a whole number, not {given!r}") from None
+    if not at_least <= value <= INT32_MAX:
+        raise ConfigError(f"{name} must be from {at_least} to {INT32_MAX}, not {value}")
+    return value

@@ -1,0 +1,22 @@
+"""Kafka's error codes, as values. Source: org.apache.kafka.common.protocol.Errors."""
+
+from enum import IntEnum
+
+
+class ErrorCode(IntEnum):
+    """What a response's `error_code` may be: Kafka's own numbers and names."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    COORDINATOR_NOT_AVAILABLE = 15
+    ILLEGAL_GENERATION = 22
+    INCONSISTENT_GROUP_PROTOCOL = 23
+    INVALID_GROUP_ID = 24
+    UNKNOWN_MEMBER_ID = 25
+    INVALID_SESSION_TIMEOUT = 26
+    REBALANCE_IN_PROGRESS = 27
+    UNSUPPORTED_VERSION = 35
+    INVALID_REQUEST = 42
+    MEMBER_ID_REQUIRED = 79
+    GROUP_MAX_SIZE_REACHED = 81
+    FENCED_INSTANCE_ID = 82

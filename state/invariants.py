@@ -1,0 +1,64 @@
+"""What always holds of a group between two steps. Tests ask this after every step."""
+
+from state.group import Group, GroupState, Member
+
+
+class InvariantError(AssertionError):
+    """A fault of ours: the group is in a state it must never be in."""
+
+
+def check(group: Group) -> None:
+    """Raise InvariantError naming the first invariant that does not hold."""
+    for name, holds in _invariants(group):
+        if not holds:
+            raise InvariantError(f"group {group.group_id!r}: {name}")
+
+
+def _invariants(group: Group) -> list[tuple[str, bool]]:
+    members = group.members
+    state = group.state
+    preparing = state is GroupState.PREPARING_REBALANCE
+    completing = state is GroupState.COMPLETING_REBALANCE
+    formed = completing or state is GroupState.STABLE
+    static = {m.group_instance_id: i for i, m in members.items() if m.group_instance_id is not None}
+    awaiting = any(m.awaiting_sync for m in members.values())
+    quarantined = group.quarantined is not None
+    return [
+        ("the leader is a member", group.leader_id in members if members else group.leader_id is None),
+        ("Empty means no members", (state is GroupState.EMPTY) <= (not members)),
+        ("a formed generation has members", bool(members) or not formed),
+        ("a formed generation has a protocol all members offer", not formed or _protocol_is_shared(group)),
+        ("static ids map to members", group.static_members == static),
+        ("a pending id is no member", not members.keys() & group.pending_members.keys()),
+        (
+            "joins are parked in PreparingRebalance alone",
+            preparing or not any(m.parked_join for m in members.values()),
+        ),
+        (
+            "syncs are parked in CompletingRebalance alone",
+            completing or not any(m.parked_sync for m in members.values()),
+        ),
+        (
+            "the join timer runs in PreparingRebalance alone, and always there",
+            preparing == (group.join_phase is not None),
+        ),
+        (
+            "the sync timer runs while a member has not synced",
+            (formed and awaiting) == (group.sync_deadline_ms is not None),
+        ),
+        (
+            "only a member that waits for us has no session",
+            quarantined or all(m.heartbeat_deadline_ms is not None or _waits(m) for m in members.values()),
+        ),
+        ("a new member has its join parked", all(m.parked_join for m in members.values() if m.is_new)),
+        ("the clock is not behind what has fired", group.clock_ms >= group.last_fired_ms),
+    ]
+
+
+def _waits(member: Member) -> bool:
+    """Whether the member waits for an answer of ours."""
+    return member.parked_join is not None or member.parked_sync is not None
+
+
+def _protocol_is_shared(group: Group) -> bool:
+    return all(any(p.name == group.protocol_name for p in m.protocols) for m in group.members.values())

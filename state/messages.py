@@ -1,0 +1,109 @@
+"""Requests: one Struct a message, with the fields of Kafka's message of that name in snake_case.
+
+They are decoded once, at the edge (`streaming.records`); the core only ever sees well-formed ones. Numbers
+are bounded as on Kafka's wire, bytes are base64 in JSON, fields that are not known are ignored.
+Source: clients/src/main/resources/common/message/*Request.json of Apache Kafka.
+"""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+RECORD_VERSION = 1
+
+Int16 = Annotated[int, Meta(ge=-(2**15), le=2**15 - 1)]
+Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+# A Kafka string is at most 32,767 bytes; characters are the bound that can be checked without encoding.
+ShortStr = Annotated[str, Meta(max_length=32_767)]
+
+
+class Request(Struct, frozen=True, kw_only=True, tag_field="type"):
+    """What every request carries: who asks, about which group, and where the answer goes.
+
+    `reply_partition` is the partition of the responses topic, `correlation_id` the asker's own name for this
+    request.
+    """
+
+    group_id: ShortStr
+    correlation_id: ShortStr
+    reply_partition: Int32
+    api_version: Int16
+    client_id: ShortStr = ""
+    client_host: ShortStr = ""
+    version: int = RECORD_VERSION
+
+
+class Protocol(Struct, frozen=True):
+    """One assignment protocol a member offers: its name (`range`, ...) and the member's metadata for it."""
+
+    name: ShortStr
+    metadata: bytes = b""
+
+
+class JoinGroup(Request, frozen=True, kw_only=True, tag=True):
+    """Enter the group, or enter its next generation. Parked until the rebalance completes."""
+
+    session_timeout_ms: Int32
+    rebalance_timeout_ms: Int32
+    member_id: ShortStr = ""
+    group_instance_id: ShortStr | None = None
+    protocol_type: ShortStr
+    protocols: list[Protocol]
+    reason: ShortStr | None = None
+
+
+class MemberAssignment(Struct, frozen=True):
+    """What the leader gives one member."""
+
+    member_id: ShortStr
+    assignment: bytes = b""
+
+
+class SyncGroup(Request, frozen=True, kw_only=True, tag=True):
+    """Ask for this generation's assignment; the leader brings it for everyone."""
+
+    generation_id: Int32
+    member_id: ShortStr
+    group_instance_id: ShortStr | None = None
+    protocol_type: ShortStr | None = None
+    protocol_name: ShortStr | None = None
+    assignments: list[MemberAssignment] = []
+
+
+class Heartbeat(Request, frozen=True, kw_only=True, tag=True):
+    """I am alive, in this generation."""
+
+    generation_id: Int32
+    member_id: ShortStr
+    group_instance_id: ShortStr | None = None
+
+
+class LeavingMember(Struct, frozen=True):
+    """One member of a LeaveGroup batch; `member_id` "" with an instance id names a static member
+    (KIP-345).
+    """
+
+    member_id: ShortStr = ""
+    group_instance_id: ShortStr | None = None
+    reason: ShortStr | None = None
+
+
+class LeaveGroup(Request, frozen=True, kw_only=True, tag=True):
+    """Take members out of the group now instead of at their session's end."""
+
+    members: list[LeavingMember]
+
+
+class ReleaseGroup(Request, frozen=True, kw_only=True, tag=True):
+    """Let a quarantined group go on (an operator's request, not Kafka's): see `Group.quarantined`."""
+
+
+AnyRequest = JoinGroup | SyncGroup | Heartbeat | LeaveGroup | ReleaseGroup
+
+
+class ReplyTo(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Where an answer goes. `request` is the id `<topic>-<partition>-<offset>` readers drop duplicates by."""
+
+    reply_partition: int
+    correlation_id: str
+    request: str

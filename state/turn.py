@@ -1,0 +1,123 @@
+"""One step under way: the group it changes, the time it is, and what it has said so far."""
+
+from state.config import CoordinatorConfig
+from state.effects import Effects, Reply
+from state.errors import ErrorCode
+from state.group import LEGAL_PREVIOUS_STATES, Group, GroupState, Member
+from state.history import EventType, GroupEvent
+from state.messages import RECORD_VERSION, ReplyTo
+from state.responses import AnyResponse
+
+
+class Turn:
+    """What handlers are given. They read and change `group`, and speak through the methods here."""
+
+    def __init__(
+        self, group: Group | None, group_id: str, cause: str, now_ms: int, config: CoordinatorConfig
+    ) -> None:
+        self._group = group
+        self.group_id = group_id
+        self.cause = cause
+        self.now_ms = now_ms
+        self.config = config
+        self.rules: list[str] = []
+        self._replies: list[Reply] = []
+        self._events: list[GroupEvent] = []
+        self._earliest_armed_ms: int | None = None
+
+    @property
+    def group(self) -> Group:
+        assert self._group is not None, "this step needs a group"
+        return self._group
+
+    @property
+    def has_group(self) -> bool:
+        return self._group is not None
+
+    def create_group(self) -> None:
+        """Begin the group's life; its incarnation is the request that asked for it."""
+        assert self._group is None, "the group is there already"
+        self._group = Group(
+            group_id=self.group_id,
+            incarnation=self.cause,
+            clock_ms=self.now_ms,
+            state_timestamp_ms=self.now_ms,
+        )
+        self.record(EventType.GROUP_CREATED, "first JoinGroup for this group id")
+
+    def effects(self) -> Effects:
+        return Effects(self._group, self._replies, self._events, self.rules, self._earliest_armed_ms)
+
+    def deadline(self, delay_ms: int) -> int:
+        """The time `delay_ms` from now, for a timer that is being armed; a negative delay is none."""
+        deadline_ms = self.now_ms + max(delay_ms, 0)
+        if self._earliest_armed_ms is None or deadline_ms < self._earliest_armed_ms:
+            self._earliest_armed_ms = deadline_ms
+        return deadline_ms
+
+    def arm_session(self, member: Member) -> None:
+        """The member has a session timeout from now on to be heard of again."""
+        member.heartbeat_deadline_ms = self.deadline(member.session_timeout_ms)
+
+    def rule(self, row: str) -> None:
+        """Note that this row of docs/rules.md applies now; answers and entries that follow name it."""
+        self.rules.append(row)
+
+    def record(self, event: EventType, reason: str, **details: object) -> None:
+        """Add a history entry. Call it after the change it tells of; `from_state` is given when the state
+        changed.
+        """
+        group = self.group
+        group.seq += 1
+        from_state = details.pop("from_state", group.state)
+        self._events.append(
+            GroupEvent(
+                version=RECORD_VERSION,
+                type=event,
+                group_id=group.group_id,
+                incarnation=group.incarnation,
+                seq=group.seq,
+                at_ms=self.now_ms,
+                from_state=str(from_state),
+                to_state=str(group.state),
+                generation=group.generation,
+                reason=reason,
+                rule=self.rules[-1] if self.rules else "",
+                cause=self.cause,
+                **details,  # type: ignore[arg-type]
+            )
+        )
+
+    def record_member(self, event: EventType, member: Member, reason: str, **details: object) -> None:
+        """Add a history entry about one member."""
+        self.record(
+            event,
+            reason,
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            **details,
+        )
+
+    def transition(self, to: GroupState, event: EventType, reason: str, **details: object) -> None:
+        """Move the group to another state, and say why."""
+        group = self.group
+        assert group.state in LEGAL_PREVIOUS_STATES[to], f"{group.state} -> {to} is no legal transition"
+        group.previous_state, group.state = group.state, to
+        group.state_timestamp_ms = self.now_ms
+        self.record(event, reason, from_state=group.previous_state, **details)
+
+    def reply(
+        self, to: ReplyTo, response: type[AnyResponse], error: ErrorCode = ErrorCode.NONE, **fields: object
+    ) -> None:
+        """Answer one request."""
+        body = response(
+            group_id=self.group_id,
+            correlation_id=to.correlation_id,
+            request=to.request,
+            error_code=error,
+            rule=self.rules[-1] if self.rules else "",
+            **fields,  # type: ignore[arg-type]
+        )
+        self._replies.append(Reply(to.reply_partition, body))

@@ -1,0 +1,1 @@
+"""The shell round the pure core: Spark, Kafka, files, the clock and the command line."""

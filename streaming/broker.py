@@ -1,0 +1,304 @@
+"""A real Apache Kafka broker on this machine, for tests, the demo and runs without a cluster."""
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import NamedTuple, Self
+
+from kafka import KafkaAdminClient
+from kafka.errors import KafkaError
+
+from streaming import tether
+from streaming.jars import broker_classpath
+from streaming.java import find_java
+
+HOST = "127.0.0.1"
+START_TIMEOUT_S = 60
+STOP_GRACE_S = 30
+_PORT_TRIES = 5
+_LOG_TAIL_LINES = 40
+# Below Linux's ephemeral range, of which any outgoing connection may take a port while the broker restarts.
+_PORT_RANGE = range(20_000, 32_000)
+_JVM_OPTIONS = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-Dlog4j2.configurationFile=log4j2.properties")
+
+_LOG4J2 = """\
+rootLogger.level = warn
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d %p %c{1}: %m%n%ex
+"""
+
+SETTINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "CLIENT",
+        # Relative to the data folder, where the broker runs: its path may have characters that a properties
+        # file or Kafka's comma-separated list of folders can not hold.
+        "log.dirs": "log",
+        # Topics are made on purpose, with the settings this project checks.
+        "auto.create.topics.enable": "false",
+        # There is one node.
+        "offsets.topic.replication.factor": "1",
+        "offsets.topic.num.partitions": "4",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "transaction.state.log.num.partitions": "4",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        "share.coordinator.state.topic.num.partitions": "4",
+        # A restart after a crash has to wait until the lost broker's session is over; the default is 9 s.
+        "broker.session.timeout.ms": "3000",
+        "broker.heartbeat.interval.ms": "500",
+        "group.initial.rebalance.delay.ms": "0",
+        "message.max.bytes": str(8 * 1024 * 1024),
+        "replica.fetch.max.bytes": str(8 * 1024 * 1024),
+        "log.retention.hours": "168",
+        # The cleaner's default, 128 MiB for its map of offsets, is a quarter of this broker's heap.
+        "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
+        "num.network.threads": "2",
+        "num.io.threads": "4",
+    }
+)
+
+
+class BrokerFailed(RuntimeError):
+    """The broker did not start; the message says why and ends with the tail of its log."""
+
+
+class _PortTaken(BrokerFailed):
+    """Somebody else listens on one of the ports."""
+
+
+class Ports(NamedTuple):
+    """The two loopback ports of the broker."""
+
+    client: int
+    controller: int
+
+
+class EmbeddedBroker:
+    """Apache Kafka in KRaft combined mode (broker and controller in one JVM), a child of this process.
+
+    All its files are under ``data_dir`` (its log is ``broker.log``); a later broker on the same folder has the
+    same data. Without ``ports`` it takes those it had there before, or free ones; once started it keeps them.
+    It ends with this process, however that ends (see `streaming.tether`; a process forked from this one and
+    still running keeps it alive). ``overrides`` are broker settings by Kafka's names.
+
+    Raises `BrokerFailed`, `streaming.jars.JarsUnavailable` or `streaming.java.JavaNotFound` from `start`.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        ports: Ports | None = None,
+        overrides: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.data_dir = data_dir.absolute()
+        self.log_path = self.data_dir / "broker.log"
+        self.ports = ports
+        self.pid: int | None = None
+        """Process id of the JVM while it runs."""
+        self._overrides = dict(overrides)
+        self._tether: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port`` for clients; known from the first `start` on, or at once if ports were given."""
+        if self.ports is None:
+            raise RuntimeError("the broker has no ports before its first start")
+        return f"{HOST}:{self.ports.client}"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start the broker and return when a client can use it: about 3 s, 5 s on a new data folder."""
+        if self._tether is not None:
+            raise RuntimeError("the broker is running")
+        self._make_data_dir()
+        if self.ports is not None:
+            return self._start_on(self.ports)
+        candidates = [*self._remembered_ports(), *(_free_ports() for _ in range(_PORT_TRIES))]
+        for ports in candidates[:-1]:
+            try:
+                return self._start_on(ports)
+            except _PortTaken:
+                continue  # taken since we looked: the next ones
+        self._start_on(candidates[-1])
+
+    def stop(self) -> None:
+        """Shut the broker down (SIGTERM, after 30 s SIGKILL) and wait for its end; nothing if it is down."""
+        if self._tether is not None:
+            assert self._tether.stdin is not None
+            self._tether.stdin.close()
+            self._reap()
+
+    def kill(self) -> None:
+        """End the broker with SIGKILL, as a crash would, and wait until it is gone."""
+        if self._tether is not None:
+            # Until the tether has ended, it has not reaped the JVM, so the process id is still the JVM's.
+            if self._tether.poll() is None and self.pid is not None:
+                os.kill(self.pid, signal.SIGKILL)
+            self._reap()
+
+    def _reap(self) -> None:
+        assert self._tether is not None
+        with self._tether:
+            self._tether.wait()
+        self._tether = self.pid = None
+
+    def _make_data_dir(self) -> None:
+        try:
+            self.data_dir.mkdir(parents=True, exist_ok=True)
+            self.log_path.touch()
+            (self.data_dir / "log4j2.properties").write_text(_LOG4J2)
+        except OSError as error:
+            raise BrokerFailed(f"The broker can not use the folder {self.data_dir}: {error}") from error
+
+    def _remembered_ports(self) -> list[Ports]:
+        try:
+            return [Ports(**json.loads(self._ports_file.read_text()))]
+        except (OSError, ValueError, TypeError):  # a new folder, or a file cut short
+            return []
+
+    @property
+    def _ports_file(self) -> Path:
+        return self.data_dir / "ports.json"
+
+    def _start_on(self, ports: Ports) -> None:
+        for port in ports:
+            if not _is_free(port):
+                raise _PortTaken(f"The broker can not start: port {port} on {HOST} is taken")
+        self._log_start = self.log_path.stat().st_size
+        self._write_settings(ports)
+        if not (self.data_dir / "log" / "meta.properties").exists():
+            self._format()
+        self._launch()
+        try:
+            self._wait_until_reachable(f"{HOST}:{ports.client}")
+        except BaseException:  # Ctrl-C too
+            self.kill()
+            raise
+        self.ports = ports
+        self._ports_file.write_text(json.dumps(ports._asdict()))
+
+    def _write_settings(self, ports: Ports) -> None:
+        client, controller = (f"{HOST}:{port}" for port in ports)
+        settings = {
+            **SETTINGS,
+            "listeners": f"CLIENT://{client},CONTROLLER://{controller}",
+            "advertised.listeners": f"CLIENT://{client}",
+            "controller.quorum.voters": f"{SETTINGS['node.id']}@{controller}",
+            **self._overrides,
+        }
+        text = "".join(f"{name}={value}\n" for name, value in settings.items())
+        (self.data_dir / "server.properties").write_text(text)
+
+    def _java(self, main_class: str, *arguments: str) -> list[str]:
+        classpath = os.pathsep.join(str(jar) for jar in broker_classpath())
+        return [str(find_java()), *_JVM_OPTIONS, "-cp", classpath, main_class, *arguments]
+
+    def _format(self) -> None:
+        """Give the log folder its ids and the features of this Kafka version, as kafka-storage.sh does."""
+        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "_")
+        command = self._java(
+            "kafka.tools.StorageTool", "format", "--cluster-id", cluster_id, "--config", "server.properties"
+        )
+        with self.log_path.open("ab") as log:
+            done = subprocess.run(command, cwd=self.data_dir, stdout=log, stderr=log, check=False)
+        if done.returncode != 0:
+            raise self._failure("formatting its log folder failed")
+
+    def _launch(self) -> None:
+        server = self._java("kafka.Kafka", "server.properties")
+        command = [sys.executable, "-I", "-S", tether.__file__, str(STOP_GRACE_S), *server]
+        with self.log_path.open("ab") as log:
+            self._tether = subprocess.Popen(
+                command,
+                cwd=self.data_dir,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for the parent, which stops the broker last
+            )
+        assert self._tether.stdout is not None
+        self.pid = int(self._tether.stdout.readline())
+
+    def _wait_until_reachable(self, address: str) -> None:
+        assert self._tether is not None
+        deadline, pause_s = time.monotonic() + START_TIMEOUT_S, 0.02
+        while not _answers(address):
+            if time.monotonic() > deadline:
+                raise self._failure(f"no client could reach it within {START_TIMEOUT_S} s")
+            try:
+                self._tether.wait(pause_s)
+            except subprocess.TimeoutExpired:
+                pause_s = min(pause_s * 1.5, 0.25)
+            else:
+                raise self._failure(f"it ended with exit code {self._tether.returncode}")
+
+    def _failure(self, reason: str) -> BrokerFailed:
+        with self.log_path.open("rb") as log:
+            log.seek(self._log_start)
+            text = log.read().decode(errors="replace")
+        kind = _PortTaken if "Address already in use" in text else BrokerFailed
+        tail = "\n".join(text.splitlines()[-_LOG_TAIL_LINES:])
+        return kind(f"The broker did not start: {reason}. The end of {self.log_path}:\n{tail}")
+
+
+def _free_ports() -> Ports:
+    """Two ports that nobody listens on now; somebody may before the broker does."""
+    shuffled = random.sample(_PORT_RANGE, len(_PORT_RANGE))  # in any order: tests may run side by side
+    free = (port for port in shuffled if _is_free(port))
+    return Ports(client=next(free), controller=next(free))
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # As Java does: connections of an earlier broker that still wait out their time are no hindrance.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def _answers(address: str) -> bool:
+    """Whether the broker at ``host:port`` serves clients: it answers, and its controller has let it in."""
+    host, port = address.split(":")
+    try:
+        # Far cheaper than a Kafka client that fails.
+        socket.create_connection((host, int(port)), timeout=1).close()
+        admin = KafkaAdminClient(bootstrap_servers=address)
+    except (OSError, KafkaError):
+        return False
+    try:
+        return any(not broker["is_fenced"] for broker in admin.describe_cluster()["brokers"])
+    except KafkaError:
+        return False
+    finally:
+        admin.close()

@@ -1,0 +1,242 @@
+"""The service: one query on its checkpoint, kept running.
+
+A query ends when the broker is away for long, a batch fails or a Python worker dies twice. It is then started again from
+its checkpoint, after a pause that grows; the batch it was in runs again and says the same. What never ends the service is
+told in its status.
+"""
+
+import importlib.metadata
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+import structlog
+from kafka import KafkaProducer
+from pyspark.errors import PySparkException
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from checkpoints.folder import Epoch, Folder, Identity
+from state.config import CoordinatorConfig
+from streaming import query
+from streaming.failing_batch import describe_failing_batch
+from streaming.layout import Layout
+from streaming.operator import ConfigEpoch, Operator
+from streaming.session import Session
+from streaming.status import Phase, StatusBoard
+from streaming.ticker import DEFAULT_INTERVAL_MS, Ticker
+from streaming.topics import prepare_topics
+
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 30.0
+FAILURES_TO_NAME_THE_BATCH = 3
+TICKER_ALARM_AGE_S = 10.0
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a coordinator is started with. `settings` are by Kafka's dotted names; `skip` are ids of records."""
+
+    bootstrap_servers: str
+    folder: Path
+    layout: Layout = field(default_factory=Layout.named)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    skip: tuple[str, ...] = ()
+    ui_port: int | None = 0
+    tick_interval_ms: int = DEFAULT_INTERVAL_MS
+    clock_lag_ms: int = 0
+    replication_factor: int = 1
+    spark: Mapping[str, str] = field(default_factory=dict)
+
+
+class Coordinator:
+    """The coordinator of this process; `status` says when it is ready.
+
+    `start` raises FolderError, TopicsError, ConfigError, JarsUnavailable or JavaNotFound, each with a message that says
+    what to do.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._config = CoordinatorConfig().with_settings(options.settings)
+        self._folder = Folder(options.folder)
+        self.status = StatusBoard(options.folder / "status.json")
+        self._stopping = threading.Event()
+        self._supervisor = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
+        self._progress = _Progress(self.status)
+        self._session: Session | None = None
+        self._ticker: Ticker | None = None
+
+    @property
+    def ui_url(self) -> str | None:
+        return self._session.ui_url if self._session else None
+
+    def start(self) -> None:
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self) -> None:
+        options = self.options
+        lock_fd = self._folder.lock()
+        self.status.enter(Phase.STARTING, "preparing topics and Spark")
+        found = prepare_topics(options.bootstrap_servers, options.layout, options.replication_factor)
+        identity = self._folder.pin(found)
+        epochs = self._folder.epochs(self._config.settings(), list(options.skip), code_version())
+        self._operator = Operator(options.layout, _config_epochs(epochs, identity))
+        self._session = Session(
+            log_path=options.folder / "spark.log",
+            ui_port=options.ui_port,
+            hold_fd=lock_fd,
+            extra=options.spark,
+        )
+        self._session.spark.streams.addListener(self._progress)
+        self._announce(epochs[-1])
+        self._ticker = Ticker(
+            options.bootstrap_servers,
+            options.layout.requests_topic,
+            options.layout.request_partitions,
+            interval_ms=options.tick_interval_ms,
+            clock_lag_ms=options.clock_lag_ms,
+        )
+        self._ticker.start()
+        self._supervisor.start()
+
+    def stop(self) -> None:
+        """End the query (the batch it is in runs again at the next start), the ticker, Spark, and give the lock back."""
+        self._stopping.set()
+        if self._supervisor.is_alive():
+            self._supervisor.join()
+        if self._ticker is not None:
+            self._ticker.stop()
+        if self._session is not None:
+            self._session.stop()
+            self._session = None
+        self.status.enter(Phase.STOPPED, "stopped in order")
+        self._folder.unlock()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _announce(self, epoch: Epoch) -> None:
+        """Say on the events topic who decides from now on, and under which configuration."""
+        entry = {
+            "version": 1,
+            "type": "CoordinatorStarted",
+            "at_ms": int(time.time() * 1000),
+            "from_batch": epoch.from_batch,
+            "settings": epoch.settings,
+            "skip": epoch.skip,
+            "code_version": epoch.code_version,
+        }
+        producer = KafkaProducer(bootstrap_servers=self.options.bootstrap_servers, acks="all")
+        try:
+            producer.send(self.options.layout.events_topic, value=msgspec.json.encode(entry)).get(timeout=30)
+        finally:
+            producer.close()
+
+    def _supervise(self) -> None:
+        """Start the query, and start it again whenever it ends, until the service stops."""
+        failures, failed_batch = 0, -1
+        while not self._stopping.is_set():
+            error = self._run_query()
+            if error is None:
+                return
+            batch = self._folder.last_batch("commits") + 1
+            failures = failures + 1 if batch == failed_batch else 1
+            failed_batch = batch
+            pause_s = min(FIRST_PAUSE_S * 2 ** (failures - 1), LONGEST_PAUSE_S)
+            self._report_failure(error, batch, failures, pause_s)
+            self._stopping.wait(pause_s)
+
+    def _run_query(self) -> PySparkException | None:
+        """Run the query until it fails (what with) or the service stops (None)."""
+        assert self._session is not None
+        try:
+            running = query.start(
+                self._session.spark, self.options.bootstrap_servers, str(self._folder.spark), self._operator
+            )
+            while not self._stopping.is_set():
+                if running.awaitTermination(0.2):
+                    return PySparkException("the query ended by itself")
+                self._watch_ticker()
+            running.stop()
+        except PySparkException as error:
+            return error
+        return None
+
+    def _report_failure(self, error: PySparkException, batch: int, failures: int, pause_s: float) -> None:
+        reason = f"batch {batch} failed, attempt {failures}: {_first_line(error)}"
+        if failures >= FAILURES_TO_NAME_THE_BATCH:
+            reason = describe_failing_batch(self._folder, batch, failures, str(error))
+            self.status.enter(Phase.FAILING, reason)
+        else:
+            self.status.enter(Phase.RESTARTING, reason)
+        log.error("query failed", batch=batch, attempt=failures, again_in_s=pause_s, error=reason)
+
+    def _watch_ticker(self) -> None:
+        assert self._ticker is not None
+        alarm = self._ticker.alarm
+        if alarm is None and self._ticker.age_s() > TICKER_ALARM_AGE_S:
+            alarm = f"no clock record was acknowledged for {self._ticker.age_s():.0f} s: time stands still"
+        self.status.set_alarm(alarm)
+
+
+class _Progress(StreamingQueryListener):
+    """Tells the status board of each batch that went through."""
+
+    def __init__(self, status: StatusBoard) -> None:
+        self._status = status
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's names
+        log.info("query started", run_id=str(event.runId))
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        progress = event.progress
+        dropped = sum(operator.numRowsDroppedByWatermark for operator in progress.stateOperators)
+        if dropped:
+            # Requests have no event time, so Spark has no reason to drop one: this would be a lost request.
+            log.critical("Spark dropped requests", rows=dropped, batch=progress.batchId)
+        self._status.batch_committed(progress.batchId)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        pass
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        pass
+
+
+def code_version() -> str:
+    """The version of this code, kept with every configuration it ran."""
+    return importlib.metadata.version("spark-group-coordinator")
+
+
+def _config_epochs(epochs: list[Epoch], identity: Identity) -> tuple[ConfigEpoch, ...]:
+    base = CoordinatorConfig(member_id_namespace=identity.member_id_namespace)
+    return tuple(
+        ConfigEpoch(epoch.from_batch, base.with_settings(epoch.settings), frozenset(epoch.skip)) for epoch in epochs
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,45 @@
+"""Naming what stops a batch that fails again and again, and the way on."""
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from checkpoints.folder import Folder
+
+# How the operator names a record in its error, see `streaming.operator.OperatorError`.
+_RECORD = re.compile(r"record (\S+-\d+-\d+) of group")
+
+
+def describe_failing_batch(folder: Folder, batch: int, failures: int, error: str) -> str:
+    """One paragraph: the batch, the records in it, the record at fault if the error names it, and what to do."""
+    named = _RECORD.search(error)
+    if named:
+        way_on = f"the record at fault is {named[1]}; start with --skip-record {named[1]} to dead-letter it unread"
+    else:
+        way_on = "the error names no record, so look at what it does name"
+    return (
+        f"batch {batch} failed {failures} times and is tried again. Its records: {_ranges(folder, batch)}. "
+        f"{way_on} (docs/operations.md, 'A batch that fails again and again'). Last error: {error[:2000]}"
+    )
+
+
+def _ranges(folder: Folder, batch: int) -> str:
+    end = _offsets(folder.spark / "offsets" / str(batch))
+    begin = _offsets(folder.spark / "offsets" / str(batch - 1))
+    ranges = [
+        f"{topic}[{partition}] {begin.get(topic, {}).get(partition, 0)} to {until - 1}"
+        for topic, partitions in end.items()
+        for partition, until in sorted(partitions.items(), key=lambda item: int(item[0]))
+        if until > begin.get(topic, {}).get(partition, 0)
+    ]
+    return ", ".join(ranges) or "not planned yet"
+
+
+def _offsets(path: Path) -> dict[str, dict[str, int]]:
+    """The end offsets of one batch: the third line of Spark's offset log, {topic: {partition: offset}}."""
+    try:
+        line = path.read_text().splitlines()[2]
+    except (FileNotFoundError, IndexError):
+        return {}
+    return msgspec.json.decode(line, type=dict[str, dict[str, int]])

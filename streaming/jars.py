@@ -1,0 +1,231 @@
+"""The jars that Spark's Kafka connector and the embedded broker need: which ones, and where they are.
+
+`jars.toml` lists them with their sizes and SHA-256 sums. A set is downloaded once, checked in full, and then
+moved as a whole folder to its place in the cache, so a folder there is always complete.
+
+``python -m streaming.jars`` fetches all sets; ``--lock`` resolves them anew and rewrites the checksums.
+"""
+
+import fcntl
+import hashlib
+import shutil
+import sys
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+from streaming.ivy import Artifact, IvyFailed, retrieve
+from streaming.paths import cache_dir
+
+SetName = Literal["spark", "broker"]
+
+JARS_TOML = Path(__file__).with_name("jars.toml")
+_LOCK_MARK = "# ---- written by --lock: do not edit below ----\n"
+_TRIES = 2
+
+
+class JarsUnavailable(RuntimeError):
+    """Some jars could not be had, or are not the ones locked; the message names each and says why."""
+
+
+class LockedFile(NamedTuple):
+    """A jar as `jars.toml` pins it."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+class JarSet(NamedTuple):
+    """One set of jars: what is asked for, and the files that this resolves to."""
+
+    name: SetName
+    artifacts: tuple[Artifact, ...]
+    transitive: bool
+    files: tuple[LockedFile, ...]
+
+
+def spark_jars() -> list[Path]:
+    """Absolute paths of the jars for ``spark.jars``, fetched first if need be. Raises `JarsUnavailable`."""
+    return jar_paths("spark")
+
+
+def broker_classpath() -> list[Path]:
+    """Absolute paths of the Kafka broker's jars, fetched first if need be. Raises `JarsUnavailable`."""
+    return jar_paths("broker")
+
+
+def jar_paths(name: SetName) -> list[Path]:
+    """Absolute paths of a set's jars, fetched first if need be. Raises `JarsUnavailable`."""
+    jar_set = read_jar_sets(JARS_TOML.read_text())[name]
+    folder = _jars_dir() / f"{name}-{_digest(jar_set.files)}"
+    if not _is_complete(folder, jar_set.files):
+        with _exclusive(name):
+            # Another process may have fetched them while this one waited for the lock.
+            if not _is_complete(folder, jar_set.files):
+                _fetch(jar_set, folder)
+    return [folder / file.name for file in jar_set.files]
+
+
+def read_jar_sets(text: str) -> dict[SetName, JarSet]:
+    """Parse the text of `jars.toml`."""
+    tables = tomllib.loads(text)
+    locked = tables.get("locked", {})
+    return {
+        name: JarSet(
+            name,
+            tuple(Artifact.parse(coordinate) for coordinate in tables[name]["artifacts"]),
+            tables[name]["transitive"],
+            tuple(LockedFile(**row) for row in locked.get(name, ())),
+        )
+        for name in get_args(SetName)
+    }
+
+
+def find_faults(folder: Path, files: tuple[LockedFile, ...]) -> list[str]:
+    """What a folder has other than the locked files, compared by content; empty when all is well."""
+    found = {file.name: file for file in _list_files(folder)}
+    faults = [f"{file.name}: missing" for file in files if file.name not in found]
+    unknown = sorted(found.keys() - {file.name for file in files})
+    faults += [f"{name}: not in {JARS_TOML.name}" for name in unknown]
+    faults += [
+        f"{file.name}: SHA-256 is {found[file.name].sha256}, pinned is {file.sha256}"
+        for file in files
+        if file.name in found and found[file.name] != file
+    ]
+    return faults
+
+
+def lock() -> None:
+    """Resolve all sets anew and write the files found, with their checksums, to `jars.toml`."""
+    text = JARS_TOML.read_text()
+    locked: dict[SetName, list[LockedFile]] = {}
+    for name, jar_set in read_jar_sets(text).items():
+        with _exclusive(name), _downloaded(jar_set) as folder:
+            locked[name] = _list_files(folder)
+    head, mark, _ = text.partition(_LOCK_MARK)
+    JARS_TOML.write_text(head + mark + render_lock(locked))
+
+
+def render_lock(locked: dict[SetName, list[LockedFile]]) -> str:
+    """The TOML text for the lower part of `jars.toml`."""
+    lines = ["[locked]"]
+    for name, files in locked.items():
+        rows = [f'name = "{it.name}", size_bytes = {it.size_bytes}, sha256 = "{it.sha256}"' for it in files]
+        lines += [f"{name} = [", *(f"    {{ {row} }}," for row in rows), "]"]
+    return "\n".join(lines) + "\n"
+
+
+def _jars_dir() -> Path:
+    folder = cache_dir().absolute() / "jars"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _ivy_home(name: SetName) -> Path:
+    # One for each set: Ivy's cache must not be written by two processes, and the lock is for each set too.
+    return cache_dir().absolute() / "ivy" / name
+
+
+def _digest(files: tuple[LockedFile, ...]) -> str:
+    return hashlib.sha256(repr(files).encode()).hexdigest()[:12]
+
+
+def _is_complete(folder: Path, files: tuple[LockedFile, ...]) -> bool:
+    """The cheap check of every start; contents were checked before the folder came to be."""
+    try:
+        return all((folder / file.name).stat().st_size == file.size_bytes for file in files)
+    except OSError:
+        return False
+
+
+@contextmanager
+def _exclusive(name: SetName) -> Iterator[None]:
+    with (_jars_dir() / f"{name}.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # let go when the file is closed, even by a crash
+        yield
+
+
+def _fetch(jar_set: JarSet, folder: Path) -> None:
+    with _downloaded(jar_set) as staging:
+        if faults := find_faults(staging, jar_set.files):
+            # Else the same bytes would come back from Ivy's cache for ever.
+            shutil.rmtree(_ivy_home(jar_set.name), ignore_errors=True)
+            title = f"The {jar_set.name} jars are not the ones pinned in {JARS_TOML.name}:"
+            raise JarsUnavailable("\n  ".join([title, *faults]))
+        if folder.exists():
+            shutil.rmtree(folder)
+        staging.rename(folder)
+
+
+@contextmanager
+def _downloaded(jar_set: JarSet) -> Iterator[Path]:
+    """A folder in the cache with a set's jars, not checked yet; gone at the end unless it was moved away."""
+    with tempfile.TemporaryDirectory(prefix=".staging-", dir=_jars_dir()) as temporary:
+        staging = Path(temporary) / jar_set.name
+        with _progress(jar_set) as on_line:
+            _retrieve(jar_set, staging, on_line)
+        yield staging
+
+
+def _retrieve(jar_set: JarSet, into: Path, on_line: Callable[[str], None]) -> None:
+    home = _ivy_home(jar_set.name)
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            retrieve(jar_set.artifacts, into, home=home, transitive=jar_set.transitive, on_line=on_line)
+            return
+        except IvyFailed as failure:
+            if tries_left:  # what came the first time is in Ivy's cache, so a second try is cheap
+                continue
+            reasons = [f"{jar}: {why}" for jar, why in failure.missing.items()] or [failure.output]
+            title = f"These {jar_set.name} jars could not be had:"
+            raise JarsUnavailable("\n  ".join([title, *reasons])) from failure
+
+
+@contextmanager
+def _progress(jar_set: JarSet) -> Iterator[Callable[[str], None]]:
+    """Tell stderr how far Ivy is: a line that moves on a terminal, else one line before and one after."""
+    from rich.console import Console  # not needed when the jars are there already
+
+    console = Console(stderr=True, highlight=False)
+    title = f"Fetching the {jar_set.name} jars"
+    found = downloaded = 0
+
+    def on_line(line: str) -> None:
+        nonlocal found, downloaded
+        found += line.startswith("found ")
+        downloaded += line.startswith("[SUCCESSFUL ]")
+        status.update(f"{title}: {found} found, {downloaded} downloaded")
+
+    if not console.is_terminal:
+        console.print(f"{title} ...")
+    with console.status(title) as status:
+        yield on_line
+    console.print(f"{title}: done, {found} found, {downloaded} downloaded")
+
+
+def _list_files(folder: Path) -> list[LockedFile]:
+    return [
+        LockedFile(path.name, path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest())
+        for path in sorted(folder.glob("*"))
+    ]
+
+
+def main(arguments: list[str]) -> None:
+    """``python -m streaming.jars [--lock]``."""
+    if arguments not in ([], ["--lock"]):
+        sys.exit("usage: python -m streaming.jars [--lock]")
+    try:
+        if arguments:
+            lock()
+        for name in get_args(SetName):
+            jar_paths(name)
+    except JarsUnavailable as failure:
+        sys.exit(str(failure))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

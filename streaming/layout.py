@@ -1,0 +1,49 @@
+"""The topics of one coordinator: their names, partitions and size limits, in one place."""
+
+from dataclasses import dataclass
+
+DEFAULT_PREFIX = "group-coordinator"
+DEFAULT_REQUEST_PARTITIONS = 4
+DEFAULT_REPLY_PARTITIONS = 16
+
+REQUEST_MAX_BYTES = 2 * 1024 * 1024
+RESPONSE_MAX_BYTES = 7 * 1024 * 1024
+# What a record may have beside its value: key, headers, the batch around it.
+RECORD_OVERHEAD_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where records go. Sizes in bytes of a record's value."""
+
+    requests_topic: str
+    responses_topic: str
+    groups_topic: str
+    events_topic: str
+    dead_letters_topic: str
+    request_partitions: int = DEFAULT_REQUEST_PARTITIONS
+    reply_partitions: int = DEFAULT_REPLY_PARTITIONS
+    request_max_bytes: int = REQUEST_MAX_BYTES
+    response_max_bytes: int = RESPONSE_MAX_BYTES
+
+    @classmethod
+    def named(cls, prefix: str = DEFAULT_PREFIX, **sizes: int) -> "Layout":
+        """The layout whose topics are `<prefix>-requests`, `-responses`, `-groups`, `-events` and `-dead-letters`."""
+        return cls(
+            requests_topic=f"{prefix}-requests",
+            responses_topic=f"{prefix}-responses",
+            groups_topic=f"{prefix}-groups",
+            events_topic=f"{prefix}-events",
+            dead_letters_topic=f"{prefix}-dead-letters",
+            **sizes,
+        )
+
+    @property
+    def request_record_max_bytes(self) -> int:
+        """The most one record of the requests topic may have."""
+        return self.request_max_bytes + RECORD_OVERHEAD_BYTES
+
+    @property
+    def response_record_max_bytes(self) -> int:
+        """The most one record of an output topic may have."""
+        return self.response_max_bytes + RECORD_OVERHEAD_BYTES

@@ -1,0 +1,183 @@
+"""The stateful operator: one call of Spark for one group's new rows, or for its deadline.
+
+It is the only place where Spark's keyed state is touched. What Spark promises is little (rows in any order, chunks,
+timeouts that fire again until they are set anew), what the core needs is strict; this file is the seam.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import pandas as pd
+from pyspark import TaskContext
+from pyspark.sql.streaming.state import GroupState as SparkGroupState
+
+from checkpoints import codec
+from state.config import CoordinatorConfig
+from state.effects import Reply
+from state.fold import Row, Step, Timeline
+from state.group import Group
+from state.messages import AnyRequest
+from state.step import step
+from streaming.layout import Layout
+from streaming.log_order import LogOrder, LogRow
+from streaming.output import Output
+from streaming.partitioner import partition_of
+from streaming.records import Reason, Refusal, decode_request, refuse, request_id
+
+BATCH_ID_PROPERTY = "streaming.sql.batchId"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEpoch:
+    """A configuration and the batch it starts at. `skip` are ids of records that are dead-lettered unread."""
+
+    from_batch: int
+    config: CoordinatorConfig
+    skip: frozenset[str] = frozenset()
+
+
+class OperatorError(RuntimeError):
+    """A record that the operator could not even refuse; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """The function given to applyInPandasWithState. It travels to Python workers: keep it small.
+
+    `epochs` are in the order of their batches; a batch that is run again after a restart finds the one it had.
+    """
+
+    layout: Layout
+    epochs: tuple[ConfigEpoch, ...]
+    step: Step = step
+
+    def __call__(
+        self, key: tuple[bytes], frames: Iterable[pd.DataFrame], state: SparkGroupState
+    ) -> Iterator[pd.DataFrame]:
+        call = GroupCall(self, self._epoch(), bytes(key[0]), state)
+        if not state.hasTimedOut:
+            yield from call.apply(_in_log_order(frames))
+        yield from call.finish(state.getCurrentWatermarkMs())
+
+    def _epoch(self) -> ConfigEpoch:
+        context = TaskContext.get()
+        batch = context.getLocalProperty(BATCH_ID_PROPERTY) if context else None
+        batch_id = int(batch) if batch is not None else self.epochs[-1].from_batch
+        return next(e for e in reversed(self.epochs) if e.from_batch <= batch_id)
+
+
+def _in_log_order(frames: Iterable[pd.DataFrame]) -> LogOrder:
+    """The rows of the packed column: `<partition> <offset> <at_ms>`, a line feed, the record's value."""
+    rows = LogOrder()
+    for frame in frames:
+        for packed in frame["row"].tolist():
+            header, _, value = packed.partition(b"\n")
+            partition, offset, at_ms = header.split(b" ")
+            rows.add(LogRow(int(partition), int(offset), int(at_ms), value))
+    return rows
+
+
+class GroupCall:
+    """One call: the group is decoded, its rows are applied, its state is written back."""
+
+    def __init__(
+        self, operator: Operator, epoch: ConfigEpoch, key: bytes, state: SparkGroupState
+    ) -> None:
+        self._layout = operator.layout
+        self._skip = epoch.skip
+        self._state = state
+        self._output = Output(operator.layout, key)
+        self._key = key
+        self.group_id = key.decode(errors="replace")
+        restore = self._decoder()
+        self._timeline = Timeline(
+            self.group_id, restore(), epoch.config, restore=restore, step=operator.step
+        )
+        self._seq_before = self._seq()
+        self._faults_told = 0
+
+    def _decoder(self) -> Callable[[], Group | None]:
+        if not self._state.exists:
+            return lambda: None
+        version, payload = self._state.get
+        return lambda: codec.decode(self.group_id, int(version), bytes(payload)).get(self.group_id)
+
+    def _seq(self) -> tuple[str, int] | None:
+        group = self._timeline.group
+        return None if group is None else (group.incarnation, group.seq)
+
+    def apply(self, rows: Iterable[LogRow]) -> Iterator[pd.DataFrame]:
+        """Apply every row in the log's order, or refuse it."""
+        for row in rows:
+            record = request_id(self._layout.requests_topic, row.partition, row.offset)
+            try:
+                self._apply(row, record)
+            except Exception as error:
+                raise OperatorError(f"record {record} of group {self.group_id!r}: {error}") from error
+            if self._output.is_full:
+                yield from self._output.frame()
+
+    def _apply(self, row: LogRow, record: str) -> None:
+        request = self._admit(row, record)
+        if isinstance(request, Refusal):
+            self._refuse(request, row, record)
+        else:
+            self._timeline.apply(Row(row.at_ms, record, request))
+            self._take_effects(row)
+
+    def finish(self, watermark_ms: int) -> Iterator[pd.DataFrame]:
+        """Fire what the watermark allows, and write the state. Spark's Python timeouts stay set until they are set
+        anew, and a call that writes state without setting one clears it: so every call ends here."""
+        self._timeline.fire_until(watermark_ms)
+        self._take_effects(None)
+        group = self._timeline.group
+        if group is None:
+            if self._state.exists:
+                self._state.remove()
+        else:
+            if self._seq() != self._seq_before:
+                self._output.snapshot(group)
+            self._state.update(codec.encode({self.group_id: group}))
+            deadline_ms = self._timeline.next_deadline_ms()
+            if deadline_ms is not None:
+                self._state.setTimeoutTimestamp(max(deadline_ms, watermark_ms + 1))
+        yield from self._output.frame()
+
+    def _admit(self, row: LogRow, record: str) -> AnyRequest | Refusal:
+        """The request of this record, if this group may be asked it from there."""
+        if record in self._skip:
+            return Refusal(Reason.SKIPPED, "skipped by configuration", None)
+        request = decode_request(row.value)
+        if isinstance(request, Refusal):
+            return self._checked_address(request)
+        if not 0 <= request.reply_partition < self._layout.reply_partitions:
+            message = f"reply partition {request.reply_partition} is not one of {self._layout.reply_partitions}"
+            return Refusal(Reason.NO_SUCH_REPLY_PARTITION, message, None)
+        if request.group_id.encode() != self._key:
+            message = f"the record's key is {self.group_id!r}, its group_id {request.group_id!r}"
+            return refuse(request, Reason.KEY_MISMATCH, message)
+        right = partition_of(request.group_id, self._layout.request_partitions)
+        if request.group_id and row.partition != right:
+            message = f"group {request.group_id!r} belongs to partition {right}, this is {row.partition}"
+            return refuse(request, Reason.WRONG_PARTITION, message)
+        return request
+
+    def _checked_address(self, refusal: Refusal) -> Refusal:
+        address = refusal.address
+        if address is None or 0 <= address.reply_partition < self._layout.reply_partitions:
+            return refusal
+        return Refusal(refusal.reason, refusal.message, None)
+
+    def _refuse(self, refusal: Refusal, row: LogRow, record: str) -> None:
+        response = refusal.response(record)
+        if response is not None and refusal.address is not None:
+            self._output.reply(Reply(refusal.address.reply_partition, response), row)
+        self._output.dead_letter(refusal.reason, refusal.message, row, answered=response is not None)
+
+    def _take_effects(self, row: LogRow | None) -> None:
+        for effects in self._timeline.take_effects():
+            self._output.effects(effects, row)
+        for fault in self._timeline.faults[self._faults_told :]:
+            message = f"{fault.cause}\n{fault.traceback}"
+            self._output.dead_letter(Reason.HANDLER_FAILED, message, row, answered=True)
+            self._faults_told += 1

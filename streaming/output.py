@@ -1,0 +1,124 @@
+"""What the operator writes: records for the output topics, gathered into frames for Spark."""
+
+from collections.abc import Iterator
+
+import pandas as pd
+from msgspec import structs
+
+from state.effects import Effects, Reply
+from state.errors import ErrorCode
+from state.group import Group
+from state.history import GroupEvent
+from state.messages import RECORD_VERSION
+from state.responses import AnyResponse
+from state.snapshot import GroupSnapshot, snapshot
+from streaming.layout import Layout
+from streaming.log_order import LogRow
+from streaming.records import DEAD_LETTER_MAX_VALUE_BYTES, DeadLetter, Reason, encode, request_id
+
+# One batch has one sink; `topic` says where a record goes. `partition` -1: by the key.
+OUTPUT_SCHEMA = "topic string, partition int, key binary, value binary"
+BY_KEY = -1
+
+# A large backlog is answered while it is worked off, a frame at a time.
+FRAME_MAX_RECORDS = 8_192
+FRAME_MAX_BYTES = 16 * 1024 * 1024
+
+
+class Output:
+    """The records of one call, in the order they were made; `frames` empties it."""
+
+    def __init__(self, layout: Layout, key: bytes) -> None:
+        self._layout = layout
+        self._key = key
+        self._topics: list[str] = []
+        self._partitions: list[int] = []
+        self._keys: list[bytes] = []
+        self._values: list[bytes] = []
+        self._bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is time to hand a frame over."""
+        return len(self._values) >= FRAME_MAX_RECORDS or self._bytes >= FRAME_MAX_BYTES
+
+    def frame(self) -> Iterator[pd.DataFrame]:
+        """What has gathered since the last call, as one frame; none where there is nothing."""
+        if not self._values:
+            return
+        yield pd.DataFrame(
+            {"topic": self._topics, "partition": self._partitions, "key": self._keys, "value": self._values}
+        )
+        self._topics, self._partitions, self._keys, self._values = [], [], [], []
+        self._bytes = 0
+
+    def effects(self, effects: Effects, row: LogRow | None) -> None:
+        """Everything one step said. `row` is the record behind it, None for a deadline."""
+        for reply in effects.replies:
+            self.reply(reply, row)
+        for event in effects.events:
+            self._event(event)
+
+    def reply(self, reply: Reply, row: LogRow | None = None) -> None:
+        """An answer; one that is too large for the topic becomes Kafka's error for that."""
+        value = encode(reply.response)
+        if len(value) > self._layout.response_max_bytes:
+            value = encode(_too_large(reply.response))
+            message = f"the answer has more than response.max.bytes ({self._layout.response_max_bytes})"
+            self.dead_letter(Reason.RESPONSE_TOO_LARGE, message, row, reply.response.request, answered=True)
+        self._add(self._layout.responses_topic, value, b"", reply.reply_partition)
+
+    def snapshot(self, group: Group) -> None:
+        """The group's latest view. Where it is too large for the topic, members' metadata and assignments are left out."""
+        view = snapshot(group)
+        value = encode(view)
+        if len(value) > self._layout.response_max_bytes:
+            value = encode(_without_bytes(view))
+        self._add(self._layout.groups_topic, value, self._key)
+
+    def dead_letter(
+        self, reason: Reason, message: str, row: LogRow | None, request: str = "", *, answered: bool
+    ) -> None:
+        """A record for the operator's eyes: why this one was refused, or what failed."""
+        letter = DeadLetter(
+            version=RECORD_VERSION,
+            reason=reason,
+            message=message,
+            request=request or (request_id(self._layout.requests_topic, row.partition, row.offset) if row else ""),
+            at_ms=row.at_ms if row else 0,
+            answered=answered,
+            key=self._key,
+            value=row.value[:DEAD_LETTER_MAX_VALUE_BYTES] if row else b"",
+            value_bytes=len(row.value) if row else 0,
+        )
+        self._add(self._layout.dead_letters_topic, encode(letter), self._key)
+
+    def _event(self, event: GroupEvent) -> None:
+        value = encode(event)
+        if len(value) > self._layout.response_max_bytes:
+            value = encode(structs.replace(event, assignments=None))
+        self._add(self._layout.events_topic, value, self._key)
+
+    def _add(self, topic: str, value: bytes, key: bytes, partition: int = BY_KEY) -> None:
+        self._topics.append(topic)
+        self._partitions.append(partition)
+        self._keys.append(key)
+        self._values.append(value)
+        self._bytes += len(value)
+
+
+def _too_large(response: AnyResponse) -> AnyResponse:
+    """Kafka answers UNKNOWN_SERVER_ERROR where a record it has to write is too large."""
+    return type(response)(
+        group_id=response.group_id,
+        correlation_id=response.correlation_id,
+        request=response.request,
+        error_code=ErrorCode.UNKNOWN_SERVER_ERROR,
+        rule="P3",
+    )
+
+
+def _without_bytes(view: GroupSnapshot) -> GroupSnapshot:
+    return structs.replace(
+        view, members=[structs.replace(m, metadata=b"", assignment=b"") for m in view.members], truncated=True
+    )

@@ -1,0 +1,11 @@
+"""Which partition a group's requests stand in: Kafka's default for keys, murmur2, as Java and kafka-python choose it.
+
+librdkafka's default differs; its producers have to set `partitioner=murmur2_random`.
+"""
+
+from kafka.partitioner.default import murmur2
+
+
+def partition_of(group_id: str, partitions: int) -> int:
+    """The partition of the requests topic that holds this group."""
+    return int(murmur2(group_id.encode()) & 0x7FFFFFFF) % partitions

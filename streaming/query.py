@@ -1,0 +1,95 @@
+"""The pipeline: records of the requests topic in, records for the output topics out.
+
+`coordinate` is a function of a DataFrame, so that tests can feed it files, unsorted rows and times of their own; `start`
+puts Kafka at both ends. How time works is told in docs/decisions/0001-time.md; in short: requests have a null event time, so
+they can neither be late nor move time, and only clock records move the watermark.
+"""
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone knows it by
+from pyspark.sql.streaming import StreamingQuery
+
+from checkpoints.codec import STATE_SCHEMA
+from streaming.layout import Layout
+from streaming.operator import Operator
+from streaming.output import BY_KEY, OUTPUT_SCHEMA
+from streaming.records import CLOCK_PATTERN
+
+QUERY_NAME = "group-coordinator"
+
+# The broker holds a fetch back for up to this long when it has nothing new; the default, 500 ms, is paid once a batch.
+FETCH_MAX_WAIT_MS = 10
+
+
+def coordinate(records: DataFrame, operator: Operator) -> DataFrame:
+    """The output records for rows of (key binary, value binary, partition int, offset long, timestamp timestamp).
+
+    Streaming only. Columns of the result: topic, key, value, partition (null: by the key).
+    """
+    timed = records.select(
+        F.coalesce(F.col("key"), F.lit(b"")).alias("key"),
+        _packed_row().alias("row"),
+        _event_time().alias("event_time"),
+    ).withWatermark("event_time", "0 milliseconds")
+    # The predicate has to name the event-time column: any other that tells requests from clock records is pushed below
+    # the watermark operator by the optimizer, which then sees no clock record, and time stands still.
+    requests = timed.where(F.col("event_time").isNull())
+    output = requests.groupBy("key").applyInPandasWithState(
+        operator,  # type: ignore[arg-type]
+        outputStructType=OUTPUT_SCHEMA,
+        stateStructType=STATE_SCHEMA,
+        outputMode="append",
+        timeoutConf="EventTimeTimeout",
+    )
+    partition = F.when(F.col("partition") != BY_KEY, F.col("partition"))
+    return output.select("topic", F.when(F.length("key") > 0, F.col("key")).alias("key"), "value", partition.alias("partition"))
+
+
+def _event_time() -> Column:
+    """The time a clock record attests, never beyond its own append time; null for everything else."""
+    attested = F.regexp_extract(F.col("value").cast("string"), CLOCK_PATTERN, 1)
+    is_clock = F.col("key").isNull() & F.col("value").cast("string").rlike(CLOCK_PATTERN)
+    return F.when(is_clock, F.least(F.timestamp_millis(attested.cast("long")), F.col("timestamp")))
+
+
+def _packed_row() -> Column:
+    """Everything the operator needs of a record, in one column: each column that crosses into Python is paid per group."""
+    header = F.concat_ws(
+        " ", F.col("partition"), F.col("offset"), F.unix_millis(F.col("timestamp")).cast("string")
+    )
+    return F.concat(header.cast("binary"), F.lit(b"\n"), F.coalesce(F.col("value"), F.lit(b"")))
+
+
+def read_requests(spark: SparkSession, bootstrap_servers: str, layout: Layout) -> DataFrame:
+    """The requests topic from its beginning (of a new checkpoint; an old one goes on where it stood)."""
+    return (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("subscribe", layout.requests_topic)
+        .option("startingOffsets", "earliest")
+        .option("failOnDataLoss", "true")
+        .option("kafka.fetch.max.wait.ms", FETCH_MAX_WAIT_MS)
+        .option("kafka.max.partition.fetch.bytes", layout.request_record_max_bytes)
+        .load()
+    )
+
+
+def start(
+    spark: SparkSession, bootstrap_servers: str, checkpoint_dir: str, operator: Operator
+) -> StreamingQuery:
+    """Start the coordinator's query on a checkpoint."""
+    layout = operator.layout
+    return (
+        coordinate(read_requests(spark, bootstrap_servers, layout), operator)
+        .writeStream.queryName(QUERY_NAME)
+        .format("kafka")
+        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("kafka.acks", "all")
+        .option("kafka.enable.idempotence", "true")
+        .option("kafka.linger.ms", 0)
+        .option("kafka.max.request.size", layout.response_record_max_bytes)
+        .option("checkpointLocation", checkpoint_dir)
+        .outputMode("append")
+        .trigger(processingTime="0 seconds")
+        .start()
+    )

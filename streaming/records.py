@@ -1,0 +1,121 @@
+"""Records on the topics: JSON, UTF-8, one msgspec Struct a record. The formats are told in docs/protocol.md.
+
+Requests are decoded here and nowhere else. What cannot be a request becomes a `Refusal` that says why and, where it can be
+read, whom to tell.
+"""
+
+from enum import StrEnum
+
+import msgspec
+from msgspec import Struct
+
+from state.errors import ErrorCode
+from state.messages import RECORD_VERSION, AnyRequest, Int32, ShortStr
+from state.responses import ErrorResponse
+
+# The value of a clock record, and the pattern Spark recognises it by (15 digits cannot overflow Spark's microseconds).
+CLOCK_PATTERN = r'^\{"type":"Clock","time_ms":(\d{1,15})\}$'
+
+# A dead letter shows this much of the record; all of it stands in the requests topic.
+DEAD_LETTER_MAX_VALUE_BYTES = 65_536
+
+
+def clock_record(time_ms: int) -> bytes:
+    """A clock record that says: every request stamped up to `time_ms` is before this record or can be read already."""
+    return b'{"type":"Clock","time_ms":%d}' % time_ms
+
+
+class Reason(StrEnum):
+    """Why a record stands in the dead-letter topic."""
+
+    INVALID_REQUEST = "INVALID_REQUEST"
+    UNSUPPORTED_VERSION = "UNSUPPORTED_VERSION"
+    KEY_MISMATCH = "KEY_MISMATCH"
+    WRONG_PARTITION = "WRONG_PARTITION"
+    NO_SUCH_REPLY_PARTITION = "NO_SUCH_REPLY_PARTITION"
+    SKIPPED = "SKIPPED"
+    HANDLER_FAILED = "HANDLER_FAILED"
+    RESPONSE_TOO_LARGE = "RESPONSE_TOO_LARGE"
+
+
+class DeadLetter(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A record that could not be handled, or whose handling failed. `value` is cut at DEAD_LETTER_MAX_VALUE_BYTES."""
+
+    version: int  # no default, so that it is always written
+    reason: Reason
+    message: str
+    request: str
+    at_ms: int
+    answered: bool
+    key: bytes = b""
+    value: bytes = b""
+    value_bytes: int = 0
+
+
+class Address(Struct, frozen=True):
+    """The least that is needed to answer a record that is no request."""
+
+    correlation_id: ShortStr
+    reply_partition: Int32
+    group_id: str = ""
+
+
+class Refusal(Struct, frozen=True):
+    """A record that is not a request the operator can take; `address` is None where nobody can be told."""
+
+    reason: Reason
+    message: str
+    address: Address | None
+
+    def error_code(self) -> ErrorCode:
+        if self.reason is Reason.UNSUPPORTED_VERSION:
+            return ErrorCode.UNSUPPORTED_VERSION
+        return ErrorCode.INVALID_REQUEST
+
+    def response(self, request_id: str) -> ErrorResponse | None:
+        if self.address is None:
+            return None
+        return ErrorResponse(
+            group_id=self.address.group_id,
+            correlation_id=self.address.correlation_id,
+            request=request_id,
+            error_code=self.error_code(),
+            error_message=self.message,
+            rule="P2",
+        )
+
+
+_request_decoder = msgspec.json.Decoder(AnyRequest)
+_address_decoder = msgspec.json.Decoder(Address)
+_encoder = msgspec.json.Encoder()
+
+encode = _encoder.encode
+
+
+def decode_request(value: bytes) -> AnyRequest | Refusal:
+    """A request, or why this is none."""
+    try:
+        request: AnyRequest = _request_decoder.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return Refusal(Reason.INVALID_REQUEST, str(error), _address(value))
+    if request.version != RECORD_VERSION:
+        message = f"record version {request.version} is not known; this coordinator reads version {RECORD_VERSION}"
+        return refuse(request, Reason.UNSUPPORTED_VERSION, message)
+    return request
+
+
+def refuse(request: AnyRequest, reason: Reason, message: str) -> Refusal:
+    """Refuse a well-formed request."""
+    return Refusal(reason, message, Address(request.correlation_id, request.reply_partition, request.group_id))
+
+
+def _address(value: bytes) -> Address | None:
+    try:
+        return _address_decoder.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def request_id(topic: str, partition: int, offset: int) -> str:
+    """The id a record of the requests topic goes by."""
+    return f"{topic}-{partition}-{offset}"

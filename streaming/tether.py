@@ -1,0 +1,40 @@
+"""Run a command for as long as this process's standard input stays open.
+
+    python -I -S tether.py GRACE_SECONDS COMMAND...
+
+Prints the command's process id, then waits. When standard input ends, which the kernel sees to even if the
+process at the other end is SIGKILLed, the command gets SIGTERM, and SIGKILL if it is still there after the
+grace period. The exit code is the command's. A pipe is used rather than Linux's PR_SET_PDEATHSIG: that one is
+tied to the *thread* that started the child, needs code between fork and exec, and exists on Linux only.
+
+Only the standard library is imported, and no part of this project: it is run as a file.
+"""
+
+import os
+import subprocess
+import sys
+import threading
+
+
+def main(arguments: list[str]) -> int:
+    """Run ``GRACE_SECONDS COMMAND...``; the command's exit code."""
+    grace_s, command = float(arguments[0]), arguments[1:]
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+    print(child.pid, flush=True)
+    threading.Thread(target=_end_with_input, args=(child, grace_s), daemon=True).start()
+    return child.wait()
+
+
+def _end_with_input(child: subprocess.Popen[bytes], grace_s: float) -> None:
+    # Not sys.stdin: its lock, held by this thread, would abort the interpreter when the command ends first.
+    while os.read(0, 1024):
+        pass
+    child.terminate()
+    try:
+        child.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        child.kill()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

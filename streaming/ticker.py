@@ -1,0 +1,127 @@
+"""The ticker: it attests how far time has come, by clock records in the requests topic itself.
+
+Each round appends a record to every partition and waits until all are acknowledged. The broker's append times then prove
+something: every request stamped before the least of them stands before one of these records or can be read already. That
+time is what the next records claim. So time is in the log, requests cannot be late, and without a ticker time stands still
+and nobody expires. Two tickers do no harm.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+import structlog
+from kafka import KafkaProducer
+from kafka.errors import KafkaError
+
+from streaming.records import clock_record
+
+DEFAULT_INTERVAL_MS = 250
+DEFAULT_MAX_SKEW_MS = 5_000
+ACK_TIMEOUT_S = 10.0
+NOTHING_ATTESTED_MS = 0
+
+log = structlog.get_logger()
+
+
+class Ticker:
+    """Appends clock records until stopped; a thread of the coordinator's process.
+
+    `clock_lag_ms` is how far brokers' clocks may be apart (0 on one broker). Where the broker's clock and `wall_ms` are
+    apart by more than `max_skew_ms`, nothing is attested and `alarm` says so: a stepped clock must not expire everyone.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        topic: str,
+        partitions: int,
+        *,
+        interval_ms: int = DEFAULT_INTERVAL_MS,
+        clock_lag_ms: int = 0,
+        max_skew_ms: int = DEFAULT_MAX_SKEW_MS,
+        wall_ms: Callable[[], float] = lambda: time.time() * 1000,
+    ) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._topic = topic
+        self._partitions = partitions
+        self._interval_s = interval_ms / 1000
+        self._clock_lag_ms = clock_lag_ms
+        self._max_skew_ms = max_skew_ms
+        self._wall_ms = wall_ms
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ticker", daemon=True)
+        self._attested_at_s = time.monotonic()
+        self.attested_ms = NOTHING_ATTESTED_MS
+        self.alarm: str | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def age_s(self) -> float:
+        """How long ago a round was attested, or the ticker was made."""
+        return time.monotonic() - self._attested_at_s
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                with _Appender(self._bootstrap_servers, self._topic, self._partitions) as appender:
+                    self._tick(appender)
+            except KafkaError as error:
+                self._raise_alarm(f"clock records cannot be written: {error}")
+                self._stopped.wait(1.0)
+
+    def _tick(self, appender: "_Appender") -> None:
+        while not self._stopped.is_set():
+            # The first append finds out how late it is, the second says so at once instead of a round later.
+            self._attest(appender.append(self.attested_ms))
+            self._attest(appender.append(self.attested_ms))
+            self._stopped.wait(self._interval_s)
+
+    def _attest(self, append_times_ms: list[int]) -> None:
+        wall_ms = self._wall_ms()
+        skew_ms = max((abs(at_ms - wall_ms) for at_ms in append_times_ms), default=0.0)
+        if skew_ms > self._max_skew_ms:
+            self._raise_alarm(
+                f"the broker's clock and this machine's are {skew_ms:.0f} ms apart, {self._max_skew_ms} are allowed: "
+                "nothing is attested, and no deadline passes"
+            )
+            return
+        # Less one: a request may have been appended in the same millisecond, behind the clock record.
+        self.attested_ms = max(self.attested_ms, min(append_times_ms) - 1 - self._clock_lag_ms)
+        self._attested_at_s = time.monotonic()
+        if self.alarm is not None:
+            log.info("time goes on", attested_ms=self.attested_ms)
+            self.alarm = None
+
+    def _raise_alarm(self, alarm: str) -> None:
+        if self.alarm is None:
+            log.error("time stands still", alarm=alarm)
+        self.alarm = alarm
+
+
+class _Appender:
+    """A producer that writes one clock record to each partition and waits for all."""
+
+    def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
+        self._topic = topic
+        self._partitions = range(partitions)
+        self._producer = KafkaProducer(
+            bootstrap_servers=bootstrap_servers, acks="all", linger_ms=0, request_timeout_ms=10_000
+        )
+
+    def __enter__(self) -> "_Appender":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._producer.close(timeout=1)
+
+    def append(self, time_ms: int) -> list[int]:
+        """Append the claim to every partition; the broker's append times in ms. Raises KafkaError."""
+        value = clock_record(time_ms)
+        sent = [self._producer.send(self._topic, value=value, partition=p) for p in self._partitions]
+        return [future.get(timeout=ACK_TIMEOUT_S).timestamp for future in sent]

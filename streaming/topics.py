@@ -1,0 +1,138 @@
+"""The topics on the broker: made with the settings the coordinator leans on, or refused when they have others."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kafka import KafkaAdminClient
+from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.errors import KafkaError, TopicAlreadyExistsError
+
+from checkpoints.folder import Identity, new_namespace
+from streaming.layout import Layout
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+
+# A coordinator that was down for longer than this may find requests gone, and then refuses to go on.
+LONGEST_DOWNTIME_MS = 3 * DAY_MS
+
+Settings = Mapping[str, str]
+
+
+class TopicsError(RuntimeError):
+    """The topics cannot be used or made; the message says what is wrong with which."""
+
+
+def prepare_topics(bootstrap_servers: str, layout: Layout, replication_factor: int = 1) -> Identity:
+    """Make the topics that are missing, check those that are there, and say what the state would belong to.
+
+    Raises TopicsError naming everything that is wrong. The identity's namespace is a fresh one.
+    """
+    try:
+        admin = KafkaAdminClient(bootstrap_servers=bootstrap_servers)
+    except KafkaError as error:
+        raise TopicsError(f"no Kafka broker answers at {bootstrap_servers}: {error}") from error
+    try:
+        return _prepare(admin, layout, replication_factor)
+    except KafkaError as error:
+        raise TopicsError(f"preparing the topics on {bootstrap_servers} failed: {error}") from error
+    finally:
+        admin.close()
+
+
+def wanted_settings(layout: Layout) -> dict[str, tuple[int, Settings]]:
+    """Partitions and settings of each topic."""
+    output_bytes = str(layout.response_record_max_bytes)
+    return {
+        layout.requests_topic: (
+            layout.request_partitions,
+            {
+                "message.timestamp.type": "LogAppendTime",
+                "cleanup.policy": "delete",
+                "retention.ms": str(7 * DAY_MS),
+                "max.message.bytes": str(layout.request_record_max_bytes),
+            },
+        ),
+        layout.responses_topic: (
+            layout.reply_partitions,
+            {"cleanup.policy": "delete", "retention.ms": str(HOUR_MS), "max.message.bytes": output_bytes},
+        ),
+        layout.groups_topic: (
+            layout.request_partitions,
+            {"cleanup.policy": "compact", "max.message.bytes": output_bytes},
+        ),
+        layout.events_topic: (
+            layout.request_partitions,
+            {"cleanup.policy": "delete", "retention.ms": str(30 * DAY_MS), "max.message.bytes": output_bytes},
+        ),
+        layout.dead_letters_topic: (
+            1,
+            {"cleanup.policy": "delete", "retention.ms": str(7 * DAY_MS), "max.message.bytes": output_bytes},
+        ),
+    }
+
+
+def _prepare(admin: KafkaAdminClient, layout: Layout, replication_factor: int) -> Identity:
+    wanted = wanted_settings(layout)
+    there = set(admin.list_topics())
+    for topic, (partitions, settings) in wanted.items():
+        if topic not in there:
+            _create(admin, topic, partitions, settings, replication_factor)
+    described = {t["name"]: t for t in admin.describe_topics(list(wanted))}
+    found = _configs(admin, list(wanted))
+    problems = [
+        problem
+        for topic, (partitions, settings) in wanted.items()
+        for problem in _problems(topic, len(described[topic]["partitions"]), partitions, found[topic], settings)
+    ]
+    if problems:
+        raise TopicsError("the topics are not fit for the coordinator:\n  " + "\n  ".join(problems))
+    return Identity(
+        cluster_id=str(admin.describe_cluster()["cluster_id"]),
+        requests_topic=layout.requests_topic,
+        requests_topic_id=str(described[layout.requests_topic]["topic_id"]),
+        request_partitions=layout.request_partitions,
+        member_id_namespace=new_namespace(),
+    )
+
+
+def _create(
+    admin: KafkaAdminClient, topic: str, partitions: int, settings: Settings, replication_factor: int
+) -> None:
+    options = {
+        "num_partitions": partitions,
+        "replication_factor": replication_factor,
+        "configs": dict(settings),
+    }
+    try:
+        admin.create_topics({topic: options}, wait_for_metadata=True)
+    except TopicAlreadyExistsError:
+        pass  # somebody was faster; the checks that follow are the same
+
+
+def _configs(admin: KafkaAdminClient, topics: list[str]) -> dict[str, dict[str, str]]:
+    resources = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in topics]
+    answer: dict[str, Any] = admin.describe_configs(resources, config_filter="all")
+    by_topic = next(iter(answer.values()))
+    return {topic: {name: str(c["value"]) for name, c in by_topic[topic].items()} for topic in topics}
+
+
+def _problems(topic: str, partitions: int, wanted: int, found: Settings, settings: Settings) -> list[str]:
+    """What of an existing topic the coordinator could not live with."""
+    problems = []
+    if partitions != wanted:
+        problems.append(f"{topic} has {partitions} partitions, {wanted} are expected")
+    for name in ("message.timestamp.type", "cleanup.policy"):
+        if name in settings and found[name] != settings[name]:
+            problems.append(f"{topic} has {name}={found[name]}, {settings[name]} is needed")
+    if int(found["max.message.bytes"]) < int(settings["max.message.bytes"]):
+        problems.append(
+            f"{topic} has max.message.bytes={found['max.message.bytes']}, at least {settings['max.message.bytes']} is needed"
+        )
+    retention_ms = int(found["retention.ms"])
+    if settings.get("message.timestamp.type") and 0 <= retention_ms < LONGEST_DOWNTIME_MS:
+        problems.append(
+            f"{topic} has retention.ms={retention_ms}: requests could be gone before a coordinator that was down "
+            f"for up to {LONGEST_DOWNTIME_MS} ms has read them"
+        )
+    return problems

@@ -1,0 +1,145 @@
+"""The embedded broker: a real Kafka that clients can use, that keeps its data, and that never outlives us."""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.admin import NewTopic
+
+from streaming.broker import HOST, BrokerFailed, EmbeddedBroker, Ports
+
+pytestmark = pytest.mark.e2e
+
+RECORDS = [b"one", b"two", b"three"]
+
+
+def create_topic(servers: str, name: str) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=servers)
+    try:
+        admin.create_topics([NewTopic(name, num_partitions=1, replication_factor=1)])
+    finally:
+        admin.close()
+
+
+def produce(servers: str, topic: str, values: list[bytes]) -> None:
+    producer = KafkaProducer(bootstrap_servers=servers, acks="all")
+    try:
+        for future in [producer.send(topic, value) for value in values]:
+            future.get(timeout=30)
+    finally:
+        producer.close()
+
+
+def consume(servers: str, topic: str, count: int) -> list[bytes]:
+    consumer = KafkaConsumer(
+        topic,
+        bootstrap_servers=servers,
+        group_id=f"reader-{uuid.uuid4()}",
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=30_000,
+    )
+    try:
+        return [record.value for record, _ in zip(consumer, range(count), strict=False)]
+    finally:
+        consumer.close()
+
+
+def test_clients_produce_and_consume_in_a_group(broker: EmbeddedBroker) -> None:
+    topic = f"topic-{uuid.uuid4()}"
+    create_topic(broker.bootstrap_servers, topic)
+    produce(broker.bootstrap_servers, topic, RECORDS)
+    assert consume(broker.bootstrap_servers, topic, len(RECORDS)) == RECORDS
+
+
+def test_stop_and_crash_keep_data_and_ports(tmp_path: Path) -> None:
+    first = EmbeddedBroker(tmp_path)
+    first.start()
+    servers = first.bootstrap_servers
+    try:
+        create_topic(servers, "kept")
+        produce(servers, "kept", RECORDS[:2])
+        first.kill()
+        first.start()
+        produce(servers, "kept", RECORDS[2:])
+    finally:
+        first.stop()
+    with EmbeddedBroker(tmp_path) as second:
+        assert second.bootstrap_servers == first.bootstrap_servers == servers
+        assert consume(servers, "kept", len(RECORDS)) == RECORDS
+
+
+def test_overrides_reach_the_broker(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path, overrides={"auto.create.topics.enable": "true"}) as broker:
+        produce(broker.bootstrap_servers, "made-by-the-first-record", RECORDS[:1])
+        assert consume(broker.bootstrap_servers, "made-by-the-first-record", 1) == RECORDS[:1]
+
+
+PARENT = """
+import signal, sys
+from pathlib import Path
+from streaming.broker import EmbeddedBroker
+broker = EmbeddedBroker(Path(sys.argv[1]))
+broker.start()
+print(broker.pid, flush=True)
+signal.pause()
+"""
+
+
+def test_broker_ends_when_its_parent_is_sigkilled(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", PARENT, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        broker_pid = int(parent.stdout.readline())
+        broker_end = os.pidfd_open(broker_pid)
+        parent.send_signal(signal.SIGKILL)
+    try:
+        assert wait_for_end(broker_end, timeout_s=60)
+    finally:
+        os.close(broker_end)
+
+
+def wait_for_end(pid_fd: int, timeout_s: float) -> bool:
+    """Whether the process ends in time; Linux makes its pidfd readable then."""
+    return select.select([pid_fd], [], [], timeout_s)[0] == [pid_fd]
+
+
+def test_taken_port_is_named(tmp_path: Path) -> None:
+    with socket.create_server((HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(BrokerFailed, match=f"port {port} on {HOST} is taken"):
+            EmbeddedBroker(tmp_path, ports=Ports(client=port, controller=1)).start()
+
+
+def test_remembered_port_that_is_taken_is_replaced(tmp_path: Path) -> None:
+    with socket.create_server((HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        (tmp_path / "ports.json").write_text(f'{{"client": {port}, "controller": {port}}}')
+        with EmbeddedBroker(tmp_path) as broker:
+            assert broker.ports is not None
+            assert port not in broker.ports
+
+
+def test_data_dir_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    in_the_way = tmp_path / "data"
+    in_the_way.write_text("a file")
+    with pytest.raises(BrokerFailed, match=f"can not use the folder {in_the_way}"):
+        EmbeddedBroker(in_the_way).start()
+
+
+def test_failed_start_shows_the_end_of_the_log(tmp_path: Path) -> None:
+    broker = EmbeddedBroker(tmp_path, overrides={"num.io.threads": "none"})
+    with pytest.raises(BrokerFailed, match=r"(?s)The end of .*broker\.log:.*num\.io\.threads"):
+        broker.start()
+    assert broker.pid is None
+
+
+def test_two_brokers_can_not_share_a_data_dir(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path), pytest.raises(BrokerFailed, match=r"(?s)ended with exit code.*[Ll]ock"):
+        EmbeddedBroker(tmp_path).start()

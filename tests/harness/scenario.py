@@ -1,0 +1,69 @@
+"""Scenario files: stories of a group, told in commands and checked against the written outcome.
+
+A file is a row of blocks. A block is one command a line, a line `----`, the outcome, and a blank line; lines that
+begin with `#` are comments. All blocks of a file happen to the same groups, one after the other.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+SEPARATOR = "----"
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block. `before` holds the comments and blank lines above it; the last of a file may be nothing but that."""
+
+    line: int
+    before: list[str]
+    commands: list[str]
+    outcome: list[str]
+
+    def text(self) -> str:
+        """The block as it stands in a file."""
+        if not self.commands:
+            return "".join(f"{line}\n" for line in self.before)
+        return "".join(f"{line}\n" for line in [*self.before, *self.commands, SEPARATOR, *self.outcome])
+
+
+def parse(text: str) -> list[Block]:
+    """Cut a scenario file into blocks. Raises ValueError, naming the line, where a block has no `----`."""
+    blocks = []
+    lines = text.splitlines()
+    at = 0
+    while at < len(lines):
+        begin = at
+        while at < len(lines) and (not lines[at] or lines[at].startswith("#")):
+            at += 1
+        commands_at = at
+        while at < len(lines) and lines[at] and lines[at] != SEPARATOR:
+            at += 1
+        if at > commands_at and (at == len(lines) or lines[at] != SEPARATOR):
+            raise ValueError(f"line {commands_at + 1}: a block of commands ends with a line {SEPARATOR!r}")
+        separator_at = at
+        while at < len(lines) and lines[at]:
+            at += 1
+        outcome = lines[separator_at + 1 : at]
+        blocks.append(Block(commands_at + 1, lines[begin:commands_at], lines[commands_at:separator_at], outcome))
+    return blocks
+
+
+def play(block: Block, run: Callable[[str], list[str]]) -> Block:
+    """The block with the outcome its commands have when `run` is called for each."""
+    commands = [line for line in block.commands if not line.startswith("#")]
+    return replace(block, outcome=[line for command in commands for line in run(command)])
+
+
+def check(path: Path, run: Callable[[str], list[str]], *, rewrite: bool) -> None:
+    """Play a file and compare. Raises AssertionError at the first block that differs; with `rewrite` it is written
+    down instead."""
+    played = []
+    for block in parse(path.read_text()):
+        outcome = play(block, run)
+        played.append(outcome)
+        if not rewrite:
+            where = f"{path.name}, line {block.line}"
+            assert "\n".join(outcome.outcome) == "\n".join(block.outcome), f"{where}: {'; '.join(block.commands)}"
+    if rewrite:
+        path.write_text("".join(block.text() for block in played))

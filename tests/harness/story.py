@@ -1,0 +1,166 @@
+"""Steps and groups told as text, with ids replaced by the names a scenario gave them."""
+
+import re
+
+from harness.options import time_text
+from state.effects import Effects
+from state.group import Group, Member
+from state.history import GroupEvent
+from state.responses import AnyResponse, JoinGroupResponse, LeaveGroupResponse, SyncGroupResponse
+from state.step import Event, Failed, Quarantine, Received
+from state.timers import DeadlineReached
+
+
+class Names:
+    """Names of members (`@m1`, then `@m1.2`) and requests (`m1.join`, then `m1.join2`), and text with them put in."""
+
+    def __init__(self) -> None:
+        self.members: dict[str, str] = {}
+        self._requests: dict[str, str] = {}
+
+    def name_member(self, member_id: str, client: str) -> None:
+        self.members[member_id] = _first_free(f"@{client}", ".", set(self.members.values()))
+
+    def name_request(self, request_id: str, name: str) -> None:
+        self._requests[request_id] = _first_free(name, "", set(self._requests.values()))
+
+    def resolve(self, text: str) -> str:
+        """The member id a name stands for; any other text is itself. Raises ValueError for a name nobody has."""
+        for member_id, name in self.members.items():
+            if name == text:
+                return member_id
+        if text.startswith("@"):
+            raise ValueError(f"nobody was given an id yet that is called {text}")
+        return text
+
+    def put_in(self, text: str) -> str:
+        for member_id, name in self.members.items():
+            text = text.replace(member_id, name)
+        return re.sub(r"requests-0-\d+", lambda match: self._requests[match[0]], text)
+
+
+def _first_free(name: str, before_number: str, taken: set[str]) -> str:
+    number = 1
+    found = name
+    while found in taken:
+        number += 1
+        found = f"{name}{before_number}{number}"
+    return found
+
+
+def tell(event: Event, at_ms: int, effects: Effects, names: Names) -> list[str]:
+    """One step: what it was, who got which answer, what history says, and the rows of docs/rules.md that decided."""
+    lines = [f"{time_text(at_ms)} {_event(event)}"]
+    lines += [f"  -> {_reply(reply.response)}" for reply in effects.replies]
+    answered = {reply.response.request for reply in effects.replies}
+    if isinstance(event, Received) and event.request_id not in answered:
+        lines.append(f"  .. {event.request_id} waits")
+    lines += [f"  * {_entry(entry)}" for entry in effects.events]
+    if effects.rules:
+        lines.append(f"  rules {' '.join(effects.rules)}")
+    return [names.put_in(line) for line in lines]
+
+
+def _event(event: Event) -> str:
+    match event:
+        case Received():
+            return event.request_id
+        case Failed():
+            return f"{event.request_id} failed"
+        case DeadlineReached():
+            return _deadline(event)
+        case Quarantine():
+            return f"{_deadline(event.deadline)} failed"
+
+
+def _deadline(deadline: DeadlineReached) -> str:
+    of = f" of {deadline.member_id}" if deadline.member_id else ""
+    return f"{deadline.kind.name.lower()} deadline{of}"
+
+
+def _reply(response: AnyResponse) -> str:
+    parts = [response.request, response.error_code.name]
+    match response:
+        case JoinGroupResponse(protocol_name=str()):
+            parts += [
+                f"generation={response.generation_id}",
+                f"protocol={response.protocol_type}/{response.protocol_name}",
+                f"leader={response.leader}",
+                f"member={response.member_id}",
+            ]
+            if response.members:
+                members = [f"{_who(m.member_id, m.group_instance_id)}:{m.metadata.decode()}" for m in response.members]
+                parts.append(f"members={','.join(members)}")
+            if response.skip_assignment:
+                parts.append("skip_assignment")
+        case JoinGroupResponse(member_id=member_id) if member_id:
+            parts.append(f"member={member_id}")
+        case SyncGroupResponse(protocol_name=str()):
+            parts.append(f"protocol={response.protocol_type}/{response.protocol_name}")
+            parts.append(f"assignment={response.assignment.decode()}")
+        case LeaveGroupResponse():
+            parts += [f"{_who(m.member_id, m.group_instance_id)}:{m.error_code.name}" for m in response.members]
+    return " ".join(parts)
+
+
+def _who(member_id: str, instance_id: str | None) -> str:
+    return member_id if instance_id is None else f"{member_id}/{instance_id}"
+
+
+def _entry(entry: GroupEvent) -> str:
+    parts = [entry.type.value]
+    if entry.from_state != entry.to_state:
+        parts.append(f"({entry.from_state} -> {entry.to_state}, generation {entry.generation})")
+    if entry.member_id is not None:
+        parts.append(_who(entry.member_id, entry.group_instance_id))
+    details = {
+        "leader": entry.leader_id,
+        "protocol": entry.protocol_name,
+        "members": _joined(entry.members),
+        "waiting_for": _joined(entry.waiting_for),
+        "deadline": None if entry.deadline_ms is None else time_text(entry.deadline_ms),
+        "superseded": entry.superseded,
+        "late_by": None if entry.late_by_ms is None else time_text(entry.late_by_ms),
+        "client_reason": entry.client_reason,
+    }
+    told = [f"{name}={value}" for name, value in details.items() if value]
+    return " ".join([*parts, "-", entry.reason, *([f"[{' '.join(told)}]"] if told else [])])
+
+
+def _joined(ids: list[str] | None) -> str:
+    return ",".join(ids or [])
+
+
+def describe(group: Group, names: Names) -> list[str]:
+    """The group as it is: its head, its members in join order, pending ids and running deadlines."""
+    head = [
+        f"group {group.group_id}: {group.state}, generation {group.generation}",
+        f"protocol {group.protocol_type}/{group.protocol_name}",
+        f"leader {group.leader_id}",
+    ]
+    lines = [", ".join(head), *(f"  {_member(member)}" for member in group.members.values())]
+    for member_id, pending in group.pending_members.items():
+        lines.append(f"  {member_id} pending, until {time_text(pending.heartbeat_deadline_ms)}")
+    if group.join_phase is not None:
+        lines.append(f"  join deadline {time_text(group.join_phase.deadline_ms)}")
+    if group.sync_deadline_ms is not None:
+        lines.append(f"  sync deadline {time_text(group.sync_deadline_ms)}")
+    if group.quarantined is not None:
+        lines.append(f"  quarantined: {group.quarantined}")
+    return [names.put_in(line) for line in lines]
+
+
+def _member(member: Member) -> str:
+    session = "none" if member.heartbeat_deadline_ms is None else f"until {time_text(member.heartbeat_deadline_ms)}"
+    parts = [f"{_who(member.member_id, member.group_instance_id)} session {session}"]
+    if member.is_new:
+        parts.append("new")
+    if member.parked_join is not None:
+        parts.append(f"{member.parked_join.request} waits")
+    if member.parked_sync is not None:
+        parts.append(f"{member.parked_sync.request} waits")
+    if member.awaiting_sync:
+        parts.append("has not synced")
+    if member.assignment:
+        parts.append(f"assignment {member.assignment.decode()}")
+    return ", ".join(parts)

@@ -1,0 +1,227 @@
+"""A world of clients and groups that scenario commands are played in: the pure core over a log kept here.
+
+Commands, one a line:
+
+    config group.max.size=2                      settings from here on, under Kafka's names
+    join m1 session=10s rebalance=60s protocols=range:meta1,roundrobin api=9 instance=i1 type=consumer reason=deploy
+    join m1 id=@m1                               with the id client m1 was given; other options are remembered
+    sync m1 assign=@m1:a,@m2:b                   a leader's; `sync m2` is a follower's
+    heartbeat m1                                 all three know the generation and ids of the client's last join,
+    heartbeat m1 id=@m2 generation=7 instance=i1 unless told otherwise (`none` leaves a field out)
+    leave m1, leave m1 members=@m1,@m2/i2,/i3    itself, or a batch of <member id>/<instance id>
+    release operator                             lets a quarantined group go on
+    at 3s, sleep 3s                              go to a time, or on by one; deadlines on the way fire
+    fail request, fail deadline                  the next step of that kind raises after it did its work
+    show                                         the group as it is now
+
+`group=other` (default `g`) sends a request to another group, `appended=2s` gives it another append time than now.
+"""
+
+from dataclasses import dataclass, field
+
+from harness import options, story
+from state import invariants
+from state.config import CoordinatorConfig
+from state.effects import Effects
+from state.fold import Row, Timeline
+from state.group import Group
+from state.history import EventType
+from state.messages import (
+    AnyRequest,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    LeavingMember,
+    MemberAssignment,
+    ReleaseGroup,
+    SyncGroup,
+)
+from state.responses import JoinGroupResponse
+from state.step import Event, Received, step
+from state.timers import DeadlineReached
+
+DEFAULTS = {"group": "g", "session": "10s", "rebalance": "60s", "protocols": "range", "type": "consumer", "api": "9"}
+API_OF = {"sync": 5, "heartbeat": 4, "leave": 5, "release": 0}
+REMEMBERED = (*DEFAULTS, "instance")
+NEW_IDS = (EventType.MEMBER_ID_ASSIGNED, EventType.MEMBER_ADDED, EventType.MEMBER_REPLACED)
+
+
+class InjectedFault(Exception):
+    """What a step raises that was told to fail."""
+
+
+@dataclass
+class Client:
+    """What a client knows: the options of its last join, its member id, and its generation."""
+
+    name: str
+    joined_with: dict[str, str] = field(default_factory=lambda: dict(DEFAULTS))
+    member_id: str = ""
+    generation: int = 0
+    protocol_name: str | None = None
+
+
+class World:
+    """Clients, groups, and the log between them. `rules` are the rows reached so far."""
+
+    def __init__(self) -> None:
+        self.rules: set[str] = set()
+        self._config = CoordinatorConfig()
+        self._now_ms = 0
+        self._offset = 0
+        self._clients: dict[str, Client] = {}
+        self._timelines: dict[str, Timeline] = {}
+        self._asked_by: dict[str, Client] = {}
+        self._names = story.Names()
+        self._taken: dict[int, tuple[Event, int, Effects]] = {}
+        self._fail_next: type[Received] | type[DeadlineReached] | None = None
+
+    def run(self, command: str) -> list[str]:
+        """Do one command, and tell what came of it."""
+        (verb, *words), given = options.split(command)
+        match verb:
+            case "config":
+                return self._configure(given)
+            case "at":
+                return self._advance(options.milliseconds(words[0]))
+            case "sleep":
+                return self._advance(self._now_ms + options.milliseconds(words[0]))
+            case "fail":
+                self._fail_next = {"request": Received, "deadline": DeadlineReached}[words[0]]
+                return []
+            case "show":
+                return self._show(words[0] if words else DEFAULTS["group"])
+            case "join" | "sync" | "heartbeat" | "leave" | "release":
+                return self._send(verb, words[0], given)
+        raise ValueError(f"unknown command: {command}")
+
+    def _configure(self, given: dict[str, str]) -> list[str]:
+        changes = {name: options.milliseconds(value) for name, value in given.items()}
+        self._config = self._config.with_settings(changes)
+        for group_id, timeline in self._timelines.items():
+            self._timelines[group_id] = self._timeline(group_id, timeline.group)
+        return []
+
+    def _timeline(self, group_id: str, group: Group | None) -> Timeline:
+        return Timeline(group_id, group, self._config, step=self._step)
+
+    def _step(
+        self, group: Group | None, group_id: str, event: Event, now_ms: int, config: CoordinatorConfig
+    ) -> Effects:
+        effects = step(group, group_id, event, now_ms, config)
+        if self._fail_next is not None and isinstance(event, self._fail_next):
+            self._fail_next = None
+            raise InjectedFault("told to")
+        if effects.group is not None:
+            invariants.check(effects.group)
+        self._taken[id(effects)] = (event, now_ms, effects)
+        return effects
+
+    def _advance(self, until_ms: int) -> list[str]:
+        if until_ms < self._now_ms:
+            raise ValueError(f"it is {options.time_text(self._now_ms)} already")
+        self._now_ms = until_ms
+        for timeline in self._timelines.values():
+            timeline.fire_until(until_ms)
+        return self._tell()
+
+    def _show(self, group_id: str) -> list[str]:
+        timeline = self._timelines.get(group_id)
+        group = timeline.group if timeline else None
+        return story.describe(group, self._names) if group else [f"there is no group {group_id}"]
+
+    def _send(self, verb: str, name: str, given: dict[str, str]) -> list[str]:
+        client = self._clients.setdefault(name, Client(name))
+        if verb == "join":
+            client.joined_with.update((k, v) for k, v in given.items() if k in REMEMBERED)
+        request = self._request(verb, client, {**client.joined_with, **given}, given)
+        request_id = f"requests-0-{self._offset}"
+        self._offset += 1
+        self._asked_by[request_id] = client
+        self._names.name_request(request_id, f"{name}.{verb}")
+        timeline = self._timelines.setdefault(request.group_id, self._timeline(request.group_id, None))
+        at_ms = options.milliseconds(given["appended"]) if "appended" in given else self._now_ms
+        timeline.apply(Row(at_ms, request_id, request))
+        return self._tell()
+
+    def _request(self, verb: str, client: Client, known: dict[str, str], given: dict[str, str]) -> AnyRequest:
+        common = {
+            "group_id": known["group"],
+            "correlation_id": client.name,
+            "reply_partition": 0,
+            "api_version": int(known["api"] if verb == "join" else given.get("api", API_OF[verb])),
+            "client_id": client.name,
+        }
+        instance_id = _optional(known.get("instance"))
+        if verb == "join":
+            return JoinGroup(
+                **common,
+                member_id=self._names.resolve(given.get("id", "")),
+                group_instance_id=instance_id,
+                session_timeout_ms=options.milliseconds(known["session"]),
+                rebalance_timeout_ms=options.milliseconds(known["rebalance"]),
+                protocol_type=known["type"],
+                protocols=options.protocols(known["protocols"]),
+                reason=given.get("reason"),
+            )
+        if verb == "leave":
+            return LeaveGroup(**common, members=self._leaving(client, given))
+        if verb == "release":
+            return ReleaseGroup(**common)
+        member_id = self._names.resolve(given["id"]) if "id" in given else client.member_id
+        generation = int(given.get("generation", client.generation))
+        if verb == "heartbeat":
+            return Heartbeat(
+                **common, member_id=member_id, generation_id=generation, group_instance_id=instance_id
+            )
+        return SyncGroup(
+            **common,
+            member_id=member_id,
+            generation_id=generation,
+            group_instance_id=instance_id,
+            protocol_type=_optional(known["type"]),
+            protocol_name=_optional(given.get("protocol", client.protocol_name)),
+            assignments=self._assignments(given.get("assign", "")),
+        )
+
+    def _leaving(self, client: Client, given: dict[str, str]) -> list[LeavingMember]:
+        reason = given.get("reason")
+        if "members" not in given:
+            return [LeavingMember(client.member_id, _optional(given.get("instance")), reason)]
+        pairs = [part.partition("/") for part in given["members"].split(",") if part]
+        return [LeavingMember(self._names.resolve(m), i if slash else None, reason) for m, slash, i in pairs]
+
+    def _assignments(self, text: str) -> list[MemberAssignment]:
+        pairs = [part.partition(":") for part in text.split(",") if part]
+        return [MemberAssignment(self._names.resolve(member), given.encode()) for member, _, given in pairs]
+
+    def _tell(self) -> list[str]:
+        """What the timelines did since the last time, and let clients learn from the answers."""
+        lines = []
+        for timeline in self._timelines.values():
+            for effects in timeline.take_effects():
+                event, at_ms, _ = self._taken.pop(id(effects))
+                self._learn(effects)
+                self.rules.update(effects.rules)
+                lines += story.tell(event, at_ms, effects, self._names)
+        self._taken.clear()
+        return lines
+
+    def _learn(self, effects: Effects) -> None:
+        for entry in effects.events:
+            asker = self._asked_by.get(entry.cause)
+            if entry.type in NEW_IDS and asker is not None and entry.member_id not in self._names.members:
+                assert entry.member_id is not None
+                self._names.name_member(entry.member_id, asker.name)
+                asker.member_id = entry.member_id
+        for reply in effects.replies:
+            response = reply.response
+            if isinstance(response, JoinGroupResponse) and response.protocol_name is not None:
+                client = self._asked_by[response.request]
+                client.member_id = response.member_id
+                client.generation = response.generation_id
+                client.protocol_name = response.protocol_name
+
+
+def _optional(text: str | None) -> str | None:
+    return None if text == "none" else text

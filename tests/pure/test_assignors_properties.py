@@ -1,0 +1,160 @@
+"""What must hold for any group, under every Kafka assignor or under the one that promises it."""
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import pairwise
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assignors.kafka import ASSIGNORS
+from assignors.kafka.api import MemberId, MemberSubscription, Subscription, TopicPartition
+from assignors.kafka.members import consumers_per_topic, java_order, members_in_order
+
+NAMES = st.text(st.sampled_from("ab-1\N{HALFWIDTH WHITE CIRCLE}\N{GRINNING FACE}"), min_size=1, max_size=3)
+
+each_assignor = pytest.mark.parametrize("name", ASSIGNORS)
+
+
+@dataclass(frozen=True)
+class Group:
+    counts: dict[str, int]
+    members: dict[MemberId, MemberSubscription]
+
+    def assign(self, name: str) -> dict[MemberId, list[TopicPartition]]:
+        return ASSIGNORS[name].assign(self.counts, self.members)
+
+
+@st.composite
+def groups(draw: st.DrawFn, *, same_topics: bool = False, all_static: bool = False) -> Group:
+    """Any group: unknown, empty and repeated topics, members without topics, static and dynamic ones."""
+    topics = draw(st.lists(NAMES, min_size=1, max_size=5, unique=True))
+    counts = draw(st.dictionaries(st.sampled_from([*topics, "unsubscribed"]), st.integers(0, 12)))
+    wishes = st.lists(st.sampled_from(topics), max_size=6).map(tuple)
+    shared = draw(wishes)
+    member_ids = draw(st.lists(NAMES, max_size=8, unique=True))
+    instance_ids = draw(st.lists(NAMES, min_size=len(member_ids), max_size=8, unique=True))
+    members = {
+        member_id: MemberSubscription(
+            Subscription(shared if same_topics else draw(wishes)),
+            instance_id if all_static or draw(st.booleans()) else None,
+        )
+        for member_id, instance_id in zip(member_ids, instance_ids, strict=False)
+    }
+    return Group(counts, members)
+
+
+def sizes_of(topic: str, answer: dict[MemberId, list[TopicPartition]], members: list[MemberId]) -> list[int]:
+    return [sum(partition.topic == topic for partition in answer[member_id]) for member_id in members]
+
+
+@each_assignor
+@given(group=groups())
+def test_every_partition_of_a_subscribed_topic_is_assigned_once(name: str, group: Group) -> None:
+    assigned = Counter(partition for partitions in group.assign(name).values() for partition in partitions)
+    wanted = {topic for member in group.members.values() for topic in member.subscription.topics}
+    assert assigned == Counter(
+        TopicPartition(topic, number)
+        for topic, count in group.counts.items()
+        if topic in wanted
+        for number in range(count)
+    )
+
+
+@each_assignor
+@given(group=groups())
+def test_members_get_only_topics_they_subscribe_to(name: str, group: Group) -> None:
+    answer = group.assign(name)
+    assert answer.keys() == group.members.keys()
+    for member_id, partitions in answer.items():
+        assert {topic for topic, _ in partitions} <= set(group.members[member_id].subscription.topics)
+
+
+@each_assignor
+@given(group=groups())
+def test_shares_of_a_topic_differ_by_one_at_most(name: str, group: Group) -> None:
+    answer = group.assign(name)
+    for topic, consumers in consumers_per_topic(group.members).items():
+        sizes = sizes_of(topic, answer, consumers)
+        assert max(sizes) - min(sizes) <= 1
+
+
+@each_assignor
+@given(group=groups())
+def test_the_lists_are_sorted(name: str, group: Group) -> None:
+    answer = group.assign(name)
+    assert list(answer) == members_in_order(group.members)
+    for partitions in answer.values():
+        assert partitions == sorted(partitions, key=lambda p: (java_order(p.topic), p.partition))
+
+
+@each_assignor
+@given(group=groups(), random=st.randoms(use_true_random=False))
+def test_the_order_of_the_arguments_does_not_matter(name: str, group: Group, random: Random) -> None:
+    counts, members = list(group.counts.items()), list(group.members.items())
+    random.shuffle(counts)
+    random.shuffle(members)
+    shuffled = Group(
+        dict(counts),
+        {
+            member_id: MemberSubscription(
+                Subscription(
+                    tuple(random.sample(member.subscription.topics, len(member.subscription.topics)))
+                ),
+                member.group_instance_id,
+            )
+            for member_id, member in members
+        },
+    )
+    assert list(shuffled.assign(name).items()) == list(group.assign(name).items())
+
+
+@each_assignor
+@given(group=groups(all_static=True), data=st.data())
+def test_static_members_keep_their_partitions_under_new_member_ids(
+    name: str, group: Group, data: st.DataObject
+) -> None:
+    new_ids = dict(zip(group.members, data.draw(st.permutations(list(group.members))), strict=True))
+    renamed = Group(group.counts, {new_ids[old]: member for old, member in group.members.items()})
+    before, after = group.assign(name), renamed.assign(name)
+    assert {new_ids[old]: partitions for old, partitions in before.items()} == after
+
+
+@given(group=groups())
+def test_range_gives_runs_in_member_order_the_longer_ones_first(group: Group) -> None:
+    answer = group.assign("range")
+    for topic, consumers in consumers_per_topic(group.members).items():
+        dealt = [p.partition for member_id in consumers for p in answer[member_id] if p.topic == topic]
+        assert dealt == list(range(group.counts.get(topic, 0)))
+        assert all(left >= right for left, right in pairwise(sizes_of(topic, answer, consumers)))
+
+
+@given(group=groups(same_topics=True), size=st.integers(0, 12))
+def test_range_copartitions_topics_of_one_size(group: Group, size: int) -> None:
+    same_size = Group(dict.fromkeys(consumers_per_topic(group.members), size), group.members)
+    for partitions in same_size.assign("range").values():
+        numbers: dict[str, list[int]] = {topic: [] for topic in same_size.counts}
+        for topic, number in partitions:
+            numbers[topic].append(number)
+        assert len({tuple(run) for run in numbers.values()}) <= 1
+
+
+@given(group=groups(same_topics=True))
+def test_roundrobin_shares_differ_by_one_at_most_where_all_have_the_same_topics(group: Group) -> None:
+    sizes = [len(partitions) for partitions in group.assign("roundrobin").values()]
+    assert max(sizes, default=0) - min(sizes, default=0) <= 1
+
+
+@given(group=groups())
+def test_roundrobin_equals_a_walk_around_the_members(group: Group) -> None:
+    circle = members_in_order(group.members)
+    walked: dict[MemberId, list[TopicPartition]] = {member_id: [] for member_id in circle}
+    for topic in consumers_per_topic(group.members):
+        for number in range(group.counts.get(topic, 0)):
+            while topic not in group.members[circle[0]].subscription.topics:
+                circle.append(circle.pop(0))
+            walked[circle[0]].append(TopicPartition(topic, number))
+            circle.append(circle.pop(0))
+    assert group.assign("roundrobin") == walked

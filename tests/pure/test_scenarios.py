@@ -1,0 +1,14 @@
+"""Every scenario file, played in the pure core. `--rewrite` writes the outcomes down anew."""
+
+from pathlib import Path
+
+import pytest
+from harness import scenario
+from harness.world import World
+
+SCENARIOS = sorted((Path(__file__).parents[1] / "scenarios").glob("*.txt"))
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_scenario(path: Path, request: pytest.FixtureRequest) -> None:
+    scenario.check(path, World().run, rewrite=request.config.getoption("rewrite", default=False))
