@@ -1,8 +1,9 @@
 """The state row: `(version int, payload binary)`.
 
-applyInPandasWithState cannot change its schema later, so the row's two columns stay and the payload carries a version. The
-payload is a msgpack map of group id -> encoded group. It has one entry as long as the operator is keyed by group; several
-groups under one key need no change here. Decoding is strict: what is not exactly of a known version is an error.
+applyInPandasWithState cannot change its schema later, so the row's two columns stay and the payload carries a
+version. The payload is a msgpack map of group id -> encoded group. It has one entry as long as the operator
+is keyed by group; several groups under one key need no change here. Decoding is strict: what is not exactly
+of a known version is an error.
 """
 
 from collections.abc import Mapping
@@ -20,7 +21,9 @@ _group_decoder = msgspec.msgpack.Decoder(Group)
 
 
 class StateError(RuntimeError):
-    """A state row that this code cannot read: of another version, or damaged. Names the key, and the group if known."""
+    """A state row that this code cannot read: of another version, or damaged. Names the key, and the group if
+    known.
+    """
 
 
 def encode(groups: Mapping[str, Group]) -> tuple[int, bytes]:
@@ -32,7 +35,9 @@ def encode(groups: Mapping[str, Group]) -> tuple[int, bytes]:
 def decode(key: str, version: int, payload: bytes) -> dict[str, Group]:
     """The groups of a state row; raises StateError naming what could not be read."""
     if version != STATE_VERSION:
-        raise StateError(f"the state of {key!r} is of version {version}; this code reads version {STATE_VERSION}")
+        raise StateError(
+            f"the state of {key!r} is of version {version}; this code reads version {STATE_VERSION}"
+        )
     try:
         encoded = _groups_decoder.decode(payload)
     except msgspec.DecodeError as error:
@@ -44,7 +49,11 @@ def _decode_group(group_id: str, version: int, raw: msgspec.Raw) -> Group:
     try:
         group = _group_decoder.decode(raw)
     except msgspec.DecodeError as error:
-        raise StateError(f"the state of group {group_id!r} (version {version}) is damaged: {error}") from error
+        raise StateError(
+            f"the state of group {group_id!r} (version {version}) is damaged: {error}"
+        ) from error
     if group.group_id != group_id:
-        raise StateError(f"the state of group {group_id!r} (version {version}) holds group {group.group_id!r}")
+        raise StateError(
+            f"the state of group {group_id!r} (version {version}) holds group {group.group_id!r}"
+        )
     return group

@@ -1,9 +1,10 @@
-"""The coordinator's folder: Spark's checkpoint, and beside it what must never change or must not be forgotten.
+"""The coordinator's folder: Spark's checkpoint, and beside it what must never change or must not be
+forgotten.
 
-    <folder>/spark/         Spark's own checkpoint of the query
-    <folder>/identity.json  the cluster, topic and namespace this state belongs to
-    <folder>/epochs.json    the configurations it has run under, each with the batch it started at
-    <folder>/lock           held by the one coordinator that may work here
+<folder>/spark/         Spark's own checkpoint of the query
+<folder>/identity.json  the cluster, topic and namespace this state belongs to
+<folder>/epochs.json    the configurations it has run under, each with the batch it started at
+<folder>/lock           held by the one coordinator that may work here
 """
 
 import errno
@@ -59,8 +60,8 @@ class Folder:
     def lock(self) -> int:
         """Take the folder for this process, or raise FolderError naming who has it.
 
-        The lock belongs to the returned file descriptor. Hand it on to the JVM: then a JVM that outlives a killed
-        coordinator for a moment, and may still finish a batch, keeps the next one waiting.
+        The lock belongs to the returned file descriptor. Hand it on to the JVM: then a JVM that outlives a
+        killed coordinator for a moment, and may still finish a batch, keeps the next one waiting.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -99,8 +100,8 @@ class Folder:
     def pin(self, found: Identity) -> Identity:
         """The identity of this folder: what was pinned at its first use, or `found`, which then is.
 
-        Raises FolderError where the topic is not the one the state belongs to any more. The namespace is never compared:
-        the pinned one holds.
+        Raises FolderError where the topic is not the one the state belongs to any more. The namespace is
+        never compared: the pinned one holds.
         """
         path = self.path / "identity.json"
         pinned = _read(path, Identity)
@@ -122,23 +123,22 @@ class Folder:
     def epochs(self, settings: dict[str, int], skip: list[str], code_version: str) -> list[Epoch]:
         """All configurations up to this start's, which begins at the first batch that is not planned yet.
 
-        Records to skip begin at the batch that has not been committed: it is the one they stopped.
+        A batch that was planned and not committed runs again under the settings it had, but without the
+        records to skip: one of them stopped it.
         """
         path = self.path / "epochs.json"
-        epochs = _read(path, list[Epoch]) or []
+        known = _read(path, list[Epoch]) or []
         planned, committed = self.last_batch("offsets"), self.last_batch("commits")
-        known_skip = epochs[-1].skip if epochs else []
-        new_skip = [record for record in skip if record not in known_skip]
-        epoch = Epoch(
-            from_batch=committed + 1 if new_skip else planned + 1,
-            settings=settings,
-            skip=[*known_skip, *new_skip],
-            code_version=code_version,
-        )
-        if epochs and msgspec.structs.replace(epoch, from_batch=epochs[-1].from_batch) == epochs[-1]:
-            return epochs
-        epochs = [e for e in epochs if e.from_batch < epoch.from_batch] + [epoch]
-        _write(path, epochs)
+        all_skip = list(dict.fromkeys([*(known[-1].skip if known else []), *skip]))
+        epochs = [epoch for epoch in known if epoch.from_batch <= planned]
+        if epochs and committed < planned and epochs[-1].skip != all_skip:
+            stopped = msgspec.structs.replace(epochs[-1], from_batch=planned, skip=all_skip)
+            epochs = [epoch for epoch in epochs if epoch.from_batch < planned] + [stopped]
+        latest = Epoch(planned + 1 if epochs else 0, settings, all_skip, code_version)
+        if not epochs or msgspec.structs.replace(latest, from_batch=epochs[-1].from_batch) != epochs[-1]:
+            epochs.append(latest)
+        if epochs != known:
+            _write(path, epochs)
         return epochs
 
     def last_batch(self, log: str) -> int:

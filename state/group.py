@@ -118,9 +118,6 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True):
     last_rebalance_reason: str = ""
     quarantined: str | None = None
 
-    def is_in(self, *states: GroupState) -> bool:
-        return self.state in states
-
     def is_initial_rebalance(self) -> bool:
         """Whether the running PreparingRebalance began at Empty."""
         return self.state is GroupState.PREPARING_REBALANCE and self.previous_state is GroupState.EMPTY

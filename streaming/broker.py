@@ -1,5 +1,6 @@
 """A real Apache Kafka broker on this machine, for tests, the demo and runs without a cluster."""
 
+import fcntl
 import json
 import os
 import random
@@ -10,10 +11,11 @@ import sys
 import time
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import NamedTuple, Self
+from typing import BinaryIO, NamedTuple, Self
 
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
@@ -25,11 +27,19 @@ from streaming.java import find_java
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60
 STOP_GRACE_S = 30
+LOCK_TIMEOUT_S = 15
 _PORT_TRIES = 5
 _LOG_TAIL_LINES = 40
 # Below Linux's ephemeral range, of which any outgoing connection may take a port while the broker restarts.
 _PORT_RANGE = range(20_000, 32_000)
-_JVM_OPTIONS = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-Dlog4j2.configurationFile=log4j2.properties")
+_JVM_OPTIONS = (
+    "-Xms256m",
+    "-Xmx512m",
+    "-XX:+UseSerialGC",
+    # The optimizing compiler would double the processor time of a start, and a start is most of a short run.
+    "-XX:TieredStopAtLevel=1",
+    "-Dlog4j2.configurationFile=log4j2.properties",
+)
 
 _LOG4J2 = """\
 rootLogger.level = warn
@@ -94,10 +104,10 @@ class Ports(NamedTuple):
 class EmbeddedBroker:
     """Apache Kafka in KRaft combined mode (broker and controller in one JVM), a child of this process.
 
-    All its files are under ``data_dir`` (its log is ``broker.log``); a later broker on the same folder has the
+    All its files are under ``data_dir`` (its log is ``broker.log``); a later broker on that folder has the
     same data. Without ``ports`` it takes those it had there before, or free ones; once started it keeps them.
-    It ends with this process, however that ends (see `streaming.tether`; a process forked from this one and
-    still running keeps it alive). ``overrides`` are broker settings by Kafka's names.
+    It ends with this process, however that ends (see `streaming.tether`; a process that was forked from this
+    one and still runs keeps it alive). ``overrides`` are broker settings by Kafka's names.
 
     Raises `BrokerFailed`, `streaming.jars.JarsUnavailable` or `streaming.java.JavaNotFound` from `start`.
     """
@@ -139,15 +149,16 @@ class EmbeddedBroker:
         if self._tether is not None:
             raise RuntimeError("the broker is running")
         self._make_data_dir()
-        if self.ports is not None:
-            return self._start_on(self.ports)
-        candidates = [*self._remembered_ports(), *(_free_ports() for _ in range(_PORT_TRIES))]
-        for ports in candidates[:-1]:
-            try:
-                return self._start_on(ports)
-            except _PortTaken:
-                continue  # taken since we looked: the next ones
-        self._start_on(candidates[-1])
+        with self._locked_data_dir() as lock:
+            if self.ports is not None:
+                return self._start_on(self.ports, lock)
+            candidates = [*self._remembered_ports(), *(_free_ports() for _ in range(_PORT_TRIES))]
+            for ports in candidates[:-1]:
+                try:
+                    return self._start_on(ports, lock)
+                except _PortTaken:
+                    continue  # taken since we looked: the next ones
+            self._start_on(candidates[-1], lock)
 
     def stop(self) -> None:
         """Shut the broker down (SIGTERM, after 30 s SIGKILL) and wait for its end; nothing if it is down."""
@@ -178,6 +189,28 @@ class EmbeddedBroker:
         except OSError as error:
             raise BrokerFailed(f"The broker can not use the folder {self.data_dir}: {error}") from error
 
+    @contextmanager
+    def _locked_data_dir(self) -> Iterator[BinaryIO]:
+        """Hold the folder; the tether inherits the lock and lets go of it only when the JVM has ended.
+
+        Kafka locks its folder too, but only after it has opened the metadata log, which a second controller
+        on it has corrupted by then.
+        """
+        deadline = time.monotonic() + LOCK_TIMEOUT_S
+        with (self.data_dir / "lock").open("wb") as lock:
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    # Maybe it is ending because its parent just died; a lock has no event to wait for.
+                    if time.monotonic() > deadline:
+                        raise BrokerFailed(
+                            f"The broker can not start: another one uses {self.data_dir}"
+                        ) from None
+                    time.sleep(0.1)
+            yield lock
+
     def _remembered_ports(self) -> list[Ports]:
         try:
             return [Ports(**json.loads(self._ports_file.read_text()))]
@@ -188,7 +221,7 @@ class EmbeddedBroker:
     def _ports_file(self) -> Path:
         return self.data_dir / "ports.json"
 
-    def _start_on(self, ports: Ports) -> None:
+    def _start_on(self, ports: Ports, lock: BinaryIO) -> None:
         for port in ports:
             if not _is_free(port):
                 raise _PortTaken(f"The broker can not start: port {port} on {HOST} is taken")
@@ -196,7 +229,7 @@ class EmbeddedBroker:
         self._write_settings(ports)
         if not (self.data_dir / "log" / "meta.properties").exists():
             self._format()
-        self._launch()
+        self._launch(lock)
         try:
             self._wait_until_reachable(f"{HOST}:{ports.client}")
         except BaseException:  # Ctrl-C too
@@ -232,7 +265,7 @@ class EmbeddedBroker:
         if done.returncode != 0:
             raise self._failure("formatting its log folder failed")
 
-    def _launch(self) -> None:
+    def _launch(self, lock: BinaryIO) -> None:
         server = self._java("kafka.Kafka", "server.properties")
         command = [sys.executable, "-I", "-S", tether.__file__, str(STOP_GRACE_S), *server]
         with self.log_path.open("ab") as log:
@@ -242,6 +275,7 @@ class EmbeddedBroker:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
+                pass_fds=[lock.fileno()],
                 start_new_session=True,  # Ctrl-C is for the parent, which stops the broker last
             )
         assert self._tether.stdout is not None

@@ -83,6 +83,12 @@ class Coordinator:
     def ui_url(self) -> str | None:
         return self._session.ui_url if self._session else None
 
+    @property
+    def jvm_pid(self) -> int:
+        """Process id of Spark's JVM, while it runs."""
+        assert self._session is not None
+        return self._session.jvm_pid
+
     def start(self) -> None:
         try:
             self._start()

@@ -8,14 +8,16 @@ import msgspec
 from checkpoints.folder import Folder
 
 # How the operator names a record in its error, see `streaming.operator.OperatorError`.
-_RECORD = re.compile(r"record (\S+-\d+-\d+) of group")
+_RECORD = re.compile(r"OperatorError: record (\S+-\d+-\d+) of group")
 
 
 def describe_failing_batch(folder: Folder, batch: int, failures: int, error: str) -> str:
     """One paragraph: the batch, the records in it, the record at fault if the error names it, and what to do."""
     named = _RECORD.search(error)
     if named:
-        way_on = f"the record at fault is {named[1]}; start with --skip-record {named[1]} to dead-letter it unread"
+        way_on = (
+            f"the record at fault is {named[1]}; start with --skip-record {named[1]} to dead-letter it unread"
+        )
     else:
         way_on = "the error names no record, so look at what it does name"
     return (
@@ -37,9 +39,11 @@ def _ranges(folder: Folder, batch: int) -> str:
 
 
 def _offsets(path: Path) -> dict[str, dict[str, int]]:
-    """The end offsets of one batch: the third line of Spark's offset log, {topic: {partition: offset}}."""
+    """The end offsets of one batch: the third line of Spark's offset log, {topic: {partition: offset}}, or
+    "-".
+    """
     try:
         line = path.read_text().splitlines()[2]
-    except (FileNotFoundError, IndexError):
+        return msgspec.json.decode(line, type=dict[str, dict[str, int]])
+    except (FileNotFoundError, IndexError, msgspec.DecodeError):
         return {}
-    return msgspec.json.decode(line, type=dict[str, dict[str, int]])

@@ -1,8 +1,8 @@
 """Rows of one key in the log's order, in bounded memory.
 
-Spark hands a key's rows over in chunks and promises no order: its sort compares keys alone, and what it spilled comes back
-in any order. So the rows are gathered and sorted by (partition, offset); past a bound sorted runs go to temporary files
-and are merged from there.
+Spark hands a key's rows over in chunks and promises no order: its sort compares keys alone, and what it
+spilled comes back in any order. So the rows are gathered and sorted by (partition, offset); past a bound
+sorted runs go to temporary files and are merged from there.
 """
 
 import heapq
@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from typing import IO, NamedTuple
 
 RUN_MAX_BYTES = 64 * 1024 * 1024
+# What a row takes beside its value: the tuple, its numbers, the bytes object, the places in lists.
+ROW_OVERHEAD_BYTES = 256
 
 
 class LogRow(NamedTuple):
@@ -34,7 +36,7 @@ class LogOrder:
 
     def add(self, row: LogRow) -> None:
         self._rows.append(row)
-        self._bytes += len(row.value)
+        self._bytes += len(row.value) + ROW_OVERHEAD_BYTES
         if self._bytes > self._run_max_bytes:
             self._spill()
 

@@ -1,7 +1,8 @@
 """The stateful operator: one call of Spark for one group's new rows, or for its deadline.
 
-It is the only place where Spark's keyed state is touched. What Spark promises is little (rows in any order, chunks,
-timeouts that fire again until they are set anew), what the core needs is strict; this file is the seam.
+It is the only place where Spark's keyed state is touched. What Spark promises is little (rows in any order,
+chunks, timeouts that fire again until they are set anew), what the core needs is strict; this file is the
+seam.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +23,7 @@ from streaming.layout import Layout
 from streaming.log_order import LogOrder, LogRow
 from streaming.output import Output
 from streaming.partitioner import partition_of
-from streaming.records import Reason, Refusal, decode_request, refuse, request_id
+from streaming.records import Reason, Refusal, decode_request, refuse, refuse_unread, request_id
 
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
 
@@ -44,7 +45,8 @@ class OperatorError(RuntimeError):
 class Operator:
     """The function given to applyInPandasWithState. It travels to Python workers: keep it small.
 
-    `epochs` are in the order of their batches; a batch that is run again after a restart finds the one it had.
+    `epochs` are in the order of their batches; a batch that is run again after a restart finds the one it
+    had.
     """
 
     layout: Layout
@@ -80,9 +82,7 @@ def _in_log_order(frames: Iterable[pd.DataFrame]) -> LogOrder:
 class GroupCall:
     """One call: the group is decoded, its rows are applied, its state is written back."""
 
-    def __init__(
-        self, operator: Operator, epoch: ConfigEpoch, key: bytes, state: SparkGroupState
-    ) -> None:
+    def __init__(self, operator: Operator, epoch: ConfigEpoch, key: bytes, state: SparkGroupState) -> None:
         self._layout = operator.layout
         self._skip = epoch.skip
         self._state = state
@@ -90,9 +90,7 @@ class GroupCall:
         self._key = key
         self.group_id = key.decode(errors="replace")
         restore = self._decoder()
-        self._timeline = Timeline(
-            self.group_id, restore(), epoch.config, restore=restore, step=operator.step
-        )
+        self._timeline = Timeline(self.group_id, restore(), epoch.config, restore=restore, step=operator.step)
         self._seq_before = self._seq()
         self._faults_told = 0
 
@@ -123,15 +121,13 @@ class GroupCall:
             self._refuse(request, row, record)
         else:
             self._timeline.apply(Row(row.at_ms, record, request))
-            self._take_effects(row)
+            self._take_effects(row, record)
 
     def finish(self, watermark_ms: int) -> Iterator[pd.DataFrame]:
-        """Fire what the watermark allows, and write the state. Spark's Python timeouts stay set until they are set
-        anew, and a call that writes state without setting one clears it: so every call ends here."""
-        self._timeline.fire_until(watermark_ms)
-        self._take_effects(None)
-        group = self._timeline.group
-        if group is None:
+        """Fire what the watermark allows, and write the state. Spark's Python timeouts stay set until they
+        are set anew, and a call that writes state without setting one clears it: so every call ends here."""
+        self._timeline.fire_until(watermark_ms) self._take_effects(None, "") group = self._timeline.group if
+        group is None:
             if self._state.exists:
                 self._state.remove()
         else:
@@ -147,11 +143,13 @@ class GroupCall:
         """The request of this record, if this group may be asked it from there."""
         if record in self._skip:
             return Refusal(Reason.SKIPPED, "skipped by configuration", None)
-        request = decode_request(row.value)
+        request = self._decode(row.value)
         if isinstance(request, Refusal):
             return self._checked_address(request)
         if not 0 <= request.reply_partition < self._layout.reply_partitions:
-            message = f"reply partition {request.reply_partition} is not one of {self._layout.reply_partitions}"
+            message = (
+                f"reply partition {request.reply_partition} is not one of {self._layout.reply_partitions}"
+            )
             return Refusal(Reason.NO_SUCH_REPLY_PARTITION, message, None)
         if request.group_id.encode() != self._key:
             message = f"the record's key is {self.group_id!r}, its group_id {request.group_id!r}"
@@ -161,6 +159,15 @@ class GroupCall:
             message = f"group {request.group_id!r} belongs to partition {right}, this is {row.partition}"
             return refuse(request, Reason.WRONG_PARTITION, message)
         return request
+
+    def _decode(self, value: bytes) -> AnyRequest | Refusal:
+        # The topic's own limit is on compressed bytes.
+        if len(value) > self._layout.request_max_bytes:
+            message = (
+                f"the record has {len(value)} bytes, request.max.bytes is {self._layout.request_max_bytes}"
+            )
+            return refuse_unread(value, Reason.REQUEST_TOO_LARGE, message)
+        return decode_request(value)
 
     def _checked_address(self, refusal: Refusal) -> Refusal:
         address = refusal.address
@@ -174,10 +181,11 @@ class GroupCall:
             self._output.reply(Reply(refusal.address.reply_partition, response), row)
         self._output.dead_letter(refusal.reason, refusal.message, row, answered=response is not None)
 
-    def _take_effects(self, row: LogRow | None) -> None:
+    def _take_effects(self, row: LogRow | None, record: str) -> None:
         for effects in self._timeline.take_effects():
             self._output.effects(effects, row)
         for fault in self._timeline.faults[self._faults_told :]:
             message = f"{fault.cause}\n{fault.traceback}"
-            self._output.dead_letter(Reason.HANDLER_FAILED, message, row, answered=True)
+            at_fault = row if fault.cause == record else None  # else it was a deadline that came before it
+            self._output.dead_letter(Reason.HANDLER_FAILED, message, at_fault, answered=at_fault is not None)
             self._faults_told += 1

@@ -1,20 +1,28 @@
 """What the operator writes: records for the output topics, gathered into frames for Spark."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import pandas as pd
-from msgspec import structs
+from msgspec import Struct, structs
 
 from state.effects import Effects, Reply
 from state.errors import ErrorCode
 from state.group import Group
 from state.history import GroupEvent
 from state.messages import RECORD_VERSION
-from state.responses import AnyResponse
+from state.responses import AnyResponse, ErrorResponse
 from state.snapshot import GroupSnapshot, snapshot
 from streaming.layout import Layout
 from streaming.log_order import LogRow
-from streaming.records import DEAD_LETTER_MAX_VALUE_BYTES, DeadLetter, Reason, encode, request_id
+from streaming.records import (
+    DEAD_LETTER_MAX_BYTES,
+    MESSAGE_MAX_CHARS,
+    DeadLetter,
+    Reason,
+    encode,
+    request_id,
+)
 
 # One batch has one sink; `topic` says where a record goes. `partition` -1: by the key.
 OUTPUT_SCHEMA = "topic string, partition int, key binary, value binary"
@@ -23,6 +31,11 @@ BY_KEY = -1
 # A large backlog is answered while it is worked off, a frame at a time.
 FRAME_MAX_RECORDS = 8_192
 FRAME_MAX_BYTES = 16 * 1024 * 1024
+
+# What is left of a sentence that lists members in a record that has to be made shorter.
+SHORTENED_TEXT_CHARS = 16_384
+
+T = TypeVar("T", bound=Struct)
 
 
 class Output:
@@ -69,35 +82,52 @@ class Output:
         self._add(self._layout.responses_topic, value, b"", reply.reply_partition)
 
     def snapshot(self, group: Group) -> None:
-        """The group's latest view. Where it is too large for the topic, members' metadata and assignments are left out."""
-        view = snapshot(group)
-        value = encode(view)
-        if len(value) > self._layout.response_max_bytes:
-            value = encode(_without_bytes(view))
+        """The group's latest view. Where it is too large for the topic, members' metadata and assignments are
+        left out, and if that is not enough the members.
+        """
+        value = self._fitting(snapshot(group), _view_without_bytes, _view_without_members)
         self._add(self._layout.groups_topic, value, self._key)
 
     def dead_letter(
         self, reason: Reason, message: str, row: LogRow | None, request: str = "", *, answered: bool
     ) -> None:
-        """A record for the operator's eyes: why this one was refused, or what failed."""
+        """A record for the operator's eyes: why this one was refused, or what failed.
+
+        `row` is the record at hand. Where `request` names another, an earlier one, the row is not shown.
+        """
+        row_id = request_id(self._layout.requests_topic, row.partition, row.offset) if row else ""
+        if request not in ("", row_id):
+            row = None
+        # No group has a key this long; it is cut, for the key of a record can be as large as its value.
+        key = self._key[:DEAD_LETTER_MAX_BYTES]
         letter = DeadLetter(
             version=RECORD_VERSION,
             reason=reason,
-            message=message,
-            request=request or (request_id(self._layout.requests_topic, row.partition, row.offset) if row else ""),
+            message=message[:MESSAGE_MAX_CHARS],
+            request=request or row_id,
             at_ms=row.at_ms if row else 0,
             answered=answered,
-            key=self._key,
-            value=row.value[:DEAD_LETTER_MAX_VALUE_BYTES] if row else b"",
+            key=key,
+            value=row.value[:DEAD_LETTER_MAX_BYTES] if row else b"",
             value_bytes=len(row.value) if row else 0,
         )
-        self._add(self._layout.dead_letters_topic, encode(letter), self._key)
+        self._add(self._layout.dead_letters_topic, encode(letter), key)
 
     def _event(self, event: GroupEvent) -> None:
-        value = encode(event)
-        if len(value) > self._layout.response_max_bytes:
-            value = encode(structs.replace(event, assignments=None))
+        value = self._fitting(event, _event_without_assignments, _event_without_members)
         self._add(self._layout.events_topic, value, self._key)
+
+    def _fitting(self, record: T, *shorten: Callable[[T], T]) -> bytes:
+        """The record encoded, made shorter as often as it takes to be no larger than the topic allows: the
+        sink would refuse it for ever, and with it the batch.
+        """
+        value = encode(record)
+        for shorter in shorten:
+            if len(value) <= self._layout.response_max_bytes:
+                break
+            record = shorter(record)
+            value = encode(record)
+        return value
 
     def _add(self, topic: str, value: bytes, key: bytes, partition: int = BY_KEY) -> None:
         self._topics.append(topic)
@@ -109,6 +139,8 @@ class Output:
 
 def _too_large(response: AnyResponse) -> AnyResponse:
     """Kafka answers UNKNOWN_SERVER_ERROR where a record it has to write is too large."""
+    if isinstance(response, ErrorResponse):
+        return structs.replace(response, error_message="")
     return type(response)(
         group_id=response.group_id,
         correlation_id=response.correlation_id,
@@ -118,7 +150,25 @@ def _too_large(response: AnyResponse) -> AnyResponse:
     )
 
 
-def _without_bytes(view: GroupSnapshot) -> GroupSnapshot:
+def _view_without_bytes(view: GroupSnapshot) -> GroupSnapshot:
     return structs.replace(
         view, members=[structs.replace(m, metadata=b"", assignment=b"") for m in view.members], truncated=True
     )
+
+
+def _view_without_members(view: GroupSnapshot) -> GroupSnapshot:
+    return structs.replace(
+        view,
+        members=[],
+        pending_members=[],
+        last_rebalance_reason=view.last_rebalance_reason[:SHORTENED_TEXT_CHARS],
+        quarantined=None if view.quarantined is None else view.quarantined[:SHORTENED_TEXT_CHARS],
+    )
+
+
+def _event_without_assignments(event: GroupEvent) -> GroupEvent:
+    return structs.replace(event, assignments=None)
+
+
+def _event_without_members(event: GroupEvent) -> GroupEvent:
+    return structs.replace(event, members=None, waiting_for=None, reason=event.reason[:SHORTENED_TEXT_CHARS])

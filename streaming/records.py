@@ -1,7 +1,7 @@
 """Records on the topics: JSON, UTF-8, one msgspec Struct a record. The formats are told in docs/protocol.md.
 
-Requests are decoded here and nowhere else. What cannot be a request becomes a `Refusal` that says why and, where it can be
-read, whom to tell.
+Requests are decoded here and nowhere else. What cannot be a request becomes a `Refusal` that says why and,
+where it can be read, whom to tell.
 """
 
 from enum import StrEnum
@@ -13,15 +13,21 @@ from state.errors import ErrorCode
 from state.messages import RECORD_VERSION, AnyRequest, Int32, ShortStr
 from state.responses import ErrorResponse
 
-# The value of a clock record, and the pattern Spark recognises it by (15 digits cannot overflow Spark's microseconds).
+# The value of a clock record, and the pattern Spark recognises it by (15 digits cannot overflow Spark's
+# microseconds).
 CLOCK_PATTERN = r'^\{"type":"Clock","time_ms":(\d{1,15})\}$'
 
-# A dead letter shows this much of the record; all of it stands in the requests topic.
-DEAD_LETTER_MAX_VALUE_BYTES = 65_536
+# A dead letter shows this much of a record's key and value each; all of it stands in the requests topic.
+DEAD_LETTER_MAX_BYTES = 65_536
+
+# Messages quote what was sent, which can be as long as the record.
+MESSAGE_MAX_CHARS = 16_384
 
 
 def clock_record(time_ms: int) -> bytes:
-    """A clock record that says: every request stamped up to `time_ms` is before this record or can be read already."""
+    """A clock record that says: every request stamped up to `time_ms` is before this record or can be read
+    already.
+    """
     return b'{"type":"Clock","time_ms":%d}' % time_ms
 
 
@@ -29,6 +35,7 @@ class Reason(StrEnum):
     """Why a record stands in the dead-letter topic."""
 
     INVALID_REQUEST = "INVALID_REQUEST"
+    REQUEST_TOO_LARGE = "REQUEST_TOO_LARGE"
     UNSUPPORTED_VERSION = "UNSUPPORTED_VERSION"
     KEY_MISMATCH = "KEY_MISMATCH"
     WRONG_PARTITION = "WRONG_PARTITION"
@@ -39,7 +46,10 @@ class Reason(StrEnum):
 
 
 class DeadLetter(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A record that could not be handled, or whose handling failed. `value` is cut at DEAD_LETTER_MAX_VALUE_BYTES."""
+    """A record that could not be handled, or whose handling failed; `key` and `value` are cut at
+    DEAD_LETTER_MAX_BYTES. `request` is "" where it was a deadline that failed: the message names it.
+    `at_ms` is the record's append time, 0 where the record is not at hand: it was answered later than read.
+    """
 
     version: int  # no default, so that it is always written
     reason: Reason
@@ -57,7 +67,7 @@ class Address(Struct, frozen=True):
 
     correlation_id: ShortStr
     reply_partition: Int32
-    group_id: str = ""
+    group_id: ShortStr = ""
 
 
 class Refusal(Struct, frozen=True):
@@ -80,7 +90,7 @@ class Refusal(Struct, frozen=True):
             correlation_id=self.address.correlation_id,
             request=request_id,
             error_code=self.error_code(),
-            error_message=self.message,
+            error_message=self.message[:MESSAGE_MAX_CHARS],
             rule="P2",
         )
 
@@ -91,29 +101,35 @@ _encoder = msgspec.json.Encoder()
 
 encode = _encoder.encode
 
+# What msgspec raises for bytes that are not what they should be; the last for JSON that is nested too deep.
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
 
 def decode_request(value: bytes) -> AnyRequest | Refusal:
     """A request, or why this is none."""
     try:
         request: AnyRequest = _request_decoder.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return Refusal(Reason.INVALID_REQUEST, str(error), _address(value))
+    except UNREADABLE as error:
+        return refuse_unread(value, Reason.INVALID_REQUEST, str(error))
     if request.version != RECORD_VERSION:
-        message = f"record version {request.version} is not known; this coordinator reads version {RECORD_VERSION}"
+        message = f"record version {request.version} is not known, only {RECORD_VERSION} is"
         return refuse(request, Reason.UNSUPPORTED_VERSION, message)
     return request
 
 
 def refuse(request: AnyRequest, reason: Reason, message: str) -> Refusal:
     """Refuse a well-formed request."""
-    return Refusal(reason, message, Address(request.correlation_id, request.reply_partition, request.group_id))
+    address = Address(request.correlation_id, request.reply_partition, request.group_id)
+    return Refusal(reason, message, address)
 
 
-def _address(value: bytes) -> Address | None:
+def refuse_unread(value: bytes, reason: Reason, message: str) -> Refusal:
+    """Refuse a record that is no request; whoever sent it is told if it has an address."""
     try:
-        return _address_decoder.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
+        address: Address | None = _address_decoder.decode(value)
+    except UNREADABLE:
+        address = None
+    return Refusal(reason, message, address)
 
 
 def request_id(topic: str, partition: int, offset: int) -> str:

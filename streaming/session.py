@@ -89,6 +89,10 @@ class Session:
     def ui_url(self) -> str | None:
         return self._context.uiWebUrl
 
+    @property
+    def jvm_pid(self) -> int:
+        return int(self._gateway.proc.pid)
+
     def stop(self) -> None:
         """End Spark and its JVM, and wait for the JVM."""
         self.spark.stop()

@@ -1,4 +1,6 @@
-"""What the coordinator is doing, in memory and as a small file that others can read (`group-coordinator status`)."""
+"""What the coordinator is doing, in memory and as a small file that others can read (`group-coordinator
+status`).
+"""
 
 import threading
 import time

@@ -18,8 +18,10 @@ from streaming.records import clock_record
 
 DEFAULT_INTERVAL_MS = 250
 DEFAULT_MAX_SKEW_MS = 5_000
-ACK_TIMEOUT_S = 10.0
 NOTHING_ATTESTED_MS = 0
+# A clock record that is not acknowledged by then is given up; the next one says more anyway.
+DELIVERY_TIMEOUT_MS = 5_000
+RECONNECT_MAX_MS = 1_000
 
 log = structlog.get_logger()
 
@@ -69,17 +71,24 @@ class Ticker:
     def _run(self) -> None:
         while not self._stopped.is_set():
             try:
-                with _Appender(self._bootstrap_servers, self._topic, self._partitions) as appender:
-                    self._tick(appender)
+                appender = _Appender(self._bootstrap_servers, self._topic, self._partitions)
             except KafkaError as error:
-                self._raise_alarm(f"clock records cannot be written: {error}")
-                self._stopped.wait(1.0)
+                self._raise_alarm(f"no broker answers: {error}")
+                self._stopped.wait(self._interval_s)
+                continue
+            try:
+                self._tick(appender)
+            finally:
+                appender.close()
 
     def _tick(self, appender: "_Appender") -> None:
         while not self._stopped.is_set():
-            # The first append finds out how late it is, the second says so at once instead of a round later.
-            self._attest(appender.append(self.attested_ms))
-            self._attest(appender.append(self.attested_ms))
+            try:
+                # The first append finds out how late it is, the second says so at once, not a round later.
+                self._attest(appender.append(self.attested_ms))
+                self._attest(appender.append(self.attested_ms))
+            except KafkaError as error:
+                self._raise_alarm(f"the broker acknowledges no clock record: {error}")
             self._stopped.wait(self._interval_s)
 
     def _attest(self, append_times_ms: list[int]) -> None:
@@ -87,8 +96,7 @@ class Ticker:
         skew_ms = max((abs(at_ms - wall_ms) for at_ms in append_times_ms), default=0.0)
         if skew_ms > self._max_skew_ms:
             self._raise_alarm(
-                f"the broker's clock and this machine's are {skew_ms:.0f} ms apart, {self._max_skew_ms} are allowed: "
-                "nothing is attested, and no deadline passes"
+                f"the broker's clock and this machine's are {skew_ms:.0f} ms apart, {self._max_skew_ms} are allowed"
             )
             return
         # Less one: a request may have been appended in the same millisecond, behind the clock record.
@@ -98,30 +106,41 @@ class Ticker:
             log.info("time goes on", attested_ms=self.attested_ms)
             self.alarm = None
 
-    def _raise_alarm(self, alarm: str) -> None:
+    def _raise_alarm(self, reason: str) -> None:
         if self.alarm is None:
-            log.error("time stands still", alarm=alarm)
-        self.alarm = alarm
+            log.error("time stands still", reason=reason)
+        self.alarm = f"time stands still, no deadline passes: {reason}"
 
 
 class _Appender:
-    """A producer that writes one clock record to each partition and waits for all."""
+    """A producer that writes one clock record to each partition and waits for all. Raises KafkaError.
+
+    It outlives failures: it reconnects by itself, and what it could not write is forgotten in time.
+    """
 
     def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
         self._topic = topic
         self._partitions = range(partitions)
         self._producer = KafkaProducer(
-            bootstrap_servers=bootstrap_servers, acks="all", linger_ms=0, request_timeout_ms=10_000
+            bootstrap_servers=bootstrap_servers,
+            acks="all",
+            enable_idempotence=False,  # a clock record written twice does no harm
+            linger_ms=0,
+            bootstrap_timeout_ms=DELIVERY_TIMEOUT_MS,
+            max_block_ms=DELIVERY_TIMEOUT_MS,
+            request_timeout_ms=DELIVERY_TIMEOUT_MS,
+            delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
+            reconnect_backoff_max_ms=RECONNECT_MAX_MS,
+            allow_auto_create_topics=False,
+            metrics_enabled=False,
         )
 
-    def __enter__(self) -> "_Appender":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._producer.close(timeout=1)
-
     def append(self, time_ms: int) -> list[int]:
-        """Append the claim to every partition; the broker's append times in ms. Raises KafkaError."""
+        """Append the claim to every partition; the broker's append times in ms."""
         value = clock_record(time_ms)
         sent = [self._producer.send(self._topic, value=value, partition=p) for p in self._partitions]
-        return [future.get(timeout=ACK_TIMEOUT_S).timestamp for future in sent]
+        return [future.get(timeout=2 * DELIVERY_TIMEOUT_MS / 1000).timestamp for future in sent]
+
+    def close(self) -> None:
+        """Give back the connections and the producer's thread."""
+        self._producer.close(timeout=2 * DELIVERY_TIMEOUT_MS / 1000)

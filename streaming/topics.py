@@ -1,11 +1,11 @@
-"""The topics on the broker: made with the settings the coordinator leans on, or refused when they have others."""
+"""The topics on the broker: made with the settings that are needed, or refused when they have others."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
-from kafka.errors import KafkaError, TopicAlreadyExistsError
+from kafka.errors import KafkaError, NoError, TopicAlreadyExistsError, for_code
 
 from checkpoints.folder import Identity, new_namespace
 from streaming.layout import Layout
@@ -15,6 +15,10 @@ DAY_MS = 24 * HOUR_MS
 
 # A coordinator that was down for longer than this may find requests gone, and then refuses to go on.
 LONGEST_DOWNTIME_MS = 3 * DAY_MS
+
+# For this long a broker that is just starting is waited for.
+BROKER_TIMEOUT_MS = 10_000
+_ERROR_MAX_CHARS = 300
 
 Settings = Mapping[str, str]
 
@@ -29,13 +33,17 @@ def prepare_topics(bootstrap_servers: str, layout: Layout, replication_factor: i
     Raises TopicsError naming everything that is wrong. The identity's namespace is a fresh one.
     """
     try:
-        admin = KafkaAdminClient(bootstrap_servers=bootstrap_servers)
+        admin = KafkaAdminClient(bootstrap_servers=bootstrap_servers, bootstrap_timeout_ms=BROKER_TIMEOUT_MS)
+    except ValueError as error:
+        raise TopicsError(f"{bootstrap_servers!r} is no list of HOST:PORT: {error}") from error
     except KafkaError as error:
-        raise TopicsError(f"no Kafka broker answers at {bootstrap_servers}: {error}") from error
+        raise TopicsError(f"no Kafka broker answers at {bootstrap_servers}") from error
     try:
         return _prepare(admin, layout, replication_factor)
     except KafkaError as error:
-        raise TopicsError(f"preparing the topics on {bootstrap_servers} failed: {error}") from error
+        # kafka-python's errors show the whole request and the whole response.
+        told = str(error)[:_ERROR_MAX_CHARS]
+        raise TopicsError(f"preparing the topics on {bootstrap_servers} failed: {told}") from error
     finally:
         admin.close()
 
@@ -74,16 +82,17 @@ def wanted_settings(layout: Layout) -> dict[str, tuple[int, Settings]]:
 
 def _prepare(admin: KafkaAdminClient, layout: Layout, replication_factor: int) -> Identity:
     wanted = wanted_settings(layout)
-    there = set(admin.list_topics())
-    for topic, (partitions, settings) in wanted.items():
-        if topic not in there:
-            _create(admin, topic, partitions, settings, replication_factor)
+    missing = wanted.keys() - set(admin.list_topics())
+    if missing:
+        _create(admin, {topic: wanted[topic] for topic in sorted(missing)}, replication_factor)
     described = {t["name"]: t for t in admin.describe_topics(list(wanted))}
     found = _configs(admin, list(wanted))
     problems = [
         problem
         for topic, (partitions, settings) in wanted.items()
-        for problem in _problems(topic, len(described[topic]["partitions"]), partitions, found[topic], settings)
+        for problem in _problems(
+            topic, len(described[topic]["partitions"]), partitions, found[topic], settings
+        )
     ]
     if problems:
         raise TopicsError("the topics are not fit for the coordinator:\n  " + "\n  ".join(problems))
@@ -97,17 +106,23 @@ def _prepare(admin: KafkaAdminClient, layout: Layout, replication_factor: int) -
 
 
 def _create(
-    admin: KafkaAdminClient, topic: str, partitions: int, settings: Settings, replication_factor: int
+    admin: KafkaAdminClient, topics: Mapping[str, tuple[int, Settings]], replication_factor: int
 ) -> None:
     options = {
-        "num_partitions": partitions,
-        "replication_factor": replication_factor,
-        "configs": dict(settings),
+        topic: {
+            "num_partitions": partitions,
+            "replication_factor": replication_factor,
+            "configs": dict(settings),
+        }
+        for topic, (partitions, settings) in topics.items()
     }
-    try:
-        admin.create_topics({topic: options}, wait_for_metadata=True)
-    except TopicAlreadyExistsError:
-        pass  # somebody was faster; the checks that follow are the same
+    answers: list[dict[str, Any]] = admin.create_topics(options, raise_errors=False)["topics"]
+    # A topic that is there by now was made by somebody faster; the checks that follow are the same.
+    refused = [a for a in answers if a["error_code"] not in (NoError.errno, TopicAlreadyExistsError.errno)]
+    if refused:
+        reasons = [f"{a['name']}: {a['error_message'] or for_code(a['error_code'])}" for a in refused]
+        raise TopicsError("the broker does not make these topics:\n  " + "\n  ".join(reasons))
+    admin.wait_for_topics(list(topics))
 
 
 def _configs(admin: KafkaAdminClient, topics: list[str]) -> dict[str, dict[str, str]]:
@@ -117,22 +132,24 @@ def _configs(admin: KafkaAdminClient, topics: list[str]) -> dict[str, dict[str, 
     return {topic: {name: str(c["value"]) for name, c in by_topic[topic].items()} for topic in topics}
 
 
-def _problems(topic: str, partitions: int, wanted: int, found: Settings, settings: Settings) -> list[str]:
+def _problems(
+    topic: str, found_partitions: int, wanted_partitions: int, found: Settings, wanted: Settings
+) -> list[str]:
     """What of an existing topic the coordinator could not live with."""
-    problems = []
-    if partitions != wanted:
-        problems.append(f"{topic} has {partitions} partitions, {wanted} are expected")
-    for name in ("message.timestamp.type", "cleanup.policy"):
-        if name in settings and found[name] != settings[name]:
-            problems.append(f"{topic} has {name}={found[name]}, {settings[name]} is needed")
-    if int(found["max.message.bytes"]) < int(settings["max.message.bytes"]):
-        problems.append(
-            f"{topic} has max.message.bytes={found['max.message.bytes']}, at least {settings['max.message.bytes']} is needed"
-        )
+    problems = [
+        f"{topic} has {name}={found[name]}, {wanted[name]} is needed"
+        for name in ("message.timestamp.type", "cleanup.policy")
+        if name in wanted and found[name] != wanted[name]
+    ]
+    if found_partitions != wanted_partitions:
+        problems.insert(0, f"{topic} has {found_partitions} partitions, {wanted_partitions} are expected")
+    max_bytes, wanted_bytes = found["max.message.bytes"], wanted["max.message.bytes"]
+    if int(max_bytes) < int(wanted_bytes):
+        problems.append(f"{topic} has max.message.bytes={max_bytes}, at least {wanted_bytes} is needed")
     retention_ms = int(found["retention.ms"])
-    if settings.get("message.timestamp.type") and 0 <= retention_ms < LONGEST_DOWNTIME_MS:
+    if "message.timestamp.type" in wanted and 0 <= retention_ms < LONGEST_DOWNTIME_MS:
         problems.append(
-            f"{topic} has retention.ms={retention_ms}: requests could be gone before a coordinator that was down "
-            f"for up to {LONGEST_DOWNTIME_MS} ms has read them"
+            f"{topic} has retention.ms={retention_ms}, at least {LONGEST_DOWNTIME_MS} is needed: "
+            "a coordinator that was down would find requests gone"
         )
     return problems

@@ -173,7 +173,7 @@ def complete_join(turn: Turn) -> None:
     turn.transition(
         GroupState.COMPLETING_REBALANCE,
         EventType.COMPLETING_REBALANCE,
-        f"{len(group.members)} members are in, the leader is asked for the assignment",
+        "the generation is formed, the leader is asked for the assignment",
         members=list(group.members),
         leader_id=group.leader_id,
         protocol_name=group.protocol_name,

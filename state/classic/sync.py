@@ -81,7 +81,7 @@ def _become_stable(turn: Turn, assignments: dict[str, bytes]) -> None:
     turn.transition(
         GroupState.STABLE,
         EventType.STABLE,
-        f"leader {group.leader_id} brought the assignment for {len(group.members)} members",
+        f"leader {group.leader_id} brought the assignment",
         leader_id=group.leader_id,
         protocol_name=group.protocol_name,
         assignments={m.member_id: m.assignment for m in group.members.values()},

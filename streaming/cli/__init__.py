@@ -2,7 +2,9 @@
 
 import click
 
+from streaming.cli.demo import demo
 from streaming.cli.run import run
+from streaming.cli.worker import worker
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -11,4 +13,6 @@ def main() -> None:
     """Kafka's group coordinator as one Spark Structured Streaming query."""
 
 
+main.add_command(demo)
 main.add_command(run)
+main.add_command(worker)

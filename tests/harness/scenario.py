@@ -1,7 +1,7 @@
 """Scenario files: stories of a group, told in commands and checked against the written outcome.
 
-A file is a row of blocks. A block is one command a line, a line `----`, the outcome, and a blank line; lines that
-begin with `#` are comments. All blocks of a file happen to the same groups, one after the other.
+A file is a row of blocks. A block is one command a line, a line `----`, the outcome, and a blank line; lines
+that begin with `#` are comments. All blocks of a file happen to the same groups, one after the other.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ SEPARATOR = "----"
 
 @dataclass(frozen=True)
 class Block:
-    """One block. `before` holds the comments and blank lines above it; the last of a file may be nothing but that."""
+    """One block. `before` holds the comments and blank lines above it; a file may end with those alone."""
 
     line: int
     before: list[str]
@@ -45,7 +45,9 @@ def parse(text: str) -> list[Block]:
         while at < len(lines) and lines[at]:
             at += 1
         outcome = lines[separator_at + 1 : at]
-        blocks.append(Block(commands_at + 1, lines[begin:commands_at], lines[commands_at:separator_at], outcome))
+        blocks.append(
+            Block(commands_at + 1, lines[begin:commands_at], lines[commands_at:separator_at], outcome)
+        )
     return blocks
 
 
@@ -56,14 +58,18 @@ def play(block: Block, run: Callable[[str], list[str]]) -> Block:
 
 
 def check(path: Path, run: Callable[[str], list[str]], *, rewrite: bool) -> None:
-    """Play a file and compare. Raises AssertionError at the first block that differs; with `rewrite` it is written
-    down instead."""
+    """Play a file and compare.
+
+    Raises AssertionError at the first block that differs; with `rewrite` the outcome is written down instead.
+    """
     played = []
     for block in parse(path.read_text()):
         outcome = play(block, run)
         played.append(outcome)
         if not rewrite:
             where = f"{path.name}, line {block.line}"
-            assert "\n".join(outcome.outcome) == "\n".join(block.outcome), f"{where}: {'; '.join(block.commands)}"
+            assert "\n".join(outcome.outcome) == "\n".join(block.outcome), (
+                f"{where}: {'; '.join(block.commands)}"
+            )
     if rewrite:
         path.write_text("".join(block.text() for block in played))

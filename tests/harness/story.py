@@ -2,17 +2,17 @@
 
 import re
 
-from harness.options import time_text
 from state.effects import Effects
 from state.group import Group, Member
 from state.history import GroupEvent
 from state.responses import AnyResponse, JoinGroupResponse, LeaveGroupResponse, SyncGroupResponse
 from state.step import Event, Failed, Quarantine, Received
 from state.timers import DeadlineReached
+from tests.harness.options import time_text
 
 
 class Names:
-    """Names of members (`@m1`, then `@m1.2`) and requests (`m1.join`, then `m1.join2`), and text with them put in."""
+    """Names of members (`@m1`, then `@m1.2`) and of requests (`m1.join`, then `m1.join2`)."""
 
     def __init__(self) -> None:
         self.members: dict[str, str] = {}
@@ -25,7 +25,7 @@ class Names:
         self._requests[request_id] = _first_free(name, "", set(self._requests.values()))
 
     def resolve(self, text: str) -> str:
-        """The member id a name stands for; any other text is itself. Raises ValueError for a name nobody has."""
+        """The member id a name stands for; other text is itself. Raises ValueError for a name nobody has."""
         for member_id, name in self.members.items():
             if name == text:
                 return member_id
@@ -34,6 +34,7 @@ class Names:
         return text
 
     def put_in(self, text: str) -> str:
+        """The text with names instead of ids."""
         for member_id, name in self.members.items():
             text = text.replace(member_id, name)
         return re.sub(r"requests-0-\d+", lambda match: self._requests[match[0]], text)
@@ -49,7 +50,7 @@ def _first_free(name: str, before_number: str, taken: set[str]) -> str:
 
 
 def tell(event: Event, at_ms: int, effects: Effects, names: Names) -> list[str]:
-    """One step: what it was, who got which answer, what history says, and the rows of docs/rules.md that decided."""
+    """One step: what it was, the answers, what history says, and the rows of docs/rules.md that decided."""
     lines = [f"{time_text(at_ms)} {_event(event)}"]
     lines += [f"  -> {_reply(reply.response)}" for reply in effects.replies]
     answered = {reply.response.request for reply in effects.replies}
@@ -89,7 +90,10 @@ def _reply(response: AnyResponse) -> str:
                 f"member={response.member_id}",
             ]
             if response.members:
-                members = [f"{_who(m.member_id, m.group_instance_id)}:{m.metadata.decode()}" for m in response.members]
+                members = [
+                    f"{_who(m.member_id, m.group_instance_id)}:{m.metadata.decode()}"
+                    for m in response.members
+                ]
                 parts.append(f"members={','.join(members)}")
             if response.skip_assignment:
                 parts.append("skip_assignment")
@@ -99,7 +103,9 @@ def _reply(response: AnyResponse) -> str:
             parts.append(f"protocol={response.protocol_type}/{response.protocol_name}")
             parts.append(f"assignment={response.assignment.decode()}")
         case LeaveGroupResponse():
-            parts += [f"{_who(m.member_id, m.group_instance_id)}:{m.error_code.name}" for m in response.members]
+            parts += [
+                f"{_who(m.member_id, m.group_instance_id)}:{m.error_code.name}" for m in response.members
+            ]
     return " ".join(parts)
 
 
@@ -151,7 +157,9 @@ def describe(group: Group, names: Names) -> list[str]:
 
 
 def _member(member: Member) -> str:
-    session = "none" if member.heartbeat_deadline_ms is None else f"until {time_text(member.heartbeat_deadline_ms)}"
+    session = (
+        "none" if member.heartbeat_deadline_ms is None else f"until {time_text(member.heartbeat_deadline_ms)}"
+    )
     parts = [f"{_who(member.member_id, member.group_instance_id)} session {session}"]
     if member.is_new:
         parts.append("new")

@@ -2,24 +2,25 @@
 
 Commands, one a line:
 
-    config group.max.size=2                      settings from here on, under Kafka's names
-    join m1 session=10s rebalance=60s protocols=range:meta1,roundrobin api=9 instance=i1 type=consumer reason=deploy
-    join m1 id=@m1                               with the id client m1 was given; other options are remembered
-    sync m1 assign=@m1:a,@m2:b                   a leader's; `sync m2` is a follower's
-    heartbeat m1                                 all three know the generation and ids of the client's last join,
-    heartbeat m1 id=@m2 generation=7 instance=i1 unless told otherwise (`none` leaves a field out)
-    leave m1, leave m1 members=@m1,@m2/i2,/i3    itself, or a batch of <member id>/<instance id>
-    release operator                             lets a quarantined group go on
-    at 3s, sleep 3s                              go to a time, or on by one; deadlines on the way fire
-    fail request, fail deadline                  the next step of that kind raises after it did its work
-    show                                         the group as it is now
+    config group.max.size=2                 settings from here on, under Kafka's names
+    join m1 session=10s rebalance=60s protocols=range:meta1,roundrobin type=consumer api=9 instance=i1
+    join m1 id=@m1                          with the id m1 was given; other options are remembered
+    sync m1 assign=@m1:a,@m2:b              a leader's; `sync m2` is a follower's
+    heartbeat m1                            sync and heartbeat know the ids and generation of the last join,
+    heartbeat m1 id=@m2 generation=7        unless they are told others (`instance=none`: none at all)
+    leave m1                                or a batch of member ids and instance ids:
+    leave m1 members=@m1,@m2/i2,/i3
+    release operator                        lets a quarantined group go on
+    at 3s                                   deadlines on the way fire; `sleep 3s` goes on by that much
+    fail request                            the next request, or `deadline`, raises after it did its work
+    show                                    the group as it is now
 
-`group=other` (default `g`) sends a request to another group, `appended=2s` gives it another append time than now.
+`group=other` (default `g`) sends a request to another group, `appended=2s` gives it another append time
+than now.
 """
 
 from dataclasses import dataclass, field
 
-from harness import options, story
 from state import invariants
 from state.config import CoordinatorConfig
 from state.effects import Effects
@@ -39,8 +40,17 @@ from state.messages import (
 from state.responses import JoinGroupResponse
 from state.step import Event, Received, step
 from state.timers import DeadlineReached
+from tests.harness import options, story
+from tests.harness.common import Common
 
-DEFAULTS = {"group": "g", "session": "10s", "rebalance": "60s", "protocols": "range", "type": "consumer", "api": "9"}
+DEFAULTS = {
+    "group": "g",
+    "session": "10s",
+    "rebalance": "60s",
+    "protocols": "range",
+    "type": "consumer",
+    "api": "9",
+}
 API_OF = {"sync": 5, "heartbeat": 4, "leave": 5, "release": 0}
 REMEMBERED = (*DEFAULTS, "instance")
 NEW_IDS = (EventType.MEMBER_ID_ASSIGNED, EventType.MEMBER_ADDED, EventType.MEMBER_REPLACED)
@@ -74,7 +84,7 @@ class World:
         self._asked_by: dict[str, Client] = {}
         self._names = story.Names()
         self._taken: dict[int, tuple[Event, int, Effects]] = {}
-        self._fail_next: type[Received] | type[DeadlineReached] | None = None
+        self._fail_next: type[Event] | None = None
 
     def run(self, command: str) -> list[str]:
         """Do one command, and tell what came of it."""
@@ -87,13 +97,18 @@ class World:
             case "sleep":
                 return self._advance(self._now_ms + options.milliseconds(words[0]))
             case "fail":
-                self._fail_next = {"request": Received, "deadline": DeadlineReached}[words[0]]
+                self._fail_next = Received if words[0] == "request" else DeadlineReached
                 return []
             case "show":
                 return self._show(words[0] if words else DEFAULTS["group"])
             case "join" | "sync" | "heartbeat" | "leave" | "release":
                 return self._send(verb, words[0], given)
         raise ValueError(f"unknown command: {command}")
+
+    def group(self, group_id: str = DEFAULTS["group"]) -> Group | None:
+        """The group as the core has it, None where there is none."""
+        timeline = self._timelines.get(group_id)
+        return timeline.group if timeline is not None else None
 
     def _configure(self, given: dict[str, str]) -> list[str]:
         changes = {name: options.milliseconds(value) for name, value in given.items()}
@@ -126,8 +141,7 @@ class World:
         return self._tell()
 
     def _show(self, group_id: str) -> list[str]:
-        timeline = self._timelines.get(group_id)
-        group = timeline.group if timeline else None
+        group = self.group(group_id)
         return story.describe(group, self._names) if group else [f"there is no group {group_id}"]
 
     def _send(self, verb: str, name: str, given: dict[str, str]) -> list[str]:
@@ -145,7 +159,7 @@ class World:
         return self._tell()
 
     def _request(self, verb: str, client: Client, known: dict[str, str], given: dict[str, str]) -> AnyRequest:
-        common = {
+        common: Common = {
             "group_id": known["group"],
             "correlation_id": client.name,
             "reply_partition": 0,
@@ -154,16 +168,7 @@ class World:
         }
         instance_id = _optional(known.get("instance"))
         if verb == "join":
-            return JoinGroup(
-                **common,
-                member_id=self._names.resolve(given.get("id", "")),
-                group_instance_id=instance_id,
-                session_timeout_ms=options.milliseconds(known["session"]),
-                rebalance_timeout_ms=options.milliseconds(known["rebalance"]),
-                protocol_type=known["type"],
-                protocols=options.protocols(known["protocols"]),
-                reason=given.get("reason"),
-            )
+            return self._join(common, instance_id, known, given)
         if verb == "leave":
             return LeaveGroup(**common, members=self._leaving(client, given))
         if verb == "release":
@@ -184,6 +189,20 @@ class World:
             assignments=self._assignments(given.get("assign", "")),
         )
 
+    def _join(
+        self, common: Common, instance_id: str | None, known: dict[str, str], given: dict[str, str]
+    ) -> JoinGroup:
+        return JoinGroup(
+            **common,
+            member_id=self._names.resolve(given.get("id", "")),
+            group_instance_id=instance_id,
+            session_timeout_ms=options.milliseconds(known["session"]),
+            rebalance_timeout_ms=options.milliseconds(known["rebalance"]),
+            protocol_type=known["type"],
+            protocols=options.protocols(known["protocols"]),
+            reason=given.get("reason"),
+        )
+
     def _leaving(self, client: Client, given: dict[str, str]) -> list[LeavingMember]:
         reason = given.get("reason")
         if "members" not in given:
@@ -193,7 +212,7 @@ class World:
 
     def _assignments(self, text: str) -> list[MemberAssignment]:
         pairs = [part.partition(":") for part in text.split(",") if part]
-        return [MemberAssignment(self._names.resolve(member), given.encode()) for member, _, given in pairs]
+        return [MemberAssignment(self._names.resolve(member), what.encode()) for member, _, what in pairs]
 
     def _tell(self) -> list[str]:
         """What the timelines did since the last time, and let clients learn from the answers."""

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
-from harness import scenario
-from harness.world import World
+
+from tests.harness import scenario
+from tests.harness.world import World
 
 SCENARIOS = sorted((Path(__file__).parents[1] / "scenarios").glob("*.txt"))
 

@@ -1,0 +1,94 @@
+"""A bare client for measuring: raw records in, raw records out, nothing of its own to pay for."""
+
+import time
+from collections.abc import Iterator
+from itertools import count
+
+import msgspec
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+from state.messages import AnyRequest
+from streaming.layout import Layout
+from streaming.partitioner import partition_of
+
+ANSWER_TIMEOUT_S = 300.0
+
+_encoder = msgspec.json.Encoder()
+
+
+class Answer(msgspec.Struct):
+    """What is looked at of a response."""
+
+    correlation_id: str
+    error_code: int = 0
+    member_id: str = ""
+    generation_id: int = -1
+
+
+_decoder = msgspec.json.Decoder(Answer)
+
+
+class Asker:
+    """Sends requests and waits for answers on one reply partition."""
+
+    REPLY_PARTITION = 0
+
+    def __init__(self, bootstrap_servers: str, layout: Layout) -> None:
+        self._layout = layout
+        self._ids = count()
+        self._producer = KafkaProducer(bootstrap_servers=bootstrap_servers, acks="all", linger_ms=0)
+        self._consumer = KafkaConsumer(bootstrap_servers=bootstrap_servers, fetch_max_wait_ms=5)
+        partition = TopicPartition(layout.responses_topic, self.REPLY_PARTITION)
+        self._consumer.assign([partition])
+        self._consumer.seek_to_end(partition)
+        self._consumer.position(partition)
+
+    def close(self) -> None:
+        self._producer.close()
+        self._consumer.close()
+
+    def next_id(self) -> str:
+        return str(next(self._ids))
+
+    def send(self, request: AnyRequest) -> float:
+        """Append a request and wait until the broker has it; the append time in seconds."""
+        return float(self.send_nowait(request).get(timeout=30).timestamp) / 1000
+
+    def send_nowait(self, request: AnyRequest):  # type: ignore[no-untyped-def]  # noqa: ANN201 - kafka-python's future
+        partition = partition_of(request.group_id, self._layout.request_partitions)
+        return self._producer.send(
+            self._layout.requests_topic,
+            key=request.group_id.encode(),
+            value=_encoder.encode(request),
+            partition=partition,
+        )
+
+    def flush(self) -> None:
+        self._producer.flush()
+
+    def answers(self) -> Iterator[tuple[Answer, float]]:
+        """Answers as they come, each with when it was here."""
+        give_up = time.monotonic() + ANSWER_TIMEOUT_S
+        while time.monotonic() < give_up:
+            for records in self._consumer.poll(timeout_ms=200, max_records=10_000).values():
+                here = time.time()
+                for record in records:
+                    yield _decoder.decode(record.value), here
+        raise TimeoutError(f"no answer within {ANSWER_TIMEOUT_S:.0f} s")
+
+    def wait(self, correlation_ids: set[str]) -> dict[str, tuple[Answer, float]]:
+        """Wait until each of these is answered."""
+        found: dict[str, tuple[Answer, float]] = {}
+        for answer, here in self.answers():
+            if answer.correlation_id in correlation_ids:
+                found[answer.correlation_id] = (answer, here)
+                if len(found) == len(correlation_ids):
+                    break
+        return found
+
+    def ask(self, request: AnyRequest) -> tuple[Answer, float]:
+        """One request, one answer; the answer and how long it took in seconds."""
+        began = time.perf_counter()
+        self.send_nowait(request)
+        answer, _ = self.wait({request.correlation_id})[request.correlation_id]
+        return answer, time.perf_counter() - began

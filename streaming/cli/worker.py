@@ -1,0 +1,128 @@
+"""`group-coordinator worker`: one consumer in a group of the coordinator."""
+
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from kafka import KafkaConsumer
+from kafka.errors import KafkaError
+
+from assignors.kafka import ASSIGNORS
+from streaming.client import CoordinatorClient, layout_on
+from streaming.layout import DEFAULT_PREFIX
+from streaming.logs import configure_logs
+from streaming.pending import ClientError
+from streaming.positions import TopicPositions
+from streaming.worker import Process, Worker, WorkerOptions, WorkerStopped
+
+
+@click.command()
+@click.option(
+    "--bootstrap-servers", required=True, metavar="HOST:PORT,...", help="Where the coordinator's topics are."
+)
+@click.option("--group", "group_id", required=True, help="The group to join.")
+@click.option("--topic", "topics", required=True, multiple=True, help="A topic to consume; repeatable.")
+@click.option(
+    "--instance-id", "group_instance_id", help="Be a static member of this name (group.instance.id)."
+)
+@click.option(
+    "--assignor",
+    "assignors",
+    default="range,roundrobin",
+    show_default=True,
+    callback=lambda _context, _option, value: _parse_assignors(value),
+    help="The assignors it offers, best first.",
+)
+@click.option("--session-timeout-ms", type=click.IntRange(1), default=10_000, show_default=True)
+@click.option("--rebalance-timeout-ms", type=click.IntRange(1), default=60_000, show_default=True)
+@click.option("--heartbeat-interval-ms", type=click.IntRange(1), default=3_000, show_default=True)
+@click.option(
+    "--client-id", default="worker", show_default=True, help="Its name; its member id begins with it."
+)
+@click.option(
+    "--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the coordinator's topics."
+)
+@click.option(
+    "--consumed",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Append a JSON line for each record to this file.",
+)
+def worker(bootstrap_servers: str, prefix: str, client_id: str, consumed: Path | None, **given: Any) -> None:
+    """Consume topics as a member of a group, until Ctrl-C.
+
+    The group is the coordinator's: the broker's own group coordinator is not used.
+    """
+    configure_logs()
+    options = WorkerOptions(**given)
+    with ExitStack() as stack:
+        try:
+            layout = layout_on(bootstrap_servers, prefix)
+            client = stack.enter_context(CoordinatorClient(bootstrap_servers, layout, client_id=client_id))
+            positions = stack.enter_context(
+                closing(TopicPositions(bootstrap_servers, prefix, options.group_id))
+            )
+        except (ClientError, KafkaError) as error:
+            raise click.ClickException(str(error)) from error
+        consumer = KafkaConsumer(
+            bootstrap_servers=bootstrap_servers,
+            client_id=client_id,
+            auto_offset_reset="earliest",
+            allow_auto_create_topics=False,
+            metrics_enabled=False,
+        )
+        stack.callback(consumer.close, autocommit=False)
+        process = _processor(stack, consumed)
+        _run(Worker(options, client, consumer, positions, process, _teller(client_id)))
+
+
+def _run(worker: Worker) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda got, _frame: worker.stop(f"stopped by {signal.Signals(got).name}"))
+    try:
+        worker.run()
+    except WorkerStopped as error:
+        raise click.ClickException(f"the worker cannot go on: {error}") from error
+
+
+def _parse_assignors(value: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in value.split(","))
+    unknown = [name for name in names if name not in ASSIGNORS]
+    if unknown:
+        raise click.BadParameter(f"unknown: {', '.join(unknown)}; known are: {', '.join(ASSIGNORS)}")
+    return names
+
+
+def _teller(client_id: str) -> Callable[[str], None]:
+    return lambda line: click.echo(f"{client_id}: {line}")
+
+
+def _processor(stack: ExitStack, consumed: Path | None) -> Process:
+    """What is done with records: nothing, or a line for each."""
+    if consumed is None:
+        return lambda records: None
+    file = stack.enter_context(consumed.open("ab"))
+
+    def write(records: Sequence[Any]) -> None:
+        file.write(b"".join(_line(record) for record in records))
+        file.flush()  # the kernel has it now: even SIGKILL loses no record that counts as processed
+
+    return write
+
+
+def _line(record: Any) -> bytes:
+    line = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "key": _text(record.key),
+        "value": _text(record.value),
+    }
+    return msgspec.json.encode(line) + b"\n"
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode(errors="replace")

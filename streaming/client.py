@@ -1,0 +1,333 @@
+"""A client of the coordinator: puts requests on its topic, reads the answers from one partition of the other.
+
+It speaks the coordinator's own records, not Kafka's wire protocol. What an answer means is for the caller.
+"""
+
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from itertools import count
+from types import TracebackType
+from typing import Any, Self, TypedDict, TypeVar
+from uuid import uuid4
+
+import msgspec
+import structlog
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import KafkaError
+
+from state.messages import (
+    AnyRequest,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    LeavingMember,
+    MemberAssignment,
+    Protocol,
+    ReleaseGroup,
+    SyncGroup,
+)
+from state.responses import (
+    AnyResponse,
+    HeartbeatResponse,
+    JoinGroupResponse,
+    LeaveGroupResponse,
+    ReleaseGroupResponse,
+    Response,
+    SyncGroupResponse,
+)
+from streaming.layout import Layout
+from streaming.partitioner import partition_of
+from streaming.pending import Asked, ClientError, Counts, Pending
+from streaming.records import encode
+
+DEFAULT_REQUEST_TIMEOUT_MS = 30_000
+# A JoinGroup is parked for as long as the others take; Kafka's consumer grants five seconds more than that.
+JOIN_GRACE_MS = 5_000
+
+# The versions of Kafka's messages that these requests are. Source: *Request.json of Apache Kafka 4.
+JOIN_VERSION, SYNC_VERSION, HEARTBEAT_VERSION, LEAVE_VERSION = 9, 5, 4, 5
+
+_POLL_MS = 100
+_CLOSE_TIMEOUT_S = 5.0
+
+R = TypeVar("R", bound=Response)
+
+_decoder: msgspec.json.Decoder[AnyResponse] = msgspec.json.Decoder(AnyResponse)
+
+log = structlog.get_logger()
+
+
+class TopicsMissing(ClientError):
+    """The coordinator's topics are not there, or are not laid out as expected."""
+
+
+class Header(TypedDict):
+    """The fields every request has, as keyword arguments for one of `state.messages`."""
+
+    group_id: str
+    correlation_id: str
+    reply_partition: int
+    api_version: int
+    client_id: str
+    client_host: str
+
+
+class CoordinatorClient:
+    """Sends requests and gives back futures of their answers. Safe for threads.
+
+    A future resolves to the response, whatever its `error_code`, or raises one of the errors of
+    `streaming.pending`: `CoordinatorError` (refused as a whole), `RequestTimedOut`, `RequestNotSent`,
+    `ClientClosed`. Callbacks of futures run on the reader's thread: keep them short.
+
+    `reply_partition` may be shared with other clients; by default it is drawn from the layout's. The
+    constructor returns when the reader stands at the end of that partition, so no answer can be missed.
+    It raises `TopicsMissing`, or kafka-python's KafkaError where no broker answers.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        layout: Layout,
+        *,
+        client_id: str,
+        reply_partition: int | None = None,
+        request_timeout_ms: int = DEFAULT_REQUEST_TIMEOUT_MS,
+    ) -> None:
+        # Correlation ids name this start of the client, so no answer to an earlier one can be taken for ours.
+        self._start_id = str(uuid4())
+        self._numbers = count(1)
+        if reply_partition is None:
+            reply_partition = partition_of(self._start_id, layout.reply_partitions)
+        self.client_id = client_id
+        self.reply_partition = reply_partition
+        self._layout = layout
+        self._host = socket.gethostname()
+        self._timeout_ms = request_timeout_ms
+        self._pending = Pending()
+        self._closing = threading.Event()
+        self._consumer = _reader_at_end(bootstrap_servers, layout, reply_partition)
+        self._producer = _producer(bootstrap_servers, layout, request_timeout_ms)
+        self._reader = threading.Thread(target=self._read, name=f"{client_id}-reader", daemon=True)
+        self._reader.start()
+
+    @property
+    def counts(self) -> Counts:
+        """What came over the reply partition so far."""
+        return self._pending.counts
+
+    def header(self, group_id: str, api_version: int = 0) -> Header:
+        """What a request of this client about this group begins with, under a correlation id of its own."""
+        return Header(
+            group_id=group_id,
+            correlation_id=f"{self._start_id}-{next(self._numbers)}",
+            reply_partition=self.reply_partition,
+            api_version=api_version,
+            client_id=self.client_id,
+            client_host=self._host,
+        )
+
+    def join(
+        self,
+        group_id: str,
+        *,
+        protocol_type: str,
+        protocols: Sequence[Protocol],
+        session_timeout_ms: int,
+        rebalance_timeout_ms: int,
+        member_id: str = "",
+        group_instance_id: str | None = None,
+        reason: str | None = None,
+    ) -> Future[JoinGroupResponse]:
+        """JoinGroup. Answered when the rebalance is complete: it may take the rebalance timeout."""
+        request = JoinGroup(
+            **self.header(group_id, JOIN_VERSION),
+            session_timeout_ms=session_timeout_ms,
+            rebalance_timeout_ms=rebalance_timeout_ms,
+            member_id=member_id,
+            group_instance_id=group_instance_id,
+            protocol_type=protocol_type,
+            protocols=list(protocols),
+            reason=reason,
+        )
+        timeout_ms = max(self._timeout_ms, rebalance_timeout_ms + JOIN_GRACE_MS)
+        return self.send(request, JoinGroupResponse, timeout_ms=timeout_ms)
+
+    def sync(
+        self,
+        group_id: str,
+        *,
+        generation_id: int,
+        member_id: str,
+        protocol_type: str,
+        protocol_name: str,
+        assignments: Sequence[MemberAssignment] = (),
+        group_instance_id: str | None = None,
+    ) -> Future[SyncGroupResponse]:
+        """SyncGroup. Answered when the leader has sent its own."""
+        request = SyncGroup(
+            **self.header(group_id, SYNC_VERSION),
+            generation_id=generation_id,
+            member_id=member_id,
+            group_instance_id=group_instance_id,
+            protocol_type=protocol_type,
+            protocol_name=protocol_name,
+            assignments=list(assignments),
+        )
+        return self.send(request, SyncGroupResponse)
+
+    def heartbeat(
+        self, group_id: str, *, generation_id: int, member_id: str, group_instance_id: str | None = None
+    ) -> Future[HeartbeatResponse]:
+        """Heartbeat."""
+        request = Heartbeat(
+            **self.header(group_id, HEARTBEAT_VERSION),
+            generation_id=generation_id,
+            member_id=member_id,
+            group_instance_id=group_instance_id,
+        )
+        return self.send(request, HeartbeatResponse)
+
+    def leave(self, group_id: str, members: Sequence[LeavingMember]) -> Future[LeaveGroupResponse]:
+        """LeaveGroup, for one member or several."""
+        request = LeaveGroup(**self.header(group_id, LEAVE_VERSION), members=list(members))
+        return self.send(request, LeaveGroupResponse)
+
+    def release(self, group_id: str) -> Future[ReleaseGroupResponse]:
+        """Let a quarantined group go on."""
+        return self.send(ReleaseGroup(**self.header(group_id)), ReleaseGroupResponse)
+
+    def send(self, request: AnyRequest, answer: type[R], *, timeout_ms: int | None = None) -> Future[R]:
+        """Send a request that was made with `header`; `answer` is the type of its response."""
+        future: Future[R] = Future()
+        asked = Asked(
+            kind=type(request).__name__,
+            group_id=request.group_id,
+            answer=answer,
+            asked_at_s=time.monotonic(),
+            timeout_ms=self._timeout_ms if timeout_ms is None else timeout_ms,
+            future=future,
+        )
+        self._pending.add(request.correlation_id, asked)
+        try:
+            sent = self._producer.send(
+                self._layout.requests_topic,
+                key=request.group_id.encode(),
+                value=encode(request),
+                partition=partition_of(request.group_id, self._layout.request_partitions),
+            )
+        except KafkaError as error:
+            self._pending.fail(request.correlation_id, error)
+        else:
+            sent.add_errback(lambda error: self._pending.fail(request.correlation_id, error))
+        return future
+
+    def close(self) -> None:
+        """Fail what is unanswered, end the reader's thread and the connections."""
+        self._closing.set()
+        self._reader.join()
+        self._pending.close("the client was closed")
+        self._producer.close(timeout=_CLOSE_TIMEOUT_S)
+        self._consumer.close(autocommit=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _read(self) -> None:
+        try:
+            while not self._closing.is_set():
+                self._take(self._poll())
+                self._pending.expire(time.monotonic())
+        finally:
+            # Also where this thread dies of an error: nobody may wait for ever.
+            self._pending.close("the client's reader ended")
+
+    def _poll(self) -> list[bytes]:
+        try:
+            polled: dict[TopicPartition, list[Any]] = self._consumer.poll(timeout_ms=_POLL_MS)
+        except KafkaError as error:
+            log.warning("reading answers failed, trying again", error=repr(error))
+            self._closing.wait(1.0)
+            return []
+        return [record.value for records in polled.values() for record in records]
+
+    def _take(self, values: list[bytes]) -> None:
+        for value in values:
+            try:
+                response = decode_response(value)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                self._pending.counts.malformed += 1
+                log.warning("an answer cannot be read", partition=self.reply_partition, error=str(error))
+            else:
+                self._pending.settle(response)
+
+
+def decode_response(value: bytes) -> AnyResponse:
+    """A record of the responses topic. Raises msgspec.DecodeError or UnicodeDecodeError."""
+    return _decoder.decode(value)
+
+
+def layout_on(bootstrap_servers: str, prefix: str) -> Layout:
+    """The layout of the coordinator whose topics have this prefix, with the partitions they really have.
+
+    Raises TopicsMissing where no coordinator has made them yet.
+    """
+    names = Layout.named(prefix)
+    consumer = KafkaConsumer(bootstrap_servers=bootstrap_servers, allow_auto_create_topics=False)
+    try:
+        requests = len(consumer.partitions_for_topic(names.requests_topic))
+        responses = len(consumer.partitions_for_topic(names.responses_topic))
+    finally:
+        consumer.close()
+    if not requests or not responses:
+        missing = names.responses_topic if requests else names.requests_topic
+        raise TopicsMissing(f"no topic {missing} on {bootstrap_servers}: has the coordinator been started?")
+    return Layout.named(prefix, request_partitions=requests, reply_partitions=responses)
+
+
+def _reader_at_end(bootstrap_servers: str, layout: Layout, reply_partition: int) -> KafkaConsumer:
+    consumer = KafkaConsumer(
+        bootstrap_servers=bootstrap_servers,
+        allow_auto_create_topics=False,
+        max_partition_fetch_bytes=layout.response_record_max_bytes,
+        metrics_enabled=False,
+    )
+    try:
+        for topic, wanted in (
+            (layout.requests_topic, layout.request_partitions),
+            (layout.responses_topic, layout.reply_partitions),
+        ):
+            found = len(consumer.partitions_for_topic(topic))
+            if found != wanted:
+                # With another number of partitions a group's requests would stand in the wrong one.
+                raise TopicsMissing(f"topic {topic} has {found} partitions, {wanted} are expected")
+        answers = TopicPartition(layout.responses_topic, reply_partition)
+        consumer.assign([answers])
+        consumer.seek_to_end(answers)
+        consumer.position(answers)
+    except BaseException:
+        consumer.close(autocommit=False)
+        raise
+    return consumer
+
+
+def _producer(bootstrap_servers: str, layout: Layout, timeout_ms: int) -> KafkaProducer:
+    return KafkaProducer(
+        bootstrap_servers=bootstrap_servers,
+        acks="all",
+        enable_idempotence=True,  # a JoinGroup appended twice makes a second member
+        linger_ms=0,
+        max_request_size=layout.request_record_max_bytes,
+        max_block_ms=timeout_ms,
+        request_timeout_ms=timeout_ms,
+        delivery_timeout_ms=timeout_ms,  # what nobody waits for any more is not to be delivered
+        allow_auto_create_topics=False,
+        metrics_enabled=False,
+    )

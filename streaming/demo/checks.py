@@ -1,0 +1,178 @@
+"""What has to hold at the end of the demo, worked out from what stands on the topics alone."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+
+from state.group import GroupState
+from state.history import EventType, GroupEvent
+from streaming.client import decode_response
+from streaming.demo.strike import Struck
+from streaming.demo.watch import client_of, held
+from streaming.history_reader import CoordinatorStarted, HistoryReader, decode_entry
+
+
+class Check(Struct, frozen=True):
+    """A claim, whether it holds, and what was found."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+@dataclass(slots=True)
+class History:
+    """The events topic, read through: `entries` without the repeated ones, in the log's order."""
+
+    entries: list[GroupEvent | CoordinatorStarted] = field(default_factory=list)
+    duplicates: int = 0
+    gaps: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+    conflicts: list[str] = field(default_factory=list)
+    """Entries that were written twice, and not the same."""
+
+    def of(self, group_id: str) -> list[GroupEvent]:
+        return [e for e in self.entries if isinstance(e, GroupEvent) and e.group_id == group_id]
+
+
+def read_history(values: Iterable[bytes]) -> History:
+    """`values` are those of all records of the events topic, each partition's in order."""
+    history, reader = History(), HistoryReader(from_start=True)
+    first: dict[tuple[str, str, int], bytes] = {}
+    for value in values:
+        entry = decode_entry(value)
+        if isinstance(entry, GroupEvent):
+            key = (entry.group_id, entry.incarnation, entry.seq)
+            if first.setdefault(key, value) != value:
+                history.conflicts.append(f"{entry.group_id} {entry.incarnation} entry {entry.seq}")
+            if not reader.is_new(entry):
+                continue
+        if entry is not None:
+            history.entries.append(entry)
+    history.duplicates, history.gaps = reader.duplicates, reader.gaps
+    return history
+
+
+@dataclass(slots=True)
+class Answers:
+    """The responses topic, read through: how often each request (by id) was answered."""
+
+    by_request: Counter[str] = field(default_factory=Counter)
+    conflicts: list[str] = field(default_factory=list)
+    """Requests that were answered in two ways."""
+
+    @property
+    def duplicates(self) -> int:
+        return self.by_request.total() - len(self.by_request)
+
+
+def read_answers(values: Iterable[bytes]) -> Answers:
+    """`values` are those of all records of the responses topic."""
+    answers = Answers()
+    first: dict[str, bytes] = {}
+    for value in values:
+        request = decode_response(value).request
+        answers.by_request[request] += 1
+        if first.setdefault(request, value) != value:
+            answers.conflicts.append(request)
+    return answers
+
+
+def all_consumed(acknowledged: Set[str], consumed: Mapping[str, int]) -> Check:
+    """Every record that was produced was handed to some worker."""
+    missing = acknowledged - consumed.keys()
+    again = sum(n - 1 for n in consumed.values())
+    detail = f"{len(acknowledged)} produced, {len(missing)} of them not consumed, {again} consumed twice"
+    return Check("every produced record was consumed", bool(acknowledged) and not missing, detail)
+
+
+def one_owner_each(events: Sequence[GroupEvent], partitions: int) -> Check:
+    """In every generation each partition was one member's."""
+    stable = [e for e in events if e.type is EventType.STABLE]
+    wrong = [
+        e.generation
+        for e in stable
+        if sorted(p for held_ in held(e).values() for p in held_) != list(range(partitions))
+    ]
+    detail = f"{len(stable)} generations of {partitions} partitions"
+    if wrong:
+        detail += f"; not so in generation {', '.join(map(str, wrong))}"
+    return Check(
+        "each generation gave every partition to exactly one member", bool(stable) and not wrong, detail
+    )
+
+
+def only_expired(events: Sequence[GroupEvent], killed: str) -> Check:
+    """The worker that was killed was found by its session's end, and nobody else was thrown out."""
+    removed = [e for e in events if e.type is EventType.MEMBER_REMOVED and not _left(e)]
+    names = [client_of(e.member_id or "") for e in removed]
+    detail = "; ".join(f"{client_of(e.member_id or '')}: {e.reason}" for e in removed) or "nobody was removed"
+    return Check(f"the killed {killed} expired, and nobody else did", names == [killed], detail)
+
+
+def _left(event: GroupEvent) -> bool:
+    return event.rule in ("L2", "L6")  # rows of docs/rules.md: it asked to leave
+
+
+def no_gaps(history: History) -> Check:
+    """The history has every number of every incarnation."""
+    missing = [f"{group}: {numbers}" for (group, _), numbers in history.gaps.items()]
+    entries = sum(isinstance(e, GroupEvent) for e in history.entries)
+    return Check(
+        "the history has no gap",
+        entries > 0 and not missing,
+        f"{entries} entries, missing: {missing or 'none'}",
+    )
+
+
+def history_told_once(history: History) -> Check:
+    """An entry that was written twice is the same both times."""
+    detail = f"{history.duplicates} entries came twice, different: {history.conflicts or 'none'}"
+    return Check("history entries that came twice are identical", not history.conflicts, detail)
+
+
+def answered_one_way(answers: Answers) -> Check:
+    """A request that was answered twice was answered the same way, byte for byte."""
+    detail = (
+        f"{len(answers.by_request)} requests, {answers.duplicates} answers came again, "
+        f"different: {answers.conflicts or 'none'}"
+    )
+    return Check(
+        "no request was answered in two ways", bool(answers.by_request) and not answers.conflicts, detail
+    )
+
+
+def killed_while_rebalancing(state: str) -> Check:
+    """`state` is the one the group was in, by the events topic, once the coordinator was gone."""
+    return Check(
+        "the coordinator was killed while the group was rebalancing",
+        state == GroupState.PREPARING_REBALANCE,
+        f"the last history entry before its next start says {state}",
+    )
+
+
+def killed_before_commit(struck: Struck | None) -> Check:
+    """The second kill hit between the write of a batch's output and the batch's commit."""
+    detail = "not hit"
+    if struck is not None:
+        detail = (
+            f"batch {struck.batch} had answered {struck.request} ({struck.answer}), "
+            "its commit was not in the checkpoint"
+        )
+    return Check(
+        "the coordinator was killed between a batch's output and its commit", struck is not None, detail
+    )
+
+
+def ran_again(struck: Struck | None, answers: Answers, last_commit: int) -> Check:
+    """That batch ran once more after the restart, and was committed."""
+    if struck is None:
+        return Check("that batch ran again", False, "it was not hit")
+    times = answers.by_request[struck.request]
+    ok = times >= 2 and last_commit >= struck.batch
+    return Check(
+        "that batch ran again",
+        ok,
+        f"{struck.request} was answered {times} times; last commit is {last_commit}",
+    )

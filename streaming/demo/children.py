@@ -1,0 +1,162 @@
+"""The demo's processes: each with a log of its own, and none that outlives the demo.
+
+They run under `streaming.tether`, so they end even where the demo is killed.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from streaming import tether
+
+STOP_GRACE_S = 20
+_LOG_TAIL_LINES = 15
+_LOOK_AGAIN_S = 0.05
+
+
+class ChildFailed(RuntimeError):
+    """A process ended, or did not get ready in time; the message ends with the tail of its log."""
+
+
+class Child:
+    """A run of the command `group-coordinator`, started when this is made; `log_path` gets what it prints."""
+
+    def __init__(self, name: str, arguments: Iterable[str], log_path: Path) -> None:
+        self.name = name
+        self.log_path = log_path
+        command = [str(Path(sysconfig.get_path("scripts")) / "group-coordinator"), *arguments]
+        with log_path.open("ab") as log:
+            self._tether = subprocess.Popen(
+                [sys.executable, "-I", "-S", tether.__file__, str(STOP_GRACE_S), *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                start_new_session=True,  # Ctrl-C is for the demo, which stops its children in order
+            )
+        assert self._tether.stdout is not None
+        self.pid = int(self._tether.stdout.readline())
+
+    @property
+    def is_running(self) -> bool:
+        return self._tether.poll() is None
+
+    def wait_for_line(self, found: Callable[[str], bool], timeout_s: float) -> str:
+        """The first line of its log for which `found` is true; ChildFailed if none comes in time."""
+        give_up_s = time.monotonic() + timeout_s
+        while True:
+            ended = not self.is_running
+            for line in self.log_path.read_text(errors="replace").splitlines(keepends=True):
+                if line.endswith("\n") and found(line):
+                    return line.rstrip("\n")
+            if ended:
+                raise self.failure(f"it ended with exit code {self._tether.returncode}")
+            if time.monotonic() > give_up_s:
+                raise self.failure(f"it was not ready within {timeout_s:.0f} s")
+            with suppress(subprocess.TimeoutExpired):
+                self._tether.wait(_LOOK_AGAIN_S)
+
+    def terminate(self) -> None:
+        """Ask it to end (SIGTERM), and do not wait."""
+        if self.is_running:
+            os.kill(self.pid, signal.SIGTERM)
+
+    def stop(self) -> None:
+        """End it in order (SIGTERM, then SIGKILL after a grace) and wait."""
+        assert self._tether.stdin is not None
+        if self.is_running:
+            self.thaw()
+        self._tether.stdin.close()
+        self._reap()
+
+    def kill(self) -> None:
+        """SIGKILL for it and every process under it, as a machine that fails, and wait for it."""
+        for pid in self.freeze():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._reap()
+
+    def freeze(self) -> list[int]:
+        """SIGSTOP for it and every process under it, which are returned."""
+        pids: list[int] = []
+        while fresh := [pid for pid in family(self.pid) if pid not in pids]:
+            for pid in fresh:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+            pids += fresh
+        return pids
+
+    def thaw(self) -> None:
+        """Let everything that `freeze` stopped go on."""
+        for pid in family(self.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    def failure(self, reason: str) -> ChildFailed:
+        """The error to raise, with the end of the log."""
+        tail = "\n".join(self.log_path.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
+        return ChildFailed(f"{self.name} failed: {reason}. The end of {self.log_path}:\n{tail}")
+
+    def _reap(self) -> None:
+        with self._tether:
+            self._tether.wait()
+
+
+class Children:
+    """Starts processes, and stops all that run at the end, however it comes."""
+
+    def __init__(self, logs_dir: Path) -> None:
+        self._logs_dir = logs_dir
+        self._children: list[Child] = []
+
+    def start(self, name: str, *arguments: str) -> Child:
+        child = Child(name, arguments, self._logs_dir / f"{name}.log")
+        self._children.append(child)
+        return child
+
+    def stop_all(self) -> None:
+        """Stop them, last started first."""
+        while self._children:
+            self._children[-1].stop()
+            self._children.pop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop_all()
+
+
+def family(pid: int) -> list[int]:
+    """A process and all processes under it, parents first."""
+    children: dict[int, list[int]] = {}
+    for child, parent in _parents():
+        children.setdefault(parent, []).append(child)
+    pids = [pid]
+    for parent in pids:  # grows while it is walked
+        pids += children.get(parent, [])
+    return pids
+
+
+def _parents() -> list[tuple[int, int]]:
+    """(process id, parent's process id) of all processes."""
+    if Path("/proc/self/stat").exists():
+        found = []
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):  # it has ended meanwhile
+                # The name, in parentheses, may contain anything; the parent is the second field behind it.
+                after_name = stat.read_text(errors="replace").rpartition(")")[2].split()
+                found.append((int(stat.parent.name), int(after_name[1])))
+        return found
+    listing = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True)  # noqa: S607
+    return [(int(pid), int(parent)) for pid, parent in map(str.split, listing.stdout.splitlines())]

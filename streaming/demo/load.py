@@ -1,0 +1,70 @@
+"""The records the demo's workers consume: numbered, so that none can be missing unseen."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from kafka import KafkaAdminClient, KafkaProducer
+
+
+class Load:
+    """A thread that produces numbered records at a steady rate, to all partitions in turn, until stopped."""
+
+    def __init__(self, bootstrap_servers: str, topic: str, partitions: int, records_per_s: float) -> None:
+        self.acknowledged: set[str] = set()
+        self.failed: list[BaseException] = []
+        self._topic = topic
+        self._partitions = partitions
+        self._pause_s = 1 / records_per_s
+        self._stopping = threading.Event()
+        _create_topic(bootstrap_servers, topic, partitions)
+        self._producer = KafkaProducer(
+            bootstrap_servers=bootstrap_servers, acks="all", linger_ms=0, metrics_enabled=False
+        )
+        self._thread = threading.Thread(target=self._run, name="load", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop, and wait until the broker has acknowledged everything."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._producer.close()
+
+    def _run(self) -> None:
+        for number in count():
+            if self._stopping.wait(self._pause_s):
+                return
+            self._send(f"record-{number:06}", number % self._partitions)
+
+    def _send(self, value: str, partition: int) -> None:
+        sent = self._producer.send(self._topic, value=value.encode(), partition=partition)
+        sent.add_callback(lambda _metadata: self.acknowledged.add(value))
+        sent.add_errback(self.failed.append)
+
+
+def consumed(paths: Iterable[Path]) -> Counter[str]:
+    """How often each record's value is in the workers' files; a line cut short by a kill does not count."""
+    counts: Counter[str] = Counter()
+    for path in paths:
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        for line in lines:
+            if line.endswith(b"\n"):
+                record: dict[str, Any] = msgspec.json.decode(line)
+                counts[record["value"]] += 1
+    return counts
+
+
+def _create_topic(bootstrap_servers: str, topic: str, partitions: int) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap_servers)
+    try:
+        options = {"num_partitions": partitions, "replication_factor": 1}
+        admin.create_topics({topic: options}, wait_for_metadata=True)
+    finally:
+        admin.close()

@@ -1,0 +1,89 @@
+"""The end of the demo: everything is read back from the topics, and every claim is checked."""
+
+from collections.abc import Collection
+from pathlib import Path
+
+from msgspec import Struct
+
+from state.history import GroupEvent
+from streaming.demo import checks
+from streaming.demo.checks import Check
+from streaming.demo.load import consumed
+from streaming.demo.strike import Struck
+from streaming.demo.watch import read_all
+from streaming.history_reader import CoordinatorStarted
+from streaming.layout import Layout
+
+
+class Deed(Struct, frozen=True):
+    """What the demo itself did, for the timeline. Time in ms since the epoch."""
+
+    at_ms: int
+    what: str
+
+
+class Outcome(Struct, frozen=True):
+    """What was found. `history` is the group's and the coordinators' entries of the events topic."""
+
+    checks: list[Check]
+    history: list[GroupEvent | CoordinatorStarted]
+    deeds: list[Deed]
+    counts: dict[str, int]
+
+    @property
+    def ok(self) -> bool:
+        return all(check.ok for check in self.checks)
+
+
+class Observed(Struct, frozen=True):
+    """What the script saw while it ran and the topics can not tell."""
+
+    group_id: str
+    partitions: int
+    acknowledged: Collection[str]
+    """Values of the records the broker has acknowledged."""
+    consumed: list[Path]
+    """The workers' files."""
+    killed_worker: str
+    state_at_first_kill: str
+    struck: Struck | None
+    last_commit: int
+    """The last batch in the checkpoint's commit log."""
+    deeds: list[Deed]
+
+
+def examine(bootstrap_servers: str, layout: Layout, observed: Observed) -> Outcome:
+    """Read the topics and check all claims."""
+    history = checks.read_history(read_all(bootstrap_servers, layout.events_topic))
+    answers = checks.read_answers(read_all(bootstrap_servers, layout.responses_topic))
+    dead_letters = read_all(bootstrap_servers, layout.dead_letters_topic)
+    counts = consumed(observed.consumed)
+    events = history.of(observed.group_id)
+    started = [e for e in history.entries if isinstance(e, CoordinatorStarted)]
+    found = [
+        checks.all_consumed(set(observed.acknowledged), counts),
+        checks.only_expired(events, observed.killed_worker),
+        checks.killed_while_rebalancing(observed.state_at_first_kill),
+        checks.killed_before_commit(observed.struck),
+        checks.ran_again(observed.struck, answers, observed.last_commit),
+        checks.one_owner_each(events, observed.partitions),
+        checks.no_gaps(history),
+        checks.history_told_once(history),
+        checks.answered_one_way(answers),
+        Check("no record was a dead letter", not dead_letters, f"{len(dead_letters)} dead letters"),
+    ]
+    return Outcome(
+        checks=found,
+        history=[*started, *events],
+        deeds=observed.deeds,
+        counts={
+            "records_produced": len(observed.acknowledged),
+            "records_consumed": len(counts),
+            "records_consumed_again": counts.total() - len(counts),
+            "requests_answered": len(answers.by_request),
+            "answers_repeated": answers.duplicates,
+            "history_entries": len(events),
+            "history_entries_repeated": history.duplicates,
+            "coordinator_starts": len(started),
+        },
+    )

@@ -1,0 +1,77 @@
+"""The demo's outcome, for people and for machines."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from state.history import GroupEvent
+from streaming.demo.proof import Outcome
+from streaming.history_reader import CoordinatorStarted
+
+# What a member id has behind the client id; people know the workers by their names.
+_UUID = re.compile(r"-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def as_json(outcome: Outcome, seconds: float) -> dict[str, Any]:
+    """One object: `ok`, `checks`, `timeline`, `counts`, `seconds`."""
+    return {
+        "ok": outcome.ok,
+        "checks": msgspec.to_builtins(outcome.checks),
+        "timeline": [entry for _, entry in sorted(_entries(outcome), key=lambda item: item[0])],
+        "counts": outcome.counts,
+        "seconds": round(seconds, 1),
+    }
+
+
+def timeline_lines(outcome: Outcome) -> Iterator[str]:
+    """What happened, when, and why: one line each, in the order of time."""
+    entries = sorted(_entries(outcome), key=lambda item: item[0])
+    start_ms = entries[0][0][0] if entries else 0
+    for (at_ms, _, _), entry in entries:
+        yield f"{(at_ms - start_ms) / 1000:8.1f} s  {_line(entry)}"
+
+
+def check_lines(outcome: Outcome) -> Iterator[str]:
+    """Each check with what was found."""
+    for check in outcome.checks:
+        yield f"  {'ok  ' if check.ok else 'FAIL'}  {check.name} ({check.detail})"
+
+
+_Key = tuple[int, int, int]
+
+
+def _entries(outcome: Outcome) -> Iterator[tuple[_Key, dict[str, Any]]]:
+    """Everything by its place: the time, then the demo's deeds before what followed them."""
+    for deed in outcome.deeds:
+        yield (deed.at_ms, 0, 0), {"at_ms": deed.at_ms, "who": "demo", "what": deed.what}
+    for entry in outcome.history:
+        if isinstance(entry, CoordinatorStarted):
+            yield (entry.at_ms, 1, 0), {"at_ms": entry.at_ms, "who": "coordinator", "what": "it starts"}
+        else:
+            yield (entry.at_ms, 2, entry.seq), _group_entry(entry)
+
+
+def _group_entry(event: GroupEvent) -> dict[str, Any]:
+    return {
+        "at_ms": event.at_ms,
+        "who": "group",
+        "seq": event.seq,
+        "generation": event.generation,
+        "type": event.type,
+        "from_state": event.from_state,
+        "to_state": event.to_state,
+        "member_id": event.member_id,
+        "reason": event.reason,
+        "rule": event.rule,
+        "cause": event.cause,
+    }
+
+
+def _line(entry: dict[str, Any]) -> str:
+    if entry["who"] != "group":
+        return f"*** {entry['who']}: {entry['what']}"
+    member = f" {entry['member_id']}" if entry["member_id"] else ""
+    text = f"{entry['type']}{member}: {entry['reason']} [{entry['rule']}]"
+    return f"    generation {entry['generation']:<2} {_UUID.sub('', text)}"

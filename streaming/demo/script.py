@@ -1,0 +1,250 @@
+"""The demo's script: what is done to a group, step by step."""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol
+
+from checkpoints.folder import Folder
+from state.history import EventType, GroupEvent
+from streaming.broker import EmbeddedBroker
+from streaming.demo.checks import read_history
+from streaming.demo.children import Child, Children
+from streaming.demo.load import Load, consumed
+from streaming.demo.proof import Deed, Observed, Outcome, examine
+from streaming.demo.strike import Struck, strike, wait_until_gone
+from streaming.demo.watch import Watch, client_of, held, read_all, stable_with
+from streaming.layout import Layout
+from streaming.partition_text import number_list
+
+GROUP = "demo"
+TOPIC = "demo-orders"
+PARTITIONS = 12
+RECORDS_PER_S = 40.0
+SESSION_TIMEOUT_MS = 10_000
+# Members hear of a rebalance from the coordinator alone, so this is longer than a restart takes anywhere.
+REBALANCE_TIMEOUT_MS = 300_000
+SETTINGS = ("group.initial.rebalance.delay.ms=3000",)
+
+# How long anything may take before the demo gives up: a busy machine is slow, not wrong.
+PATIENCE_S = 180.0
+STRIKES_MAX = 5
+# A heartbeat's answer would prove as much, but one that changes the group makes the better story.
+HEARTBEATS_AFTER_S = 20.0
+
+
+class Story(Protocol):
+    """Who tells what goes on."""
+
+    def step(self, text: str) -> None:
+        """A new step begins."""
+
+    def fact(self, text: str) -> None:
+        """Something happened in this step."""
+
+
+class Demo:
+    """One run. `play` takes about two minutes; whatever it starts has ended when it returns or raises.
+
+    All files are under `data_dir`, a folder of its own. Where the script can not go on it raises
+    `ChildFailed`, `NotSeen`, or what `EmbeddedBroker.start` raises.
+    """
+
+    def __init__(self, data_dir: Path, story: Story, records_per_s: float = RECORDS_PER_S) -> None:
+        self.data_dir = data_dir.absolute()
+        self._story = story
+        self._records_per_s = records_per_s
+        self._layout = Layout.named()
+        self._folder = Folder(self.data_dir / "coordinator")
+        self._workers: dict[str, Child] = {}
+        self._consumed: list[Path] = []
+        self._deeds: list[Deed] = []
+        self._coordinator_starts = 0
+        self._state_at_first_kill = ""
+        self._struck: Struck | None = None
+
+    def play(self) -> Outcome:
+        """Play the script, then examine what it left behind."""
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            self._set_up(stack)
+            self._three_join()
+            self._one_dies()
+            self._one_joins()
+            self._one_leaves_and_the_coordinator_dies()
+            self._the_coordinator_dies_before_a_commit()
+            self._all_is_consumed()
+            self._all_leave()
+            return examine(self._bootstrap_servers, self._layout, self._observed())
+
+    def _set_up(self, stack: ExitStack) -> None:
+        self._story.step("Start a Kafka broker, the coordinator, and a stream of records")
+        broker = stack.enter_context(EmbeddedBroker(self.data_dir / "broker"))
+        self._bootstrap_servers = broker.bootstrap_servers
+        self._story.fact(f"a Kafka broker runs on {self._bootstrap_servers}")
+        self._children = stack.enter_context(Children(self.data_dir))
+        self._start_coordinator()
+        self._watch = stack.enter_context(Watch(self._bootstrap_servers, self._layout.events_topic, GROUP))
+        self._load = Load(self._bootstrap_servers, TOPIC, PARTITIONS, self._records_per_s)
+        stack.callback(self._load.stop)
+        self._load.start()
+        self._story.fact(f"{self._records_per_s:g} records/s go to the {PARTITIONS} partitions of {TOPIC}")
+
+    def _three_join(self) -> None:
+        self._story.step("Three workers join the group")
+        for number in (1, 2, 3):
+            self._start_worker(f"worker-{number}")
+        self._wait_until_stable()
+
+    def _one_dies(self) -> None:
+        self._story.step("worker-2 is killed (SIGKILL): only its silence can tell")
+        mark = self._watch.mark()
+        self._deed("SIGKILL worker-2")
+        self._workers.pop("worker-2").kill()
+        killed_s = time.monotonic()
+        self._watch.wait_for("worker-2 is removed", _removed("worker-2"), PATIENCE_S, since=mark)
+        after_s = time.monotonic() - killed_s
+        self._story.fact(f"found out after {after_s:.1f} s; its session is {SESSION_TIMEOUT_MS // 1000} s")
+        self._wait_until_stable()
+
+    def _one_joins(self) -> None:
+        self._story.step("worker-4 joins")
+        self._start_worker("worker-4")
+        self._wait_until_stable()
+
+    def _one_leaves_and_the_coordinator_dies(self) -> None:
+        self._story.step("worker-1 leaves, and the coordinator is killed while the group rebalances")
+        mark = self._watch.mark()
+        leaver = self._workers.pop("worker-1")
+        self._deed("SIGTERM worker-1: it leaves")
+        leaver.terminate()
+        self._watch.wait_for("a rebalance", _first(EventType.PREPARING_REBALANCE), PATIENCE_S, since=mark)
+        self._deed("SIGKILL the coordinator, for the group is in PreparingRebalance")
+        self._coordinator.kill()
+        wait_until_gone(self._folder)
+        leaver.stop()
+        history = read_history(read_all(self._bootstrap_servers, self._layout.events_topic))
+        self._state_at_first_kill = history.of(GROUP)[-1].to_state
+        self._story.fact(f"killed; the group's last known state is {self._state_at_first_kill}")
+        self._start_coordinator()
+        self._wait_until_stable()
+
+    def _the_coordinator_dies_before_a_commit(self) -> None:
+        self._story.step(
+            "worker-5 joins, and the coordinator is killed between a batch's output and its commit"
+        )
+        self._struck = self._strike(lambda: self._start_worker("worker-5"), HEARTBEATS_AFTER_S)
+        for _ in range(STRIKES_MAX - 1):
+            if self._struck is not None:
+                break
+            self._story.fact("the commit was just written: once more")
+            self._start_coordinator()
+            self._struck = self._strike(lambda: None, 0)
+        if self._struck is not None:
+            struck = self._struck
+            self._story.fact(
+                f"killed; batch {struck.batch} had answered a {struck.answer} and is not committed"
+            )
+        self._start_coordinator()
+        self._wait_until_stable()
+
+    def _strike(self, begin: Callable[[], None], heartbeats_after_s: float) -> Struck | None:
+        struck = strike(
+            self._coordinator,
+            self._folder,
+            self._bootstrap_servers,
+            self._layout,
+            timeout_s=PATIENCE_S,
+            heartbeats_after_s=heartbeats_after_s,
+            begin=begin,
+        )
+        self._deed("SIGKILL the coordinator, for an answer is out whose batch is not committed")
+        return struck
+
+    def _all_is_consumed(self) -> None:
+        self._story.step("The stream ends, and the workers consume what is left")
+        self._load.stop()
+        wanted = self._load.acknowledged
+        give_up_s = time.monotonic() + PATIENCE_S
+        while wanted - consumed(self._consumed).keys() and time.monotonic() < give_up_s:
+            time.sleep(0.2)  # the files are written by other processes, which tell nobody
+        self._story.fact(f"{len(wanted)} records were produced in all")
+
+    def _all_leave(self) -> None:
+        self._story.step("The workers leave, and the coordinator is stopped")
+        mark = self._watch.mark()
+        self._deed("SIGTERM the workers: they leave")
+        for worker in self._workers.values():
+            worker.terminate()
+        self._watch.wait_for("an empty group", _first(EventType.EMPTY), PATIENCE_S, since=mark)
+        for worker in self._workers.values():
+            worker.stop()
+        self._coordinator.stop()
+
+    def _observed(self) -> Observed:
+        return Observed(
+            group_id=GROUP,
+            partitions=PARTITIONS,
+            acknowledged=self._load.acknowledged,
+            consumed=self._consumed,
+            killed_worker="worker-2",
+            state_at_first_kill=self._state_at_first_kill,
+            struck=self._struck,
+            last_commit=self._folder.last_batch("commits"),
+            deeds=self._deeds,
+        )
+
+    def _start_coordinator(self) -> None:
+        self._coordinator_starts += 1
+        started_s = time.monotonic()
+        arguments = ["run", "--json", "--bootstrap-servers", self._bootstrap_servers]
+        arguments += ["--data-dir", str(self.data_dir)]
+        for setting in SETTINGS:
+            arguments += ["-c", setting]
+        self._coordinator = self._children.start(f"coordinator-{self._coordinator_starts}", *arguments)
+        self._coordinator.wait_for_line(_is_ready_line, PATIENCE_S)
+        how = "goes on from its checkpoint" if self._coordinator_starts > 1 else "is ready"
+        self._story.fact(f"the coordinator {how}, {time.monotonic() - started_s:.0f} s after its start")
+
+    def _start_worker(self, name: str) -> None:
+        path = self.data_dir / f"{name}.jsonl"
+        self._consumed.append(path)
+        self._workers[name] = self._children.start(
+            name,
+            *("worker", "--bootstrap-servers", self._bootstrap_servers, "--client-id", name),
+            *("--group", GROUP, "--topic", TOPIC, "--consumed", str(path)),
+            *("--session-timeout-ms", str(SESSION_TIMEOUT_MS)),
+            *("--rebalance-timeout-ms", str(REBALANCE_TIMEOUT_MS)),
+        )
+
+    def _wait_until_stable(self) -> None:
+        """Wait until exactly the workers that run are a generation that has its assignment."""
+        names = ", ".join(self._workers)
+        stable = self._watch.wait_for(f"a stable group of {names}", stable_with(self._workers), PATIENCE_S)
+        holdings = ", ".join(f"{name} has {number_list(p) or 'none'}" for name, p in held(stable).items())
+        self._story.fact(f"generation {stable.generation} is stable: {holdings}")
+
+    def _deed(self, what: str) -> None:
+        self._deeds.append(Deed(int(time.time() * 1000), what))
+
+
+def _is_ready_line(line: str) -> bool:
+    try:
+        told = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(told, dict) and "requests_topic" in told
+
+
+def _first(kind: EventType) -> Callable[[Sequence[GroupEvent]], GroupEvent | None]:
+    return lambda events: next((e for e in events if e.type is kind), None)
+
+
+def _removed(client: str) -> Callable[[Sequence[GroupEvent]], GroupEvent | None]:
+    def find(events: Sequence[GroupEvent]) -> GroupEvent | None:
+        removed = (e for e in events if e.type is EventType.MEMBER_REMOVED)
+        return next((e for e in removed if client_of(e.member_id or "") == client), None)
+
+    return find

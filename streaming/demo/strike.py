@@ -1,0 +1,124 @@
+"""Killing the coordinator at the worst moment: a batch's output is on the topics, its commit is not yet.
+
+Spark writes `offsets/N` before batch N, the sink writes the output, then Spark writes `commits/N`. After a
+kill in between batch N runs again, and whatever it wrote stands on the topics twice.
+
+The moment is short. So the coordinator is frozen (SIGSTOP) as soon as an answer is seen, and the checkpoint
+is looked at in peace; where the commit is there already, it goes on as if nothing had been.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from kafka import KafkaConsumer
+
+from checkpoints.folder import Folder
+from state.errors import ErrorCode
+from state.responses import AnyResponse, HeartbeatResponse, JoinGroupResponse
+from streaming.client import decode_response
+from streaming.demo.children import Child
+from streaming.demo.watch import NotSeen, reader
+from streaming.layout import Layout
+
+_POLL_MS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Struck:
+    """A hit: batch `batch` had answered `request`, and was not committed when all processes were gone."""
+
+    batch: int
+    request: str
+    answer: str
+    freezes: int
+
+
+def strike(
+    coordinator: Child,
+    folder: Folder,
+    bootstrap_servers: str,
+    layout: Layout,
+    *,
+    timeout_s: float,
+    heartbeats_after_s: float,
+    begin: Callable[[], None],
+) -> Struck | None:
+    """Kill `coordinator` between the write and the commit of a batch.
+
+    `begin` is called once the answers are being watched. For `heartbeats_after_s` the answers to heartbeats
+    are not taken. None: the commit was written while the processes died. Raises NotSeen.
+    """
+    freezes = 0
+    with closing(reader(bootstrap_servers, [layout.responses_topic], at_end=True)) as consumer:
+        begin()
+        started_s = time.monotonic()
+        while (elapsed_s := time.monotonic() - started_s) < timeout_s:
+            for answer in _answers(consumer):
+                if not _is_target(answer, heartbeats=elapsed_s >= heartbeats_after_s):
+                    continue
+                coordinator.freeze()
+                freezes += 1
+                batch = uncommitted_batch_of(folder, layout.requests_topic, answer.request)
+                if batch is None:
+                    coordinator.thaw()
+                    break  # what else was polled is older still
+                coordinator.kill()
+                wait_until_gone(folder)
+                if uncommitted_batch_of(folder, layout.requests_topic, answer.request) != batch:
+                    return None
+                kind = type(answer).__name__.removesuffix("Response")
+                return Struck(batch, answer.request, kind, freezes)
+    raise NotSeen(f"an answer of a batch that is not committed: not within {timeout_s:.0f} s")
+
+
+def _is_target(answer: AnyResponse, *, heartbeats: bool) -> bool:
+    """Whether to strike at this answer.
+
+    Not where it lets a member into a generation: its session begins then, and members whose answers are not
+    out yet could not keep theirs through a restart. The demo shows that a restart expires nobody.
+    """
+    match answer:
+        case HeartbeatResponse():
+            return heartbeats
+        case JoinGroupResponse():
+            return answer.error_code is not ErrorCode.NONE
+        case _:
+            return True
+
+
+def wait_until_gone(folder: Folder) -> None:
+    """Wait until no process of a killed coordinator is left: its JVM holds the folder's lock to the last."""
+    folder.lock()
+    folder.unlock()
+
+
+def uncommitted_batch_of(folder: Folder, requests_topic: str, request: str) -> int | None:
+    """The batch that read this request, if it is planned and not committed."""
+    batch = folder.last_batch("offsets")
+    if batch <= folder.last_batch("commits"):
+        return None
+    partition, offset = map(int, request.rsplit("-", 2)[1:])
+    first = planned_ends(folder.spark, batch - 1, requests_topic).get(partition, 0)
+    end = planned_ends(folder.spark, batch, requests_topic).get(partition, 0)
+    return batch if first <= offset < end else None
+
+
+def planned_ends(checkpoint: Path, batch: int, topic: str) -> dict[int, int]:
+    """Up to which offset of each partition (exclusive) a batch reads, from Spark's offset log."""
+    path = checkpoint / "offsets" / str(batch)
+    if not path.exists():
+        return {}
+    # A version, Spark's own metadata, then a line for each source: here one.
+    ends = msgspec.json.decode(path.read_bytes().splitlines()[2], type=dict[str, dict[int, int]])
+    return ends.get(topic, {})
+
+
+def _answers(consumer: KafkaConsumer) -> Iterator[AnyResponse]:
+    for records in consumer.poll(timeout_ms=_POLL_MS).values():
+        # The last one first: it is the likeliest to be of a batch that is not committed.
+        for record in reversed(records):
+            yield decode_response(record.value)

@@ -1,0 +1,140 @@
+"""What the demo sees of the coordinator: its topics, read as anyone could."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Self, TypeVar
+
+from kafka import KafkaConsumer, TopicPartition
+
+from assignors.kafka.protocol import decode_assignment
+from state.history import EventType, GroupEvent
+from streaming.history_reader import HistoryReader, decode_entry
+
+_POLL_MS = 100
+
+T = TypeVar("T")
+
+
+class NotSeen(RuntimeError):
+    """What the demo waited for did not happen in time."""
+
+
+class Watch:
+    """A thread that follows one group's history; `wait_for` waits until something is in it."""
+
+    def __init__(self, bootstrap_servers: str, events_topic: str, group_id: str) -> None:
+        self._group_id = group_id
+        self._reader = HistoryReader(from_start=True)
+        self._events: list[GroupEvent] = []
+        self._changed = threading.Condition()
+        self._stopping = threading.Event()
+        self._consumer = reader(bootstrap_servers, [events_topic])
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stopping.set()
+        self._thread.join()
+        self._consumer.close(autocommit=False)
+
+    def mark(self) -> int:
+        """How many entries there are now, to wait for later ones."""
+        return len(self._events)
+
+    def wait_for(
+        self, what: str, find: Callable[[Sequence[GroupEvent]], T | None], timeout_s: float, *, since: int = 0
+    ) -> T:
+        """What `find` makes of the entries from number `since` on, once it is not None. Raises NotSeen."""
+        found: T | None = None
+
+        def look() -> bool:
+            nonlocal found
+            found = find(self._events[since:])
+            return found is not None
+
+        with self._changed:
+            if not self._changed.wait_for(look, timeout_s):
+                last = self._events[-1].type if self._events else "none"
+                raise NotSeen(f"{what}: not within {timeout_s:.0f} s (the last history entry is {last})")
+        assert found is not None
+        return found
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            polled = self._consumer.poll(timeout_ms=_POLL_MS)
+            values = [record.value for records in polled.values() for record in records]
+            if values:
+                self._take(values)
+
+    def _take(self, values: Iterable[bytes]) -> None:
+        entries = [decode_entry(value) for value in values]
+        ours = [e for e in entries if isinstance(e, GroupEvent) and e.group_id == self._group_id]
+        with self._changed:
+            self._events += [event for event in ours if self._reader.is_new(event)]
+            self._changed.notify_all()
+
+
+def reader(bootstrap_servers: str, topics: Iterable[str], *, at_end: bool = False) -> KafkaConsumer:
+    """A consumer of all partitions of these topics, from their beginnings or from now on."""
+    consumer = KafkaConsumer(
+        bootstrap_servers=bootstrap_servers, allow_auto_create_topics=False, metrics_enabled=False
+    )
+    partitions = [TopicPartition(t, p) for t in topics for p in sorted(consumer.partitions_for_topic(t))]
+    consumer.assign(partitions)
+    if at_end:
+        consumer.seek_to_end(*partitions)
+        for partition in partitions:
+            consumer.position(partition)  # now, not at the first poll
+    else:
+        consumer.seek_to_beginning(*partitions)
+    return consumer
+
+
+def read_all(bootstrap_servers: str, topic: str, timeout_s: float = 60) -> list[bytes]:
+    """The values of all records of a topic, each partition's in order. Raises NotSeen if it takes longer."""
+    consumer = reader(bootstrap_servers, [topic])
+    give_up_s = time.monotonic() + timeout_s
+    try:
+        ends = consumer.end_offsets(list(consumer.assignment()))
+        values: list[bytes] = []
+        while any(consumer.position(partition) < end for partition, end in ends.items()):
+            if time.monotonic() > give_up_s:
+                raise NotSeen(f"reading all of {topic}: not within {timeout_s:.0f} s")
+            polled = consumer.poll(timeout_ms=_POLL_MS)
+            values += [record.value for records in polled.values() for record in records]
+        return values
+    finally:
+        consumer.close(autocommit=False)
+
+
+def stable_with(names: Iterable[str]) -> Callable[[Sequence[GroupEvent]], GroupEvent | None]:
+    """For `Watch.wait_for`: the last entry of a group that is Stable with exactly these clients' members."""
+    wanted = sorted(names)
+
+    def find(events: Sequence[GroupEvent]) -> GroupEvent | None:
+        last = next((e for e in reversed(events) if e.from_state != e.to_state), None)
+        if last is None or last.type is not EventType.STABLE:
+            return None
+        return last if sorted(map(client_of, last.assignments or {})) == wanted else None
+
+    return find
+
+
+def client_of(member_id: str) -> str:
+    """The client id a member id begins with: what stands before the UUID and its hyphen."""
+    return member_id[:-37]
+
+
+def held(stable: GroupEvent) -> dict[str, list[int]]:
+    """Who holds which partitions of the one topic, by client."""
+    return {
+        client_of(member_id): [p.partition for p in decode_assignment(data).partitions] if data else []
+        for member_id, data in (stable.assignments or {}).items()
+    }

@@ -1,0 +1,24 @@
+"""Partitions as people read them."""
+
+from collections.abc import Iterable
+
+from assignors.kafka.api import TopicPartition
+
+
+def partition_list(partitions: Iterable[TopicPartition]) -> str:
+    """By topic, neighbours drawn together: `orders 0-3 7, prices 1`."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        by_topic.setdefault(topic, []).append(partition)
+    return ", ".join(f"{topic} {number_list(numbers)}" for topic, numbers in sorted(by_topic.items()))
+
+
+def number_list(numbers: Iterable[int]) -> str:
+    """Neighbours drawn together: `0-3 7`."""
+    runs: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], number)
+        else:
+            runs.append((number, number))
+    return " ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

@@ -1,0 +1,200 @@
+"""The live view: every group, who holds what, and why it last rebalanced.
+
+It is made of the groups and events topics alone, so it shows what any other reader could see. On a terminal
+it is a table that changes in place; elsewhere each history entry is a line.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+import msgspec
+import structlog
+from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from assignors.kafka.protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
+from state.history import GroupEvent
+from state.snapshot import GroupSnapshot, MemberSnapshot
+from streaming.history_reader import (
+    CoordinatorStarted,
+    GroupTable,
+    HistoryReader,
+    decode_entry,
+    decode_snapshot,
+)
+from streaming.layout import Layout
+from streaming.partition_text import partition_list
+
+_POLL_MS = 200
+_LAST_ENTRIES = 8
+
+log = structlog.get_logger()
+
+
+class LiveView:
+    """Shows the groups until it is stopped; `run` may be a thread of its own."""
+
+    def __init__(self, bootstrap_servers: str, layout: Layout, console: Console | None = None) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._layout = layout
+        self._console = console or Console()
+        self._table = GroupTable()
+        self._history = HistoryReader(from_start=False)
+        self._entries: deque[str] = deque(maxlen=_LAST_ENTRIES)
+
+    def run(self, stop: threading.Event) -> None:
+        """Show what is there and what comes, until `stop` is set. Raises KafkaError if no broker answers."""
+        consumer = self._consumer()
+        try:
+            if self._console.is_terminal:
+                self._run_table(consumer, stop)
+            else:
+                self._run_lines(consumer, stop)
+        finally:
+            consumer.close(autocommit=False)
+
+    def _consumer(self) -> KafkaConsumer:
+        """All groups as they are, and history from now on."""
+        consumer = KafkaConsumer(
+            bootstrap_servers=self._bootstrap_servers,
+            allow_auto_create_topics=False,
+            max_partition_fetch_bytes=self._layout.response_record_max_bytes,
+            metrics_enabled=False,
+        )
+        groups, events = (
+            [TopicPartition(topic, p) for p in sorted(consumer.partitions_for_topic(topic))]
+            for topic in (self._layout.groups_topic, self._layout.events_topic)
+        )
+        consumer.assign(groups + events)
+        consumer.seek_to_beginning(*groups)
+        consumer.seek_to_end(*events)
+        for partition in events:
+            consumer.position(partition)  # now, not at the first poll
+        return consumer
+
+    def _run_table(self, consumer: KafkaConsumer, stop: threading.Event) -> None:
+        with Live(self._rendered(), console=self._console, auto_refresh=False) as live:
+            while not stop.is_set():
+                self._take(consumer, stop)
+                # Also without news: the ages of the last rebalances go on.
+                live.update(self._rendered(), refresh=True)
+
+    def _run_lines(self, consumer: KafkaConsumer, stop: threading.Event) -> None:
+        while not stop.is_set():
+            for line in self._take(consumer, stop):
+                self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def _rendered(self) -> RenderableType:
+        return render(self._table.groups, self._entries, self._notes(), time.time() * 1000)
+
+    def _notes(self) -> str:
+        missing = sum(len(numbers) for numbers in self._history.gaps.values())
+        duplicates = self._history.duplicates + self._table.duplicates
+        return f"{duplicates} records came twice, {missing} history entries are missing"
+
+    def _take(self, consumer: KafkaConsumer, stop: threading.Event) -> list[str]:
+        """Take what has come; the lines it makes."""
+        try:
+            polled = consumer.poll(timeout_ms=_POLL_MS)
+        except KafkaError as error:
+            log.warning("reading the groups failed, trying again", error=repr(error))
+            stop.wait(1.0)
+            return []
+        lines = [
+            line
+            for partition, records in polled.items()
+            for record in records
+            for line in self._read(partition.topic, record.key, record.value)
+        ]
+        self._entries.extend(lines)
+        return lines
+
+    def _read(self, topic: str, key: bytes | None, value: bytes | None) -> Iterator[str]:
+        try:
+            if topic == self._layout.events_topic:
+                yield from self._read_entry(value or b"")
+            else:
+                group_id = (key or b"").decode(errors="replace")
+                self._table.apply(group_id, decode_snapshot(value) if value is not None else None)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            log.warning("a record cannot be read", topic=topic, error=str(error))
+
+    def _read_entry(self, value: bytes) -> Iterator[str]:
+        entry = decode_entry(value)
+        if isinstance(entry, CoordinatorStarted):
+            yield f"{clock(entry.at_ms)}  a coordinator started"
+        elif entry is not None and self._history.is_new(entry):
+            yield entry_line(entry)
+
+
+def entry_line(event: GroupEvent) -> str:
+    """One history entry as a line of text."""
+    change = f" ({event.from_state} -> {event.to_state})" if event.from_state != event.to_state else ""
+    member = f" [{event.member_id}]" if event.member_id else ""
+    return (
+        f"{clock(event.at_ms)}  {event.group_id}  generation {event.generation}  "
+        f"{event.type}{change}{member}: {event.reason}"
+    )
+
+
+def clock(at_ms: float) -> str:
+    """Local time of day, to the millisecond."""
+    whole_s, ms = divmod(int(at_ms), 1000)
+    return f"{time.strftime('%H:%M:%S', time.localtime(whole_s))}.{ms:03}"
+
+
+def render(
+    groups: Iterable[GroupSnapshot], entries: Iterable[str], notes: str, now_ms: float
+) -> RenderableType:
+    """The table of groups, and the last history entries below it."""
+    table = Table(
+        "Group",
+        "State",
+        "Generation",
+        "Members and what they hold",
+        "Last rebalance",
+        expand=True,
+        pad_edge=False,
+    )
+    for group in groups:
+        state = group.state if group.quarantined is None else f"{group.state}\nquarantined"
+        table.add_row(
+            Text(group.group_id),
+            Text(state),
+            str(group.generation),
+            Text("\n".join(member_line(m, group) for m in group.members) or "-"),
+            Text(_last_rebalance(group, now_ms)),
+        )
+    return Group(table, Text("\n".join(entries), overflow="ellipsis", no_wrap=True), Text(notes, style="dim"))
+
+
+def member_line(member: MemberSnapshot, group: GroupSnapshot) -> str:
+    """A member and its partitions; `*` marks the leader."""
+    leader = "*" if member.member_id == group.leader_id else " "
+    return f"{leader} {member.member_id}: {holdings(member.assignment, group.protocol_type)}"
+
+
+def holdings(assignment: bytes, protocol_type: str | None) -> str:
+    """What an assignment gives, e.g. `orders 0-3 7, prices 1`."""
+    if not assignment:
+        return "-"
+    if protocol_type != PROTOCOL_TYPE:
+        return f"{len(assignment)} bytes"
+    try:
+        partitions = decode_assignment(assignment).partitions
+    except ProtocolError as error:
+        return f"unreadable: {error}"
+    return partition_list(partitions) or "-"
+
+
+def _last_rebalance(group: GroupSnapshot, now_ms: float) -> str:
+    if group.last_rebalance_at_ms is None:
+        return "never"
+    age_s = max(0, int(now_ms - group.last_rebalance_at_ms) // 1000)
+    return f"{age_s} s ago: {group.last_rebalance_reason}"

@@ -1,0 +1,342 @@
+"""A consumer under the coordinator's rule: joins a group, consumes what it is given, gives it up again.
+
+It is a real consumer for tests, the demo and the command line. Its records come through kafka-python's
+KafkaConsumer, assigned by hand; the group is entirely this project's. The partitions of topics are looked at
+when this member leads a rebalance; partitions that are added later wait for the next one.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from kafka import KafkaConsumer
+from kafka import TopicPartition as KafkaTopicPartition
+
+from assignors.kafka.api import TopicPartition
+from assignors.kafka.protocol import PROTOCOL_TYPE
+from state.messages import LeavingMember
+from state.responses import AnyResponse, HeartbeatResponse, JoinGroupResponse, SyncGroupResponse
+from streaming.client import CoordinatorClient
+from streaming.membership import Consume, GoOn, Membership, Next, Rejoin, Stop, Sync
+from streaming.partition_text import partition_list
+from streaming.pending import ClientError
+from streaming.positions import Positions
+
+_POLL_MS = 100
+_LEAVE_TIMEOUT_S = 5.0
+
+# `records` are kafka-python's ConsumerRecords of one poll; when it returns, they count as processed.
+Process = Callable[[Sequence[Any]], None]
+
+
+class WorkerStopped(RuntimeError):
+    """The worker cannot go on; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """What a worker is: its group, its topics, and how it behaves there. `assignors` come best first."""
+
+    group_id: str
+    topics: tuple[str, ...]
+    group_instance_id: str | None = None
+    assignors: tuple[str, ...] = ("range", "roundrobin")
+    session_timeout_ms: int = 10_000
+    rebalance_timeout_ms: int = 60_000
+    heartbeat_interval_ms: int = 3_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """What came of the JoinGroup of this round, or of its SyncGroup."""
+
+    round_: int
+    outcome: AnyResponse | ClientError
+
+
+@dataclass(frozen=True, slots=True)
+class _Beaten:
+    """What came of a heartbeat, and the ids it was sent with."""
+
+    member_id: str
+    generation: int
+    outcome: AnyResponse | ClientError
+
+
+@dataclass(frozen=True, slots=True)
+class _StopAsked:
+    reason: str
+
+
+class Worker:
+    """One member. `run` blocks until `stop` is called or the member can not go on.
+
+    `consumer` is for this worker alone, with no group and auto_offset_reset "earliest": a partition nobody
+    has published a position of is read from its beginning. `process` is handed the records of each poll; if
+    it raises, the worker leaves the group and `run` raises the same. `tell` gets a line for people about
+    each thing that happens.
+    """
+
+    def __init__(
+        self,
+        options: WorkerOptions,
+        client: CoordinatorClient,
+        consumer: KafkaConsumer,
+        positions: Positions,
+        process: Process,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._options = options
+        self._client = client
+        self._consumer = consumer
+        self._positions = positions
+        self._process = process
+        self._tell = tell
+        self._membership = Membership(
+            options.topics, options.assignors, self._partition_counts, options.group_instance_id
+        )
+        # A SimpleQueue, for its `put` is safe in a signal's handler.
+        self._inbox: SimpleQueue[_Answered | _Beaten | _StopAsked] = SimpleQueue()
+        self._heartbeats = _Heartbeats(options.heartbeat_interval_ms)
+        self._round = 0
+        self._partitions: tuple[TopicPartition, ...] = ()
+        self._rejoin_at_s: float | None = None
+        self._rejoin_reason = ""
+        self._stop_reason: str | None = None
+
+    def stop(self, reason: str = "the worker was stopped") -> None:
+        """Make `run` leave the group and return. Safe in a signal's handler and from any thread."""
+        self._inbox.put(_StopAsked(reason))
+
+    def run(self) -> None:
+        """Be a member. Raises WorkerStopped where the coordinator turns it away for good."""
+        self._rejoin(Rejoin("the worker starts"))
+        self._heartbeats.start()
+        try:
+            while self._stop_reason is None:
+                self._turn()
+        finally:
+            self._heartbeats.stop()
+            self._give_up(self._stop_reason or "the worker failed")
+            self._leave(self._stop_reason or "the worker failed")
+
+    def _turn(self) -> None:
+        """One round of the loop: an answer, or else records, or else the JoinGroup that is due."""
+        wait_s: float | None = None  # an answer will come: requests time out
+        if self._rejoin_at_s is not None:
+            wait_s = max(0.0, self._rejoin_at_s - time.monotonic())
+        elif self._partitions:
+            self._consume()
+            wait_s = 0.0
+        try:
+            message = self._inbox.get(timeout=wait_s)
+        except Empty:
+            if self._rejoin_at_s is not None:
+                self._send_join()
+            return
+        match message:
+            case _StopAsked():
+                self._stop_reason = message.reason
+            case _Beaten():
+                self._act(self._judge_heartbeat(message))
+            case _Answered() if message.round_ == self._round:
+                self._act(self._judge(message.outcome))
+
+    def _judge(self, outcome: AnyResponse | ClientError) -> Next:
+        match outcome:
+            case JoinGroupResponse():
+                return self._membership.joined(outcome)
+            case SyncGroupResponse():
+                return self._membership.synced(outcome)
+            case _:
+                assert isinstance(outcome, ClientError)
+                return self._membership.failed(outcome)
+
+    def _judge_heartbeat(self, beaten: _Beaten) -> Next:
+        if isinstance(beaten.outcome, HeartbeatResponse):
+            return self._membership.beaten(beaten.outcome, beaten.member_id, beaten.generation)
+        # The next one may do better; it is the coordinator that decides how many may be missed.
+        self._tell(f"no answer to a heartbeat: {beaten.outcome}")
+        return GoOn()
+
+    def _act(self, next_: Next) -> None:
+        match next_:
+            case Sync():
+                self._send_sync(next_)
+            case Consume():
+                self._take(next_.partitions)
+            case Rejoin():
+                self._rejoin(next_)
+            case Stop():
+                raise WorkerStopped(next_.reason)
+            case GoOn():
+                pass
+
+    def _rejoin(self, rejoin: Rejoin) -> None:
+        self._heartbeats.pause()
+        self._give_up(rejoin.reason)
+        self._round += 1
+        self._rejoin_at_s = time.monotonic() + rejoin.back_off_ms / 1000
+        self._rejoin_reason = rejoin.reason
+
+    def _send_join(self) -> None:
+        self._rejoin_at_s = None
+        options, membership = self._options, self._membership
+        future = self._client.join(
+            options.group_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocols=membership.protocols,
+            session_timeout_ms=options.session_timeout_ms,
+            rebalance_timeout_ms=options.rebalance_timeout_ms,
+            member_id=membership.member_id,
+            group_instance_id=options.group_instance_id,
+            reason=self._rejoin_reason,
+        )
+        self._expect(future)
+
+    def _send_sync(self, sync: Sync) -> None:
+        membership = self._membership
+        role = "leader" if membership.is_leader else "follower"
+        self._tell(f"joined generation {membership.generation} as {role}, member id {membership.member_id}")
+        # As Kafka's client since KAFKA-10134: heartbeats begin before the assignment is there.
+        self._heartbeats.resume(partial(self._send_heartbeat, membership.member_id, membership.generation))
+        future = self._client.sync(
+            self._options.group_id,
+            generation_id=membership.generation,
+            member_id=membership.member_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocol_name=membership.protocol_name,
+            assignments=sync.assignments,
+            group_instance_id=self._options.group_instance_id,
+        )
+        self._expect(future)
+
+    def _send_heartbeat(self, member_id: str, generation: int) -> None:
+        """Called by the heartbeats' thread."""
+        future = self._client.heartbeat(
+            self._options.group_id,
+            generation_id=generation,
+            member_id=member_id,
+            group_instance_id=self._options.group_instance_id,
+        )
+        future.add_done_callback(lambda done: self._inbox.put(_Beaten(member_id, generation, _outcome(done))))
+
+    def _expect(self, future: Future[Any]) -> None:
+        round_ = self._round
+        future.add_done_callback(lambda done: self._inbox.put(_Answered(round_, _outcome(done))))
+
+    def _take(self, partitions: tuple[TopicPartition, ...]) -> None:
+        """Start consuming, where the last owner stopped."""
+        self._partitions = partitions
+        self._tell(f"got partitions {partition_list(partitions) or '(none)'}")
+        if not partitions:
+            return
+        known = self._positions.read(partitions)
+        self._consumer.assign([KafkaTopicPartition(*p) for p in partitions])
+        for partition in partitions:
+            if partition in known:
+                self._consumer.seek(KafkaTopicPartition(*partition), known[partition])
+            else:
+                self._consumer.seek_to_beginning(KafkaTopicPartition(*partition))
+
+    def _give_up(self, reason: str) -> None:
+        """Stop consuming. Positions are made safe first, so that the next owner starts behind them."""
+        if not self._partitions:
+            return
+        self._consumer.unsubscribe()
+        self._positions.flush()
+        self._tell(f"lost partitions {partition_list(self._partitions)}: {reason}")
+        self._partitions = ()
+
+    def _consume(self) -> None:
+        polled: Mapping[Any, Sequence[Any]] = self._consumer.poll(timeout_ms=_POLL_MS)
+        records = [record for batch in polled.values() for record in batch]
+        if not records:
+            return
+        self._process(records)
+        self._positions.publish({TopicPartition(r.topic, r.partition): r.offset + 1 for r in records})
+
+    def _leave(self, reason: str) -> None:
+        """Leave the group, unless a static member: its place is kept until its session ends (KIP-345)."""
+        member_id = self._membership.member_id
+        if not member_id or self._options.group_instance_id is not None:
+            return
+        leaving = LeavingMember(member_id=member_id, reason=reason)
+        try:
+            self._client.leave(self._options.group_id, [leaving]).result(_LEAVE_TIMEOUT_S)
+        except TimeoutError:
+            self._tell("left the group, without waiting for the answer any longer")
+        except ClientError as error:
+            self._tell(f"could not leave the group: {error}")
+        else:
+            self._tell(f"left the group: {reason}")
+
+    def _partition_counts(self, topics: frozenset[str]) -> dict[str, int]:
+        return {topic: len(self._consumer.partitions_for_topic(topic)) for topic in sorted(topics)}
+
+
+class _Heartbeats:
+    """A thread that sends heartbeats at a fixed rate unless paused, whatever came of earlier ones."""
+
+    def __init__(self, interval_ms: int) -> None:
+        self._interval_s = interval_ms / 1000
+        self._changed = threading.Condition()
+        self._beat: Callable[[], None] | None = None
+        self._next_s = 0.0
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="heartbeats", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def pause(self) -> None:
+        with self._changed:
+            self._beat = None
+
+    def resume(self, beat: Callable[[], None]) -> None:
+        """Call `beat` in an interval from now, and so on."""
+        with self._changed:
+            self._beat = beat
+            self._next_s = time.monotonic() + self._interval_s
+            self._changed.notify()
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while beat := self._wait_until_due():
+            try:
+                beat()
+            except ClientError:
+                return  # the client was closed
+
+    def _wait_until_due(self) -> Callable[[], None] | None:
+        """Wait for the next beat; None when it is over."""
+        with self._changed:
+            while not self._stopped:
+                now_s = time.monotonic()
+                if self._beat is None:
+                    self._changed.wait()
+                elif self._next_s > now_s:
+                    self._changed.wait(self._next_s - now_s)
+                else:
+                    self._next_s = max(self._next_s + self._interval_s, now_s)
+                    return self._beat
+        return None
+
+
+def _outcome(done: Future[Any]) -> AnyResponse | ClientError:
+    error = done.exception()
+    assert error is None or isinstance(error, ClientError), "the client raises nothing else"
+    if error is not None:
+        return error
+    response: AnyResponse = done.result()
+    return response

@@ -1,0 +1,169 @@
+"""A log cut into micro-batches, and the core run over them the way the operator does it.
+
+The rules of cutting: batch n has the watermark W(n) = the greatest clock record in earlier batches. Each
+partition is read in its order. A row may be left for a later batch only if its append time is above W(n).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from zlib import crc32
+
+import msgspec
+
+from checkpoints import codec
+from state import invariants
+from state.config import CoordinatorConfig
+from state.effects import Effects
+from state.fold import Row, Step, Timeline
+from state.group import Group
+from state.step import Event, Received, step
+from state.timers import DeadlineReached
+from tests.harness.random_log import GROUPS, PARTITION_OF, PARTITIONS
+
+MAX_BATCHES = 12
+
+
+class InjectedFault(Exception):
+    """What a step raises that was chosen to fail."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one micro-batch brings."""
+
+    rows: list[Row]
+    watermark_ms: int
+
+
+@dataclass
+class Outcome:
+    """What came of a log for each group: every step's words, encoded, and the encoded state at the end."""
+
+    steps: dict[str, list[bytes]] = field(default_factory=lambda: {group_id: [] for group_id in GROUPS})
+    states: dict[str, bytes | None] = field(default_factory=dict)
+    faults: int = 0
+
+
+def cut(rows: Sequence[Row], seed: int) -> list[Batch]:
+    """Cut a log at random, within the rules. The last batch has no rows, only the last watermark."""
+    random = Random(seed)
+    batches = random.randint(1, MAX_BATCHES)
+    times = [row.at_ms for row in rows] or [0]
+    watermarks = [0]
+    for _ in range(batches):
+        clock_ms = random.choice((0, random.choice(times) + random.choice((-1, 0, 1, 10_000, 400_000))))
+        watermarks.append(max(watermarks[-1], clock_ms))
+    content: list[list[Row]] = [[] for _ in watermarks]
+    for partition in range(PARTITIONS):
+        at = 0
+        for row in rows:
+            if PARTITION_OF[row.request.group_id] == partition:
+                latest = next((n for n in range(batches) if watermarks[n] >= row.at_ms), batches - 1)
+                at = random.randint(at, latest) if random.random() < 0.3 else at
+                content[at].append(row)
+    return [Batch(*pair) for pair in zip(content, watermarks, strict=True)]
+
+
+def run_whole(
+    rows: Sequence[Row], until_ms: int, config: CoordinatorConfig, take_step: Step = step
+) -> Outcome:
+    """The log in one piece, and then what is due by a time."""
+    outcome = Outcome()
+    for group_id in GROUPS:
+        timeline = Timeline(group_id, None, config, step=take_step)
+        for row in rows:
+            if row.request.group_id == group_id:
+                timeline.apply(row)
+        timeline.fire_until(until_ms)
+        _note(outcome, timeline)
+    return outcome
+
+
+def run_batches(batches: Sequence[Batch], config: CoordinatorConfig, take_step: Step = step) -> Outcome:
+    """The log batch by batch, each from decoded state to encoded state.
+
+    Groups without rows are called as Spark calls them: if their deadline is before the watermark, not at it.
+    The last batch calls every group, so that the ends can be compared.
+    """
+    outcome = Outcome()
+    for n, batch in enumerate(batches):
+        for group_id in GROUPS:
+            rows = [row for row in batch.rows if row.request.group_id == group_id]
+            state = outcome.states.get(group_id)
+            timeline = Timeline(
+                group_id, decode(group_id, state), config, restore=_restorer(group_id, state), step=take_step
+            )
+            due_ms = timeline.next_deadline_ms()
+            timed_out = due_ms is not None and due_ms < batch.watermark_ms
+            if rows or timed_out or n == len(batches) - 1:
+                for row in rows:
+                    timeline.apply(row)
+                timeline.fire_until(batch.watermark_ms)
+                _note(outcome, timeline)
+    return outcome
+
+
+def _note(outcome: Outcome, timeline: Timeline) -> None:
+    group_id = timeline.group_id
+    outcome.steps[group_id] += [encode_words(effects) for effects in timeline.take_effects()]
+    outcome.states[group_id] = encode(timeline.group)
+    outcome.faults += len(timeline.faults)
+
+
+def encode_words(effects: Effects) -> bytes:
+    """All a step said, as bytes."""
+    return msgspec.json.encode((effects.replies, effects.events, effects.rules))
+
+
+def encode(group: Group | None) -> bytes | None:
+    """A group as it is stored."""
+    return None if group is None else codec.encode({group.group_id: group})[1]
+
+
+def decode(group_id: str, state: bytes | None) -> Group | None:
+    """The other way round."""
+    return None if state is None else codec.decode(group_id, codec.STATE_VERSION, state)[group_id]
+
+
+def _restorer(group_id: str, state: bytes | None) -> Callable[[], Group | None]:
+    return lambda: decode(group_id, state)
+
+
+def checked_step(
+    group: Group | None, group_id: str, event: Event, now_ms: int, config: CoordinatorConfig
+) -> Effects:
+    """The core's step, with the group's invariants checked after it."""
+    effects = step(group, group_id, event, now_ms, config)
+    if effects.group is not None:
+        invariants.check(effects.group)
+    return effects
+
+
+def failing_step(fails: Callable[[Event], bool]) -> Step:
+    """The core's step, but one that raises after it did its work, where told to."""
+
+    def take_step(
+        group: Group | None, group_id: str, event: Event, now_ms: int, config: CoordinatorConfig
+    ) -> Effects:
+        effects = checked_step(group, group_id, event, now_ms, config)
+        if fails(event):
+            raise InjectedFault("chosen to fail")
+        return effects
+
+    return take_step
+
+
+def chosen(seed: int, one_in: int) -> Callable[[Event], bool]:
+    """Choose requests and deadlines by what they are called, so that they are the same ones in every run."""
+
+    def fails(event: Event) -> bool:
+        if isinstance(event, Received):
+            name = event.request_id
+        elif isinstance(event, DeadlineReached):
+            name = str(event)
+        else:
+            return False
+        return crc32(f"{seed} {name}".encode()) % one_in == 0
+
+    return fails

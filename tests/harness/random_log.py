@@ -1,0 +1,229 @@
+"""Random logs that reach deep into a group's life.
+
+A script is a list of moves: a client does what comes next for a real one, or something odd. Playing a script
+against the core turns it into rows with the ids and generations the run handed out; the rows are then a log
+like any other.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from random import Random
+from typing import TypeVar
+
+from state.config import CoordinatorConfig
+from state.errors import ErrorCode
+from state.fold import Row, Timeline
+from state.messages import (
+    AnyRequest,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    LeavingMember,
+    MemberAssignment,
+    Protocol,
+    ReleaseGroup,
+    SyncGroup,
+)
+from state.responses import (
+    AnyResponse,
+    HeartbeatResponse,
+    JoinGroupResponse,
+    SyncGroupResponse,
+)
+from tests.harness.common import Common
+
+T = TypeVar("T")
+
+NOBODY = -1
+PARTITIONS = 2
+GROUPS = ("a", "b", "c")
+PARTITION_OF = {group_id: index % PARTITIONS for index, group_id in enumerate(GROUPS)}
+INSTANCE_OF_CLIENT = (None, None, None, "i1", "i2")
+PROTOCOLS: tuple[list[Protocol], ...] = (
+    [Protocol("range", b"1"), Protocol("sticky", b"1")],
+    [Protocol("range", b"2"), Protocol("sticky", b"1")],
+    [Protocol("sticky", b"3"), Protocol("range", b"1")],
+    [Protocol("range", b"1")],
+    [Protocol("sticky", b"1"), Protocol("sticky", b"2"), Protocol("range", b"4")],
+    [],
+)
+SHORT_PAUSES_MS = (0, 1, 400, 1_000)
+PAUSES_MS = (*SHORT_PAUSES_MS, 2_999, 3_000, 5_000, 6_000, 7_000, 20_000, 60_000, 300_000)
+ODD_KINDS = (
+    "join",
+    "join",
+    "new",
+    "new",
+    "sync",
+    "heartbeat",
+    "leave",
+    "leave by instance",
+    "leave all",
+    "release",
+)
+
+
+@dataclass(frozen=True)
+class Move:
+    """One step of a script: after a pause, a client of a group does something.
+
+    `kind` "next" is what a real client would do; the others are that request whatever its place. The knobs
+    make it odd: `id_of` another client's id, `generation_off` -1 an old generation, 1 a wrong protocol.
+    """
+
+    pause_ms: int
+    group_id: str
+    client: int
+    kind: str
+    protocols: int
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    api_version: int
+    with_instance: bool
+    id_of: int | None
+    generation_off: int
+
+
+@dataclass
+class Client:
+    """What a client knows of its group from the answers it got."""
+
+    member_id: str = ""
+    generation: int = 0
+    protocol_name: str | None = None
+    members: list[str] = field(default_factory=list)
+    wants: str = "join"
+
+    def learn(self, response: AnyResponse) -> None:
+        """Do as Kafka's consumer does with an answer."""
+        match response:
+            case JoinGroupResponse(error_code=ErrorCode.NONE):
+                self.member_id, self.generation = response.member_id, response.generation_id
+                self.protocol_name = response.protocol_name
+                self.members = [m.member_id for m in response.members]
+                self.wants = "sync"
+            case JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED):
+                self.member_id, self.wants = response.member_id, "join"
+            case SyncGroupResponse(error_code=ErrorCode.NONE):
+                self.wants = "heartbeat"
+            case HeartbeatResponse(error_code=ErrorCode.NONE):
+                pass
+            case _ if response.error_code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
+                self.member_id, self.wants = "", "join"
+            case _:
+                self.wants = "join"
+
+
+def script(seed: int, length: int) -> list[Move]:
+    """A random script. A longer one of the same seed begins with the shorter one, so a failure shrinks."""
+    random = Random(seed)
+    groups = random.choice((GROUPS[:1], GROUPS[:1], GROUPS[:2], GROUPS))
+    clients = random.randint(1, len(INSTANCE_OF_CLIENT))
+    first_client = random.randint(0, len(INSTANCE_OF_CLIENT) - clients)
+    hurry = random.choice((0.3, 0.8, 0.95))
+    oddness = random.choice((0.05, 0.2, 0.5))
+    settling = random.choice((0, 25))
+
+    def move(index: int) -> Move:
+        odds = oddness if index >= settling else 0.0
+
+        def odd(usual: T, others: Sequence[T]) -> T:
+            return random.choice(others) if random.random() < odds / 2 else usual
+
+        kind = random.choice(ODD_KINDS) if random.random() < odds else "next"
+        return Move(
+            pause_ms=random.choice(SHORT_PAUSES_MS if random.random() < hurry else PAUSES_MS),
+            group_id=random.choice(groups),
+            client=first_client + random.randrange(clients),
+            kind=kind,
+            protocols=random.randrange(len(PROTOCOLS)) if kind != "next" and random.random() < 0.5 else 0,
+            session_timeout_ms=odd(random.choice((6_000, 10_000, 30_000)), (5_000, 60_000, 600_000)),
+            rebalance_timeout_ms=odd(random.choice((20_000, 60_000)), (1_000, 0, -1, 400_000)),
+            api_version=random.choice((9, 9, 3, 4, 5, 8, 0)),
+            with_instance=odd(True, (False,)),
+            id_of=odd(None, (*range(len(INSTANCE_OF_CLIENT)), NOBODY)),
+            generation_off=odd(0, (-1, 1)),
+        )
+
+    return [move(index) for index in range(length)]
+
+
+def realise(moves: Sequence[Move], config: CoordinatorConfig) -> list[Row]:
+    """The moves as a log, in the order of append times; a row's partition stands in its request id."""
+    timelines = {group_id: Timeline(group_id, None, config) for group_id in GROUPS}
+    clients = {group_id: [Client() for _ in INSTANCE_OF_CLIENT] for group_id in GROUPS}
+    offsets = [count() for _ in range(PARTITIONS)]
+    rows = []
+    at_ms = 1_000_000
+    for move in moves:
+        at_ms += move.pause_ms
+        request = _request(move, clients[move.group_id])
+        partition = PARTITION_OF[move.group_id]
+        row = Row(at_ms, f"requests-{partition}-{next(offsets[partition])}", request)
+        rows.append(row)
+        timeline = timelines[move.group_id]
+        timeline.apply(row)
+        for effects in timeline.take_effects():
+            for reply in effects.replies:
+                clients[move.group_id][int(reply.response.correlation_id)].learn(reply.response)
+    return rows
+
+
+def _request(move: Move, group: list[Client]) -> AnyRequest:
+    client = group[move.client]
+    kind = client.wants if move.kind == "next" else move.kind
+    common: Common = {
+        "group_id": move.group_id,
+        "correlation_id": str(move.client),
+        "reply_partition": 0,
+        "api_version": move.api_version,
+        "client_id": f"client-{move.client}",
+    }
+    instance_id = INSTANCE_OF_CLIENT[move.client] if move.with_instance else None
+    member_id = client.member_id
+    if move.id_of is not None:
+        member_id = "nobody" if move.id_of == NOBODY else group[move.id_of].member_id
+    match kind:
+        case "join" | "new":
+            return _join(move, common, "" if kind == "new" else member_id, instance_id)
+        case "sync":
+            return _sync(move, common, member_id, instance_id, client)
+        case "heartbeat":
+            generation_id = client.generation + min(move.generation_off, 0)
+            return Heartbeat(
+                **common, member_id=member_id, generation_id=generation_id, group_instance_id=instance_id
+            )
+        case "leave":
+            return LeaveGroup(**common, members=[LeavingMember(member_id, instance_id)])
+        case "leave by instance":
+            return LeaveGroup(**common, members=[LeavingMember("", i) for i in ("i1", "i9", "")])
+        case "leave all":
+            return LeaveGroup(**common, members=[LeavingMember(c.member_id) for c in group])
+        case "release":
+            return ReleaseGroup(**common)
+    raise ValueError(kind)
+
+
+def _join(move: Move, common: Common, member_id: str, instance_id: str | None) -> JoinGroup:
+    return JoinGroup(
+        **common,
+        member_id=member_id,
+        group_instance_id=instance_id,
+        session_timeout_ms=move.session_timeout_ms,
+        rebalance_timeout_ms=move.rebalance_timeout_ms,
+        protocol_type="consumer",
+        protocols=PROTOCOLS[move.protocols],
+    )
+
+
+def _sync(move: Move, common: Common, member_id: str, instance_id: str | None, client: Client) -> SyncGroup:
+    return SyncGroup(
+        **common,
+        member_id=member_id,
+        generation_id=client.generation + min(move.generation_off, 0),
+        group_instance_id=instance_id,
+        protocol_type="consumer",
+        protocol_name="other" if move.generation_off > 0 else client.protocol_name,
+        assignments=[MemberAssignment(m, f"for {m}".encode()) for m in client.members],
+    )

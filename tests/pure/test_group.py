@@ -1,0 +1,187 @@
+"""Questions one asks of a group, its deadlines, its ids, and what the groups topic shows of it."""
+
+from uuid import UUID
+
+import pytest
+
+from state.config import CoordinatorConfig
+from state.group import LEGAL_PREVIOUS_STATES, Group, GroupState, Member, PendingMember
+from state.history import EventType
+from state.invariants import InvariantError, check
+from state.member_id import new_member_id
+from state.messages import Protocol
+from state.snapshot import snapshot
+from state.timers import DeadlineReached, TimerKind, deadlines, next_deadline
+from state.turn import Turn
+from tests.harness.world import World
+
+NAMESPACE = "3f2b1c60-9d7e-4a51-8f00-5d6c7b8a9e01"
+
+
+def group_of(*offers: str) -> Group:
+    """A group whose members offer these protocols, `range,sticky` each."""
+    group = Group("g", "requests-0-0", state=GroupState.STABLE)
+    for index, names in enumerate(offers):
+        protocols = [Protocol(name) for name in names.split(",")]
+        member = Member(f"m{index}", None, "", "", 10_000, 60_000, protocols, heartbeat_deadline_ms=10_000)
+        group.add(member, "consumer")
+    return group
+
+
+def world(*commands: str) -> World:
+    """A world in which these commands were done, with no initial delay."""
+    made = World()
+    for command in ("config group.initial.rebalance.delay.ms=0", *commands):
+        made.run(command)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("offers", "selected"),
+    [
+        (["range"], "range"),
+        (["range,sticky", "sticky,range", "sticky,range"], "sticky"),
+        (["range,sticky", "sticky,range"], "range"),
+        (["sticky,range", "range,sticky"], "sticky"),
+        (["own,range,sticky", "sticky,range", "range,sticky"], "range"),
+        (["a,b,c", "c,b", "b,c,a"], "b"),
+        (["b,a", "a,b,a"], "b"),
+    ],
+)
+def test_select_protocol(offers: list[str], selected: str) -> None:
+    assert group_of(*offers).select_protocol() == selected
+
+
+@pytest.mark.parametrize(
+    ("offers", "offered", "fits"),
+    [
+        (["range"], "range", True),
+        (["range", "range,sticky"], "sticky", False),
+        (["range", "range,sticky"], "sticky,range", True),
+        # Listed twice by one member, a protocol is not offered by two.
+        (["sticky,sticky,range", "range"], "sticky", False),
+        (["range,range"], "range", True),
+    ],
+)
+def test_supports_protocols(offers: list[str], offered: str, fits: bool) -> None:
+    protocols = [Protocol(name) for name in offered.split(",")]
+    assert group_of(*offers).supports_protocols("consumer", protocols) is fits
+    assert not group_of(*offers).supports_protocols("connect", protocols)
+
+
+def test_every_transition_but_the_legal_ones_is_refused() -> None:
+    for before in GroupState:
+        for after in GroupState:
+            group = Group("g", "requests-0-0", state=before)
+            turn = Turn(group, "g", "a test", 0, CoordinatorConfig())
+            if before in LEGAL_PREVIOUS_STATES[after]:
+                turn.transition(after, EventType.EMPTY, "a test")
+                assert (group.previous_state, group.state) == (before, after)
+            else:
+                with pytest.raises(AssertionError, match="no legal transition"):
+                    turn.transition(after, EventType.EMPTY, "a test")
+
+
+def test_legal_previous_states_are_those_of_kafka() -> None:
+    assert {
+        (str(before), str(after)) for after, befores in LEGAL_PREVIOUS_STATES.items() for before in befores
+    } == {
+        ("PreparingRebalance", "Empty"),
+        ("Empty", "PreparingRebalance"),
+        ("CompletingRebalance", "PreparingRebalance"),
+        ("Stable", "PreparingRebalance"),
+        ("PreparingRebalance", "CompletingRebalance"),
+        ("CompletingRebalance", "Stable"),
+    }
+
+
+def test_the_next_deadline_is_the_earliest_and_ties_have_an_order() -> None:
+    group = group_of("range", "range")
+    assert next_deadline(Group("g", "requests-0-0")) is None
+    group.pending_members["p0"] = PendingMember("", "", 9_000)
+    group.sync_deadline_ms = 9_000
+    assert next_deadline(group) == DeadlineReached(9_000, TimerKind.HEARTBEAT, "p0")
+    group.members["m1"].heartbeat_deadline_ms = 9_000
+    assert next_deadline(group) == DeadlineReached(9_000, TimerKind.HEARTBEAT, "m1")
+    group.members["m0"].heartbeat_deadline_ms = 9_000
+    assert next_deadline(group) == DeadlineReached(9_000, TimerKind.HEARTBEAT, "m0")
+    group.sync_deadline_ms = 8_999
+    assert next_deadline(group) == DeadlineReached(8_999, TimerKind.SYNC)
+    group.quarantined = "a fault"
+    assert not list(deadlines(group))
+
+
+def test_a_deadline_says_what_it_is() -> None:
+    assert str(DeadlineReached(9, TimerKind.SYNC)) == "sync deadline at 9"
+    assert str(DeadlineReached(9, TimerKind.HEARTBEAT, "m0")) == "heartbeat deadline of m0 at 9"
+
+
+def test_member_ids_follow_from_the_request_and_the_namespace() -> None:
+    made = new_member_id("client", "requests-0-7", NAMESPACE)
+    assert made.startswith("client-")
+    assert UUID(made.removeprefix("client-")).version == 5
+    assert made == new_member_id("client", "requests-0-7", NAMESPACE)
+    others = {
+        new_member_id("client", "requests-0-8", NAMESPACE),
+        new_member_id("client", "requests-0-7", NAMESPACE.replace("3", "4")),
+    }
+    assert made not in others
+
+
+def test_an_instance_id_may_be_empty_and_is_not_the_same_as_none() -> None:
+    told = world("join m1 instance=", "leave operator members=").run('leave operator members="/"')
+    assert "  -> operator.leave2 NONE /:NONE" in told
+    made = world("join m1 instance=", "leave m1 members=nobody")
+    group = made.group()
+    assert group is not None
+    assert group.static_members == {"": next(iter(group.members))}
+
+
+def test_the_snapshot_of_a_stable_group_shows_metadata_and_assignments() -> None:
+    group = world(
+        "join m1 instance=i1 protocols=range:meta session=20s rebalance=30s",
+        "at 1s",
+        "sync m1 assign=@m1:p0",
+        "join m2 protocols=range",
+    ).group()
+    assert group is not None
+    shown = snapshot(group)
+    (member,) = shown.members
+    assert (shown.group_id, shown.incarnation, shown.state) == ("g", "requests-0-0", "Stable")
+    assert (shown.generation, shown.protocol_type, shown.protocol_name) == (1, "consumer", "range")
+    assert (shown.seq, shown.at_ms, shown.state_timestamp_ms) == (group.seq, 1_000, 1_000)
+    assert shown.leader_id == member.member_id
+    assert (member.group_instance_id, member.client_id) == ("i1", "m1")
+    assert (member.session_timeout_ms, member.rebalance_timeout_ms) == (20_000, 30_000)
+    assert (member.metadata, member.assignment, member.rejoined) == (b"meta", b"p0", False)
+    assert shown.pending_members == list(group.pending_members)
+    assert shown.last_rebalance_at_ms == 0
+    assert "joined" in shown.last_rebalance_reason
+
+
+def test_the_snapshot_of_any_other_state_shows_none_of_it() -> None:
+    group = world("join m1 instance=i1 protocols=range:meta").group()
+    assert group is not None
+    shown = snapshot(group)
+    assert shown.state == "CompletingRebalance"
+    assert shown.protocol_name is None
+    assert [(m.metadata, m.assignment) for m in shown.members] == [(b"", b"")]
+
+
+def test_a_snapshot_is_a_copy() -> None:
+    made = world("join m1 instance=i1")
+    group = made.group()
+    assert group is not None
+    shown = snapshot(group)
+    made.run("leave m1")
+    assert len(shown.members) == 1
+    assert shown.state == "CompletingRebalance"
+
+
+def test_invariants_name_what_does_not_hold() -> None:
+    group = group_of("range")
+    group.protocol_name = "range"
+    check(group)
+    group.leader_id = "nobody"
+    with pytest.raises(InvariantError, match="group 'g': the leader is a member"):
+        check(group)

@@ -1,0 +1,181 @@
+"""Jar lists, checks after a download, the cache, and what is said when jars can not be had."""
+
+import hashlib
+import socket
+from pathlib import Path
+
+import pytest
+
+from streaming import ivy, jars
+from streaming.ivy import Artifact
+from streaming.jars import JARS_TOML, JarsUnavailable, LockedFile, find_faults, read_jar_sets, render_lock
+from streaming.paths import cache_dir
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache folder, and no repository within reach."""
+    monkeypatch.setenv("SPARK_GROUP_COORDINATOR_CACHE", str(tmp_path / "cache"))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", f"http://127.0.0.1:{port}/")
+    return tmp_path / "cache"
+
+
+def locked(name: str, content: bytes) -> LockedFile:
+    return LockedFile(name, len(content), hashlib.sha256(content).hexdigest())
+
+
+def publish(repository: Path, artifact: Artifact, content: bytes) -> None:
+    """Put an artifact without dependencies into a folder laid out as a Maven repository."""
+    group, name, version = artifact
+    folder = repository / group.replace(".", "/") / name / version
+    folder.mkdir(parents=True)
+    (folder / f"{name}-{version}.jar").write_bytes(content)
+    (folder / f"{name}-{version}.pom").write_text(
+        f"<project><modelVersion>4.0.0</modelVersion><groupId>{group}</groupId>"
+        f"<artifactId>{name}</artifactId><version>{version}</version></project>"
+    )
+
+
+def declare(monkeypatch: pytest.MonkeyPatch, folder: Path, files: list[LockedFile]) -> Path:
+    """Have the module read a `jars.toml` with the one artifact ``org.example:thing:1.0``."""
+    table = 'transitive = false\nartifacts = ["org.example:thing:1.0"]\n'
+    path = folder / "jars.toml"
+    lock_mark = "# ---- written by --lock: do not edit below ----\n"
+    text = f"[spark]\n{table}[broker]\n{table}{lock_mark}"
+    path.write_text(text + render_lock({"spark": files, "broker": []}))
+    monkeypatch.setattr(jars, "JARS_TOML", path)
+    return path
+
+
+def test_the_projects_list_is_locked_in_full() -> None:
+    for jar_set in read_jar_sets(JARS_TOML.read_text()).values():
+        names = {file.name for file in jar_set.files}
+        assert {f"{artifact.name}-{artifact.version}.jar" for artifact in jar_set.artifacts} <= names
+        assert all(len(file.sha256) == 64 and file.size_bytes > 0 for file in jar_set.files)
+
+
+def test_spark_gets_exactly_the_jars_it_asked_for() -> None:
+    spark = read_jar_sets(JARS_TOML.read_text())["spark"]
+    assert len(spark.files) == len(spark.artifacts) == 4
+
+
+def test_faults_name_each_file(tmp_path: Path) -> None:
+    good, changed, lost = (locked(name, name.encode()) for name in ("good.jar", "changed.jar", "lost.jar"))
+    (tmp_path / "good.jar").write_bytes(b"good.jar")
+    (tmp_path / "changed.jar").write_bytes(b"changed.JAR")
+    (tmp_path / "extra.jar").write_bytes(b"")
+    found = hashlib.sha256(b"changed.JAR").hexdigest()
+    assert find_faults(tmp_path, (good, changed, lost)) == [
+        "lost.jar: missing",
+        "extra.jar: not in jars.toml",
+        f"changed.jar: SHA-256 is {found}, pinned is {changed.sha256}",
+    ]
+
+
+def test_fetched_once_then_taken_from_the_cache(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(tmp_path / "repository", Artifact("org.example", "thing", "1.0"), b"thing")
+    declare(monkeypatch, tmp_path, [locked("thing-1.0.jar", b"thing")])
+    monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", (tmp_path / "repository").as_uri())
+    (jar,) = jars.spark_jars()
+    assert jar.read_bytes() == b"thing"
+    assert jar.is_relative_to(cache)
+
+    monkeypatch.setattr(jars, "retrieve", lambda *_, **__: pytest.fail("nothing is to be fetched"))
+    assert jars.spark_jars() == [jar]
+
+
+def test_jar_cut_short_in_the_cache_is_fetched_again(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(tmp_path / "repository", Artifact("org.example", "thing", "1.0"), b"thing")
+    declare(monkeypatch, tmp_path, [locked("thing-1.0.jar", b"thing")])
+    monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", (tmp_path / "repository").as_uri())
+    (jar,) = jars.spark_jars()
+    jar.write_bytes(b"th")
+    assert jars.spark_jars() == [jar]
+    assert jar.read_bytes() == b"thing"
+
+
+def test_other_content_is_refused_and_not_kept(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(tmp_path / "repository", Artifact("org.example", "thing", "1.0"), b"evil")
+    declare(monkeypatch, tmp_path, [locked("thing-1.0.jar", b"good")])
+    monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", (tmp_path / "repository").as_uri())
+    with pytest.raises(JarsUnavailable, match=r"not the ones pinned in jars\.toml:\n  thing-1\.0\.jar:"):
+        jars.spark_jars()
+    assert not list(cache.rglob("*.jar"))
+
+
+def test_lock_writes_what_was_resolved(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(tmp_path / "repository", Artifact("org.example", "thing", "1.0"), b"thing")
+    path = declare(monkeypatch, tmp_path, [])
+    monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", (tmp_path / "repository").as_uri())
+    head = path.read_text().partition("[locked]")[0]
+    jars.lock()
+    assert path.read_text().startswith(head)
+    for jar_set in read_jar_sets(path.read_text()).values():
+        assert jar_set.files == (locked("thing-1.0.jar", b"thing"),)
+
+
+@pytest.mark.usefixtures("cache")
+def test_unreachable_repository_names_every_jar_and_why() -> None:
+    with pytest.raises(JarsUnavailable) as failure:
+        jars.spark_jars()
+    lines = str(failure.value).splitlines()
+    assert lines[0] == "These spark jars could not be had:"
+    artifacts = read_jar_sets(JARS_TOML.read_text())["spark"].artifacts
+    assert [line.strip().split(": ")[0] for line in lines[1:]] == [str(artifact) for artifact in artifacts]
+    assert all("Connection refused" in line for line in lines[1:])
+
+
+def test_missing_artifact_is_named(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "repository").mkdir()
+    declare(monkeypatch, tmp_path, [locked("thing-1.0.jar", b"thing")])
+    monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", (tmp_path / "repository").as_uri())
+    with pytest.raises(JarsUnavailable, match=r"org\.example:thing:1\.0: not found"):
+        jars.spark_jars()
+
+
+@pytest.mark.parametrize(
+    ("mirror_of", "used"),
+    [("central", True), ("*", True), ("external:*", True), ("*, !central", False), ("other", False)],
+)
+def test_mirror_in_mavens_settings(
+    mirror_of: str, used: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = tmp_path / ".m2" / "settings.xml"
+    settings.parent.mkdir()
+    settings.write_text(
+        '<settings xmlns="http://maven.apache.org/SETTINGS/1.2.0"><mirrors><mirror><id>ours</id>'
+        f"<url>http://mirror.invalid/maven</url><mirrorOf>{mirror_of}</mirrorOf></mirror></mirrors></settings>"
+    )
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("DEFAULT_ARTIFACT_REPOSITORY", raising=False)
+    assert ivy.maven_mirror() == ("http://mirror.invalid/maven" if used else None)
+
+
+def test_no_mirror_without_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("DEFAULT_ARTIFACT_REPOSITORY", raising=False)
+    assert ivy.maven_mirror() is None
+
+
+@pytest.mark.parametrize(
+    ("own", "xdg", "expected"),
+    [
+        ("/a/own", "/a/xdg", "/a/own"),
+        ("", "/a/xdg", "/a/xdg/spark-group-coordinator"),
+        ("", "", "/a/home/.cache/spark-group-coordinator"),
+        ("", "not/absolute", "/a/home/.cache/spark-group-coordinator"),
+    ],
+)
+def test_cache_dir(own: str, xdg: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_GROUP_COORDINATOR_CACHE", own)
+    monkeypatch.setenv("XDG_CACHE_HOME", xdg)
+    monkeypatch.setenv("HOME", "/a/home")
+    assert cache_dir() == Path(expected)

@@ -1,0 +1,221 @@
+"""What holds for every log: it alone decides, nobody is forgotten, and a fault harms itself only."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from state import fold
+from state.config import CoordinatorConfig
+from state.effects import Effects
+from state.errors import ErrorCode
+from state.fold import Row, Timeline
+from state.group import Group
+from state.messages import ReleaseGroup
+from state.step import Event, Received
+from state.timers import DeadlineReached
+from tests.harness import batches
+from tests.harness.random_log import GROUPS, realise, script
+
+LONG_MAX_EXAMPLES = 3_000
+
+seeds = st.integers(0, 2**32 - 1)
+configs = st.builds(
+    CoordinatorConfig,
+    group_initial_rebalance_delay_ms=st.sampled_from((3_000, 0)),
+    group_max_size=st.sampled_from((2**31 - 1, 2**31 - 1, 3, 2)),
+)
+logs = st.tuples(seeds, st.integers(20, 300), configs)
+Log = tuple[int, int, CoordinatorConfig]
+
+
+def rows_of(log: Log) -> tuple[list[Row], CoordinatorConfig]:
+    seed, length, config = log
+    return realise(script(seed, length), config), config
+
+
+def check_batching(log: Log, seed: int, one_in: int) -> None:
+    """However a log is cut, each group says the same and ends the same; also where steps fail."""
+    rows, config = rows_of(log)
+    take_step = batches.failing_step(batches.chosen(seed, one_in)) if one_in else batches.checked_step
+    cut = batches.cut(rows, seed)
+    whole = batches.run_whole(rows, cut[-1].watermark_ms, config, take_step)
+    assert batches.run_batches(cut, config, take_step) == whole
+
+
+def check_replay(log: Log, seed: int) -> None:
+    """A call that is run again, from the state as it was stored, says the same byte for byte."""
+    rows, config = rows_of(log)
+    cut = batches.cut(rows, seed)
+    first = batches.run_batches(cut, config)
+    assert batches.run_batches(cut, config) == first
+    for group_id in GROUPS:
+        state = first.states[group_id]
+        assert batches.encode(batches.decode(group_id, state)) == state
+
+
+def check_history(log: Log, seed: int) -> None:
+    """Invariants hold after each step, generations do not fall, history has no gap, nobody is forgotten.
+
+    That is so even if append times step back, and deadlines fire before requests that are older than they are.
+    """
+    rows, config = rows_of(log)
+    random = Random(seed)
+    broken_clock = random.random() < 0.5
+    for group_id in GROUPS:
+        asked = [row for row in rows if row.request.group_id == group_id]
+        timeline = Timeline(group_id, None, config, step=batches.checked_step)
+        for row in asked:
+            if broken_clock and random.random() < 0.2:
+                timeline.fire_until(row.at_ms + random.randint(0, 60_000))
+                row = replace(row, at_ms=row.at_ms - random.randint(0, 10_000))
+            timeline.apply(row)
+        timeline.fire_until(rows[-1].at_ms + 15_000)
+        assert not timeline.faults, timeline.faults[0].traceback
+        _check_words(timeline.take_effects(), {row.request_id for row in asked}, timeline.group)
+
+
+def _check_words(steps: Sequence[Effects], asked: set[str], group: Group | None) -> None:
+    answered = [reply.response.request for effects in steps for reply in effects.replies]
+    assert len(answered) == len(set(answered)), "a request was answered twice"
+    history = [entry for effects in steps for entry in effects.events]
+    superseded = {entry.superseded for entry in history if entry.superseded is not None}
+    parked = {to.request for to in group.parked()} if group is not None else set()
+    assert not superseded & set(answered)
+    assert not parked & (superseded | set(answered))
+    assert asked == parked | superseded | set(answered)
+    assert [entry.seq for entry in history] == list(range(1, len(history) + 1))
+    for before, after in pairwise(history):
+        assert before.at_ms <= after.at_ms
+        assert before.to_state == after.from_state
+        assert before.generation <= after.generation
+
+
+def check_failed_requests(log: Log, seed: int) -> None:
+    """Requests whose step raises are answered so, and everything else is as if they were not in the log."""
+    rows, config = rows_of(log)
+    fails = batches.chosen(seed, 5)
+
+    def request_fails(event: Event) -> bool:
+        return isinstance(event, Received) and fails(event)
+
+    until_ms = rows[-1].at_ms + 15_000
+    rest = [row for row in rows if not request_fails(Received(row.request_id, row.request))]
+    for group_id in GROUPS:
+        failing = Timeline(group_id, None, config, step=batches.failing_step(request_fails))
+        without = Timeline(group_id, None, config)
+        for timeline, log_rows in ((failing, rows), (without, rest)):
+            for row in log_rows:
+                if row.request.group_id == group_id:
+                    timeline.apply(row)
+            timeline.fire_until(until_ms)
+        steps = failing.take_effects()
+        failed = [effects for effects in steps if effects.rules == ["F1"]]
+        assert [effects.replies[0].response.error_code for effects in failed] == [
+            ErrorCode.UNKNOWN_SERVER_ERROR
+        ] * len(failing.faults)
+        others = [batches.encode_words(effects) for effects in steps if effects not in failed]
+        assert others == [batches.encode_words(effects) for effects in without.take_effects()]
+        for group in (failing.group, without.group):
+            if group is not None:
+                group.clock_ms = 0  # the failed request was here, at its time
+        assert failing.group == without.group
+
+
+def check_failed_deadline(log: Log, nth: int) -> None:
+    """A deadline whose step raises stops its group: all who wait are answered, then nothing happens to it."""
+    rows, config = rows_of(log)
+    fired = 0
+
+    def take_step(
+        group: Group | None, group_id: str, event: Event, now_ms: int, config: CoordinatorConfig
+    ) -> Effects:
+        nonlocal fired
+        effects = batches.checked_step(group, group_id, event, now_ms, config)
+        if isinstance(event, DeadlineReached):
+            fired += 1
+            if fired == nth:
+                raise batches.InjectedFault
+        return effects
+
+    group_id = GROUPS[0]
+    timeline = Timeline(group_id, None, config, step=take_step)
+    for row in rows:
+        if row.request.group_id != group_id or isinstance(row.request, ReleaseGroup):
+            continue
+        quarantined = timeline.group is not None and timeline.group.quarantined is not None
+        timeline.apply(row)
+        steps = timeline.take_effects()
+        if quarantined:
+            answers = [reply.response.error_code for effects in steps for reply in effects.replies]
+            assert answers == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+            assert not [entry for effects in steps for entry in effects.events]
+            assert timeline.group is not None
+            assert not list(timeline.group.parked())
+    if timeline.faults:
+        assert timeline.next_deadline_ms() is None
+
+
+@given(logs, seeds, st.sampled_from((0, 0, 9, 60)))
+@settings(max_examples=200)
+def test_batching_does_not_matter(log: Log, seed: int, one_in: int) -> None:
+    check_batching(log, seed, one_in)
+
+
+@given(logs, seeds)
+@settings(max_examples=60)
+def test_a_replay_says_the_same(log: Log, seed: int) -> None:
+    check_replay(log, seed)
+
+
+@given(logs, seeds)
+@settings(max_examples=300)
+def test_nobody_is_forgotten(log: Log, seed: int) -> None:
+    check_history(log, seed)
+
+
+@given(logs, seeds, st.sampled_from((1, 3, fold.JOURNAL_MAX_STEPS)))
+@settings(max_examples=120)
+def test_a_failed_request_harms_itself_only(log: Log, seed: int, journal: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fold, "JOURNAL_MAX_STEPS", journal)
+        check_failed_requests(log, seed)
+
+
+@given(logs, st.integers(1, 12))
+@settings(max_examples=80)
+def test_a_failed_deadline_stops_its_group(log: Log, nth: int) -> None:
+    check_failed_deadline(log, nth)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3_600)
+@given(logs, seeds, st.sampled_from((0, 9, 60)), st.integers(1, 40))
+@settings(max_examples=LONG_MAX_EXAMPLES)
+def test_all_of_it_at_length(log: Log, seed: int, one_in: int, nth: int) -> None:
+    check_batching(log, seed, one_in)
+    check_replay(log, seed)
+    check_history(log, seed)
+    check_failed_requests(log, seed)
+    check_failed_deadline(log, nth)
+
+
+def test_random_logs_reach_deep() -> None:
+    """The logs above are worth little if they stay at the surface: these rows are the deep ones."""
+    deep = {"C1", "C2", "C3", "C4", "E7", "E8", "E9", "E10", "W2", "W3", "W4", "W5", "T3", "T4", "Y2"}
+    config = CoordinatorConfig()
+    for seed in range(1_000):
+        rows = realise(script(seed, 250), config)
+        for group_id in GROUPS:
+            timeline = Timeline(group_id, None, config)
+            for row in rows:
+                if row.request.group_id == group_id:
+                    timeline.apply(row)
+            deep.difference_update(rule for effects in timeline.take_effects() for rule in effects.rules)
+        if not deep:
+            return
+    raise AssertionError(f"not reached: {sorted(deep)}")

@@ -1,0 +1,66 @@
+"""docs/rules.md, the code and the scenarios know the same rows."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+from tests.harness import scenario
+from tests.harness.world import World
+
+ROOT = Path(__file__).parents[2]
+SCENARIOS = ROOT / "tests" / "scenarios"
+CANNOT_OCCUR = "cannot occur: "
+
+
+@cache
+def documented() -> dict[str, str]:
+    """Each row's last column: the scenario that reaches it, or why it cannot occur."""
+    rows = re.findall(
+        r"^\| ([A-Z]\d+) \|.*\| ([^|]+) \|$", (ROOT / "docs/rules.md").read_text(), re.MULTILINE
+    )
+    assert len(rows) == len(dict(rows)), "a row stands twice"
+    return dict(rows)
+
+
+def reachable() -> set[str]:
+    return {row for row, where in documented().items() if not where.startswith(CANNOT_OCCUR)}
+
+
+@cache
+def in_code() -> set[str]:
+    """The rows the code names, whether in `turn.rule("J1")` or in a choice of two."""
+    calls = [
+        call
+        for path in (ROOT / "state").rglob("*.py")
+        for call in re.findall(r"turn\.rule\(([^)]*)\)", path.read_text())
+    ]
+    return {row for call in calls for row in re.findall(r'"([A-Z]\d+)"', call)}
+
+
+@cache
+def reached_by(name: str) -> set[str]:
+    """The rows a scenario reaches."""
+    world = World()
+    for block in scenario.parse((SCENARIOS / f"{name}.txt").read_text()):
+        scenario.play(block, world.run)
+    return world.rules
+
+
+def test_the_code_names_exactly_the_reachable_rows() -> None:
+    assert in_code() == reachable()
+
+
+def test_the_scenario_of_a_row_reaches_it() -> None:
+    wrong = [row for row in sorted(reachable()) if row not in reached_by(documented()[row])]
+    assert not wrong
+
+
+def test_rows_that_cannot_occur_say_why() -> None:
+    reasons = {where.removeprefix(CANNOT_OCCUR) for where in documented().values() if CANNOT_OCCUR in where}
+    assert reasons
+    assert all(len(reason.split()) > 2 for reason in reasons)
+
+
+def test_every_scenario_says_what_it_shows() -> None:
+    for path in SCENARIOS.glob("*.txt"):
+        assert path.read_text().startswith("# "), path.name

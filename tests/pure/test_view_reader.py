@@ -1,0 +1,166 @@
+"""Reading the groups and events topics: what is new, what came twice, what is missing, and how it looks."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from assignors.kafka.api import Assignment, TopicPartition
+from assignors.kafka.protocol import encode_assignment
+from state.history import EventType, GroupEvent
+from state.snapshot import GroupSnapshot, MemberSnapshot
+from streaming.history_reader import (
+    CoordinatorStarted,
+    GroupTable,
+    HistoryReader,
+    decode_entry,
+    decode_snapshot,
+)
+from streaming.partition_text import partition_list
+from streaming.view import entry_line, holdings, member_line, render
+
+
+def event(seq: int, incarnation: str = "requests-0-1", group_id: str = "g", **fields: Any) -> GroupEvent:
+    given: dict[str, Any] = {
+        "type": EventType.MEMBER_ADDED,
+        "at_ms": 1_700_000_000_123,
+        "from_state": "Stable",
+        "to_state": "Stable",
+        "generation": 4,
+        "reason": "a new member joined",
+        "rule": "E4",
+        "cause": "requests-0-9",
+    }
+    return GroupEvent(version=1, group_id=group_id, incarnation=incarnation, seq=seq, **given | fields)
+
+
+def member(member_id: str, *partitions: TopicPartition) -> MemberSnapshot:
+    return MemberSnapshot(
+        member_id=member_id,
+        group_instance_id=None,
+        client_id="worker",
+        client_host="host",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=60_000,
+        metadata=b"",
+        assignment=encode_assignment(Assignment(partitions)) if partitions else b"",
+        rejoined=False,
+    )
+
+
+def snapshot(seq: int, incarnation: str = "requests-0-1", **fields: Any) -> GroupSnapshot:
+    given: dict[str, Any] = {
+        "at_ms": 1_000,
+        "state": "Stable",
+        "state_timestamp_ms": 1_000,
+        "generation": 4,
+        "protocol_type": "consumer",
+        "protocol_name": "range",
+        "leader_id": "a",
+        "members": [member("a", TopicPartition("orders", 0)), member("b")],
+        "pending_members": [],
+        "last_rebalance_at_ms": 1_000,
+        "last_rebalance_reason": "new member b joined",
+        "quarantined": None,
+    }
+    return GroupSnapshot(group_id="g", incarnation=incarnation, seq=seq, **given | fields)
+
+
+def test_what_was_seen_before_is_not_new() -> None:
+    reader = HistoryReader(from_start=True)
+    assert [reader.is_new(event(seq)) for seq in (1, 2, 1, 2, 3)] == [True, True, False, False, True]
+    assert reader.duplicates == 2
+    assert reader.gaps == {}
+
+
+def test_a_number_that_is_left_out_is_a_gap_until_it_comes() -> None:
+    reader = HistoryReader(from_start=True)
+    for seq in (1, 5):
+        reader.is_new(event(seq))
+    assert reader.gaps == {("g", "requests-0-1"): [2, 3, 4]}
+    assert reader.is_new(event(3))
+    assert reader.gaps == {("g", "requests-0-1"): [2, 4]}
+    assert not reader.is_new(event(3))
+
+
+@pytest.mark.parametrize(("from_start", "missing"), [(True, [1, 2]), (False, None)])
+def test_where_a_history_begins_depends_on_where_reading_began(
+    from_start: bool, missing: list[int] | None
+) -> None:
+    reader = HistoryReader(from_start=from_start)
+    assert reader.is_new(event(3))
+    assert reader.gaps.get(("g", "requests-0-1")) == missing
+
+
+def test_groups_and_incarnations_are_counted_apart() -> None:
+    reader = HistoryReader(from_start=True)
+    entries = [event(1), event(1, group_id="h"), event(1, "requests-0-8"), event(2)]
+    assert all(reader.is_new(entry) for entry in entries)
+    assert reader.gaps == {}
+
+
+def test_the_table_keeps_the_latest_of_each_group() -> None:
+    table = GroupTable()
+    assert [table.apply("g", snapshot(seq)) for seq in (2, 2, 1, 3)] == [True, False, False, True]
+    assert table.duplicates == 2
+    assert [group.seq for group in table.groups] == [3]
+    assert table.apply("g", snapshot(1, "requests-0-8")), "another life of the group begins anew"
+    assert table.apply("g", None)
+    assert not table.apply("g", None)
+    assert table.groups == []
+
+
+def test_records_are_read_strictly_and_unknown_kinds_are_left_out() -> None:
+    assert decode_entry(msgspec.json.encode(event(1, deadline_ms=5))) == event(1, deadline_ms=5)
+    started = b'{"type":"CoordinatorStarted","at_ms":5,"from_batch":2,"settings":{"group.max.size":3}}'
+    assert decode_entry(started) == CoordinatorStarted(at_ms=5, from_batch=2, settings={"group.max.size": 3})
+    assert decode_entry(b'{"type":"SomethingNew"}') is None
+    with pytest.raises(msgspec.DecodeError):
+        decode_entry(b'{"type":"Stable","seq":"one"}')
+    assert decode_snapshot(msgspec.json.encode(snapshot(7))) == snapshot(7)
+
+
+def test_partitions_are_drawn_together_by_topic() -> None:
+    partitions = [TopicPartition("prices", 1), *(TopicPartition("orders", p) for p in (7, 2, 0, 1))]
+    assert partition_list(partitions) == "orders 0-2 7, prices 1"
+
+
+@pytest.mark.parametrize(
+    ("assignment", "protocol_type", "text"),
+    [
+        (b"", "consumer", "-"),
+        (encode_assignment(Assignment(())), "consumer", "-"),
+        (encode_assignment(Assignment((TopicPartition("orders", 3),))), "consumer", "orders 3"),
+        (b"\x00", "consumer", "unreadable: version needs 2 bytes, but 1 are left (byte 0)"),
+        (b"\x00\x01\x02", "connect", "3 bytes"),
+    ],
+)
+def test_what_a_member_holds(assignment: bytes, protocol_type: str, text: str) -> None:
+    assert holdings(assignment, protocol_type) == text
+
+
+def test_the_leader_is_marked() -> None:
+    group = snapshot(1)
+    assert [member_line(m, group) for m in group.members] == ["* a: orders 0", "  b: -"]
+
+
+def test_a_line_tells_the_change_and_the_reason() -> None:
+    rebalance = event(
+        5,
+        type=EventType.PREPARING_REBALANCE,
+        to_state="PreparingRebalance",
+        member_id="b",
+        reason="new member b joined",
+    )
+    assert entry_line(rebalance).endswith(
+        ".123  g  generation 4  PreparingRebalance (Stable -> PreparingRebalance) [b]: new member b joined"
+    )
+
+
+def test_the_table_shows_members_and_why_it_last_rebalanced() -> None:
+    console = Console(width=200, record=True, quiet=True)
+    console.print(render([snapshot(1, quarantined="KeyError: 1")], ["an entry"], "no duplicates", 61_000))
+    text = console.export_text()
+    for shown in ("* a: orders 0", "Stable", "quarantined", "60 s ago: new member b joined", "an entry"):
+        assert shown in text

@@ -1,0 +1,72 @@
+"""What holds for the source tree as a whole: the direction of imports, sizes, names, no machine's paths."""
+
+import ast
+import importlib
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from importlinter import cli
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ["assignors", "state", "checkpoints", "streaming"]
+CODE_FOLDERS = [*PACKAGES, "gateway", "bench", "tests"]
+MAX_FUNCTION_LINES = 70
+MAX_MODULE_LINES = 400
+
+# Home folders and the like: a path that is right on one machine only.
+MACHINE_PATH = re.compile(rb"(?<![\w.])/(?:root|work|home/[a-z]\w*|Users/\w+)/")
+
+
+def python_files() -> Iterator[Path]:
+    for folder in CODE_FOLDERS:
+        yield from sorted((ROOT / folder).rglob("*.py"))
+
+
+def test_imports_obey_the_contracts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    exit_code = cli.lint_imports(no_cache=True)
+    assert exit_code == cli.EXIT_STATUS_SUCCESS, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_packages_are_this_checkouts(package: str) -> None:
+    """PyPI has packages of these names too; an environment that holds one would shadow ours."""
+    found = importlib.import_module(package).__file__
+    assert found == str(ROOT / package / "__init__.py")
+    assert (ROOT / package / "py.typed").exists()
+
+
+def test_functions_fit_on_a_screen() -> None:
+    too_long = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {length} lines"
+        for path in python_files()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (length := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_FUNCTION_LINES
+    ]
+    assert too_long == []
+
+
+def test_modules_have_one_subject() -> None:
+    lengths = {path: len(path.read_text().splitlines()) for path in python_files()}
+    too_long = [f"{path.relative_to(ROOT)}: {n} lines" for path, n in lengths.items() if n > MAX_MODULE_LINES]
+    assert too_long == []
+
+
+def test_no_paths_of_one_machine() -> None:
+    listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(listing, cwd=ROOT, capture_output=True, check=False)
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout: no list of the project's files")
+    files = [ROOT / name.decode() for name in listed.stdout.split(b"\0") if name]
+    found = [
+        f"{path.relative_to(ROOT)}: {match[0].decode()}"
+        for path in files
+        if path.is_file() and (match := MACHINE_PATH.search(path.read_bytes()))
+    ]
+    assert found == []
