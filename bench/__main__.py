@@ -32,7 +32,10 @@ def main() -> None:
     quick = parser.parse_args().quick
     configure_logs()
     figures: dict[str, float] = {}
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder, EmbeddedBroker(Path(folder) / "broker") as broker:
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-") as folder,
+        EmbeddedBroker(Path(folder) / "broker") as broker,
+    ):
         rounds = 40 if quick else 200
         floor = _floor(broker.bootstrap_servers, Path(folder) / "floor-1", rounds)
         figures |= _coordinator(broker.bootstrap_servers, Path(folder) / "coordinator", rounds, quick=quick)
@@ -98,8 +101,18 @@ def _measure(asker: Asker, coordinator: Coordinator, rounds: int, *, quick: bool
 def _report(figures: dict[str, float]) -> bool:
     ratio = figures["p50 ms"] / figures["floor p50 ms"]
     lines = [
-        ("request -> response, p50", f"{figures['p50 ms']:.0f} ms", f"floor {figures['floor p50 ms']:.0f} ms", None),
-        ("request -> response, p99", f"{figures['p99 ms']:.0f} ms", f"floor {figures['floor p99 ms']:.0f} ms", None),
+        (
+            "request -> response, p50",
+            f"{figures['p50 ms']:.0f} ms",
+            f"floor {figures['floor p50 ms']:.0f} ms",
+            None,
+        ),
+        (
+            "request -> response, p99",
+            f"{figures['p99 ms']:.0f} ms",
+            f"floor {figures['floor p99 ms']:.0f} ms",
+            None,
+        ),
         ("ratio of p50 to the floor", f"{ratio:.2f}", f"at most {RATIO_LINE}", ratio <= RATIO_LINE),
         (
             "deadline due -> answered, p50",
@@ -114,7 +127,12 @@ def _report(figures: dict[str, float]) -> bool:
             figures["late p99 s"] <= LATENESS_P99_LINE_S,
         ),
         (f"burst of {BURST_REQUESTS} over 20 groups", f"{figures['burst 20 groups /s']:.0f} /s", "", None),
-        (f"burst of {BURST_REQUESTS} over 1,000 groups", f"{figures['burst 1000 groups /s']:.0f} /s", "", None),
+        (
+            f"burst of {BURST_REQUESTS} over 1,000 groups",
+            f"{figures['burst 1000 groups /s']:.0f} /s",
+            "",
+            None,
+        ),
         ("idle: Spark and its workers", f"{figures['idle Spark cores']:.2f} cores", "", None),
         ("idle: driver, ticker, this bench", f"{figures['idle driver cores']:.2f} cores", "", None),
     ]

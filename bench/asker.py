@@ -54,7 +54,7 @@ class Asker:
         """Append a request and wait until the broker has it; the append time in seconds."""
         return float(self.send_nowait(request).get(timeout=30).timestamp) / 1000
 
-    def send_nowait(self, request: AnyRequest):  # type: ignore[no-untyped-def]  # noqa: ANN201 - kafka-python's future
+    def send_nowait(self, request: AnyRequest):  # type: ignore[no-untyped-def]
         partition = partition_of(request.group_id, self._layout.request_partitions)
         return self._producer.send(
             self._layout.requests_topic,

@@ -20,7 +20,7 @@ def percentile(values: list[float], q: float) -> float:
 def one_at_a_time(asker: Asker, group: tuple[str, str, int], rounds: int) -> list[float]:
     """Seconds from request to response, one request under way at a time, at random moments."""
     group_id, member_id, generation = group
-    waits = random.Random(7)  # noqa: S311 - moments, not secrets
+    waits = random.Random(7)
     took = []
     for _ in range(rounds):
         took.append(asker.ask(heartbeat_request(asker, group_id, member_id, generation))[1])
@@ -29,7 +29,7 @@ def one_at_a_time(asker: Asker, group: tuple[str, str, int], rounds: int) -> lis
 
 
 def burst(asker: Asker, groups: dict[str, tuple[str, int]], requests: int) -> float:
-    """Requests a second for a burst of heartbeats dealt round to these groups, from first sent to last answered."""
+    """Heartbeats a second, dealt round to these groups, from the first sent to the last answered."""
     members = list(groups.items())
     batch = [
         heartbeat_request(asker, group_id, member_id, generation)
@@ -45,8 +45,8 @@ def burst(asker: Asker, groups: dict[str, tuple[str, int]], requests: int) -> fl
 
 
 def deadline_lateness(asker: Asker, delay_ms: int, rounds: int, first: int = 0) -> list[float]:
-    """Seconds by which a JoinGroup is answered after the initial rebalance delay it waits for, for new groups."""
-    waits = random.Random(11)  # noqa: S311
+    """Seconds by which new groups' JoinGroups are answered after the initial delay they wait for."""
+    waits = random.Random(11)
     late = []
     for i in range(first, first + rounds):
         request = join_request(asker, f"late-{i}", rebalance_timeout_ms=delay_ms)

@@ -1,1 +1,1 @@
-"""What outlives a batch and a process: the state row's codec, and what is pinned beside Spark's checkpoint."""
+"""What outlives a batch and a process: the state row, and what is pinned beside Spark's checkpoint."""

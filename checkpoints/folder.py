@@ -1,5 +1,4 @@
-"""The coordinator's folder: Spark's checkpoint, and beside it what must never change or must not be
-forgotten.
+"""The coordinator's folder: Spark's checkpoint, and beside it what must not change or be forgotten.
 
 <folder>/spark/         Spark's own checkpoint of the query
 <folder>/identity.json  the cluster, topic and namespace this state belongs to
@@ -24,7 +23,7 @@ T = TypeVar("T")
 
 
 class FolderError(RuntimeError):
-    """The folder cannot be used: locked by another coordinator, or of another topic. The message says which."""
+    """The folder cannot be used: locked by another coordinator, of another topic, or damaged."""
 
 
 class Identity(Struct, frozen=True):
@@ -116,7 +115,8 @@ class Folder:
         if changed:
             raise FolderError(
                 f"the state in {self.path} belongs to another requests topic: {'; '.join(changed)}. "
-                "Offsets and partitions of groups mean nothing there; use another folder, or bring that topic back"
+                "Offsets and partitions of groups mean nothing there; use another folder, or bring that "
+                "topic back"
             )
         return pinned
 

@@ -1,8 +1,8 @@
 """The service: one query on its checkpoint, kept running.
 
-A query ends when the broker is away for long, a batch fails or a Python worker dies twice. It is then started again from
-its checkpoint, after a pause that grows; the batch it was in runs again and says the same. What never ends the service is
-told in its status.
+A query ends when the broker is away for long, a batch fails or a Python worker dies twice. It is then started
+again from its checkpoint, after a pause that grows; the batch it was in runs again and says the same. What
+never ends the service is told in its status.
 """
 
 import importlib.metadata
@@ -47,7 +47,10 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a coordinator is started with. `settings` are by Kafka's dotted names; `skip` are ids of records."""
+    """What a coordinator is started with. `settings` are by Kafka's dotted names.
+
+    `skip` are ids of records.
+    """
 
     bootstrap_servers: str
     folder: Path
@@ -64,8 +67,8 @@ class Options:
 class Coordinator:
     """The coordinator of this process; `status` says when it is ready.
 
-    `start` raises FolderError, TopicsError, ConfigError, JarsUnavailable or JavaNotFound, each with a message that says
-    what to do.
+    `start` raises FolderError, TopicsError, ConfigError, JarsUnavailable or JavaNotFound, each with a message
+    that says what to do.
     """
 
     def __init__(self, options: Options) -> None:
@@ -240,7 +243,8 @@ def code_version() -> str:
 def _config_epochs(epochs: list[Epoch], identity: Identity) -> tuple[ConfigEpoch, ...]:
     base = CoordinatorConfig(member_id_namespace=identity.member_id_namespace)
     return tuple(
-        ConfigEpoch(epoch.from_batch, base.with_settings(epoch.settings), frozenset(epoch.skip)) for epoch in epochs
+        ConfigEpoch(epoch.from_batch, base.with_settings(epoch.settings), frozenset(epoch.skip))
+        for epoch in epochs
     )
 
 

@@ -12,7 +12,7 @@ _RECORD = re.compile(r"OperatorError: record (\S+-\d+-\d+) of group")
 
 
 def describe_failing_batch(folder: Folder, batch: int, failures: int, error: str) -> str:
-    """One paragraph: the batch, the records in it, the record at fault if the error names it, and what to do."""
+    """One paragraph: the batch, its records, the record at fault if the error names it, and what to do."""
     named = _RECORD.search(error)
     if named:
         way_on = (
@@ -39,9 +39,7 @@ def _ranges(folder: Folder, batch: int) -> str:
 
 
 def _offsets(path: Path) -> dict[str, dict[str, int]]:
-    """The end offsets of one batch: the third line of Spark's offset log, {topic: {partition: offset}}, or
-    "-".
-    """
+    """The end offsets of one batch: the third line of Spark's log, {topic: {partition: offset}} or "-"."""
     try:
         line = path.read_text().splitlines()[2]
         return msgspec.json.decode(line, type=dict[str, dict[str, int]])

@@ -27,8 +27,8 @@ class _Probe(NamedTuple):
 def find_java() -> Path:
     """The ``java`` executable of the first fitting Java: that of ``$JAVA_HOME``, else the one on ``$PATH``.
 
-    It fits if it is Java 17 or newer and has the module that Spark loads. The path is ``<java.home>/bin/java``
-    as that Java itself names it, never a version manager's shim, so ``find_java().parent.parent`` is what Spark
+    It fits if it is Java 17 or newer and has the module Spark loads. The path is ``<java.home>/bin/java``
+    as that Java itself names it, not a version manager's shim: ``find_java().parent.parent`` is what Spark
     wants in ``JAVA_HOME``. Raises `JavaNotFound`.
     """
     return _find_java(os.environ.get("JAVA_HOME"), os.environ.get("PATH"))

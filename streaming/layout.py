@@ -28,7 +28,7 @@ class Layout:
 
     @classmethod
     def named(cls, prefix: str = DEFAULT_PREFIX, **sizes: int) -> "Layout":
-        """The layout whose topics are `<prefix>-requests`, `-responses`, `-groups`, `-events` and `-dead-letters`."""
+        """The layout whose topics are `<prefix>-requests`, `-responses`, and so on."""
         return cls(
             requests_topic=f"{prefix}-requests",
             responses_topic=f"{prefix}-responses",

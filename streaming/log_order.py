@@ -53,7 +53,7 @@ class LogOrder:
 
     def _spill(self) -> None:
         self._rows.sort()
-        run = tempfile.TemporaryFile(prefix="group-coordinator-")  # noqa: SIM115 - closed when the merge is done
+        run = tempfile.TemporaryFile(prefix="group-coordinator-")  # noqa: SIM115 - closed after the merge
         for row in self._rows:
             pickle.dump(tuple(row), run, pickle.HIGHEST_PROTOCOL)
         run.seek(0)

@@ -89,6 +89,7 @@ class GroupCall:
         self._output = Output(operator.layout, key)
         self._key = key
         self.group_id = key.decode(errors="replace")
+        self._partition = partition_of(self.group_id, operator.layout.request_partitions)
         restore = self._decoder()
         self._timeline = Timeline(self.group_id, restore(), epoch.config, restore=restore, step=operator.step)
         self._seq_before = self._seq()
@@ -124,10 +125,15 @@ class GroupCall:
             self._take_effects(row, record)
 
     def finish(self, watermark_ms: int) -> Iterator[pd.DataFrame]:
-        """Fire what the watermark allows, and write the state. Spark's Python timeouts stay set until they
-        are set anew, and a call that writes state without setting one clears it: so every call ends here."""
-        self._timeline.fire_until(watermark_ms) self._take_effects(None, "") group = self._timeline.group if
-        group is None:
+        """Fire what the watermark allows, and write the state: every call ends here.
+
+        Spark's Python timeouts stay set until they are set anew, and a call that writes state without setting
+        one clears it.
+        """
+        self._timeline.fire_until(watermark_ms)
+        self._take_effects(None, "")
+        group = self._timeline.group
+        if group is None:
             if self._state.exists:
                 self._state.remove()
         else:
@@ -154,9 +160,10 @@ class GroupCall:
         if request.group_id.encode() != self._key:
             message = f"the record's key is {self.group_id!r}, its group_id {request.group_id!r}"
             return refuse(request, Reason.KEY_MISMATCH, message)
-        right = partition_of(request.group_id, self._layout.request_partitions)
-        if request.group_id and row.partition != right:
-            message = f"group {request.group_id!r} belongs to partition {right}, this is {row.partition}"
+        if request.group_id and row.partition != self._partition:
+            message = (
+                f"group {request.group_id!r} belongs to partition {self._partition}, this is {row.partition}"
+            )
             return refuse(request, Reason.WRONG_PARTITION, message)
         return request
 

@@ -1,4 +1,4 @@
-"""Which partition a group's requests stand in: Kafka's default for keys, murmur2, as Java and kafka-python choose it.
+"""Which partition a group's requests stand in: Kafka's default for keys, as Java and kafka-python choose it.
 
 librdkafka's default differs; its producers have to set `partitioner=murmur2_random`.
 """

@@ -1,8 +1,9 @@
 """The pipeline: records of the requests topic in, records for the output topics out.
 
-`coordinate` is a function of a DataFrame, so that tests can feed it files, unsorted rows and times of their own; `start`
-puts Kafka at both ends. How time works is told in docs/decisions/0001-time.md; in short: requests have a null event time, so
-they can neither be late nor move time, and only clock records move the watermark.
+`coordinate` is a function of a DataFrame, so that tests can feed it files, unsorted rows and times of their
+own; `start` puts Kafka at both ends. How time works is told in docs/decisions/0001-time.md; in short:
+requests have a null event time, so they can neither be late nor move time, and only clock records move the
+watermark.
 """
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -17,12 +18,13 @@ from streaming.records import CLOCK_PATTERN
 
 QUERY_NAME = "group-coordinator"
 
-# The broker holds a fetch back for up to this long when it has nothing new; the default, 500 ms, is paid once a batch.
+# The broker holds a fetch back for up to this long when it has nothing new; the default, 500 ms, is paid once
+# a batch.
 FETCH_MAX_WAIT_MS = 10
 
 
 def coordinate(records: DataFrame, operator: Operator) -> DataFrame:
-    """The output records for rows of (key binary, value binary, partition int, offset long, timestamp timestamp).
+    """The output records for rows of (key binary, value binary, partition int, offset long, timestamp).
 
     Streaming only. Columns of the result: topic, key, value, partition (null: by the key).
     """
@@ -31,21 +33,24 @@ def coordinate(records: DataFrame, operator: Operator) -> DataFrame:
         _packed_row().alias("row"),
         _event_time().alias("event_time"),
     ).withWatermark("event_time", "0 milliseconds")
-    # The predicate has to name the event-time column: any other that tells requests from clock records is pushed below
-    # the watermark operator by the optimizer, which then sees no clock record, and time stands still.
+    # The predicate has to name the event-time column: any other that tells requests from clock records is
+    # pushed below the watermark operator by the optimizer, which then sees no clock record, and time stands
+    # still.
     requests = timed.where(F.col("event_time").isNull())
     if int(records.sparkSession.conf.get("spark.sql.shuffle.partitions") or 0) == 1:
         # One partition of state needs no shuffle: a whole stage less in every batch.
         requests = requests.coalesce(1)
     output = requests.groupBy("key").applyInPandasWithState(
-        operator,  # type: ignore[arg-type]
+        operator,
         outputStructType=OUTPUT_SCHEMA,
         stateStructType=STATE_SCHEMA,
         outputMode="append",
         timeoutConf="EventTimeTimeout",
     )
     partition = F.when(F.col("partition") != BY_KEY, F.col("partition"))
-    return output.select("topic", F.when(F.length("key") > 0, F.col("key")).alias("key"), "value", partition.alias("partition"))
+    return output.select(
+        "topic", F.when(F.length("key") > 0, F.col("key")).alias("key"), "value", partition.alias("partition")
+    )
 
 
 def _event_time() -> Column:
@@ -56,7 +61,7 @@ def _event_time() -> Column:
 
 
 def _packed_row() -> Column:
-    """Everything the operator needs of a record, in one column: each column that crosses into Python is paid per group."""
+    """All the operator needs of a record, in one column: each that crosses into Python is paid per group."""
     header = F.concat_ws(
         " ", F.col("partition"), F.col("offset"), F.unix_millis(F.col("timestamp")).cast("string")
     )
@@ -89,7 +94,7 @@ def start(
 def write_output(
     output: DataFrame, query_name: str, bootstrap_servers: str, layout: Layout, checkpoint_dir: str
 ) -> StreamingQuery:
-    """Start a query that writes (topic, key, value, partition) to Kafka, batch after batch without a pause."""
+    """Start a query that writes (topic, key, value, partition) to Kafka, without a pause between batches."""
     return (
         output.writeStream.queryName(query_name)
         .format("kafka")

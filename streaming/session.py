@@ -1,13 +1,20 @@
-"""The Spark session: every setting that the coordinator's latency and correctness lean on, each with its reason."""
+"""The Spark session: each setting that latency and correctness lean on, with its reason."""
 
+import contextlib
 import os
+import signal
+import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
@@ -19,11 +26,15 @@ CHECKPOINT_FILE_MANAGER = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
 SHUFFLE_PARTITIONS = 1
+JVM_EXIT_GRACE_S = 30.0
 TASK_FAILURES = 2  # a task whose Python worker died is tried once more before the query fails
 
 
 def settings() -> dict[str, str]:
-    """Spark's settings for the coordinator; those of the state are pinned in the checkpoint at its first batch."""
+    """Spark's settings for the coordinator.
+
+    Those of the state are pinned in the checkpoint at its first batch.
+    """
     return {
         # Not spark.jars.packages, which also puts the jars on every Python worker's path.
         "spark.jars": ",".join(str(jar) for jar in spark_jars()),
@@ -51,11 +62,15 @@ def settings() -> dict[str, str]:
     }
 
 
+class SparkFailed(RuntimeError):
+    """Spark did not start; the message says why and where its log is."""
+
+
 class Session:
     """A local Spark with the coordinator's settings, in a JVM of its own that ends with this process.
 
-    `ui_port` 0 takes a free port, None switches the UI off. `log_path` gets the JVM's output. `hold_fd` stays open until
-    the JVM has ended, see `checkpoints.folder.Folder.lock`. `extra` are further Spark settings.
+    `ui_port` 0 takes a free port, None switches the UI off. `log_path` gets the JVM's output. `hold_fd` stays
+    open until the JVM has ended, see `checkpoints.folder.Folder.lock`. `extra` are further Spark settings.
     """
 
     def __init__(
@@ -68,22 +83,35 @@ class Session:
         hold_fd: int | None = None,
         extra: Mapping[str, str] | None = None,
     ) -> None:
-        # pyspark takes these two from the environment alone; else workers run whatever python3 is first on the path.
+        # pyspark takes these two from the environment alone; else workers run whatever python3 is first on
+        # the path.
         os.environ["JAVA_HOME"] = str(find_java().parent.parent)
         os.environ["PYSPARK_PYTHON"] = sys.executable
         conf = SparkConf(loadDefaults=False).setAppName(app_name)
         conf.setMaster(f"local[{cores or os.cpu_count() or 1},{TASK_FAILURES}]")
-        conf.setAll((settings() | dict(extra or {})).items())  # type: ignore[arg-type]
+        conf.setAll(list((settings() | dict(extra or {})).items()))
         conf.set("spark.ui.enabled", str(ui_port is not None).lower())
         if ui_port is not None:
             conf.set("spark.ui.port", str(ui_port))
+        try:
+            self._start(conf, log_path, hold_fd)
+        except (PySparkException, Py4JError, OSError) as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise SparkFailed(f"Spark did not start: {reason}. Its log is {log_path}") from error
+
+    def _start(self, conf: SparkConf, log_path: Path, hold_fd: int | None) -> None:
         with log_path.open("ab") as log:
             popen: dict[str, Any] = {"stdout": log, "stderr": log, "start_new_session": True}
             if hold_fd is not None:
                 popen["pass_fds"] = (hold_fd,)
-            self._gateway = launch_gateway(conf, popen)
-        self._context = SparkContext(conf=conf, gateway=self._gateway)
-        self.spark = SparkSession(self._context)
+            self._gateway = launch_gateway(conf, popen)  # type: ignore[no-untyped-call]
+        try:
+            with _own_interrupts():
+                self._context = SparkContext(conf=conf, gateway=self._gateway)
+            self.spark = SparkSession(self._context)
+        except BaseException:  # Ctrl-C too
+            self._end_jvm(grace_s=0)
+            raise
 
     @property
     def ui_url(self) -> str | None:
@@ -94,13 +122,22 @@ class Session:
         return int(self._gateway.proc.pid)
 
     def stop(self) -> None:
-        """End Spark and its JVM, and wait for the JVM."""
-        self.spark.stop()
+        """End Spark and its JVM, and wait for the JVM, which may have ended already."""
+        with contextlib.suppress(Py4JError, OSError), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Unable to cleanly shutdown Spark JVM", RuntimeWarning)
+            self.spark.stop()
+        self._end_jvm(JVM_EXIT_GRACE_S)
+
+    def _end_jvm(self, grace_s: float) -> None:
         self._gateway.shutdown()
         # The JVM ends when the pipe to its standard input does.
         self._gateway.proc.stdin.close()
-        self._gateway.proc.wait()
-        SparkContext._gateway = SparkContext._jvm = None  # type: ignore[assignment]
+        try:
+            self._gateway.proc.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            self._gateway.proc.kill()
+            self._gateway.proc.wait()
+        SparkContext._gateway = SparkContext._jvm = None
 
     def __enter__(self) -> Self:
         return self
@@ -109,3 +146,12 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
+
+
+@contextlib.contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Keep this process's handler of Ctrl-C, which SparkContext replaces by one of its own."""
+    handler = signal.getsignal(signal.SIGINT)
+    yield
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, handler)

@@ -4,6 +4,7 @@ status`).
 
 import threading
 import time
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 
@@ -23,7 +24,10 @@ class Phase(StrEnum):
 
 
 class Status(Struct, frozen=True):
-    """`alarm` is what an operator has to look at even while the coordinator is ready; None if nothing."""
+    """`alarm` is what an operator has to look at even while the coordinator is ready; None if nothing.
+
+    `batch_id` is the last batch that went through; the file has that of the last change.
+    """
 
     phase: Phase
     reason: str
@@ -44,19 +48,24 @@ class StatusBoard:
     def current(self) -> Status:
         return self._status
 
-    def enter(self, phase: Phase, reason: str) -> None:
-        """Move to a phase and say why."""
+    def enter(self, phase: Phase, reason: str, *, batch_id: int | None = None) -> None:
+        """Move to a phase and say why; `batch_id` is the last batch committed, where that is known anew."""
         with self._changed:
-            self._publish(Status(phase, reason, _now_ms(), self._status.batch_id, self._status.alarm))
+            old = self._status
+            last = old.batch_id if batch_id is None else batch_id
+            self._publish(Status(phase, reason, _now_ms(), last, old.alarm))
 
     def batch_committed(self, batch_id: int) -> None:
         """A batch went through: whatever was wrong before, the coordinator is ready."""
         with self._changed:
-            if self._status.phase in (Phase.READY, Phase.STOPPED):
-                self._status = structs.replace(self._status, batch_id=batch_id)
+            old = self._status
+            if batch_id <= old.batch_id or old.phase is Phase.STOPPED:
+                return  # told late: since then something else has happened
+            if old.phase is Phase.READY:
+                self._status = structs.replace(old, batch_id=batch_id)
             else:
-                alarm = self._status.alarm
-                self._publish(Status(Phase.READY, "batches are being committed", _now_ms(), batch_id, alarm))
+                reason = "batches are being committed"
+                self._publish(Status(Phase.READY, reason, _now_ms(), batch_id, old.alarm))
 
     def set_alarm(self, alarm: str | None) -> None:
         """Raise an alarm, or with None call it off."""
@@ -65,9 +74,13 @@ class StatusBoard:
                 self._publish(structs.replace(self._status, alarm=alarm))
 
     def wait_for(self, *phases: Phase, timeout_s: float | None = None) -> bool:
-        """Wait until the status is one of these; False when the time is up."""
+        """Wait until the phase is one of these; False when the time is up."""
+        return self.wait_until(lambda status: status.phase in phases, timeout_s)
+
+    def wait_until(self, holds: Callable[[Status], bool], timeout_s: float | None = None) -> bool:
+        """Wait until something holds of the status; False when the time is up."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._status.phase in phases, timeout_s)
+            return self._changed.wait_for(lambda: holds(self._status), timeout_s)
 
     def _publish(self, status: Status) -> None:
         self._status = status

@@ -1,9 +1,9 @@
 """The ticker: it attests how far time has come, by clock records in the requests topic itself.
 
-Each round appends a record to every partition and waits until all are acknowledged. The broker's append times then prove
-something: every request stamped before the least of them stands before one of these records or can be read already. That
-time is what the next records claim. So time is in the log, requests cannot be late, and without a ticker time stands still
-and nobody expires. Two tickers do no harm.
+Each round appends a record to every partition and waits until all are acknowledged. The broker's append times
+then prove something: every request stamped before the least of them stands before one of these records or can
+be read already. That time is what the next records claim. So time is in the log, requests cannot be late, and
+without a ticker time stands still and nobody expires. Two tickers do no harm.
 """
 
 import threading
@@ -29,8 +29,9 @@ log = structlog.get_logger()
 class Ticker:
     """Appends clock records until stopped; a thread of the coordinator's process.
 
-    `clock_lag_ms` is how far brokers' clocks may be apart (0 on one broker). Where the broker's clock and `wall_ms` are
-    apart by more than `max_skew_ms`, nothing is attested and `alarm` says so: a stepped clock must not expire everyone.
+    `clock_lag_ms` is how far brokers' clocks may be apart (0 on one broker). Where the broker's clock and
+    `wall_ms` are apart by more than `max_skew_ms`, nothing is attested and `alarm` says so: a stepped clock
+    must not expire everyone.
     """
 
     def __init__(
@@ -96,7 +97,8 @@ class Ticker:
         skew_ms = max((abs(at_ms - wall_ms) for at_ms in append_times_ms), default=0.0)
         if skew_ms > self._max_skew_ms:
             self._raise_alarm(
-                f"the broker's clock and this machine's are {skew_ms:.0f} ms apart, {self._max_skew_ms} are allowed"
+                f"the broker's clock and this machine's are {skew_ms:.0f} ms apart, "
+                f"{self._max_skew_ms} are allowed"
             )
             return
         # Less one: a request may have been appended in the same millisecond, behind the clock record.

@@ -37,18 +37,35 @@ STARTUP_ERRORS = (BrokerFailed, ConfigError, FolderError, JarsUnavailable, JavaN
     help="Where the checkpoint (and the embedded broker's data) stand.",
 )
 @click.option("--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the five topics' names.")
-@click.option("--request-partitions", type=click.IntRange(1), default=DEFAULT_REQUEST_PARTITIONS, show_default=True)
-@click.option("--reply-partitions", type=click.IntRange(1), default=DEFAULT_REPLY_PARTITIONS, show_default=True)
+@click.option(
+    "--request-partitions", type=click.IntRange(1), default=DEFAULT_REQUEST_PARTITIONS, show_default=True
+)
+@click.option(
+    "--reply-partitions", type=click.IntRange(1), default=DEFAULT_REPLY_PARTITIONS, show_default=True
+)
 @click.option("--replication-factor", type=click.IntRange(1), default=1, show_default=True)
 @click.option(
-    "-c", "--config", "settings", multiple=True, metavar="NAME=VALUE", help="A setting by Kafka's name; repeatable."
+    "-c",
+    "--config",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting by Kafka's name; repeatable.",
 )
 @click.option("--tick-interval-ms", type=click.IntRange(10), default=DEFAULT_INTERVAL_MS, show_default=True)
 @click.option(
-    "--clock-lag-ms", type=click.IntRange(0), default=0, show_default=True, help="How far brokers' clocks may be apart."
+    "--clock-lag-ms",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="How far brokers' clocks may be apart.",
 )
-@click.option("--skip-record", "skip", multiple=True, metavar="ID", help="Dead-letter this record unread; repeatable.")
-@click.option("--ui-port", type=click.IntRange(0, 65_535), default=0, help="Port of the Spark UI; default: a free one.")
+@click.option(
+    "--skip-record", "skip", multiple=True, metavar="ID", help="Dead-letter this record unread; repeatable."
+)
+@click.option(
+    "--ui-port", type=click.IntRange(0, 65_535), default=0, help="Port of the Spark UI; default: a free one."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object when ready, and no live view.")
 def run(as_json: bool, **given: object) -> None:
     """Run the coordinator until Ctrl-C."""

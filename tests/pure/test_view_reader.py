@@ -1,5 +1,6 @@
 """Reading the groups and events topics: what is new, what came twice, what is missing, and how it looks."""
 
+from io import StringIO
 from typing import Any
 
 import msgspec
@@ -159,7 +160,7 @@ def test_a_line_tells_the_change_and_the_reason() -> None:
 
 
 def test_the_table_shows_members_and_why_it_last_rebalanced() -> None:
-    console = Console(width=200, record=True, quiet=True)
+    console = Console(width=200, record=True, file=StringIO())
     console.print(render([snapshot(1, quarantined="KeyError: 1")], ["an entry"], "no duplicates", 61_000))
     text = console.export_text()
     for shown in ("* a: orders 0", "Stable", "quarantined", "60 s ago: new member b joined", "an entry"):

@@ -58,7 +58,7 @@ def answer(kind: type[Response], error: ErrorCode = ErrorCode.NONE, **fields: An
 
 
 def join_answer(**fields: Any) -> JoinGroupResponse:
-    given = {
+    given: dict[str, Any] = {
         "generation_id": 3,
         "protocol_type": "consumer",
         "protocol_name": "range",

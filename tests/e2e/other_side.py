@@ -1,0 +1,82 @@
+"""The other side of the topics, for tests of clients: reads requests, writes the answers a test gives."""
+
+import time
+from collections.abc import Callable
+from typing import Self
+
+import msgspec
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+from state.messages import AnyRequest
+from state.responses import AnyResponse
+from streaming.layout import Layout
+from streaming.records import Refusal, decode_request, request_id
+from streaming.topics import prepare_topics
+
+PATIENCE_S = 30.0
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A request as it stands in the log."""
+
+    request: AnyRequest
+    id: str
+    partition: int
+    key: bytes
+
+
+class OtherSide:
+    """Makes a layout's topics, and follows its requests from the start."""
+
+    def __init__(self, bootstrap_servers: str, layout: Layout) -> None:
+        prepare_topics(bootstrap_servers, layout)
+        self._layout = layout
+        self._backlog: list[Asked] = []
+        self._consumer = KafkaConsumer(bootstrap_servers=bootstrap_servers)
+        partitions = [TopicPartition(layout.requests_topic, p) for p in range(layout.request_partitions)]
+        self._consumer.assign(partitions)
+        self._consumer.seek_to_beginning(*partitions)
+        self._producer = KafkaProducer(bootstrap_servers=bootstrap_servers)
+
+    def next(self) -> Asked:
+        """The next request that comes."""
+        return self.next_where(lambda asked: True)
+
+    def next_where(self, wanted: Callable[[Asked], bool]) -> Asked:
+        """The next request of which `wanted` is true; others before it are left for later calls."""
+        give_up_s = time.monotonic() + PATIENCE_S
+        while True:
+            for index, asked in enumerate(self._backlog):
+                if wanted(asked):
+                    return self._backlog.pop(index)
+            assert time.monotonic() < give_up_s, "no such request came"
+            self._poll()
+
+    def answer(self, asked: Asked, response: type[AnyResponse], **fields: object) -> None:
+        """Answer a request, error code 0 unless `fields` say otherwise."""
+        given = {
+            "group_id": asked.request.group_id,
+            "correlation_id": asked.request.correlation_id,
+            "request": asked.id,
+            "error_code": 0,
+        }
+        self.write(asked.request.reply_partition, msgspec.json.encode(response(**given | fields)))  # type: ignore[arg-type]
+
+    def write(self, reply_partition: int, value: bytes) -> None:
+        """Put any bytes on the responses topic."""
+        self._producer.send(self._layout.responses_topic, value=value, partition=reply_partition).get(30)
+
+    def _poll(self) -> None:
+        for partition, records in self._consumer.poll(timeout_ms=200).items():
+            for record in records:
+                request = decode_request(record.value)
+                assert not isinstance(request, Refusal), request.message
+                place = request_id(partition.topic, partition.partition, record.offset)
+                self._backlog.append(Asked(request, place, partition.partition, record.key))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._producer.close()
+        self._consumer.close(autocommit=False)

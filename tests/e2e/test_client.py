@@ -1,0 +1,202 @@
+"""The client on a real broker. The tests write the answers, so that they can be late, double or broken."""
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from itertools import count
+from typing import Any
+
+import pytest
+
+from state.errors import ErrorCode
+from state.messages import Heartbeat, JoinGroup, LeaveGroup, LeavingMember, Protocol, SyncGroup
+from state.responses import (
+    ErrorResponse,
+    HeartbeatResponse,
+    JoinGroupResponse,
+    LeaveGroupResponse,
+    SyncGroupResponse,
+)
+from streaming.broker import EmbeddedBroker
+from streaming.client import CoordinatorClient, TopicsMissing, layout_on
+from streaming.layout import Layout
+from streaming.partitioner import partition_of
+from streaming.pending import ClientClosed, CoordinatorError, RequestNotSent, RequestTimedOut
+from tests.e2e.other_side import OtherSide
+
+pytestmark = pytest.mark.e2e
+
+PATIENCE_S = 30.0
+_prefixes = (f"client-{number}" for number in count())
+
+
+@pytest.fixture
+def layout() -> Layout:
+    return Layout.named(next(_prefixes), request_partitions=3, reply_partitions=2)
+
+
+@pytest.fixture
+def other_side(broker: EmbeddedBroker, layout: Layout) -> Iterator[OtherSide]:
+    with OtherSide(broker.bootstrap_servers, layout) as other_side:
+        yield other_side
+
+
+@pytest.fixture
+def client(broker: EmbeddedBroker, layout: Layout, other_side: OtherSide) -> Iterator[CoordinatorClient]:
+    with CoordinatorClient(broker.bootstrap_servers, layout, client_id="me") as client:
+        yield client
+
+
+def beat(client: CoordinatorClient, group_id: str = "g") -> Future[HeartbeatResponse]:
+    return client.heartbeat(group_id, generation_id=3, member_id="m")
+
+
+def test_a_request_stands_where_its_group_belongs(client: CoordinatorClient, other_side: OtherSide) -> None:
+    for group_id in ("orders", "цены", ""):
+        beat(client, group_id)
+        asked = other_side.next()
+        assert asked.key == group_id.encode()
+        assert asked.partition == partition_of(group_id, 3)
+        assert isinstance(asked.request, Heartbeat)
+        assert (asked.request.group_id, asked.request.client_id) == (group_id, "me")
+        assert asked.request.reply_partition == client.reply_partition
+
+
+def test_each_message_carries_what_it_was_given(client: CoordinatorClient, other_side: OtherSide) -> None:
+    protocols = [Protocol("range", b"\x00\xff")]
+    join = client.join(
+        "g", protocol_type="consumer", protocols=protocols, session_timeout_ms=1, rebalance_timeout_ms=2
+    )
+    sync = client.sync("g", generation_id=3, member_id="m", protocol_type="consumer", protocol_name="range")
+    leave = client.leave("g", [LeavingMember("m", reason="done")])
+    kinds = {
+        JoinGroup: (join, JoinGroupResponse),
+        SyncGroup: (sync, SyncGroupResponse),
+        LeaveGroup: (leave, LeaveGroupResponse),
+    }
+    for _ in kinds:
+        asked = other_side.next()
+        if isinstance(asked.request, JoinGroup):
+            assert asked.request.protocols == protocols
+        other_side.answer(asked, kinds[type(asked.request)][1])  # type: ignore[arg-type]
+    for future, response in kinds.values():
+        answered: Any = future.result(PATIENCE_S)  # type: ignore[attr-defined]
+        assert isinstance(answered, response)
+
+
+def test_answers_may_come_in_any_order(client: CoordinatorClient, other_side: OtherSide) -> None:
+    futures = [beat(client, f"group-{number}") for number in range(5)]
+    asked = [other_side.next() for _ in futures]
+    for one in reversed(asked):
+        other_side.answer(one, HeartbeatResponse)
+    assert {future.result(PATIENCE_S).group_id for future in futures} == {f"group-{n}" for n in range(5)}
+    assert len({one.request.correlation_id for one in asked}) == 5
+
+
+def test_clients_that_share_a_partition_do_not_mix_up(
+    broker: EmbeddedBroker, layout: Layout, other_side: OtherSide
+) -> None:
+    with (
+        CoordinatorClient(broker.bootstrap_servers, layout, client_id="a", reply_partition=1) as a,
+        CoordinatorClient(broker.bootstrap_servers, layout, client_id="b", reply_partition=1) as b,
+    ):
+        futures = {"a": beat(a), "b": beat(b)}
+        for _ in futures:
+            asked = other_side.next()
+            code = ErrorCode.NONE if asked.request.client_id == "a" else ErrorCode.UNKNOWN_MEMBER_ID
+            other_side.answer(asked, HeartbeatResponse, error_code=code)
+        assert futures["a"].result(PATIENCE_S).error_code is ErrorCode.NONE
+        assert futures["b"].result(PATIENCE_S).error_code is ErrorCode.UNKNOWN_MEMBER_ID
+        assert a.counts.unknown + b.counts.unknown >= 1
+
+
+def test_what_is_not_an_answer_of_ours_is_counted_and_does_no_harm(
+    client: CoordinatorClient, other_side: OtherSide
+) -> None:
+    first = beat(client)
+    asked = other_side.next()
+    other_side.write(client.reply_partition, b"\xff not JSON")
+    other_side.write(client.reply_partition, b'{"type":"Surprise"}')
+    for _ in range(2):
+        other_side.answer(asked, HeartbeatResponse)
+    other_side.answer(asked, HeartbeatResponse, correlation_id="somebody-elses", request="requests-0-999")
+    assert first.result(PATIENCE_S).error_code is ErrorCode.NONE
+    # An answer behind all of those: once it is there, so are their counts.
+    last = beat(client)
+    other_side.answer(other_side.next(), HeartbeatResponse)
+    last.result(PATIENCE_S)
+    counts = client.counts
+    assert (counts.answered, counts.duplicates, counts.unknown, counts.malformed) == (2, 1, 1, 2)
+
+
+def test_a_refusal_is_an_error_with_the_message(client: CoordinatorClient, other_side: OtherSide) -> None:
+    future = beat(client)
+    other_side.answer(
+        other_side.next(),
+        ErrorResponse,
+        error_code=ErrorCode.INVALID_REQUEST,
+        error_message="no such field",
+    )
+    with pytest.raises(CoordinatorError, match="refused with INVALID_REQUEST: no such field"):
+        future.result(PATIENCE_S)
+
+
+def test_no_answer_is_an_error_that_names_the_request(
+    broker: EmbeddedBroker, layout: Layout, other_side: OtherSide
+) -> None:
+    with CoordinatorClient(
+        broker.bootstrap_servers, layout, client_id="me", request_timeout_ms=300
+    ) as client:
+        future = beat(client)
+        with pytest.raises(RequestTimedOut, match="Heartbeat for group 'g' had no answer within 300 ms"):
+            future.result(PATIENCE_S)
+
+
+def test_closing_fails_what_waits(broker: EmbeddedBroker, layout: Layout, other_side: OtherSide) -> None:
+    client = CoordinatorClient(broker.bootstrap_servers, layout, client_id="me")
+    future = beat(client)
+    client.close()
+    with pytest.raises(ClientClosed, match="Heartbeat for group 'g' was not answered: "):
+        future.result(0)
+    with pytest.raises(ClientClosed):
+        beat(client)
+
+
+def test_a_request_too_large_for_the_topic_is_not_sent(
+    client: CoordinatorClient, layout: Layout, other_side: OtherSide
+) -> None:
+    future = client.join(
+        "g",
+        protocol_type="consumer",
+        protocols=[Protocol("range", bytes(layout.request_record_max_bytes))],
+        session_timeout_ms=1,
+        rebalance_timeout_ms=1,
+    )
+    with pytest.raises(
+        RequestNotSent, match="JoinGroup for group 'g' could not be sent: MessageSizeTooLarge"
+    ):
+        future.result(PATIENCE_S)
+    beat(client)
+    assert isinstance(other_side.next().request, Heartbeat), "nothing of it is in the log"
+
+
+def test_a_client_needs_the_coordinators_topics(broker: EmbeddedBroker) -> None:
+    with pytest.raises(TopicsMissing, match="no topic nowhere-requests"):
+        layout_on(broker.bootstrap_servers, "nowhere")
+    with pytest.raises(TopicsMissing, match="nowhere-requests has 0 partitions, 4 are expected"):
+        CoordinatorClient(broker.bootstrap_servers, Layout.named("nowhere"), client_id="me")
+
+
+def test_a_layout_is_read_off_the_broker(
+    broker: EmbeddedBroker, layout: Layout, other_side: OtherSide
+) -> None:
+    prefix = layout.requests_topic.removesuffix("-requests")
+    assert layout_on(broker.bootstrap_servers, prefix) == layout
+
+
+def test_a_layout_with_other_partitions_is_refused(
+    broker: EmbeddedBroker, layout: Layout, other_side: OtherSide
+) -> None:
+    prefix = layout.requests_topic.removesuffix("-requests")
+    other = Layout.named(prefix, request_partitions=5, reply_partitions=2)
+    with pytest.raises(TopicsMissing, match="has 3 partitions, 5 are expected"):
+        CoordinatorClient(broker.bootstrap_servers, other, client_id="me")

@@ -1,0 +1,144 @@
+"""The ticker on a real broker: what its records claim, and when it claims nothing."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streaming.broker import EmbeddedBroker
+from streaming.layout import Layout
+from streaming.ticker import NOTHING_ATTESTED_MS, Ticker
+from streaming.topics import prepare_topics
+from tests.e2e.harness import clock_claims, new_layout, read_topic, wait_until
+
+pytestmark = pytest.mark.e2e
+
+PARTITIONS = 3
+INTERVAL_MS = 50
+
+
+@pytest.fixture
+def layout(broker: EmbeddedBroker) -> Layout:
+    layout = new_layout(request_partitions=PARTITIONS)
+    prepare_topics(broker.bootstrap_servers, layout)
+    return layout
+
+
+@contextmanager
+def ticking(broker: EmbeddedBroker, layout: Layout, **options: Any) -> Iterator[Ticker]:
+    ticker = Ticker(
+        broker.bootstrap_servers, layout.requests_topic, PARTITIONS, interval_ms=INTERVAL_MS, **options
+    )
+    ticker.start()
+    try:
+        yield ticker
+    finally:
+        ticker.stop()
+
+
+def wait_for_rounds(ticker: Ticker, rounds: int = 3) -> None:
+    """Wait until time has come on this often."""
+    for _ in range(rounds):
+        before_ms = ticker.attested_ms
+        wait_until(lambda before_ms=before_ms: ticker.attested_ms > before_ms, "the ticker's next round")  # type: ignore[misc]
+
+
+def rounds_of(broker: EmbeddedBroker, layout: Layout) -> list[tuple[set[int], list[int]]]:
+    """Of each round of a lone ticker: the claims (one, in truth) and the append times of its records."""
+    by_partition: list[list[tuple[int, int]]] = [[] for _ in range(PARTITIONS)]
+    for partition, claim_ms, append_ms in clock_claims(
+        read_topic(broker.bootstrap_servers, layout.requests_topic)
+    ):
+        by_partition[partition].append((claim_ms, append_ms))
+    return [
+        ({claim for claim, _ in records}, [append for _, append in records])
+        for records in zip(*by_partition, strict=True)
+    ]
+
+
+def test_clock_records_claim_what_the_round_before_proved(broker: EmbeddedBroker, layout: Layout) -> None:
+    with ticking(broker, layout) as ticker:
+        wait_for_rounds(ticker)
+        assert ticker.alarm is None
+        assert ticker.age_s() < 5
+    rounds = rounds_of(broker, layout)
+    assert rounds[0][0] == {NOTHING_ATTESTED_MS}
+    for (_, appended_ms), (claims_ms, _) in pairwise(rounds):
+        assert claims_ms == {min(appended_ms) - 1}
+
+
+def test_clock_lag_is_taken_off(broker: EmbeddedBroker, layout: Layout) -> None:
+    with ticking(broker, layout, clock_lag_ms=700) as ticker:
+        wait_for_rounds(ticker)
+    for (_, appended_ms), (claims_ms, _) in pairwise(rounds_of(broker, layout)):
+        assert claims_ms == {min(appended_ms) - 1 - 700}
+
+
+def test_two_tickers_claim_nothing_that_is_not_so(broker: EmbeddedBroker, layout: Layout) -> None:
+    with ticking(broker, layout) as one, ticking(broker, layout) as other:
+        wait_for_rounds(one)
+        wait_for_rounds(other)
+    claims = clock_claims(read_topic(broker.bootstrap_servers, layout.requests_topic))
+    assert all(claim_ms < append_ms for _, claim_ms, append_ms in claims)
+
+
+@pytest.mark.parametrize("apart_ms", [-6_000, 6_000])
+def test_clocks_that_are_apart_attest_nothing(broker: EmbeddedBroker, layout: Layout, apart_ms: int) -> None:
+    with ticking(broker, layout, wall_ms=lambda: time.time() * 1000 + apart_ms) as ticker:
+        wait_until(lambda: ticker.alarm is not None, "the alarm")
+        wait_until(lambda: len(rounds_of(broker, layout)) >= 4, "two rounds")
+        assert ticker.alarm is not None
+        assert "the broker's clock and this machine's are" in ticker.alarm
+    assert {claim for claims, _ in rounds_of(broker, layout) for claim in claims} == {NOTHING_ATTESTED_MS}
+
+
+def test_step_of_the_broker_clock_stops_time_until_it_is_undone(
+    broker: EmbeddedBroker, layout: Layout
+) -> None:
+    apart_ms = [0]
+    with ticking(broker, layout, wall_ms=lambda: time.time() * 1000 + apart_ms[0]) as ticker:
+        wait_for_rounds(ticker)
+        apart_ms[0] = 3_600_000
+        wait_until(lambda: ticker.alarm is not None, "the alarm")
+        stood_at_ms = ticker.attested_ms
+        wait_until(lambda: ticker.age_s() > 4 * INTERVAL_MS / 1000, "some rounds in which time stands still")
+        assert ticker.attested_ms == stood_at_ms
+        apart_ms[0] = 0
+        wait_for_rounds(ticker)
+        assert ticker.alarm is None
+
+
+def test_time_stands_still_while_the_broker_is_away(tmp_path: Path) -> None:
+    layout = new_layout(request_partitions=PARTITIONS)
+    with EmbeddedBroker(tmp_path) as broker:
+        prepare_topics(broker.bootstrap_servers, layout)
+        with ticking(broker, layout) as ticker:
+            wait_for_rounds(ticker)
+            threads = threading.active_count()
+            broker.kill()
+            wait_until(lambda: ticker.alarm is not None, "the alarm")
+            assert "the broker acknowledges no clock record" in str(ticker.alarm)
+            stood_at_ms = ticker.attested_ms
+            broker.start()
+            wait_until(lambda: ticker.alarm is None, "time going on")
+            assert ticker.attested_ms > stood_at_ms
+            assert threading.active_count() == threads
+        claims = clock_claims(read_topic(broker.bootstrap_servers, layout.requests_topic))
+        assert all(claim_ms < append_ms for _, claim_ms, append_ms in claims)
+
+
+def test_stop_does_not_wait_for_a_broker_that_is_away(tmp_path: Path) -> None:
+    layout = new_layout(request_partitions=PARTITIONS)
+    with EmbeddedBroker(tmp_path) as broker:
+        prepare_topics(broker.bootstrap_servers, layout)
+        ticker = Ticker(broker.bootstrap_servers, layout.requests_topic, PARTITIONS, interval_ms=INTERVAL_MS)
+        ticker.start()
+        wait_for_rounds(ticker)
+    began_s = time.monotonic()
+    ticker.stop()
+    assert time.monotonic() - began_s < 15

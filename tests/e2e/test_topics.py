@@ -1,0 +1,131 @@
+"""The five topics: made as they have to be, and refused when they are not."""
+
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+from kafka import KafkaAdminClient
+from kafka.admin import ConfigResource, ConfigResourceType
+
+from streaming.broker import HOST, EmbeddedBroker
+from streaming.layout import Layout
+from streaming.topics import DAY_MS, TopicsError, prepare_topics, wanted_settings
+from tests.e2e.harness import create_topic, new_layout
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def admin(broker: EmbeddedBroker) -> Iterator[KafkaAdminClient]:
+    client = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    yield client
+    client.close()
+
+
+def settings_of(admin: KafkaAdminClient, topic: str) -> dict[str, str]:
+    described = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)], config_filter="all")
+    return {name: setting["value"] for name, setting in next(iter(described.values()))[topic].items()}
+
+
+def test_missing_topics_are_made_with_what_is_needed(broker: EmbeddedBroker, admin: KafkaAdminClient) -> None:
+    layout = new_layout(request_partitions=3, reply_partitions=5)
+    prepare_topics(broker.bootstrap_servers, layout)
+    described = {t["name"]: t for t in admin.describe_topics(list(wanted_settings(layout)))}
+    assert {name: len(topic["partitions"]) for name, topic in described.items()} == {
+        layout.requests_topic: 3,
+        layout.responses_topic: 5,
+        layout.groups_topic: 3,
+        layout.events_topic: 3,
+        layout.dead_letters_topic: 1,
+    }
+    for topic, (_, wanted) in wanted_settings(layout).items():
+        assert wanted.items() <= settings_of(admin, topic).items()
+    requests = settings_of(admin, layout.requests_topic)
+    assert requests["message.timestamp.type"] == "LogAppendTime"
+    assert requests["cleanup.policy"] == "delete"
+    assert settings_of(admin, layout.groups_topic)["cleanup.policy"] == "compact"
+
+
+def test_identity_is_the_topics_and_namespaces_differ(
+    broker: EmbeddedBroker, admin: KafkaAdminClient
+) -> None:
+    layout = new_layout()
+    first = prepare_topics(broker.bootstrap_servers, layout)
+    again = prepare_topics(broker.bootstrap_servers, layout)
+    assert first.cluster_id == again.cluster_id == admin.describe_cluster()["cluster_id"]
+    assert first.requests_topic_id == again.requests_topic_id
+    assert (first.requests_topic, first.request_partitions) == (layout.requests_topic, 4)
+    assert first.member_id_namespace != again.member_id_namespace
+
+
+def test_topic_that_is_partly_there_is_completed(broker: EmbeddedBroker, admin: KafkaAdminClient) -> None:
+    layout = new_layout()
+    partitions, settings = wanted_settings(layout)[layout.responses_topic]
+    create_topic(broker.bootstrap_servers, layout.responses_topic, partitions, dict(settings))
+    prepare_topics(broker.bootstrap_servers, layout)
+    assert wanted_settings(layout).keys() <= set(admin.list_topics())
+
+
+def refusal(broker: EmbeddedBroker, layout: Layout, replication_factor: int = 1) -> list[str]:
+    """The lines of the error."""
+    with pytest.raises(TopicsError) as refused:
+        prepare_topics(broker.bootstrap_servers, layout, replication_factor)
+    return [line.strip() for line in str(refused.value).splitlines()]
+
+
+def test_everything_that_is_wrong_is_named_at_once(broker: EmbeddedBroker) -> None:
+    layout = new_layout()
+    topic = layout.requests_topic
+    wrong = {
+        "message.timestamp.type": "CreateTime",
+        "cleanup.policy": "compact",
+        "retention.ms": str(DAY_MS),
+        "max.message.bytes": "1000000",
+    }
+    create_topic(broker.bootstrap_servers, topic, 7, wrong)
+    create_topic(broker.bootstrap_servers, layout.groups_topic, 4, {"cleanup.policy": "delete"})
+    needed_bytes = layout.request_record_max_bytes
+    assert refusal(broker, layout)[1:] == [
+        f"{topic} has 7 partitions, 4 are expected",
+        f"{topic} has message.timestamp.type=CreateTime, LogAppendTime is needed",
+        f"{topic} has cleanup.policy=compact, delete is needed",
+        f"{topic} has max.message.bytes=1000000, at least {needed_bytes} is needed",
+        f"{topic} has retention.ms={DAY_MS}, at least {3 * DAY_MS} is needed: "
+        "a coordinator that was down would find requests gone",
+        f"{layout.groups_topic} has cleanup.policy=delete, compact is needed",
+    ]
+
+
+def test_topics_that_have_more_than_is_needed_are_taken(broker: EmbeddedBroker) -> None:
+    layout = new_layout()
+    generous = {
+        "message.timestamp.type": "LogAppendTime",
+        "retention.ms": "-1",
+        "max.message.bytes": str(layout.request_record_max_bytes + 1),
+    }
+    create_topic(broker.bootstrap_servers, layout.requests_topic, 4, generous)
+    assert prepare_topics(broker.bootstrap_servers, layout).requests_topic == layout.requests_topic
+
+
+def test_what_the_broker_refuses_is_said_in_its_words(broker: EmbeddedBroker) -> None:
+    reasons = refusal(broker, new_layout(), replication_factor=3)
+    assert len(reasons) == 6
+    assert all("replication factor of 3 cannot be reached" in reason for reason in reasons[1:])
+    bad_name = refusal(broker, Layout.named("no spaces"))
+    assert "'no spaces-dead-letters' contains one or more characters other than" in bad_name[1]
+
+
+def test_address_without_a_broker_is_named() -> None:
+    with socket.socket() as bound:
+        bound.bind((HOST, 0))  # and nobody listens
+        address = f"{HOST}:{bound.getsockname()[1]}"
+        began_s = time.monotonic()
+        with pytest.raises(TopicsError, match=f"no Kafka broker answers at {address}"):
+            prepare_topics(address, new_layout())
+        assert time.monotonic() - began_s < 15
+
+
+def test_address_that_is_none_is_named() -> None:
+    with pytest.raises(TopicsError, match=r"'localhost:kafka' is no list of HOST:PORT"):
+        prepare_topics("localhost:kafka", new_layout())

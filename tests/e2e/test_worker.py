@@ -1,0 +1,325 @@
+"""Workers under a real coordinator: who gets what, and what becomes of it when somebody goes."""
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+
+from assignors.kafka.api import TopicPartition
+from state.errors import ErrorCode
+from state.messages import Heartbeat, LeaveGroup
+from state.responses import JoinGroupResponse
+from streaming.broker import EmbeddedBroker
+from streaming.client import CoordinatorClient, layout_on
+from streaming.demo.children import Child, Children
+from streaming.layout import Layout
+from streaming.positions import TopicPositions
+from streaming.worker import Worker, WorkerOptions, WorkerStopped
+from tests.e2e.other_side import OtherSide
+
+pytestmark = pytest.mark.e2e
+
+PATIENCE_S = 120.0
+PREFIX = "worker-test"
+_names = (f"worker-test-{number}" for number in count())
+
+
+@pytest.fixture(scope="module")
+def coordinator(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
+    """A coordinator that forms a group as soon as its first member is there."""
+    folder = tmp_path_factory.mktemp("coordinator")
+    arguments = ["run", "--json", "--bootstrap-servers", broker.bootstrap_servers, "--prefix", PREFIX]
+    arguments += ["--data-dir", str(folder), "-c", "group.initial.rebalance.delay.ms=0"]
+    with Children(folder) as children:
+        child = children.start("coordinator", *arguments)
+        child.wait_for_line(lambda line: "requests_topic" in line, PATIENCE_S)
+        yield child
+
+
+@pytest.fixture
+def topic(broker: EmbeddedBroker) -> str:
+    """A topic of four partitions with ten records in each."""
+    name = next(_names)
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    admin.create_topics({name: {"num_partitions": 4, "replication_factor": 1}}, wait_for_metadata=True)
+    admin.close()
+    produce(broker, name, range(10))
+    return name
+
+
+def produce(broker: EmbeddedBroker, topic: str, numbers: range) -> None:
+    """A record of each number to each of the four partitions."""
+    producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+    for number in numbers:
+        for partition in range(4):
+            producer.send(topic, value=b"%d-%d" % (partition, number), partition=partition)
+    producer.close()
+
+
+def values(numbers: range) -> set[str]:
+    return {f"{partition}-{number}" for partition in range(4) for number in numbers}
+
+
+class RunningWorker:
+    """A worker in a thread: what it told, what it consumed, how it ended."""
+
+    def __init__(self, broker: EmbeddedBroker, name: str, prefix: str = PREFIX, **options: Any) -> None:
+        self.told: list[str] = []
+        self.consumed: Counter[str] = Counter()
+        self.error: WorkerStopped | None = None
+        self._changed = threading.Condition()
+        self._stack = ExitStack()
+        servers = broker.bootstrap_servers
+        client = self._stack.enter_context(
+            CoordinatorClient(servers, layout_on(servers, prefix), client_id=name)
+        )
+        positions = TopicPositions(servers, prefix, options["group_id"])
+        self._stack.enter_context(closing(positions))
+        consumer = KafkaConsumer(bootstrap_servers=servers, auto_offset_reset="earliest")
+        self._stack.callback(consumer.close)
+        self._worker = Worker(
+            WorkerOptions(**options), client, consumer, positions, self._process, self._tell
+        )
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def wait_for(self, seen: Callable[["RunningWorker"], object]) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: seen(self), PATIENCE_S), self.told
+
+    def wait_for_line(self, text: str) -> None:
+        self.wait_for(lambda worker: any(text in line for line in worker.told))
+
+    def stop(self) -> None:
+        self._worker.stop()
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive()
+
+    def join(self) -> None:
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive()
+
+    def _run(self) -> None:
+        with self._stack:
+            try:
+                self._worker.run()
+            except WorkerStopped as error:
+                self.error = error
+
+    def _process(self, records: Sequence[Any]) -> None:
+        with self._changed:
+            self.consumed.update(record.value.decode() for record in records)
+            self._changed.notify_all()
+
+    def _tell(self, line: str) -> None:
+        with self._changed:
+            self.told.append(line)
+            self._changed.notify_all()
+
+
+@pytest.fixture
+def start(broker: EmbeddedBroker, coordinator: Child, topic: str) -> Iterator[Callable[..., RunningWorker]]:
+    """Starts workers of one group; those that still run at the end are stopped."""
+    started: list[RunningWorker] = []
+
+    def start(name: str, **options: Any) -> RunningWorker:
+        given: dict[str, Any] = {
+            "group_id": f"group-of-{topic}",
+            "topics": (topic,),
+            "heartbeat_interval_ms": 500,
+        }
+        started.append(RunningWorker(broker, name, **given | options))
+        return started[-1]
+
+    yield start
+    for worker in started:
+        worker.stop()
+
+
+def test_one_worker_gets_everything_from_the_beginning(
+    start: Callable[..., RunningWorker], topic: str
+) -> None:
+    worker = start("a")
+    worker.wait_for_line(f"got partitions {topic} 0-3")
+    worker.wait_for(lambda w: w.consumed.keys() == values(range(10)))
+    assert worker.told[0].startswith("joined generation 1 as leader, member id a-")
+    worker.stop()
+    assert worker.told[-2:] == [
+        f"lost partitions {topic} 0-3: the worker was stopped",
+        "left the group: the worker was stopped",
+    ]
+
+
+def test_partitions_change_hands_without_loss_or_repetition(
+    start: Callable[..., RunningWorker], broker: EmbeddedBroker, topic: str
+) -> None:
+    first = start("a")
+    first.wait_for(lambda w: w.consumed.keys() == values(range(10)))
+    second = start("b")
+    second.wait_for_line("joined generation 2 as follower")
+    second.wait_for_line(f"got partitions {topic} 2-3")
+    first.wait_for_line(f"lost partitions {topic} 0-3: REBALANCE_IN_PROGRESS: the group rebalances")
+    first.wait_for_line(f"got partitions {topic} 0-1")
+    produce(broker, topic, range(10, 20))
+    second.wait_for(lambda w: len(w.consumed) == 20)
+    first.wait_for(lambda w: len(w.consumed) == 60)
+    first.stop()
+    second.wait_for_line(f"got partitions {topic} 0-3")
+    produce(broker, topic, range(20, 30))
+    second.wait_for(lambda w: len(w.consumed) == 60)
+    assert set(first.consumed + second.consumed) == values(range(30))
+    assert (first.consumed + second.consumed).total() == 120, "nothing was consumed twice"
+
+
+def test_more_workers_than_partitions(start: Callable[..., RunningWorker], topic: str) -> None:
+    workers = [start(name) for name in "abcde"]
+    for worker in workers:
+        worker.wait_for(lambda w: any("got partitions" in line for line in w.told))
+    idle = workers[-1]  # range gives to the first members by their ids, which begin with the names
+    idle.wait_for_line("got partitions (none)")
+    workers[0].stop()
+    idle.wait_for_line(f"got partitions {topic} 3")
+
+
+def test_a_static_member_comes_back_without_a_rebalance(
+    start: Callable[..., RunningWorker], topic: str
+) -> None:
+    first, second = start("a", group_instance_id="one"), start("b", group_instance_id="two")
+    for worker in (first, second):
+        worker.wait_for(lambda w: any("got partitions" in line and "0-3" not in line for line in w.told))
+    generation = _generation(second)
+    second.stop()
+    assert "left the group" not in second.told[-1]
+    back = start("b", group_instance_id="two")
+    back.wait_for(lambda w: any("got partitions" in line for line in w.told))
+    assert _generation(back) == generation
+    assert [line for line in back.told if "got" in line] == [line for line in second.told if "got" in line][
+        -1:
+    ]
+    assert not back.consumed, "its predecessor had consumed everything"
+
+
+def _generation(worker: RunningWorker) -> str:
+    return [line for line in worker.told if line.startswith("joined generation")][-1].split()[2]
+
+
+def test_a_fenced_worker_stops_and_says_why(start: Callable[..., RunningWorker], topic: str) -> None:
+    first = start("a", group_instance_id="one")
+    first.wait_for_line("got partitions")
+    second = start("b", group_instance_id="one")
+    second.wait_for_line(f"got partitions {topic} 0-3")
+    first.join()
+    assert "FENCED_INSTANCE_ID: another process has joined under the same" in str(first.error)
+
+
+def test_a_worker_the_coordinator_refuses_stops_and_says_why(start: Callable[..., RunningWorker]) -> None:
+    worker = start("a", session_timeout_ms=1)
+    worker.join()
+    assert str(worker.error) == "INVALID_SESSION_TIMEOUT: the coordinator does not allow this session timeout"
+
+
+def test_the_command_consumes_and_leaves_on_sigterm(
+    broker: EmbeddedBroker, coordinator: Child, topic: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "consumed.jsonl"
+    arguments = ["worker", "--bootstrap-servers", broker.bootstrap_servers, "--prefix", PREFIX]
+    arguments += ["--group", f"group-of-{topic}", "--topic", topic, "--consumed", str(path)]
+    with Children(tmp_path) as children:
+        child = children.start("worker", *arguments, "--assignor", "roundrobin")
+        child.wait_for_line(lambda line: f"worker: got partitions {topic} 0-3" in line, PATIENCE_S)
+        _wait_for_lines(path, 40)
+        child.terminate()
+        child.wait_for_line(lambda line: "worker: left the group: stopped by SIGTERM" in line, PATIENCE_S)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert {line["value"] for line in lines} == values(range(10))
+    assert lines[0].keys() == {"topic", "partition", "offset", "key", "value"}
+
+
+def _wait_for_lines(path: Path, lines: int) -> None:
+    give_up_s = time.monotonic() + PATIENCE_S
+    while not path.exists() or path.read_bytes().count(b"\n") < lines:
+        assert time.monotonic() < give_up_s
+        time.sleep(0.05)  # another process writes it
+
+
+def test_positions_are_each_groups_own(broker: EmbeddedBroker) -> None:
+    one, two = TopicPartition("t", 0), TopicPartition("t", 1)
+    servers = broker.bootstrap_servers
+    with (
+        closing(TopicPositions(servers, "positions-test", "g")) as ours,
+        closing(TopicPositions(servers, "positions-test", "h")) as others,
+    ):
+        assert ours.read([one, two]) == {}
+        ours.publish({one: 5})
+        ours.publish({one: 7})
+        others.publish({one: 1, two: 2})
+        ours.flush()
+        others.flush()
+        assert ours.read([one, two]) == {one: 7}
+        assert others.read([two]) == {two: 2}
+    with closing(TopicPositions(servers, "positions-test", "g")) as later:
+        assert later.read([one]) == {one: 7}
+
+
+def test_heartbeats_keep_time_whether_answered_or_not(broker: EmbeddedBroker, topic: str) -> None:
+    """Here the test is the coordinator: it lets a worker in, and then answers nothing any more."""
+    prefix = f"silent-{topic}"
+    layout = Layout.named(prefix, request_partitions=1, reply_partitions=1)
+    with OtherSide(broker.bootstrap_servers, layout) as other_side:
+        worker = RunningWorker(broker, "a", prefix, group_id="g", topics=(topic,), heartbeat_interval_ms=200)
+        _let_in(other_side, member_id="")
+        sent_s = []
+        for _ in range(6):
+            asked = other_side.next_where(lambda a: isinstance(a.request, Heartbeat))
+            assert isinstance(asked.request, Heartbeat)
+            assert (asked.request.member_id, asked.request.generation_id) == ("a-1", 1)
+            sent_s.append(time.monotonic())
+        assert sent_s[-1] - sent_s[0] >= 0.5, "not all at once"
+        worker.stop()
+        leave = other_side.next_where(lambda a: isinstance(a.request, LeaveGroup))
+        assert isinstance(leave.request, LeaveGroup)
+        assert worker.told[-1] == "left the group, without waiting for the answer any longer"
+
+
+def test_a_refused_heartbeat_makes_it_join_again_as_somebody_new(broker: EmbeddedBroker, topic: str) -> None:
+    prefix = f"forgetful-{topic}"
+    layout = Layout.named(prefix, request_partitions=1, reply_partitions=1)
+    with OtherSide(broker.bootstrap_servers, layout) as other_side:
+        worker = RunningWorker(broker, "a", prefix, group_id="g", topics=(topic,), heartbeat_interval_ms=200)
+        _let_in(other_side, member_id="")
+        asked = other_side.next_where(lambda a: isinstance(a.request, Heartbeat))
+        other_side.answer(asked, JoinGroupResponse)  # not an answer of its kind: told, and no more
+        worker.wait_for_line("no answer to a heartbeat: Heartbeat for group 'g' was refused")
+        asked = other_side.next_where(lambda a: isinstance(a.request, Heartbeat))
+        _answer_heartbeat(other_side, asked, ErrorCode.UNKNOWN_MEMBER_ID)
+        _let_in(other_side, member_id="")
+        worker.wait_for_line("UNKNOWN_MEMBER_ID: the coordinator has removed this member")
+        worker.stop()
+
+
+def _let_in(other_side: OtherSide, member_id: str) -> None:
+    """Answer the next JoinGroup, which has to carry this member id, and the SyncGroup that follows."""
+    asked = other_side.next_where(lambda a: isinstance(a.request, JoinGroup))
+    assert isinstance(asked.request, JoinGroup)
+    assert asked.request.member_id == member_id
+    other_side.answer(
+        asked,
+        JoinGroupResponse,
+        generation_id=1,
+        protocol_type="consumer",
+        protocol_name="range",
+        leader="a-1",
+        member_id="a-1",
+        members=[JoinGroupMember("a-1", None, asked.request.protocols[0].metadata)],
+    )
+    asked = other_side.next_where(lambda a: isinstance(a.request, SyncGroup))
+    assert isinstance(asked.request, SyncGroup)
+    other_side.answer(asked, SyncGroupResponse, assignment=asked.request.assignments[0].assignment)

@@ -1,0 +1,193 @@
+"""The demo's own checks: each finds what it is there to find."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from assignors.kafka.api import Assignment, TopicPartition
+from assignors.kafka.protocol import encode_assignment
+from checkpoints.folder import Folder
+from state.errors import ErrorCode
+from state.history import EventType, GroupEvent
+from state.responses import HeartbeatResponse
+from streaming.demo import checks
+from streaming.demo.load import consumed
+from streaming.demo.strike import Struck, planned_ends, uncommitted_batch_of
+from streaming.demo.watch import client_of, held, stable_with
+
+UUID = "dd3ce9d5-1cf1-5738-98c8-e7d245d76648"
+
+
+def event(seq: int, kind: EventType = EventType.MEMBER_ADDED, **fields: Any) -> GroupEvent:
+    given: dict[str, Any] = {
+        "group_id": "g",
+        "incarnation": "requests-0-1",
+        "at_ms": seq,
+        "from_state": "Stable",
+        "to_state": "Stable",
+        "generation": 1,
+        "reason": "because",
+        "rule": "E4",
+        "cause": "requests-0-9",
+    }
+    return GroupEvent(version=1, type=kind, seq=seq, **given | fields)
+
+
+def stable(seq: int, holdings: Mapping[str, tuple[int, ...]], generation: int = 1) -> GroupEvent:
+    assignments = {
+        f"{client}-{UUID}": encode_assignment(Assignment(tuple(TopicPartition("t", p) for p in numbers)))
+        for client, numbers in holdings.items()
+    }
+    return event(
+        seq,
+        EventType.STABLE,
+        from_state="CompletingRebalance",
+        generation=generation,
+        assignments=assignments,
+    )
+
+
+def removed(client: str, rule: str, reason: str) -> GroupEvent:
+    return event(1, EventType.MEMBER_REMOVED, member_id=f"{client}-{UUID}", rule=rule, reason=reason)
+
+
+def answer(request: str, error: ErrorCode = ErrorCode.NONE) -> bytes:
+    return msgspec.json.encode(
+        HeartbeatResponse(group_id="g", correlation_id="c", request=request, error_code=error)
+    )
+
+
+def test_a_client_is_known_by_its_member_id() -> None:
+    assert client_of(f"worker-1-{UUID}") == "worker-1"
+
+
+def test_the_history_is_read_without_its_repetitions() -> None:
+    entries = [event(1), event(2), event(2), event(3)]
+    history = checks.read_history(map(msgspec.json.encode, entries))
+    assert [e.seq for e in history.of("g")] == [1, 2, 3]
+    assert checks.no_gaps(history).ok
+    assert checks.history_told_once(history).ok
+    assert history.duplicates == 1
+
+
+def test_a_gap_and_a_retold_entry_are_found() -> None:
+    entries = [event(1), event(3), event(3, reason="another")]
+    history = checks.read_history(map(msgspec.json.encode, entries))
+    assert not checks.no_gaps(history).ok
+    assert not checks.history_told_once(history).ok
+
+
+def test_no_history_is_no_proof() -> None:
+    assert not checks.no_gaps(checks.read_history([])).ok
+    assert not checks.answered_one_way(checks.read_answers([])).ok
+    assert not checks.all_consumed(set(), {}).ok
+    assert not checks.one_owner_each([], 12).ok
+
+
+def test_a_request_answered_in_two_ways_is_found() -> None:
+    same = checks.read_answers([answer("requests-0-1"), answer("requests-0-1"), answer("requests-0-2")])
+    assert checks.answered_one_way(same).ok
+    assert same.duplicates == 1
+    two_ways = checks.read_answers(
+        [answer("requests-0-1"), answer("requests-0-1", ErrorCode.UNKNOWN_MEMBER_ID)]
+    )
+    assert not checks.answered_one_way(two_ways).ok
+
+
+@pytest.mark.parametrize(
+    ("counts", "ok"), [({"a": 1, "b": 2}, True), ({"a": 1}, False), ({"a": 1, "b": 1, "c": 1}, True)]
+)
+def test_every_record_has_to_be_consumed_at_least_once(counts: dict[str, int], ok: bool) -> None:
+    assert checks.all_consumed({"a", "b"}, counts).ok is ok
+
+
+@pytest.mark.parametrize(
+    ("holdings", "ok"),
+    [
+        ({"a": (0, 1), "b": (2,)}, True),
+        ({"a": (0, 1, 2), "b": ()}, True),
+        ({"a": (0, 1)}, False),
+        ({"a": (0, 1), "b": (1, 2)}, False),
+    ],
+)
+def test_each_partition_has_one_owner(holdings: dict[str, tuple[int, ...]], ok: bool) -> None:
+    assert checks.one_owner_each([stable(1, {"a": (0, 1, 2)}), stable(2, holdings)], 3).ok is ok
+
+
+def test_only_the_killed_worker_may_be_thrown_out() -> None:
+    expired = removed("worker-2", "T5", "no heartbeat")
+    left = removed("worker-1", "L6", "left the group")
+    assert checks.only_expired([expired, left], "worker-2").ok
+    assert not checks.only_expired([left], "worker-2").ok
+    assert not checks.only_expired([expired, removed("worker-3", "C1", "did not rejoin")], "worker-2").ok
+
+
+def test_the_kills_have_to_hit() -> None:
+    assert checks.killed_while_rebalancing("PreparingRebalance").ok
+    assert not checks.killed_while_rebalancing("Stable").ok
+    struck = Struck(batch=7, request="requests-0-1", answer="SyncGroup", freezes=3)
+    assert checks.killed_before_commit(struck).ok
+    assert not checks.killed_before_commit(None).ok
+    twice = checks.read_answers([answer("requests-0-1"), answer("requests-0-1")])
+    once = checks.read_answers([answer("requests-0-1")])
+    assert checks.ran_again(struck, twice, last_commit=7).ok
+    assert not checks.ran_again(struck, once, last_commit=7).ok
+    assert not checks.ran_again(struck, twice, last_commit=6).ok
+    assert not checks.ran_again(None, twice, last_commit=7).ok
+
+
+def test_stable_means_now_and_with_exactly_these_members() -> None:
+    find = stable_with(["a", "b"])
+    both = stable(1, {"a": (0,), "b": (1,)}, generation=4)
+    assert find([both, event(2)]) is both
+    assert held(both) == {"a": [0], "b": [1]}
+    assert find([both, event(2, EventType.PREPARING_REBALANCE, to_state="PreparingRebalance")]) is None
+    assert find([stable(1, {"a": (0,)})]) is None
+    assert find([]) is None
+
+
+def test_the_workers_files_are_counted_but_not_a_line_cut_short(tmp_path: Path) -> None:
+    path = tmp_path / "worker.jsonl"
+    path.write_bytes(b'{"value":"a"}\n{"value":"b"}\n{"value":"a"}\n{"value":"c')
+    assert consumed([path, tmp_path / "never-started.jsonl"]) == {"a": 2, "b": 1}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    """A checkpoint with batches 6 and 7 planned and batch 6 committed, as Spark writes them."""
+    folder = Folder(tmp_path)
+    for log in ("offsets", "commits"):
+        (folder.spark / log).mkdir(parents=True)
+    for batch, ends in ((6, '{"0":10,"1":5}'), (7, '{"0":12,"1":5}')):
+        (folder.spark / "offsets" / str(batch)).write_text(f'v1\n{{"conf":{{}}}}\n{{"requests":{ends}}}')
+    (folder.spark / "commits" / "6").write_text('v1\n{"nextBatchWatermarkMs":0}')
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("request_id", "batch"),
+    [
+        ("requests-0-9", None),
+        ("requests-0-10", 7),
+        ("requests-0-11", 7),
+        ("requests-0-12", None),
+        ("requests-1-4", None),
+        ("requests-2-0", None),
+    ],
+)
+def test_the_batch_of_a_request_is_found_by_its_offset(
+    folder: Folder, request_id: str, batch: int | None
+) -> None:
+    assert uncommitted_batch_of(folder, "requests", request_id) == batch
+
+
+def test_a_committed_batch_is_no_target(folder: Folder) -> None:
+    (folder.spark / "commits" / "7").write_text('v1\n{"nextBatchWatermarkMs":0}')
+    assert uncommitted_batch_of(folder, "requests", "requests-0-10") is None
+
+
+def test_before_the_first_batch_nothing_is_planned(folder: Folder) -> None:
+    assert planned_ends(folder.spark, -1, "requests") == {}

@@ -1,0 +1,50 @@
+"""One Spark session for all tests of the operator, and a bench for each."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from checkpoints.folder import Folder
+from streaming.session import Session
+from tests.spark.harness import Bench
+
+ROOT = Path(__file__).parents[2]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    with pytest.MonkeyPatch.context() as patch:
+        # Python workers import the operators that tests define.
+        patch.setenv("PYTHONPATH", str(ROOT))
+        with Session(log_path=tmp_path_factory.mktemp("spark") / "spark.log", cores=2) as session:
+            yield session.spark
+
+
+@pytest.fixture
+def make_bench(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    """Makes benches that are stopped at the test's end; keywords are those of `Bench`."""
+    benches: list[Bench] = []
+
+    def make(**given: Any) -> Bench:
+        bench = Bench(spark, Folder(tmp_path / f"bench-{len(benches)}"), **given)
+        benches.append(bench)
+        return bench
+
+    yield make
+    for bench in benches:
+        bench.stop()
+
+
+@pytest.fixture
+def bench(make_bench: Callable[..., Bench]) -> Bench:
+    """A bench whose operator has no initial delay."""
+    return make_bench()

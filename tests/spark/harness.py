@@ -1,0 +1,212 @@
+"""The real query over a folder of files, one micro-batch a file, and what it writes kept by batch.
+
+It is stopped, killed in the middle of a batch and started again on its checkpoint as often as a test likes.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from checkpoints.folder import Folder
+from state.config import CoordinatorConfig
+from streaming.operator import ConfigEpoch, Operator
+from streaming.query import coordinate
+from tests.spark.log import LAYOUT, Log, Record
+
+READ_SCHEMA = "key binary, value binary, partition int, offset long, timestamp timestamp"
+FILE_SCHEMA = pa.schema(
+    {
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+    }
+)
+FIRST_FILE_TIME_S = 1_700_000_000
+
+Write = Callable[[DataFrame, int], None]
+
+
+class SinkFailure(Exception):
+    """The sink fails, and with it the query: the batch is not committed and will run again."""
+
+
+class Written(NamedTuple):
+    """A record that the query wrote."""
+
+    batch: int
+    topic: str
+    partition: int | None
+    key: bytes | None
+    value: bytes
+
+    @property
+    def content(self) -> dict[str, Any]:
+        content: dict[str, Any] = json.loads(self.value)
+        return content
+
+
+def make_operator(**settings: int) -> Operator:
+    """An operator without an initial delay; settings by the names of `CoordinatorConfig`."""
+    config = CoordinatorConfig(**{"group_initial_rebalance_delay_ms": 0, **settings})
+    return Operator(LAYOUT, (ConfigEpoch(0, config),))
+
+
+@dataclass
+class Bench:
+    """One checkpoint, its input, and what was written in all its runs.
+
+    `failures` says how often the sink is to fail in which batch, and how much of it is written before that: a
+    share from 0 to 1. `rearrange` changes the input before the operator sees it. `write` is another sink.
+    """
+
+    spark: SparkSession
+    folder: Folder
+    operator: Callable[..., Any] = field(default_factory=make_operator)
+    files_per_batch: int = 1
+    rearrange: Callable[[DataFrame], DataFrame] = lambda records: records
+    write: Write | None = None
+    failures: dict[int, list[float]] = field(default_factory=dict)
+    written: list[Written] = field(default_factory=list)
+    query: StreamingQuery | None = None
+    _files: int = 0
+
+    def start(self) -> None:
+        """Start the query, or start it again after it was stopped or failed."""
+        self._input.mkdir(parents=True, exist_ok=True)
+        records = (
+            self.spark.readStream.schema(READ_SCHEMA)
+            .option("maxFilesPerTrigger", self.files_per_batch)
+            .parquet(str(self._input))
+        )
+        output = coordinate(self.rearrange(records), self.operator)  # type: ignore[arg-type]
+        self.query = (
+            output.writeStream.foreachBatch(self.write or self._keep)
+            .option("checkpointLocation", str(self.folder.spark))
+            .outputMode("append")
+            .start()
+        )
+
+    def stop(self) -> None:
+        """Stop the query between two batches."""
+        if self.query is None:
+            return
+        self.query.stop()
+        dropped = [
+            operator["numRowsDroppedByWatermark"]
+            for progress in self.query.recentProgress
+            for operator in progress["stateOperators"]
+        ]
+        assert not any(dropped), "requests have no event time, so none can be late"
+        self.query = None
+
+    def run(self, *batches: Iterable[Record]) -> list[Written]:
+        """Have these batches run, starting the query if need be; what was written meanwhile."""
+        before = len(self.written)
+        for records in batches:
+            self.add_file(records)
+        if self.query is None:
+            self.start()
+        assert self.query is not None
+        self.query.processAllAvailable()
+        return self.written[before:]
+
+    def run_at(self, log: Log, attested_ms: int, appended_ms: int | None = None) -> list[Written]:
+        """Let time come to `attested_ms`: a batch that says so, and one that acts on it."""
+        at_ms = attested_ms + 1 if appended_ms is None else appended_ms
+        return self.run(log.clock(at_ms, attested_ms), log.clock(at_ms, attested_ms))
+
+    def add_file(self, records: Iterable[Record]) -> None:
+        """Put a file into the input: a batch, or a part of one."""
+        self.add_table(_table(list(records)))
+
+    def add_table(self, records: pa.Table) -> None:
+        """The same for many records. Spark takes files in the order of their times."""
+        path = self._input / f"{self._files:05d}.parquet"
+        self._input.mkdir(parents=True, exist_ok=True)
+        hidden = path.with_name(f"_{path.name}")
+        pq.write_table(records, hidden)
+        time_s = FIRST_FILE_TIME_S + self._files
+        os.utime(hidden, (time_s, time_s))
+        hidden.rename(path)
+        self._files += 1
+
+    @property
+    def watermark(self) -> str:
+        """Spark's watermark in the batch that ran last."""
+        assert self.query is not None
+        progress = self.query.lastProgress
+        assert progress is not None
+        return str(progress["eventTime"]["watermark"])
+
+    @property
+    def groups_touched(self) -> list[int]:
+        """How many groups' state each batch of this run wrote."""
+        assert self.query is not None
+        return [int(p["stateOperators"][0]["numRowsUpdated"]) for p in self.query.recentProgress]
+
+    @property
+    def _input(self) -> Path:
+        return self.folder.path / "input"
+
+    def _keep(self, output: DataFrame, batch: int) -> None:
+        rows = [
+            Written(batch, row.topic, row.partition, _bytes(row.key), bytes(row.value))
+            for row in output.collect()
+        ]
+        shares = self.failures.get(batch)
+        if shares:
+            self.written += rows[: round(len(rows) * shares.pop(0))]
+            raise SinkFailure(f"batch {batch}")
+        self.written += rows
+
+
+def _bytes(value: bytearray | None) -> bytes | None:
+    return None if value is None else bytes(value)
+
+
+def _table(records: Sequence[Record]) -> pa.Table:
+    columns = {
+        "key": [r.key for r in records],
+        "value": [r.value for r in records],
+        "partition": [r.partition for r in records],
+        "offset": [r.offset for r in records],
+        "timestamp": [r.at_ms * 1000 for r in records],
+    }
+    return pa.table(columns, schema=FILE_SCHEMA)
+
+
+def of_topic(written: Iterable[Written], topic: str) -> list[dict[str, Any]]:
+    """The records of one output topic, decoded."""
+    return [record.content for record in written if record.topic == topic]
+
+
+def answers(written: Iterable[Written]) -> dict[str, dict[str, Any]]:
+    """The responses by the id of their request; asserts that copies are the same."""
+    found: dict[str, dict[str, Any]] = {}
+    for response in of_topic(written, LAYOUT.responses_topic):
+        assert found.setdefault(response["request"], response) == response
+    return found
+
+
+def events(written: Iterable[Written], group_id: str, event_type: str | None = None) -> list[dict[str, Any]]:
+    """The history entries of a group, of one type or all."""
+    return [
+        event
+        for event in of_topic(written, LAYOUT.events_topic)
+        if event["group_id"] == group_id and event_type in (None, event["type"])
+    ]
+
+
+def dead_letters(written: Iterable[Written]) -> dict[str, dict[str, Any]]:
+    """The dead letters by the id of their record."""
+    return {letter["request"]: letter for letter in of_topic(written, LAYOUT.dead_letters_topic)}

@@ -1,0 +1,106 @@
+"""One recorded log with its clock records, cut into batches in every way that Kafka could."""
+
+from collections.abc import Sequence
+from random import Random
+
+import msgspec
+
+from state.config import CoordinatorConfig
+from state.fold import Row, Timeline
+from streaming.records import clock_record, encode
+from tests.harness import random_log
+from tests.spark.log import LAYOUT, Record
+
+# Groups that Kafka's partitioner puts where the random log has its own.
+NAMES = dict(zip(random_log.GROUPS, ("a", "d", "b"), strict=True))
+# Clock records never reach the operator, so it does not matter that these are not the offsets they would have.
+CLOCK_OFFSETS = 1_000_000
+TICK_MS = 7_000
+CLOCK_SKEW_MS = 50
+
+
+def record(seed: int, length: int, config: CoordinatorConfig) -> list[Row]:
+    """A random log of three groups in two partitions."""
+    rows = random_log.realise(random_log.script(seed, length), config)
+    return [
+        Row(row.at_ms, row.request_id, msgspec.structs.replace(row.request, group_id=NAMES[row.request.group_id]))
+        for row in rows
+    ]
+
+
+def with_clock(rows: Sequence[Row], seed: int) -> tuple[list[list[Record]], int]:
+    """The log by partition, with the clock records of a ticker in it; and the last time that is attested.
+
+    Each round is appended to all partitions at about the same time. The next round claims what that proves: the
+    least of the round's append times, less one.
+    """
+    random = Random(seed)
+    partitions = [[_record(row) for row in rows if _place(row)[0] == p] for p in range(LAYOUT.request_partitions)]
+    end_ms = rows[-1].at_ms + 400_000
+    attested_ms, at_ms, tick = 0, rows[0].at_ms, 0
+    while at_ms < end_ms:
+        at_ms += random.randrange(1, 2 * TICK_MS)
+        if random.random() < 0.2:
+            at_ms += 10 * TICK_MS  # the ticker was down for a while
+        appended = [at_ms + random.randrange(CLOCK_SKEW_MS) for _ in partitions]
+        for p, (records, append_ms) in enumerate(zip(partitions, appended, strict=True)):
+            records.append(Record(p, CLOCK_OFFSETS + tick, append_ms, None, clock_record(attested_ms)))
+        attested_ms = max(attested_ms, min(appended) - 1)
+        tick += 1
+    final = [Record(p, CLOCK_OFFSETS + tick, end_ms * 2, None, clock_record(attested_ms)) for p in (0, 1)]
+    for records, last in zip(partitions, final, strict=True):
+        records.sort(key=lambda r: (r.at_ms, r.offset))
+        records.append(last)
+    return partitions, attested_ms
+
+
+def cut(partitions: Sequence[Sequence[Record]], batches: int, seed: int) -> list[list[Record]]:
+    """Cut a log into batches, each partition where it likes but for one thing: what the clock records of earlier
+    batches have attested must be in. One batch more, empty, acts on the last clock records.
+    """
+    random = Random(seed)
+    at = [0 for _ in partitions]
+    attested_ms = 0
+    content: list[list[Record]] = []
+    for n in range(batches):
+        batch: list[Record] = []
+        for p, records in enumerate(partitions):
+            owed = next((i for i in range(at[p], len(records)) if records[i].at_ms > attested_ms), len(records))
+            share = 1.0 if n == batches - 1 else random.choice((0.0, 0.1, 0.3)) * random.random()
+            end = max(owed, at[p] + round((len(records) - at[p]) * share))
+            batch += records[at[p] : end]
+            at[p] = end
+        attested_ms = max([attested_ms, *(_claim(record) for record in batch)])
+        content.append(batch)
+    return [*content, []]
+
+
+def expected(rows: Sequence[Row], until_ms: int, config: CoordinatorConfig) -> dict[str, dict[str, list[bytes]]]:
+    """What the core says of the whole log in one piece: for each topic and group, the records in order."""
+    said: dict[str, dict[str, list[bytes]]] = {LAYOUT.responses_topic: {}, LAYOUT.events_topic: {}}
+    for group_id in dict.fromkeys(row.request.group_id for row in rows):
+        timeline = Timeline(group_id, None, config)
+        for row in rows:
+            if row.request.group_id == group_id:
+                timeline.apply(row)
+        timeline.fire_until(until_ms)
+        steps = timeline.take_effects()
+        said[LAYOUT.responses_topic][group_id] = [encode(r.response) for step in steps for r in step.replies]
+        said[LAYOUT.events_topic][group_id] = [encode(event) for step in steps for event in step.events]
+    return said
+
+
+def _place(row: Row) -> tuple[int, int]:
+    _, partition, offset = row.request_id.rsplit("-", 2)
+    return int(partition), int(offset)
+
+
+def _record(row: Row) -> Record:
+    partition, offset = _place(row)
+    return Record(partition, offset, row.at_ms, row.request.group_id.encode(), encode(row.request))
+
+
+def _claim(record: Record) -> int:
+    if record.key is not None or record.value is None:
+        return 0
+    return int(msgspec.json.decode(record.value)["time_ms"])

@@ -1,0 +1,105 @@
+"""The outcome is a function of the log alone: not of how it is cut into batches, nor of what dies on the way."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import chain
+from random import Random
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from state.config import CoordinatorConfig
+from tests.spark import recorded_log
+from tests.spark.harness import Bench, Written, make_operator
+from tests.spark.log import LAYOUT, Record
+
+CONFIG = CoordinatorConfig(group_initial_rebalance_delay_ms=3_000)
+LOG_SEED = 106
+LOG_LENGTH = 400
+BATCHES = 8
+KILLS = 3
+SAMPLE = (1, 2)
+
+Said = dict[str, dict[str, list[bytes]]]
+
+
+def said_once(written: Iterable[Written]) -> Said:
+    """The responses and events of each group without copies; a copy has to be the same to the byte."""
+    said: Said = {LAYOUT.responses_topic: {}, LAYOUT.events_topic: {}}
+    first: dict[object, bytes] = {}
+    for record in written:
+        if record.topic not in said:
+            continue
+        content = record.content
+        if record.topic == LAYOUT.responses_topic:
+            name: object = content["request"]
+        else:
+            name = (content["group_id"], content["incarnation"], content["seq"])
+        if name in first:
+            assert first[name] == record.value, "a copy differs"
+        else:
+            first[name] = record.value
+            said[record.topic].setdefault(content["group_id"], []).append(record.value)
+    return said
+
+
+def kill_in_some(batches: int, seed: int) -> dict[int, list[float]]:
+    """Batches in which the query dies, some of them twice, before, while or after its output is written."""
+    random = Random(seed)
+    chosen = random.sample(range(batches), KILLS)
+    return {batch: random.choice([[1.0], [0.5], [1.0, 0.3], [0.0, 1.0]]) for batch in chosen}
+
+
+def run_to_the_end(bench: Bench, batches: Iterable[Iterable[Record]], kills: int) -> None:
+    for records in batches:
+        bench.add_file(records)
+    for _ in range(kills):
+        with pytest.raises(StreamingQueryException, match="SinkFailure"):
+            bench.run()
+        bench.query = None
+    bench.run()
+
+
+def test_the_recorded_log_has_all_that_happens_to_groups() -> None:
+    rows = recorded_log.record(LOG_SEED, LOG_LENGTH, CONFIG)
+    partitions, attested_ms = recorded_log.with_clock(rows, LOG_SEED)
+    assert all(len(records) > 100 for records in partitions)
+    history = recorded_log.expected(rows, attested_ms, CONFIG)[LAYOUT.events_topic]
+    assert len(history) == len(recorded_log.NAMES)
+    told = Counter(
+        word
+        for event in chain(*history.values())
+        for word in (b"no heartbeat within", b"left the group", b"MemberReplaced", b'"Stable"', b'"Empty"')
+        if word in event
+    )
+    assert len(told) == 5, told
+    assert min(told.values()) > 5, told
+    assert b"AppliedLate" not in b"".join(chain(*history.values())), "the clock records keep their word"
+
+
+def check_cutting(bench: Bench, seed: int) -> None:
+    rows = recorded_log.record(LOG_SEED, LOG_LENGTH, CONFIG)
+    partitions, attested_ms = recorded_log.with_clock(rows, LOG_SEED)
+    bench.failures = kill_in_some(BATCHES, seed)
+    kills = sum(len(shares) for shares in bench.failures.values())
+    run_to_the_end(bench, recorded_log.cut(partitions, BATCHES, seed), kills)
+    assert not any(bench.failures.values()), "every kill happened"
+    assert said_once(bench.written) == recorded_log.expected(rows, attested_ms, CONFIG)
+
+
+def make(make_bench: Callable[..., Bench]) -> Bench:
+    return make_bench(operator=make_operator(group_initial_rebalance_delay_ms=3_000))
+
+
+@pytest.mark.parametrize("seed", SAMPLE)
+def test_a_cut_log_with_kills_says_what_the_whole_log_says(
+    make_bench: Callable[..., Bench], seed: int
+) -> None:
+    check_cutting(make(make_bench), seed)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_800)
+def test_ten_cuttings_of_one_log_say_the_same(make_bench: Callable[..., Bench]) -> None:
+    for seed in range(10, 20):
+        check_cutting(make(make_bench), seed)
