@@ -1,9 +1,11 @@
 """The coordinator's folder: Spark's checkpoint, and beside it what must not change or be forgotten.
 
-<folder>/spark/         Spark's own checkpoint of the query
-<folder>/identity.json  the cluster, topic and namespace this state belongs to
-<folder>/epochs.json    the configurations it has run under, each with the batch it started at
-<folder>/lock           held by the one coordinator that may work here
+In it stand:
+
+    <folder>/spark/         Spark's own checkpoint of the query
+    <folder>/identity.json  the cluster, topic and namespace this state belongs to
+    <folder>/epochs.json    the configurations it has run under, each with the batch it started at
+    <folder>/lock           held by the one coordinator that may work here
 """
 
 import errno
@@ -16,6 +18,7 @@ from uuid import uuid4
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 LINGERING_JVM_TIMEOUT_S = 60.0
 
@@ -62,8 +65,11 @@ class Folder:
         The lock belongs to the returned file descriptor. Hand it on to the JVM: then a JVM that outlives a
         killed coordinator for a moment, and may still finish a batch, keeps the next one waiting.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise FolderError(f"{self.path} cannot be used: {error}") from error
         try:
             self._acquire(fd)
         except BaseException:
@@ -85,8 +91,13 @@ class Folder:
             else:
                 return
             holder = os.pread(fd, 32, 0).decode()
-            if _is_alive(holder) or time.monotonic() > give_up:
-                raise FolderError(f"{self.path} is in use by the coordinator with process id {holder or '?'}")
+            if _is_alive(holder):
+                raise FolderError(f"{self.path} is in use by the coordinator with process id {holder}")
+            if time.monotonic() > give_up:
+                raise FolderError(
+                    f"{self.path} is still in use by the Spark JVM of the coordinator that had process id "
+                    f"{holder or '?'}: end that JVM"
+                )
             # Its coordinator is gone, its JVM is about to be. flock has no wait with a bound.
             time.sleep(0.05)
 
@@ -123,20 +134,17 @@ class Folder:
     def epochs(self, settings: dict[str, int], skip: list[str], code_version: str) -> list[Epoch]:
         """All configurations up to this start's, which begins at the first batch that is not planned yet.
 
-        A batch that was planned and not committed runs again under the settings it had, but without the
-        records to skip: one of them stopped it.
+        Records to skip begin at the batch that has not been committed, for it is the one they stop; its
+        settings stay what they were.
         """
         path = self.path / "epochs.json"
         known = _read(path, list[Epoch]) or []
-        planned, committed = self.last_batch("offsets"), self.last_batch("commits")
-        all_skip = list(dict.fromkeys([*(known[-1].skip if known else []), *skip]))
-        epochs = [epoch for epoch in known if epoch.from_batch <= planned]
-        if epochs and committed < planned and epochs[-1].skip != all_skip:
-            stopped = msgspec.structs.replace(epochs[-1], from_batch=planned, skip=all_skip)
-            epochs = [epoch for epoch in epochs if epoch.from_batch < planned] + [stopped]
-        latest = Epoch(planned + 1 if epochs else 0, settings, all_skip, code_version)
-        if not epochs or msgspec.structs.replace(latest, from_batch=epochs[-1].from_batch) != epochs[-1]:
-            epochs.append(latest)
+        epochs = _with_skipped(known, skip, self.last_batch("commits") + 1)
+        latest = epochs[-1] if epochs else None
+        if latest is None or (latest.settings, latest.code_version) != (settings, code_version):
+            from_batch = self.last_batch("offsets") + 1 if latest else 0  # every batch has one
+            new = Epoch(from_batch, settings, latest.skip if latest else skip, code_version)
+            epochs = [e for e in epochs if e.from_batch < from_batch] + [new]
         if epochs != known:
             _write(path, epochs)
         return epochs
@@ -151,6 +159,18 @@ class Folder:
 def new_namespace() -> str:
     """A fresh secret for `Identity.member_id_namespace`."""
     return str(uuid4())
+
+
+def _with_skipped(epochs: list[Epoch], skip: list[str], from_batch: int) -> list[Epoch]:
+    """The same configurations, but from this batch on these records are skipped too."""
+    new = [record for record in skip if epochs and record not in epochs[-1].skip]
+    if not new:
+        return epochs
+    before = [e for e in epochs if e.from_batch < from_batch]
+    after = [e for e in epochs if e.from_batch >= from_batch]
+    if before and (not after or after[0].from_batch > from_batch):
+        after.insert(0, replace(before[-1], from_batch=from_batch))
+    return before + [replace(e, skip=[*e.skip, *new]) for e in after]
 
 
 def _is_alive(pid: str) -> bool:

@@ -8,7 +8,8 @@ never ends the service is told in its status.
 import importlib.metadata
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -17,14 +18,9 @@ from typing import Self
 import msgspec
 import structlog
 from kafka import KafkaProducer
+from kafka.errors import KafkaError
 from pyspark.errors import PySparkException
-from pyspark.sql.streaming.listener import (
-    QueryIdleEvent,
-    QueryProgressEvent,
-    QueryStartedEvent,
-    QueryTerminatedEvent,
-    StreamingQueryListener,
-)
+from pyspark.sql.streaming import StreamingQuery
 
 from checkpoints.folder import Epoch, Folder, Identity
 from state.config import CoordinatorConfig
@@ -35,12 +31,13 @@ from streaming.operator import ConfigEpoch, Operator
 from streaming.session import Session
 from streaming.status import Phase, StatusBoard
 from streaming.ticker import DEFAULT_INTERVAL_MS, Ticker
-from streaming.topics import prepare_topics
+from streaming.topics import TopicsError, prepare_topics
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
 FAILURES_TO_NAME_THE_BATCH = 3
 TICKER_ALARM_AGE_S = 10.0
+POLL_S = 0.2
 
 log = structlog.get_logger()
 
@@ -67,20 +64,23 @@ class Options:
 class Coordinator:
     """The coordinator of this process; `status` says when it is ready.
 
-    `start` raises FolderError, TopicsError, ConfigError, JarsUnavailable or JavaNotFound, each with a message
-    that says what to do.
+    `start` raises FolderError, TopicsError, ConfigError, JarsUnavailable, JavaNotFound or SparkFailed, each
+    with a message that says what to do. `on_failure` is called, in a thread, when Spark's JVM has ended: from
+    then on nothing is coordinated, `failure` says why, and all that is left is to `stop`.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, on_failure: Callable[[], None] = lambda: None) -> None:
         self.options = options
+        self.failure: str | None = None
+        self._on_failure = on_failure
         self._config = CoordinatorConfig().with_settings(options.settings)
         self._folder = Folder(options.folder)
         self.status = StatusBoard(options.folder / "status.json")
         self._stopping = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
-        self._progress = _Progress(self.status)
         self._session: Session | None = None
         self._ticker: Ticker | None = None
+        self._running = ExitStack()
 
     @property
     def ui_url(self) -> str | None:
@@ -93,16 +93,22 @@ class Coordinator:
         return self._session.jvm_pid
 
     def start(self) -> None:
-        try:
-            self._start()
-        except BaseException:
-            self.stop()
-            raise
+        """Start everything; batches are being committed when the status is READY."""
+        with ExitStack() as started:
+            try:
+                self._start(started)
+            except BaseException as error:  # Ctrl-C too
+                self.failure = f"the start failed: {_first_line(error) or type(error).__name__}"
+                raise
+            self._running = started.pop_all()
 
-    def _start(self) -> None:
+    def _start(self, started: ExitStack) -> None:
         options = self.options
         lock_fd = self._folder.lock()
-        self.status.enter(Phase.STARTING, "preparing topics and Spark")
+        started.callback(self._folder.unlock)
+        started.callback(self._say_stopped)
+        committed = self._folder.last_batch("commits")
+        self.status.enter(Phase.STARTING, "preparing topics and Spark", batch_id=committed)
         found = prepare_topics(options.bootstrap_servers, options.layout, options.replication_factor)
         identity = self._folder.pin(found)
         epochs = self._folder.epochs(self._config.settings(), list(options.skip), code_version())
@@ -113,8 +119,12 @@ class Coordinator:
             hold_fd=lock_fd,
             extra=options.spark,
         )
-        self._session.spark.streams.addListener(self._progress)
+        started.callback(self._session.stop)
         self._announce(epochs[-1])
+        self._start_threads(started)
+
+    def _start_threads(self, started: ExitStack) -> None:
+        options = self.options
         self._ticker = Ticker(
             options.bootstrap_servers,
             options.layout.requests_topic,
@@ -123,20 +133,18 @@ class Coordinator:
             clock_lag_ms=options.clock_lag_ms,
         )
         self._ticker.start()
+        started.callback(self._ticker.stop)
         self._supervisor.start()
+        started.callback(self._supervisor.join)
+        started.callback(self._stopping.set)
 
     def stop(self) -> None:
-        """End the query (the batch it is in runs again at the next start), the ticker, Spark, and give the lock back."""
-        self._stopping.set()
-        if self._supervisor.is_alive():
-            self._supervisor.join()
-        if self._ticker is not None:
-            self._ticker.stop()
-        if self._session is not None:
-            self._session.stop()
-            self._session = None
-        self.status.enter(Phase.STOPPED, "stopped in order")
-        self._folder.unlock()
+        """End the query (the batch it is in runs again at the next start), the ticker, Spark, and give the
+        lock back."""
+        self._running.close()
+
+    def _say_stopped(self) -> None:
+        self.status.enter(Phase.STOPPED, self.failure or "stopped in order")
 
     def __enter__(self) -> Self:
         self.start()
@@ -158,25 +166,44 @@ class Coordinator:
             "skip": epoch.skip,
             "code_version": epoch.code_version,
         }
-        producer = KafkaProducer(bootstrap_servers=self.options.bootstrap_servers, acks="all")
+        topic = self.options.layout.events_topic
         try:
-            producer.send(self.options.layout.events_topic, value=msgspec.json.encode(entry)).get(timeout=30)
-        finally:
-            producer.close()
+            producer = KafkaProducer(bootstrap_servers=self.options.bootstrap_servers, acks="all")
+            try:
+                producer.send(topic, value=msgspec.json.encode(entry)).get(timeout=30)
+            finally:
+                producer.close(timeout=1)
+        except KafkaError as error:
+            raise TopicsError(f"the start could not be announced on {topic}: {error}") from error
 
     def _supervise(self) -> None:
+        try:
+            self._keep_running()
+        except Exception as error:
+            if self._stopping.is_set():
+                return
+            if self._session is not None and self._session.has_lost_jvm():
+                self.failure = f"Spark's JVM has ended; its log is {self.options.folder / 'spark.log'}"
+                log.error("the coordinator failed", reason=self.failure)
+            else:
+                self.failure = f"the supervisor ended: {type(error).__name__}: {_first_line(error)}"
+                log.exception("the coordinator failed")
+            self.status.enter(Phase.STOPPED, self.failure)
+            self._on_failure()
+
+    def _keep_running(self) -> None:
         """Start the query, and start it again whenever it ends, until the service stops."""
         failures, failed_batch = 0, -1
-        while not self._stopping.is_set():
+        while True:
             error = self._run_query()
-            if error is None:
+            if error is None or self._stopping.is_set():
                 return
             batch = self._folder.last_batch("commits") + 1
             failures = failures + 1 if batch == failed_batch else 1
             failed_batch = batch
             pause_s = min(FIRST_PAUSE_S * 2 ** (failures - 1), LONGEST_PAUSE_S)
             self._report_failure(error, batch, failures, pause_s)
-            self._stopping.wait(pause_s)
+            self._pause(pause_s)
 
     def _run_query(self) -> PySparkException | None:
         """Run the query until it fails (what with) or the service stops (None)."""
@@ -185,23 +212,42 @@ class Coordinator:
             running = query.start(
                 self._session.spark, self.options.bootstrap_servers, str(self._folder.spark), self._operator
             )
+            log.info("query started", run_id=running.runId)
             while not self._stopping.is_set():
-                if running.awaitTermination(0.2):
+                if running.awaitTermination(POLL_S):  # type: ignore[arg-type]
                     return PySparkException("the query ended by itself")
+                self._watch_progress(running)
                 self._watch_ticker()
             running.stop()
         except PySparkException as error:
             return error
         return None
 
+    def _pause(self, pause_s: float) -> None:
+        end_s = time.monotonic() + pause_s
+        while time.monotonic() < end_s and not self._stopping.wait(POLL_S):
+            self._watch_ticker()
+
     def _report_failure(self, error: PySparkException, batch: int, failures: int, pause_s: float) -> None:
+        phase = Phase.RESTARTING
         reason = f"batch {batch} failed, attempt {failures}: {_first_line(error)}"
         if failures >= FAILURES_TO_NAME_THE_BATCH:
-            reason = describe_failing_batch(self._folder, batch, failures, str(error))
-            self.status.enter(Phase.FAILING, reason)
-        else:
-            self.status.enter(Phase.RESTARTING, reason)
+            phase = Phase.FAILING
+            what, _, _ = str(error).partition("\n=== Streaming Query ===")  # its plan helps nobody here
+            reason = describe_failing_batch(self._folder, batch, failures, what)
+        self.status.enter(phase, reason, batch_id=batch - 1)
         log.error("query failed", batch=batch, attempt=failures, again_in_s=pause_s, error=reason)
+
+    def _watch_progress(self, running: StreamingQuery) -> None:
+        """Look at the last batch. Spark's listeners tell every batch, but at 40 ms of Python a batch."""
+        progress = running.lastProgress
+        if progress is None:
+            return
+        dropped = sum(operator.numRowsDroppedByWatermark for operator in progress.stateOperators)
+        if dropped:
+            # Requests have no event time, so Spark has no reason to drop one: this would be a lost request.
+            log.critical("Spark dropped requests", rows=dropped, batch=progress.batchId)
+        self.status.batch_committed(progress.batchId)
 
     def _watch_ticker(self) -> None:
         assert self._ticker is not None
@@ -209,30 +255,6 @@ class Coordinator:
         if alarm is None and self._ticker.age_s() > TICKER_ALARM_AGE_S:
             alarm = f"no clock record was acknowledged for {self._ticker.age_s():.0f} s: time stands still"
         self.status.set_alarm(alarm)
-
-
-class _Progress(StreamingQueryListener):
-    """Tells the status board of each batch that went through."""
-
-    def __init__(self, status: StatusBoard) -> None:
-        self._status = status
-
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's names
-        log.info("query started", run_id=str(event.runId))
-
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        progress = event.progress
-        dropped = sum(operator.numRowsDroppedByWatermark for operator in progress.stateOperators)
-        if dropped:
-            # Requests have no event time, so Spark has no reason to drop one: this would be a lost request.
-            log.critical("Spark dropped requests", rows=dropped, batch=progress.batchId)
-        self._status.batch_committed(progress.batchId)
-
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        pass
-
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        pass
 
 
 def code_version() -> str:
@@ -248,5 +270,5 @@ def _config_epochs(epochs: list[Epoch], identity: Identity) -> tuple[ConfigEpoch
     )
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0]

@@ -133,17 +133,19 @@ class GroupCall:
         self._timeline.fire_until(watermark_ms)
         self._take_effects(None, "")
         group = self._timeline.group
+        payload = b""
         if group is None:
             if self._state.exists:
                 self._state.remove()
         else:
             if self._seq() != self._seq_before:
                 self._output.snapshot(group)
-            self._state.update(codec.encode({self.group_id: group}))
+            version, payload = codec.encode({self.group_id: group})
+            self._state.update((version, payload))
             deadline_ms = self._timeline.next_deadline_ms()
             if deadline_ms is not None:
                 self._state.setTimeoutTimestamp(max(deadline_ms, watermark_ms + 1))
-        yield from self._output.frame()
+        yield from self._output.frame(len(payload))
 
     def _admit(self, row: LogRow, record: str) -> AnyRequest | Refusal:
         """The request of this record, if this group may be asked it from there."""

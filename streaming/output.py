@@ -24,13 +24,19 @@ from streaming.records import (
     request_id,
 )
 
-# One batch has one sink; `topic` says where a record goes. `partition` -1: by the key.
+# One batch has one sink; `topic` says where a record goes, null where the row is none. `partition` -1: by the
+# key.
 OUTPUT_SCHEMA = "topic string, partition int, key binary, value binary"
 BY_KEY = -1
 
 # A large backlog is answered while it is worked off, a frame at a time.
 FRAME_MAX_RECORDS = 8_192
 FRAME_MAX_BYTES = 16 * 1024 * 1024
+
+# PySpark puts frames and states together until they have spark.sql.execution.arrow.maxRecordsPerBatch rows,
+# 10,000, whatever their size, and fails where that is more than 2 GiB. So a frame of large records, or beside
+# a large state, is given empty rows until it counts what it weighs: 80 MiB then are enough.
+BYTES_PER_ROW = 8 * 1024
 
 # What is left of a sentence that lists members in a record that has to be made shorter.
 SHORTENED_TEXT_CHARS = 16_384
@@ -39,15 +45,15 @@ T = TypeVar("T", bound=Struct)
 
 
 class Output:
-    """The records of one call, in the order they were made; `frames` empties it."""
+    """The records of one call, in the order they were made; `frame` empties it."""
 
     def __init__(self, layout: Layout, key: bytes) -> None:
         self._layout = layout
         self._key = key
-        self._topics: list[str] = []
+        self._topics: list[str | None] = []
         self._partitions: list[int] = []
-        self._keys: list[bytes] = []
-        self._values: list[bytes] = []
+        self._keys: list[bytes | None] = []
+        self._values: list[bytes | None] = []
         self._bytes = 0
 
     @property
@@ -55,8 +61,17 @@ class Output:
         """Whether it is time to hand a frame over."""
         return len(self._values) >= FRAME_MAX_RECORDS or self._bytes >= FRAME_MAX_BYTES
 
-    def frame(self) -> Iterator[pd.DataFrame]:
-        """What has gathered since the last call, as one frame; none where there is nothing."""
+    def frame(self, state_bytes: int = 0) -> Iterator[pd.DataFrame]:
+        """What has gathered since the last call, as one frame; none where there is nothing.
+
+        `state_bytes` is the size of the state that leaves Python beside it.
+        """
+        empty_rows = (self._bytes + state_bytes) // BYTES_PER_ROW - len(self._values)
+        if empty_rows > 0:
+            self._topics += [None] * empty_rows
+            self._partitions += [BY_KEY] * empty_rows
+            self._keys += [None] * empty_rows
+            self._values += [None] * empty_rows
         if not self._values:
             return
         yield pd.DataFrame(

@@ -48,7 +48,7 @@ def coordinate(records: DataFrame, operator: Operator) -> DataFrame:
         timeoutConf="EventTimeTimeout",
     )
     partition = F.when(F.col("partition") != BY_KEY, F.col("partition"))
-    return output.select(
+    return output.where(F.col("topic").isNotNull()).select(
         "topic", F.when(F.length("key") > 0, F.col("key")).alias("key"), "value", partition.alias("partition")
     )
 

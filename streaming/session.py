@@ -12,7 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from py4j.protocol import Py4JError
+import pyspark
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
@@ -27,6 +28,7 @@ CHECKPOINT_FILE_MANAGER = (
 )
 SHUFFLE_PARTITIONS = 1
 JVM_EXIT_GRACE_S = 30.0
+JVM_LOSS_GRACE_S = 5.0
 TASK_FAILURES = 2  # a task whose Python worker died is tried once more before the query fails
 
 
@@ -83,8 +85,9 @@ class Session:
         hold_fd: int | None = None,
         extra: Mapping[str, str] | None = None,
     ) -> None:
-        # pyspark takes these two from the environment alone; else workers run whatever python3 is first on
-        # the path.
+        # pyspark takes these from the environment alone; else it runs another Spark that is installed, and
+        # workers whatever python3 is first on the path.
+        os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
         os.environ["JAVA_HOME"] = str(find_java().parent.parent)
         os.environ["PYSPARK_PYTHON"] = sys.executable
         conf = SparkConf(loadDefaults=False).setAppName(app_name)
@@ -120,6 +123,14 @@ class Session:
     @property
     def jvm_pid(self) -> int:
         return int(self._gateway.proc.pid)
+
+    def has_lost_jvm(self) -> bool:
+        """Whether the JVM has ended, or does so now."""
+        try:
+            self._gateway.proc.wait(JVM_LOSS_GRACE_S)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def stop(self) -> None:
         """End Spark and its JVM, and wait for the JVM, which may have ended already."""

@@ -63,6 +63,7 @@ class StatusBoard:
                 return  # told late: since then something else has happened
             if old.phase is Phase.READY:
                 self._status = structs.replace(old, batch_id=batch_id)
+                self._changed.notify_all()
             else:
                 reason = "batches are being committed"
                 self._publish(Status(Phase.READY, reason, _now_ms(), batch_id, old.alarm))

@@ -43,10 +43,9 @@ def _accepts(turn: Turn, group: Group, member_id: str) -> bool:
     if group.state is GroupState.PREPARING_REBALANCE:
         # In an over-full group it is the last to rejoin that are turned away.
         turn.rule("A2")
-        rejoined = len(group.members) - len(group.members_not_rejoined())
-        return (
-            member is not None and member.parked_join is not None
-        ) or rejoined < turn.config.group_max_size
+        if member is not None and member.parked_join is not None:
+            return True
+        return len(group.members) - len(group.members_not_rejoined()) < turn.config.group_max_size
     turn.rule("A3")
     return member is not None or len(group.members) < turn.config.group_max_size
 

@@ -1,15 +1,19 @@
 """`group-coordinator run`: the coordinator, with a broker of its own unless it is given one."""
 
 import json
+import re
 import signal
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 import click
 
 from checkpoints.folder import FolderError
-from state.config import ConfigError
+from state.config import ConfigError, CoordinatorConfig
 from streaming.broker import BrokerFailed, EmbeddedBroker
 from streaming.coordinator import Coordinator, Options
 from streaming.jars import JarsUnavailable
@@ -17,12 +21,14 @@ from streaming.java import JavaNotFound
 from streaming.layout import DEFAULT_PREFIX, DEFAULT_REPLY_PARTITIONS, DEFAULT_REQUEST_PARTITIONS, Layout
 from streaming.logs import configure_logs
 from streaming.paths import DEFAULT_DATA_DIR
+from streaming.session import SparkFailed
 from streaming.status import Phase
 from streaming.ticker import DEFAULT_INTERVAL_MS
 from streaming.topics import TopicsError
 from streaming.view import LiveView
 
-STARTUP_ERRORS = (BrokerFailed, ConfigError, FolderError, JarsUnavailable, JavaNotFound, TopicsError)
+STARTUP_ERRORS = (BrokerFailed, FolderError, JarsUnavailable, JavaNotFound, SparkFailed, TopicsError)
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @click.command()
@@ -71,25 +77,37 @@ def run(as_json: bool, **given: object) -> None:
     """Run the coordinator until Ctrl-C."""
     configure_logs()
     stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    _on_signals(_exit)
     with ExitStack() as stack:
         try:
-            coordinator = _start(stack, **given)  # type: ignore[arg-type]
+            coordinator = _start(stack, stop, **given)  # type: ignore[arg-type]
         except STARTUP_ERRORS as error:
             raise click.ClickException(str(error)) from error
-        if not _wait_until_ready(coordinator, stop):
-            return
-        _say_ready(coordinator, as_json=as_json)
-        if as_json:
-            stop.wait()
-        else:
-            LiveView(coordinator.options.bootstrap_servers, coordinator.options.layout).run(stop)
+        _on_signals(lambda *_: stop.set())
+        if _wait_until_ready(coordinator, stop):
+            _say_ready(coordinator, as_json=as_json)
+            if as_json:
+                stop.wait()
+            else:
+                LiveView(coordinator.options.bootstrap_servers, coordinator.options.layout).run(stop)
+        if coordinator.failure is not None:
+            raise click.ClickException(coordinator.failure)
         click.echo("stopping", err=True)
+
+
+def _on_signals(handler: Callable[[int, FrameType | None], object]) -> None:
+    for number in SIGNALS:
+        signal.signal(number, handler)
+
+
+def _exit(number: int, _: FrameType | None) -> NoReturn:
+    """While starting: end what has been started so far. The exit code is the shell's for that signal."""
+    raise SystemExit(128 + number)
 
 
 def _start(
     stack: ExitStack,
+    stop: threading.Event,
     *,
     bootstrap_servers: str | None,
     data_dir: Path,
@@ -103,14 +121,16 @@ def _start(
     skip: tuple[str, ...],
     ui_port: int,
 ) -> Coordinator:
+    layout = Layout.named(prefix, request_partitions=request_partitions, reply_partitions=reply_partitions)
     parsed = _parse_settings(settings)
+    _check_records(skip, layout)
     if bootstrap_servers is None:
         click.echo("starting a Kafka broker", err=True)
         bootstrap_servers = stack.enter_context(EmbeddedBroker(data_dir / "broker")).bootstrap_servers
     options = Options(
         bootstrap_servers=bootstrap_servers,
         folder=data_dir / "coordinator",
-        layout=Layout.named(prefix, request_partitions=request_partitions, reply_partitions=reply_partitions),
+        layout=layout,
         settings=parsed,
         skip=skip,
         ui_port=ui_port,
@@ -119,7 +139,7 @@ def _start(
         replication_factor=replication_factor,
     )
     click.echo(f"starting the coordinator on {bootstrap_servers}", err=True)
-    return stack.enter_context(Coordinator(options))
+    return stack.enter_context(Coordinator(options, on_failure=stop.set))
 
 
 def _parse_settings(settings: tuple[str, ...]) -> dict[str, str]:
@@ -129,7 +149,19 @@ def _parse_settings(settings: tuple[str, ...]) -> dict[str, str]:
         if not equals:
             raise click.BadParameter(f"{setting!r} is not NAME=VALUE", param_hint="-c")
         parsed[name.strip()] = value.strip()
+    try:
+        CoordinatorConfig().with_settings(parsed)
+    except ConfigError as error:
+        raise click.BadParameter(str(error), param_hint="-c") from error
     return parsed
+
+
+def _check_records(skip: tuple[str, ...], layout: Layout) -> None:
+    for record in skip:
+        if not re.fullmatch(rf"{re.escape(layout.requests_topic)}-\d+-\d+", record):
+            raise click.BadParameter(
+                f"{record!r} is not {layout.requests_topic}-PARTITION-OFFSET", param_hint="--skip-record"
+            )
 
 
 def _wait_until_ready(coordinator: Coordinator, stop: threading.Event) -> bool:
@@ -155,6 +187,6 @@ def _say_ready(coordinator: Coordinator, *, as_json: bool) -> None:
         click.echo(json.dumps(ready))
     else:
         click.echo(
-            f"ready: broker {ready['broker']}, requests on {ready['requests_topic']}, Spark UI {ready['ui']}, "
-            f"data in {ready['data_dir']}"
+            f"ready: broker {ready['broker']}, requests on {ready['requests_topic']}, "
+            f"Spark UI {ready['ui']}, data in {ready['data_dir']}"
         )

@@ -84,7 +84,7 @@ def _run(worker: Worker) -> None:
         signal.signal(number, lambda got, _frame: worker.stop(f"stopped by {signal.Signals(got).name}"))
     try:
         worker.run()
-    except WorkerStopped as error:
+    except (WorkerStopped, ClientError) as error:
         raise click.ClickException(f"the worker cannot go on: {error}") from error
 
 

@@ -1,19 +1,35 @@
-"""What the end-to-end tests share: fresh topics, everything a topic holds, waiting for what has no event."""
+"""What the end-to-end tests share: own topics, a coordinator, members, what a topic holds, waiting."""
 
 import re
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
 
+from state.errors import ErrorCode
+from state.history import GroupEvent
+from state.messages import LeavingMember, MemberAssignment, Protocol
+from state.responses import JoinGroupResponse, SyncGroupResponse
+from state.snapshot import GroupSnapshot
+from streaming.client import CoordinatorClient
+from streaming.coordinator import Coordinator, Options
+from streaming.history_reader import CoordinatorStarted, decode_entry, decode_snapshot
 from streaming.layout import Layout
 from streaming.records import CLOCK_PATTERN
+from streaming.status import Phase
 
 CLOCK = re.compile(CLOCK_PATTERN.encode())
 WAIT_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 120.0
+_NOTHING: Mapping[str, bytes] = MappingProxyType({})
 
 
 def new_layout(**sizes: int) -> Layout:
@@ -55,6 +71,110 @@ def clock_claims(records: list[ConsumerRecord]) -> list[tuple[int, int, int]]:
         for record in records
         if record.key is None and (match := CLOCK.match(record.value))
     ]
+
+
+@contextmanager
+def coordinating(options: Options) -> Iterator[Coordinator]:
+    """A coordinator that is ready."""
+    with Coordinator(options) as coordinator:
+        assert coordinator.status.wait_for(Phase.READY, timeout_s=START_TIMEOUT_S), coordinator.status.current
+        yield coordinator
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member of a group, by requests of its own making."""
+
+    client: CoordinatorClient
+    group_id: str
+    member_id: str
+    session_timeout_ms: int = 30_000
+
+    @classmethod
+    def of(cls, client: CoordinatorClient, group_id: str, session_timeout_ms: int = 30_000) -> "Member":
+        """Ask for a member id, as every new member does; `join` enters the group."""
+        nameless = cls(client, group_id, "", session_timeout_ms)
+        response = nameless.join().result()
+        assert response.error_code is ErrorCode.MEMBER_ID_REQUIRED
+        return cls(client, group_id, response.member_id, session_timeout_ms)
+
+    def join(self) -> Future[JoinGroupResponse]:
+        return self.client.join(
+            self.group_id,
+            member_id=self.member_id,
+            protocol_type="consumer",
+            protocols=[Protocol("range", self.member_id.encode())],
+            session_timeout_ms=self.session_timeout_ms,
+            rebalance_timeout_ms=60_000,
+        )
+
+    def sync(self, generation: int, assignments: Mapping[str, bytes] = _NOTHING) -> Future[SyncGroupResponse]:
+        """Ask for the assignment; the leader gives everyone's, by member id."""
+        return self.client.sync(
+            self.group_id,
+            generation_id=generation,
+            member_id=self.member_id,
+            protocol_type="consumer",
+            protocol_name="range",
+            assignments=[MemberAssignment(*item) for item in assignments.items()],
+        )
+
+    def heartbeat(self, generation: int) -> ErrorCode:
+        """The answer's error code."""
+        response = self.client.heartbeat(self.group_id, generation_id=generation, member_id=self.member_id)
+        return response.result().error_code
+
+    def leave(self) -> ErrorCode:
+        """The answer's error code for this member."""
+        response = self.client.leave(self.group_id, [LeavingMember(self.member_id)]).result()
+        return response.members[0].error_code
+
+
+def stable_member(client: CoordinatorClient, group_id: str, session_timeout_ms: int = 30_000) -> Member:
+    """The only member of a group in its first generation, with its assignment."""
+    member = Member.of(client, group_id, session_timeout_ms)
+    assert member.join().result().generation_id == 1
+    assert member.sync(1, {member.member_id: b"everything"}).result().assignment == b"everything"
+    return member
+
+
+def history_of(servers: str, layout: Layout, group_id: str) -> list[GroupEvent]:
+    """A group's entries on the events topic, in the order they stand there."""
+    decoded = [
+        decode_entry(record.value)
+        for record in read_topic(servers, layout.events_topic)
+        if record.key == group_id.encode()
+    ]
+    return [entry for entry in decoded if isinstance(entry, GroupEvent)]
+
+
+def starts(servers: str, layout: Layout) -> list[CoordinatorStarted]:
+    """What coordinators said when they started."""
+    decoded = [decode_entry(record.value) for record in read_topic(servers, layout.events_topic)]
+    return [entry for entry in decoded if isinstance(entry, CoordinatorStarted)]
+
+
+def snapshots_of(servers: str, layout: Layout, group_id: str) -> list[GroupSnapshot]:
+    """A group's records on the groups topic, the latest last."""
+    records = read_topic(servers, layout.groups_topic)
+    return [decode_snapshot(record.value) for record in records if record.key == group_id.encode()]
+
+
+def child_pids(pid: int) -> list[int]:
+    """Processes whose parent this is; none where it has ended."""
+    children: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        with suppress(OSError):
+            children += map(int, (task / "children").read_text().split())
+    return children
+
+
+def command_of(pid: int) -> str:
+    """The command line of a process, "" where it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
 
 
 def wait_until(holds: Callable[[], bool], what: str, timeout_s: float = WAIT_TIMEOUT_S) -> None:

@@ -17,10 +17,11 @@ PATIENCE_S = 30.0
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A request as it stands in the log."""
+    """A request as it stands in the log; `at_s` is when the broker appended it."""
 
     request: AnyRequest
     id: str
+    at_s: float
     partition: int
     key: bytes
 
@@ -72,7 +73,9 @@ class OtherSide:
                 request = decode_request(record.value)
                 assert not isinstance(request, Refusal), request.message
                 place = request_id(partition.topic, partition.partition, record.offset)
-                self._backlog.append(Asked(request, place, partition.partition, record.key))
+                self._backlog.append(
+                    Asked(request, place, record.timestamp / 1000, partition.partition, record.key)
+                )
 
     def __enter__(self) -> Self:
         return self

@@ -2,27 +2,27 @@
 
 import json
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 from assignors.kafka.api import TopicPartition
 from state.errors import ErrorCode
-from state.messages import Heartbeat, LeaveGroup
-from state.responses import JoinGroupResponse
+from state.messages import Heartbeat, JoinGroup, LeaveGroup, SyncGroup
+from state.responses import HeartbeatResponse, JoinGroupMember, JoinGroupResponse, SyncGroupResponse
 from streaming.broker import EmbeddedBroker
 from streaming.client import CoordinatorClient, layout_on
 from streaming.demo.children import Child, Children
 from streaming.layout import Layout
 from streaming.positions import TopicPositions
 from streaming.worker import Worker, WorkerOptions, WorkerStopped
+from tests.e2e.harness import wait_until
 from tests.e2e.other_side import OtherSide
 
 pytestmark = pytest.mark.e2e
@@ -102,6 +102,12 @@ class RunningWorker:
         self._worker.stop()
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def join(self) -> None:
         self._thread.join(PATIENCE_S)
@@ -235,19 +241,12 @@ def test_the_command_consumes_and_leaves_on_sigterm(
     with Children(tmp_path) as children:
         child = children.start("worker", *arguments, "--assignor", "roundrobin")
         child.wait_for_line(lambda line: f"worker: got partitions {topic} 0-3" in line, PATIENCE_S)
-        _wait_for_lines(path, 40)
+        wait_until(lambda: path.exists() and path.read_bytes().count(b"\n") == 40, "all records are consumed")
         child.terminate()
         child.wait_for_line(lambda line: "worker: left the group: stopped by SIGTERM" in line, PATIENCE_S)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert {line["value"] for line in lines} == values(range(10))
     assert lines[0].keys() == {"topic", "partition", "offset", "key", "value"}
-
-
-def _wait_for_lines(path: Path, lines: int) -> None:
-    give_up_s = time.monotonic() + PATIENCE_S
-    while not path.exists() or path.read_bytes().count(b"\n") < lines:
-        assert time.monotonic() < give_up_s
-        time.sleep(0.05)  # another process writes it
 
 
 def test_positions_are_each_groups_own(broker: EmbeddedBroker) -> None:
@@ -269,40 +268,46 @@ def test_positions_are_each_groups_own(broker: EmbeddedBroker) -> None:
         assert later.read([one]) == {one: 7}
 
 
-def test_heartbeats_keep_time_whether_answered_or_not(broker: EmbeddedBroker, topic: str) -> None:
-    """Here the test is the coordinator: it lets a worker in, and then answers nothing any more."""
-    prefix = f"silent-{topic}"
-    layout = Layout.named(prefix, request_partitions=1, reply_partitions=1)
+@pytest.fixture
+def other_side(broker: EmbeddedBroker, topic: str) -> Iterator[OtherSide]:
+    """Here the test is the coordinator, with the topic's name as its prefix."""
+    layout = Layout.named(topic, request_partitions=1, reply_partitions=1)
     with OtherSide(broker.bootstrap_servers, layout) as other_side:
-        worker = RunningWorker(broker, "a", prefix, group_id="g", topics=(topic,), heartbeat_interval_ms=200)
+        yield other_side
+
+
+def test_heartbeats_keep_time_whether_answered_or_not(
+    other_side: OtherSide, broker: EmbeddedBroker, topic: str
+) -> None:
+    options: dict[str, Any] = {"group_id": "g", "topics": (topic,), "heartbeat_interval_ms": 200}
+    with RunningWorker(broker, "a", topic, **options) as worker:
         _let_in(other_side, member_id="")
         sent_s = []
-        for _ in range(6):
+        for _ in range(6):  # and not one is answered
             asked = other_side.next_where(lambda a: isinstance(a.request, Heartbeat))
             assert isinstance(asked.request, Heartbeat)
             assert (asked.request.member_id, asked.request.generation_id) == ("a-1", 1)
-            sent_s.append(time.monotonic())
-        assert sent_s[-1] - sent_s[0] >= 0.5, "not all at once"
+            sent_s.append(asked.at_s)
+        gaps_s = [later - earlier for earlier, later in pairwise(sent_s)]
+        assert sum(gaps_s) == pytest.approx(1.0, abs=0.5)
         worker.stop()
-        leave = other_side.next_where(lambda a: isinstance(a.request, LeaveGroup))
-        assert isinstance(leave.request, LeaveGroup)
+        other_side.next_where(lambda a: isinstance(a.request, LeaveGroup))
         assert worker.told[-1] == "left the group, without waiting for the answer any longer"
 
 
-def test_a_refused_heartbeat_makes_it_join_again_as_somebody_new(broker: EmbeddedBroker, topic: str) -> None:
-    prefix = f"forgetful-{topic}"
-    layout = Layout.named(prefix, request_partitions=1, reply_partitions=1)
-    with OtherSide(broker.bootstrap_servers, layout) as other_side:
-        worker = RunningWorker(broker, "a", prefix, group_id="g", topics=(topic,), heartbeat_interval_ms=200)
+def test_a_refused_heartbeat_makes_it_join_again_as_somebody_new(
+    other_side: OtherSide, broker: EmbeddedBroker, topic: str
+) -> None:
+    options: dict[str, Any] = {"group_id": "g", "topics": (topic,), "heartbeat_interval_ms": 200}
+    with RunningWorker(broker, "a", topic, **options) as worker:
         _let_in(other_side, member_id="")
         asked = other_side.next_where(lambda a: isinstance(a.request, Heartbeat))
         other_side.answer(asked, JoinGroupResponse)  # not an answer of its kind: told, and no more
         worker.wait_for_line("no answer to a heartbeat: Heartbeat for group 'g' was refused")
         asked = other_side.next_where(lambda a: isinstance(a.request, Heartbeat))
-        _answer_heartbeat(other_side, asked, ErrorCode.UNKNOWN_MEMBER_ID)
+        other_side.answer(asked, HeartbeatResponse, error_code=ErrorCode.UNKNOWN_MEMBER_ID)
         _let_in(other_side, member_id="")
         worker.wait_for_line("UNKNOWN_MEMBER_ID: the coordinator has removed this member")
-        worker.stop()
 
 
 def _let_in(other_side: OtherSide, member_id: str) -> None:

@@ -61,7 +61,7 @@ def check_replay(log: Log, seed: int) -> None:
 def check_history(log: Log, seed: int) -> None:
     """Invariants hold after each step, generations do not fall, history has no gap, nobody is forgotten.
 
-    That is so even if append times step back, and deadlines fire before requests that are older than they are.
+    That is so even if append times step back, and deadlines fire before requests that are older.
     """
     rows, config = rows_of(log)
     random = Random(seed)

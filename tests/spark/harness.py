@@ -6,7 +6,7 @@ It is stopped, killed in the middle of a batch and started again on its checkpoi
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,7 +57,7 @@ class Written(NamedTuple):
 
 def make_operator(**settings: int) -> Operator:
     """An operator without an initial delay; settings by the names of `CoordinatorConfig`."""
-    config = CoordinatorConfig(**{"group_initial_rebalance_delay_ms": 0, **settings})
+    config = replace(CoordinatorConfig(group_initial_rebalance_delay_ms=0), **settings)  # type: ignore[arg-type]
     return Operator(LAYOUT, (ConfigEpoch(0, config),))
 
 

@@ -31,8 +31,8 @@ def faulty_step(
 ) -> Effects:
     """The core's step, but raising, after it did its work, for three kinds of clients.
 
-    A request of POISON raises. One of DEADLY raises even when it is only to be refused. The deadlines of members
-    whose client is FRAIL raise.
+    A request of POISON raises. One of DEADLY raises even when it is only to be refused. The deadlines of
+    members whose client is FRAIL raise.
     """
     effects = step(group, group_id, event, now_ms, config)
     match event:

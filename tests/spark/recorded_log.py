@@ -13,7 +13,7 @@ from tests.spark.log import LAYOUT, Record
 
 # Groups that Kafka's partitioner puts where the random log has its own.
 NAMES = dict(zip(random_log.GROUPS, ("a", "d", "b"), strict=True))
-# Clock records never reach the operator, so it does not matter that these are not the offsets they would have.
+# Clock records never reach the operator, so it does not matter that they would have other offsets.
 CLOCK_OFFSETS = 1_000_000
 TICK_MS = 7_000
 CLOCK_SKEW_MS = 50
@@ -23,7 +23,11 @@ def record(seed: int, length: int, config: CoordinatorConfig) -> list[Row]:
     """A random log of three groups in two partitions."""
     rows = random_log.realise(random_log.script(seed, length), config)
     return [
-        Row(row.at_ms, row.request_id, msgspec.structs.replace(row.request, group_id=NAMES[row.request.group_id]))
+        Row(
+            row.at_ms,
+            row.request_id,
+            msgspec.structs.replace(row.request, group_id=NAMES[row.request.group_id]),
+        )
         for row in rows
     ]
 
@@ -31,11 +35,13 @@ def record(seed: int, length: int, config: CoordinatorConfig) -> list[Row]:
 def with_clock(rows: Sequence[Row], seed: int) -> tuple[list[list[Record]], int]:
     """The log by partition, with the clock records of a ticker in it; and the last time that is attested.
 
-    Each round is appended to all partitions at about the same time. The next round claims what that proves: the
-    least of the round's append times, less one.
+    Each round is appended to all partitions at about the same time. The next round claims what that proves:
+    the least of the round's append times, less one.
     """
     random = Random(seed)
-    partitions = [[_record(row) for row in rows if _place(row)[0] == p] for p in range(LAYOUT.request_partitions)]
+    partitions = [
+        [_record(row) for row in rows if _place(row)[0] == p] for p in range(LAYOUT.request_partitions)
+    ]
     end_ms = rows[-1].at_ms + 400_000
     attested_ms, at_ms, tick = 0, rows[0].at_ms, 0
     while at_ms < end_ms:
@@ -55,8 +61,8 @@ def with_clock(rows: Sequence[Row], seed: int) -> tuple[list[list[Record]], int]
 
 
 def cut(partitions: Sequence[Sequence[Record]], batches: int, seed: int) -> list[list[Record]]:
-    """Cut a log into batches, each partition where it likes but for one thing: what the clock records of earlier
-    batches have attested must be in. One batch more, empty, acts on the last clock records.
+    """Cut a log into batches, each partition where it likes but for one thing: what the clock records of
+    earlier batches have attested must be in. One batch more, empty, acts on the last clock records.
     """
     random = Random(seed)
     at = [0 for _ in partitions]
@@ -65,7 +71,9 @@ def cut(partitions: Sequence[Sequence[Record]], batches: int, seed: int) -> list
     for n in range(batches):
         batch: list[Record] = []
         for p, records in enumerate(partitions):
-            owed = next((i for i in range(at[p], len(records)) if records[i].at_ms > attested_ms), len(records))
+            owed = next(
+                (i for i in range(at[p], len(records)) if records[i].at_ms > attested_ms), len(records)
+            )
             share = 1.0 if n == batches - 1 else random.choice((0.0, 0.1, 0.3)) * random.random()
             end = max(owed, at[p] + round((len(records) - at[p]) * share))
             batch += records[at[p] : end]
@@ -75,7 +83,9 @@ def cut(partitions: Sequence[Sequence[Record]], batches: int, seed: int) -> list
     return [*content, []]
 
 
-def expected(rows: Sequence[Row], until_ms: int, config: CoordinatorConfig) -> dict[str, dict[str, list[bytes]]]:
+def expected(
+    rows: Sequence[Row], until_ms: int, config: CoordinatorConfig
+) -> dict[str, dict[str, list[bytes]]]:
     """What the core says of the whole log in one piece: for each topic and group, the records in order."""
     said: dict[str, dict[str, list[bytes]]] = {LAYOUT.responses_topic: {}, LAYOUT.events_topic: {}}
     for group_id in dict.fromkeys(row.request.group_id for row in rows):

@@ -1,4 +1,4 @@
-"""The outcome is a function of the log alone: not of how it is cut into batches, nor of what dies on the way."""
+"""The outcome is a function of the log alone: not of how it is cut into batches, nor of what dies then."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable

@@ -9,7 +9,7 @@ from pyspark.errors import StreamingQueryException
 from checkpoints.codec import STATE_VERSION
 from state.errors import ErrorCode
 from streaming.failing_batch import describe_failing_batch
-from tests.spark.harness import Bench, Written, answers, dead_letters, events, make_operator, of_topic
+from tests.spark.harness import Bench, answers, dead_letters, events, make_operator, of_topic
 from tests.spark.log import LAYOUT, T0, Log, heartbeat, join, release
 from tests.spark.operators import DEADLY, FRAIL, POISON, faulty_step, leave_an_unreadable_state
 
@@ -100,7 +100,9 @@ def test_an_unreadable_state_row_fails_the_query_and_is_named(make_bench: Callab
     bench.query = None
 
 
-def test_a_batch_that_runs_again_runs_under_the_configuration_it_had(make_bench: Callable[..., Bench]) -> None:
+def test_a_batch_that_runs_again_runs_under_the_configuration_it_had(
+    make_bench: Callable[..., Bench],
+) -> None:
     """The batch that the crash interrupted is the old configuration's; the next is the new one's."""
     bench = make_bench(failures={1: [1.0]})
     log = Log()
@@ -117,14 +119,8 @@ def test_a_batch_that_runs_again_runs_under_the_configuration_it_had(make_bench:
     found = answers(bench.run([later]))
     assert found[interrupted.id]["error_code"] == ErrorCode.NONE
     assert found[later.id]["error_code"] == ErrorCode.INVALID_SESSION_TIMEOUT
-    first_run, second_run = ([w for w in part if w.batch == 1] for part in _halves(bench.written))
-    assert first_run == second_run
-
-
-def _halves(written: list[Written]) -> tuple[list[Written], list[Written]]:
-    of_batch = [w for w in written if w.batch == 1]
-    half = len(of_batch) // 2
-    return of_batch[:half], of_batch[half:]
+    runs = [record for record in bench.written if record.batch == 1]
+    assert runs[: len(runs) // 2] == runs[len(runs) // 2 :]
 
 
 def test_views_of_groups_follow_their_history(bench: Bench) -> None:

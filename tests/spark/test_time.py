@@ -104,7 +104,9 @@ def test_a_broker_clock_that_is_stepped_harms_its_own_groups_only(make_bench: Ca
     stepped = log.request(T0 + HOUR_MS, heartbeat("ahead", ahead_id))
     after = log.request(T0 + 2_000, join("ahead", "again"))
     steady = log.request(T0 + 3_000, heartbeat("calm", calm_id))
-    written = bench.run([stepped], [after, steady], log.clock(T0 + 4_000, T0 + 3_500), log.clock(T0 + 4_001, 0))
+    written = bench.run(
+        [stepped], [after, steady], log.clock(T0 + 4_000, T0 + 3_500), log.clock(T0 + 4_001, 0)
+    )
     found = answers(written)
     assert events(written, "ahead", "MemberRemoved")[0]["at_ms"] == T0 + 10_000
     assert found[stepped.id]["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID

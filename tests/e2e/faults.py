@@ -1,0 +1,38 @@
+"""Operators with faults that the real one must not have. Python workers import this module."""
+
+from collections.abc import Iterable, Iterator
+
+import pandas as pd
+from pyspark.sql.streaming.state import GroupState as SparkGroupState
+
+from state.config import CoordinatorConfig
+from state.effects import Effects
+from state.group import Group
+from state.step import Event, step
+from streaming.operator import Operator
+
+POISON = "poison"
+RUINED_GROUP = "ruined"
+UNKNOWN_VERSION = 99
+
+
+def poisoned_step(
+    group: Group | None, group_id: str, event: Event, now_ms: int, config: CoordinatorConfig
+) -> Effects:
+    """The core's step, but a request from the client `POISON` cannot even be refused."""
+    request = getattr(event, "request", None)
+    if request is not None and request.client_id == POISON:
+        raise RuntimeError("poisoned")
+    return step(group, group_id, event, now_ms, config)
+
+
+class FaultyOperator(Operator):
+    """An operator with a poisoned step that leaves an unreadable state for the group `RUINED_GROUP`."""
+
+    def __call__(
+        self, key: tuple[bytes], frames: Iterable[pd.DataFrame], state: SparkGroupState
+    ) -> Iterator[pd.DataFrame]:
+        if bytes(key[0]) == RUINED_GROUP.encode():
+            state.update((UNKNOWN_VERSION, b"written by a later version"))
+        else:
+            yield from super().__call__(key, frames, state)

@@ -1,0 +1,62 @@
+"""The sentence that names what stops a batch."""
+
+from pathlib import Path
+
+import pytest
+
+from checkpoints.folder import Folder
+from streaming.failing_batch import describe_failing_batch
+
+ERROR = "PythonException: ... OperatorError: record eu-requests-1-42 of group 'g': boom"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    folder = Folder(tmp_path)
+    (folder.spark / "offsets").mkdir(parents=True)
+    return folder
+
+
+def plan(folder: Folder, batch: int, offsets: str) -> None:
+    (folder.spark / "offsets" / str(batch)).write_text(f'v1\n{{"batchWatermarkMs":0}}\n{offsets}')
+
+
+def test_the_record_and_the_batchs_records_are_named(folder: Folder) -> None:
+    plan(folder, 6, '{"eu-requests":{"0":10,"1":40,"10":7}}')
+    plan(folder, 7, '{"eu-requests":{"0":10,"10":8,"1":45}}')
+    told = describe_failing_batch(folder, 7, 3, ERROR)
+    assert told.startswith("batch 7 failed 3 times and is tried again. ")
+    assert "Its records: eu-requests[1] 40 to 44, eu-requests[10] 7 to 7. " in told
+    assert "--skip-record eu-requests-1-42 to dead-letter it unread" in told
+    assert told.endswith(f"Last error: {ERROR}")
+
+
+def test_the_first_batch_begins_at_the_beginning(folder: Folder) -> None:
+    plan(folder, 0, '{"eu-requests":{"0":3}}')
+    assert "eu-requests[0] 0 to 2" in describe_failing_batch(folder, 0, 3, ERROR)
+
+
+def test_an_error_that_names_no_record_is_quoted(folder: Folder) -> None:
+    plan(folder, 0, '{"eu-requests":{"0":3}}')
+    told = describe_failing_batch(folder, 0, 3, "StateError: the state of 'g' is damaged")
+    assert "the error names no record" in told
+    assert "StateError: the state of 'g' is damaged" in told
+
+
+@pytest.mark.parametrize("offsets", ["-", "", '{"logOffset":0}'])
+def test_offsets_that_cannot_be_read_do_not_hide_the_error(folder: Folder, offsets: str) -> None:
+    plan(folder, 0, offsets)
+    assert "not planned yet" in describe_failing_batch(folder, 0, 3, ERROR)
+
+
+def test_a_batch_that_is_not_planned_says_so(folder: Folder) -> None:
+    assert "Its records: not planned yet. " in describe_failing_batch(folder, 0, 3, ERROR)
+
+
+def test_what_a_client_sends_is_not_taken_for_the_records_name(folder: Folder) -> None:
+    error = f"ValueError: record eu-requests-9-9 of group 'x'\n{ERROR}"
+    assert "--skip-record eu-requests-1-42 " in describe_failing_batch(folder, 0, 3, error)
+
+
+def test_a_long_error_is_cut(folder: Folder) -> None:
+    assert len(describe_failing_batch(folder, 0, 3, "x" * 10_000)) < 3_000

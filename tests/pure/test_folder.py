@@ -1,0 +1,263 @@
+"""The coordinator's folder: one at a time, of one topic, and with a memory of its configurations."""
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from checkpoints.folder import Epoch, Folder, FolderError, Identity, new_namespace
+
+IDENTITY = Identity("cluster-1", "eu-requests", "topic-1", 4, "00000000-0000-0000-0000-000000000001")
+OLD, NEW = {"group.max.size": 5}, {"group.max.size": 7}
+
+# Takes the lock and says so; with a child, hands the lock on to one that ends when its standard input does.
+HOLDER = """
+import subprocess, sys
+from pathlib import Path
+from checkpoints.folder import Folder
+fd = Folder(Path(sys.argv[1])).lock()
+if sys.argv[2] == "child":
+    subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], pass_fds=[fd])
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path / "coordinator")
+
+
+class Holder:
+    """Another process that holds the lock, or its child does."""
+
+    def __init__(self, folder: Folder, who: str = "itself") -> None:
+        command = [sys.executable, "-c", HOLDER, str(folder.path), who]
+        # The child shares the standard input: it ends when that is closed, whether or not its parent lives.
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]
+        )
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == b"locked\n"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait()
+
+
+def test_the_lock_is_the_one_coordinators(folder: Folder) -> None:
+    folder.lock()
+    assert (folder.path / "lock").read_text() == str(os.getpid())
+    other = Folder(folder.path)
+    with pytest.raises(FolderError, match=f"is in use by the coordinator with process id {os.getpid()}"):
+        other.lock()
+    other.unlock()
+    folder.unlock()
+    folder.unlock()
+    other.lock()
+    other.unlock()
+
+
+def test_a_live_coordinator_of_another_process_is_named_at_once(folder: Folder) -> None:
+    holder = Holder(folder)
+    try:
+        with pytest.raises(FolderError, match=f"process id {holder.pid}$"):
+            folder.lock()
+    finally:
+        holder.close()
+    folder.lock()
+    folder.unlock()
+
+
+def test_the_lock_of_a_killed_coordinator_is_free(folder: Folder) -> None:
+    holder = Holder(folder)
+    holder.kill()
+    folder.lock()
+    assert (folder.path / "lock").read_text() == str(os.getpid())
+    folder.unlock()
+    holder.close()
+
+
+def test_the_lock_of_a_killed_coordinator_is_waited_for_while_its_jvm_lives(folder: Folder) -> None:
+    holder = Holder(folder, "child")
+    holder.kill()
+    locked = threading.Event()
+
+    def lock() -> None:
+        folder.lock()
+        locked.set()
+
+    waiting = threading.Thread(target=lock)
+    waiting.start()
+    assert not locked.wait(0.5), "the child may still be writing"
+    holder.close()
+    assert locked.wait(30)
+    waiting.join()
+    folder.unlock()
+
+
+def test_the_wait_for_a_jvm_that_does_not_end_has_a_bound(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("checkpoints.folder.LINGERING_JVM_TIMEOUT_S", 0.1)
+    holder = Holder(folder, "child")
+    holder.kill()
+    try:
+        with pytest.raises(FolderError, match=f"Spark JVM .* had process id {holder.pid}: end that JVM"):
+            folder.lock()
+    finally:
+        holder.close()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(FolderError, match="file/coordinator cannot be used: "):
+        Folder(tmp_path / "file" / "coordinator").lock()
+
+
+def test_the_first_identity_is_pinned(folder: Folder) -> None:
+    folder.path.mkdir()
+    assert folder.pin(IDENTITY) == IDENTITY
+    assert Folder(folder.path).pin(IDENTITY) == IDENTITY
+
+
+def test_the_namespace_of_the_first_run_holds(folder: Folder) -> None:
+    folder.path.mkdir()
+    folder.pin(IDENTITY)
+    found = msgspec.structs.replace(IDENTITY, member_id_namespace=new_namespace())
+    assert found != IDENTITY
+    assert folder.pin(found) == IDENTITY
+
+
+@pytest.mark.parametrize(
+    ("field", "now"),
+    [
+        ("cluster_id", "cluster-2"),
+        ("requests_topic", "us-requests"),
+        ("requests_topic_id", "topic-2"),
+        ("request_partitions", 8),
+    ],
+)
+def test_another_topic_is_refused_by_name(folder: Folder, field: str, now: object) -> None:
+    folder.path.mkdir()
+    folder.pin(IDENTITY)
+    with pytest.raises(FolderError) as raised:
+        folder.pin(msgspec.structs.replace(IDENTITY, **{field: now}))
+    told = f"belongs to another requests topic: .*{getattr(IDENTITY, field)!r} and is {now!r}"
+    assert re.search(told, str(raised.value))
+    assert IDENTITY.member_id_namespace not in str(raised.value), "it is a secret"
+    assert folder.pin(IDENTITY) == IDENTITY
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"cluster_id": 1}'])
+@pytest.mark.parametrize("name", ["identity.json", "epochs.json"])
+def test_a_damaged_file_is_named(folder: Folder, name: str, content: bytes) -> None:
+    folder.path.mkdir()
+    (folder.path / name).write_bytes(content if (name, content) != ("epochs.json", b"[]") else b"[1]")
+    with pytest.raises(FolderError, match=f"{name} is damaged"):
+        folder.pin(IDENTITY) if name == "identity.json" else folder.epochs(OLD, [], "1")
+
+
+def test_a_file_that_was_half_written_does_not_count(folder: Folder) -> None:
+    """A crash leaves the old file and beside it what would have been the new one."""
+    folder.path.mkdir()
+    (folder.path / "identity.new").write_bytes(b"{")
+    assert folder.pin(IDENTITY) == IDENTITY
+    assert sorted(path.name for path in folder.path.iterdir()) == ["identity.json"]
+
+
+def plan(folder: Folder, planned: int, committed: int) -> None:
+    """Leave what Spark leaves: batches up to these in its two logs, and files that are none."""
+    for log, last in (("offsets", planned), ("commits", committed)):
+        path = folder.spark / log
+        path.mkdir(parents=True, exist_ok=True)
+        (path / ".tmp").touch()
+        for batch in range(last + 1):
+            (path / str(batch)).touch()
+            (path / f".{batch}.crc").touch()
+
+
+def test_the_first_configuration_starts_at_the_first_batch(folder: Folder) -> None:
+    folder.path.mkdir()
+    assert folder.epochs(OLD, [], "1") == [Epoch(0, OLD, [], "1")]
+    assert Folder(folder.path).epochs(OLD, [], "1") == [Epoch(0, OLD, [], "1")]
+
+
+def test_the_last_batch_counts_numbers_and_not_text(folder: Folder) -> None:
+    assert folder.last_batch("offsets") == -1
+    plan(folder, 10, 9)
+    assert (folder.last_batch("offsets"), folder.last_batch("commits")) == (10, 9)
+
+
+def test_a_new_configuration_starts_at_the_first_batch_that_is_not_planned(folder: Folder) -> None:
+    folder.path.mkdir()
+    folder.epochs(OLD, [], "1")
+    plan(folder, 6, 5)
+    assert folder.epochs(NEW, [], "1") == [Epoch(0, OLD, [], "1"), Epoch(7, NEW, [], "1")]
+    assert folder.epochs(NEW, [], "2")[1:] == [Epoch(7, NEW, [], "2")], "the one before never ran"
+    plan(folder, 8, 8)
+    epochs = [Epoch(0, OLD, [], "1"), Epoch(7, NEW, [], "2"), Epoch(9, OLD, [], "2")]
+    assert folder.epochs(OLD, [], "2") == epochs
+    assert Folder(folder.path).epochs(OLD, [], "2") == epochs
+
+
+def test_a_folder_without_batches_forgets_what_never_ran(folder: Folder) -> None:
+    folder.path.mkdir()
+    folder.epochs(OLD, [], "1")
+    assert folder.epochs(NEW, [], "1") == [Epoch(0, NEW, [], "1")]
+
+
+def test_a_record_to_skip_is_left_out_of_the_batch_it_stopped(folder: Folder) -> None:
+    """That batch runs again under the settings it had; the new settings start after it."""
+    folder.path.mkdir()
+    folder.epochs(OLD, [], "1")
+    plan(folder, 6, 5)
+    skipping = [Epoch(0, OLD, [], "1"), Epoch(6, OLD, ["eu-requests-0-1"], "1")]
+    assert folder.epochs(OLD, ["eu-requests-0-1"], "1") == skipping
+    assert folder.epochs(NEW, ["eu-requests-0-1"], "1") == [
+        *skipping,
+        Epoch(7, NEW, ["eu-requests-0-1"], "1"),
+    ]
+
+
+def test_a_skipped_record_stays_skipped(folder: Folder) -> None:
+    """Also by later starts that do not name it: the batch may be run again by any of them."""
+    folder.path.mkdir()
+    folder.epochs(OLD, [], "1")
+    plan(folder, 6, 5)
+    first = folder.epochs(OLD, ["a-0-1"], "1")
+    assert folder.epochs(OLD, [], "1") == first
+    assert folder.epochs(OLD, ["a-0-1", "a-0-1"], "1") == first
+    both = folder.epochs(OLD, ["a-0-2"], "1")
+    assert both == [Epoch(0, OLD, [], "1"), Epoch(6, OLD, ["a-0-1", "a-0-2"], "1")]
+    plan(folder, 6, 6)
+    assert folder.epochs(OLD, [], "1") == both
+
+
+def test_a_record_to_skip_where_every_batch_is_committed_starts_at_the_next(folder: Folder) -> None:
+    folder.path.mkdir()
+    folder.epochs(OLD, [], "1")
+    plan(folder, 6, 6)
+    assert folder.epochs(OLD, ["a-0-9"], "1") == [Epoch(0, OLD, [], "1"), Epoch(7, OLD, ["a-0-9"], "1")]
+
+
+def test_every_batch_has_a_configuration_even_if_the_file_is_lost(folder: Folder) -> None:
+    folder.path.mkdir()
+    plan(folder, 6, 5)
+    assert folder.epochs(NEW, [], "1") == [Epoch(0, NEW, [], "1")]

@@ -1,0 +1,65 @@
+"""Rows come back in the log's order, held in memory or spilled."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from streaming import log_order
+from streaming.log_order import LogOrder, LogRow
+
+ROW_BYTES = 10 + log_order.ROW_OVERHEAD_BYTES
+
+
+def shuffled_rows(count: int) -> list[LogRow]:
+    rows = [LogRow(n % 3, n, 1_000 + n, b"value" + b"%05d" % n) for n in range(count)]
+    Random(count).shuffle(rows)
+    return rows
+
+
+@pytest.mark.parametrize(
+    "run_max_bytes",
+    [log_order.RUN_MAX_BYTES, 100 * ROW_BYTES, 7 * ROW_BYTES, ROW_BYTES - 1],
+    ids=["in memory", "a few runs", "many runs", "a run a row"],
+)
+def test_rows_come_back_by_partition_and_offset(run_max_bytes: int) -> None:
+    rows = shuffled_rows(250)
+    order = LogOrder(run_max_bytes)
+    for row in rows:
+        order.add(row)
+    found = list(order)
+    assert found == sorted(rows)
+    assert {type(row) for row in found} == {LogRow}
+
+
+def test_nothing_comes_back_where_nothing_was_added() -> None:
+    assert list(LogOrder()) == []
+
+
+def test_offsets_are_numbers_and_not_text() -> None:
+    order = LogOrder()
+    for offset in (10, 9, 100):
+        order.add(LogRow(0, offset, 0, b""))
+    assert [row.offset for row in order] == [9, 10, 100]
+
+
+def test_rows_without_values_count_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A backlog of empty records takes memory for its rows."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    order = LogOrder(4 * log_order.ROW_OVERHEAD_BYTES)
+    for offset in range(20):
+        order.add(LogRow(0, offset, 0, b""))
+    assert len(order._runs) == 4
+    assert [row.offset for row in order] == list(range(20))
+
+
+def test_spilled_runs_are_gone_when_the_reader_stops_early() -> None:
+    order = LogOrder(ROW_BYTES)
+    for row in shuffled_rows(20):
+        order.add(row)
+    runs = order._runs
+    rows = iter(order)
+    assert next(rows).offset == 0
+    rows.close()  # type: ignore[attr-defined]
+    assert runs
+    assert all(run.closed for run in runs)

@@ -1,0 +1,279 @@
+"""What the operator writes: where records go, and what becomes of those that are too large."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+import pytest
+from msgspec import structs
+
+from state.effects import Effects, Reply
+from state.errors import ErrorCode
+from state.group import Group, GroupState, Member, PendingMember
+from state.history import EventType, GroupEvent
+from state.messages import Protocol
+from state.responses import (
+    ErrorResponse,
+    HeartbeatResponse,
+    JoinGroupMember,
+    JoinGroupResponse,
+)
+from streaming import output as output_module
+from streaming.layout import Layout
+from streaming.log_order import LogRow
+from streaming.output import BY_KEY, OUTPUT_SCHEMA, Output
+from streaming.records import DEAD_LETTER_MAX_BYTES, MESSAGE_MAX_CHARS, Reason
+
+LAYOUT = Layout.named("t")
+MAX_BYTES = 1_000
+SMALL = replace(LAYOUT, response_max_bytes=MAX_BYTES)
+ROW = LogRow(2, 41, 1_700_000_000_000, b"the request")
+ID = "t-requests-2-41"
+
+
+def written(output: Output) -> list[tuple[str, int, bytes, dict[str, Any]]]:
+    """Everything gathered: topic, partition, key, content."""
+    rows = [row for frame in output.frame() for row in frame.itertuples(index=False)]
+    return [(topic, p, key, json.loads(value)) for topic, p, key, value in rows if topic is not None]
+
+
+def heartbeat_response(request: str = ID) -> HeartbeatResponse:
+    return HeartbeatResponse(group_id="g", correlation_id="c", request=request, error_code=ErrorCode.NONE)
+
+
+def join_response(request: str = ID) -> JoinGroupResponse:
+    return JoinGroupResponse(
+        group_id="g",
+        correlation_id="c",
+        request=request,
+        error_code=ErrorCode.NONE,
+        rule="C5",
+        generation_id=1,
+        members=[JoinGroupMember("m", None, b"x" * MAX_BYTES)],
+    )
+
+
+def event(**fields: Any) -> GroupEvent:
+    told = GroupEvent(
+        version=1,
+        type=EventType.STABLE,
+        group_id="g",
+        incarnation="t-requests-2-0",
+        seq=3,
+        at_ms=1,
+        from_state="CompletingRebalance",
+        to_state="Stable",
+        generation=1,
+        rule="S8",
+        cause=ID,
+        reason="leader m brought the assignment",
+    )
+    return structs.replace(told, **fields)
+
+
+def group_of(*members: Member) -> Group:
+    group = Group("g", "t-requests-2-0", state=GroupState.STABLE, protocol_name="range", generation=1)
+    for member in members:
+        group.add(member, "consumer")
+    return group
+
+
+def member(member_id: str, size: int = 0) -> Member:
+    protocols = [Protocol("range", b"x" * size)]
+    return Member(member_id, None, "c", "/h", 10_000, 60_000, protocols, assignment=b"y" * size)
+
+
+def test_a_frame_has_sparks_columns_in_the_order_of_making() -> None:
+    output = Output(LAYOUT, b"g")
+    output.effects(Effects(None, [Reply(3, heartbeat_response())], [event()], [], None), ROW)
+    output.snapshot(group_of(member("m")))
+    output.dead_letter(Reason.SKIPPED, "why", ROW, answered=False)
+    (frame,) = output.frame()
+    assert list(frame.columns) == [column.split()[0] for column in OUTPUT_SCHEMA.split(", ")]
+    assert list(zip(frame["topic"], frame["partition"], frame["key"], strict=True)) == [
+        ("t-responses", 3, b""),
+        ("t-events", BY_KEY, b"g"),
+        ("t-groups", BY_KEY, b"g"),
+        ("t-dead-letters", BY_KEY, b"g"),
+    ]
+    assert list(output.frame()) == [], "it is empty now"
+
+
+def test_no_records_are_no_frame() -> None:
+    assert list(Output(LAYOUT, b"g").frame()) == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "value"), [("FRAME_MAX_RECORDS", 3), ("FRAME_MAX_BYTES", 3 * len(heartbeat_response().request))]
+)
+def test_a_frame_is_full_by_records_or_bytes(monkeypatch: pytest.MonkeyPatch, limit: str, value: int) -> None:
+    monkeypatch.setattr(output_module, limit, value)
+    output = Output(LAYOUT, b"g")
+    assert not output.is_full
+    for _ in range(3):
+        output.reply(Reply(0, heartbeat_response()), ROW)
+    assert output.is_full
+    assert [type(frame) for frame in output.frame()] == [pd.DataFrame]
+    assert not output.is_full
+
+
+def test_a_frame_counts_what_it_weighs() -> None:
+    """PySpark counts rows alone before it hands a batch over, so large records need to be many rows."""
+    response = structs.replace(join_response(), members=[JoinGroupMember("m", None, b"x" * 700_000)])
+    output = Output(LAYOUT, b"g")
+    output.reply(Reply(0, response), ROW)
+    (frame,) = output.frame()
+    assert len(frame) == len(frame["value"][0]) // output_module.BYTES_PER_ROW
+    assert frame["topic"].count() == 1
+    output.reply(Reply(0, heartbeat_response()), ROW)
+    (frame,) = output.frame(state_bytes=10 * output_module.BYTES_PER_ROW)
+    assert (len(frame), frame["topic"].count()) == (10, 1)
+    assert not list(output.frame(output_module.BYTES_PER_ROW - 1))
+    (frame,) = output.frame(output_module.BYTES_PER_ROW)
+    assert (len(frame), frame["topic"].count()) == (1, 0)
+
+
+def test_an_answer_too_large_becomes_kafkas_error() -> None:
+    output = Output(SMALL, b"g")
+    output.reply(Reply(3, join_response()), ROW)
+    (letter_topic, _, _, letter), (topic, partition, _, response) = written(output)
+    assert (topic, partition) == ("t-responses", 3)
+    assert response["type"] == "JoinGroup"
+    assert (response["error_code"], response["rule"]) == (ErrorCode.UNKNOWN_SERVER_ERROR, "P3")
+    assert (response["group_id"], response["correlation_id"], response["request"]) == ("g", "c", ID)
+    assert response["members"] == []
+    assert letter_topic == "t-dead-letters"
+    assert (letter["reason"], letter["request"]) == ("RESPONSE_TOO_LARGE", ID)
+    assert (letter["answered"], letter["at_ms"], letter["value_bytes"]) == (True, ROW.at_ms, len(ROW.value))
+
+
+def test_an_answer_to_an_earlier_record_does_not_show_the_one_at_hand() -> None:
+    """A parked request is answered while another record, or none, is at hand."""
+    for row in (ROW, None):
+        output = Output(SMALL, b"g")
+        output.reply(Reply(3, join_response("t-requests-2-7")), row)
+        letter = written(output)[0][3]
+        assert (letter["request"], letter["at_ms"]) == ("t-requests-2-7", 0)
+        assert letter.keys().isdisjoint({"value", "value_bytes"})
+
+
+def test_an_error_too_large_keeps_its_code() -> None:
+    refused = ErrorResponse(
+        group_id="g",
+        correlation_id="c",
+        request=ID,
+        error_code=ErrorCode.INVALID_REQUEST,
+        error_message="m" * MAX_BYTES,
+    )
+    output = Output(SMALL, b"g")
+    output.reply(Reply(0, refused), ROW)
+    response = written(output)[1][3]
+    assert (response["error_code"], response["error_message"]) == (ErrorCode.INVALID_REQUEST, "")
+
+
+def test_a_view_too_large_loses_metadata_and_assignments_first() -> None:
+    output = Output(SMALL, b"g")
+    output.snapshot(group_of(member("m", MAX_BYTES)))
+    ((_, _, _, view),) = written(output)
+    assert view["truncated"]
+    (shown,) = view["members"]
+    assert (shown["member_id"], shown["metadata"], shown["assignment"]) == ("m", "", "")
+
+
+def test_a_view_still_too_large_loses_its_members() -> None:
+    group = group_of(*(member(f"m{n}") for n in range(20)))
+    group.pending_members = {f"p{n:0100}": PendingMember("c", "/h", 1) for n in range(20)}
+    output = Output(SMALL, b"g")
+    output.snapshot(group)
+    ((_, _, _, view),) = written(output)
+    assert (view["truncated"], view["members"], view["pending_members"]) == (True, [], [])
+    assert (view["state"], view["generation"]) == ("Stable", 1)
+
+
+def test_a_view_that_fits_is_whole() -> None:
+    output = Output(LAYOUT, b"g")
+    output.snapshot(group_of(member("m", 3)))
+    ((_, _, _, view),) = written(output)
+    assert not view["truncated"]
+    assert view["members"][0]["metadata"] == "eHh4"
+
+
+def test_an_entry_too_large_loses_assignments_then_lists_of_members() -> None:
+    ids = [f"m{n:0100}" for n in range(20)]
+    for too_large, left in (
+        (event(assignments={"m": b"x" * MAX_BYTES}, members=["m"]), {"members": ["m"]}),
+        (event(assignments={"m": b"x"}, members=ids, waiting_for=ids), {}),
+        (event(reason="no SyncGroup from " + "m" * 50_000), {}),
+    ):
+        output = Output(SMALL, b"g")
+        output.effects(Effects(None, [], [too_large], [], None), ROW)
+        ((_, _, _, entry),) = written(output)
+        kept = {name: entry[name] for name in ("assignments", "members", "waiting_for") if name in entry}
+        assert kept == left
+        assert (entry["seq"], entry["type"]) == (3, "Stable")
+        assert len(entry["reason"]) <= output_module.SHORTENED_TEXT_CHARS
+
+
+def test_worst_records_fit_the_real_limit() -> None:
+    """Names as long as they may be, of characters that JSON writes six bytes for, times members."""
+    worst = "\x01" * 32_767
+    members = [f"{worst}{n}" for n in range(60)]
+    output = Output(LAYOUT, worst.encode())
+    listing = event(
+        group_id=worst,
+        reason=worst * 60,
+        members=members,
+        waiting_for=members,
+        member_id=worst,
+        group_instance_id=worst,
+        client_id=worst,
+        client_host=worst,
+        client_reason=worst,
+        leader_id=worst,
+        protocol_name=worst,
+        assignments=dict.fromkeys(members, b""),
+    )
+    output.effects(Effects(None, [], [listing], [], None), ROW)
+    group = group_of(*(member(name) for name in members))
+    group.group_id = group.last_rebalance_reason = group.protocol_type = worst
+    group.quarantined = worst * 60
+    output.snapshot(group)
+    (frame,) = output.frame()
+    assert max(len(value) for value in frame["value"].dropna()) <= LAYOUT.response_max_bytes
+
+
+def test_a_dead_letter_shows_the_record() -> None:
+    output = Output(LAYOUT, b"\xff")
+    output.dead_letter(Reason.KEY_MISMATCH, "why", ROW, answered=True)
+    ((_, _, key, letter),) = written(output)
+    assert key == b"\xff"
+    assert letter == {
+        "version": 1,
+        "reason": "KEY_MISMATCH",
+        "message": "why",
+        "request": ID,
+        "at_ms": ROW.at_ms,
+        "answered": True,
+        "key": "/w==",
+        "value": "dGhlIHJlcXVlc3Q=",
+        "value_bytes": 11,
+    }
+
+
+def test_a_dead_letter_is_cut() -> None:
+    row = LogRow(2, 41, 1, b"v" * 1_000_000)
+    output = Output(LAYOUT, b"\xff" * 2_000_000)
+    output.dead_letter(Reason.KEY_MISMATCH, "\x01" * 6_000_000, row, answered=True)
+    ((_, _, key, letter),) = written(output)
+    assert len(key) == DEAD_LETTER_MAX_BYTES
+    assert len(letter["message"]) == MESSAGE_MAX_CHARS
+    assert len(letter["key"]) == len(letter["value"]) == -(-DEAD_LETTER_MAX_BYTES // 3) * 4
+    assert letter["value_bytes"] == 1_000_000
+
+
+def test_a_dead_letter_of_a_deadline_names_no_record() -> None:
+    output = Output(LAYOUT, b"g")
+    output.dead_letter(Reason.HANDLER_FAILED, "heartbeat deadline of m at 5", None, answered=False)
+    ((_, _, _, letter),) = written(output)
+    assert (letter["request"], letter["at_ms"]) == ("", 0)

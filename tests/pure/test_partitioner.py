@@ -1,0 +1,35 @@
+"""Groups stand where Kafka's own clients put them."""
+
+import pytest
+from kafka.partitioner.default import murmur2
+
+from streaming.partitioner import partition_of
+
+
+# From the tests of Kafka's Java client, org.apache.kafka.common.utils.UtilsTest.
+@pytest.mark.parametrize(
+    ("key", "hashed"),
+    [
+        (b"21", -973932308),
+        (b"foobar", -790332482),
+        (b"a-little-bit-long-string", -985981536),
+        (b"a-little-bit-longer-string", -1486304829),
+        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+        (b"abc", 479470107),
+    ],
+)
+def test_the_hash_is_that_of_javas_client(key: bytes, hashed: int) -> None:
+    assert murmur2(key) == hashed % 2**32
+    assert partition_of(key.decode(), 7) == (hashed & 0x7FFFFFFF) % 7
+
+
+def test_a_group_id_is_hashed_as_utf_8() -> None:
+    assert partition_of("grüppe-群", 1_000) == (murmur2("grüppe-群".encode()) & 0x7FFFFFFF) % 1_000
+
+
+def test_every_partition_gets_groups() -> None:
+    assert {partition_of(f"group-{n}", 4) for n in range(100)} == set(range(4))
+
+
+def test_one_partition_holds_all() -> None:
+    assert partition_of("", 1) == 0

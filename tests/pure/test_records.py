@@ -1,0 +1,179 @@
+"""What is a request, what is refused and why, and who can be told."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from state.errors import ErrorCode
+from state.messages import Heartbeat, JoinGroup, LeaveGroup, ReleaseGroup, SyncGroup
+from streaming.records import (
+    MESSAGE_MAX_CHARS,
+    Address,
+    Reason,
+    Refusal,
+    clock_record,
+    decode_request,
+    encode,
+    refuse,
+    refuse_unread,
+    request_id,
+)
+
+COMMON: dict[str, Any] = {"group_id": "g", "correlation_id": "c", "reply_partition": 1, "api_version": 3}
+HEARTBEAT = COMMON | {"type": "Heartbeat", "generation_id": 1, "member_id": "m"}
+JOIN = COMMON | {
+    "type": "JoinGroup",
+    "session_timeout_ms": 10_000,
+    "rebalance_timeout_ms": 60_000,
+    "protocol_type": "consumer",
+    "protocols": [{"name": "range", "metadata": "AAE="}],
+}
+ADDRESS = Address("c", 1, "g")
+
+
+def decoded(request: dict[str, Any]) -> object:
+    return decode_request(json.dumps(request).encode())
+
+
+@pytest.mark.parametrize(
+    ("request_", "of"),
+    [
+        (JOIN, JoinGroup),
+        (COMMON | {"type": "SyncGroup", "generation_id": 1, "member_id": "m"}, SyncGroup),
+        (HEARTBEAT, Heartbeat),
+        (COMMON | {"type": "LeaveGroup", "members": [{"member_id": "m"}]}, LeaveGroup),
+        (COMMON | {"type": "ReleaseGroup"}, ReleaseGroup),
+    ],
+    ids=lambda given: given["type"] if isinstance(given, dict) else "",
+)
+def test_each_request_is_read_and_written(request_: dict[str, Any], of: type) -> None:
+    request = decoded(request_)
+    assert type(request) is of
+    assert decode_request(encode(request)) == request
+
+
+def test_bytes_are_base64_and_left_out_fields_have_defaults() -> None:
+    request = decoded(JOIN)
+    assert isinstance(request, JoinGroup)
+    assert request.protocols[0].metadata == b"\x00\x01"
+    assert (request.member_id, request.group_instance_id, request.version) == ("", None, 1)
+
+
+def test_fields_that_are_not_known_are_ignored() -> None:
+    assert decoded(HEARTBEAT | {"since": "a later release"}) == decoded(HEARTBEAT)
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"type": "Fetch"}, "$.type"),
+        ({"generation_id": "1"}, "$.generation_id"),
+        ({"generation_id": 1.0}, "$.generation_id"),
+        ({"generation_id": 2**31}, "$.generation_id"),
+        ({"generation_id": 10**400}, "$.generation_id"),
+        ({"generation_id": None}, "$.generation_id"),
+        ({"api_version": -(2**15) - 1}, "$.api_version"),
+        ({"member_id": "m" * 32_768}, "$.member_id"),
+        ({"client_id": ["a"]}, "$.client_id"),
+    ],
+)
+def test_a_field_at_fault_is_named_to_the_sender(fields: dict[str, Any], named: str) -> None:
+    refusal = decoded(HEARTBEAT | fields)
+    assert isinstance(refusal, Refusal)
+    assert (refusal.reason, refusal.address) == (Reason.INVALID_REQUEST, ADDRESS)
+    assert named in refusal.message
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{}",
+        b'"Heartbeat"',
+        b"\xef\xbb\xbf{}",
+        b"\xff",
+        json.dumps(HEARTBEAT).encode("utf-16"),
+        json.dumps(HEARTBEAT).encode() + b"{}",
+        json.dumps(HEARTBEAT)[:-1].encode(),
+        json.dumps(HEARTBEAT | {"member_id": "\ud800"}).encode(),
+        json.dumps(HEARTBEAT | {"correlation_id": 7}).encode(),
+        json.dumps(HEARTBEAT | {"correlation_id": "c" * 32_768}).encode(),
+        json.dumps(HEARTBEAT | {"reply_partition": 2**31}).encode(),
+        json.dumps(HEARTBEAT)[:-1].encode() + b',"z":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        json.dumps(HEARTBEAT)[:-1].encode() + b',"z":' + b'{"a":' * 100_000,
+        clock_record(1_700_000_000_000),
+    ],
+    ids=lambda value: repr(value[:20]),
+)
+def test_what_has_no_address_is_refused_without_an_answer(value: bytes) -> None:
+    refusal = decode_request(value)
+    assert isinstance(refusal, Refusal)
+    assert (refusal.reason, refusal.address) == (Reason.INVALID_REQUEST, None)
+    assert refusal.message
+    assert refusal.response("requests-0-1") is None
+
+
+@pytest.mark.parametrize("version", [0, 2, -1, 10**4_200])
+def test_another_record_version_has_an_error_of_its_own(version: int) -> None:
+    refusal = decoded(HEARTBEAT | {"version": version})
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason is Reason.UNSUPPORTED_VERSION
+    response = refusal.response("requests-0-1")
+    assert response is not None
+    assert response.error_code is ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_a_number_that_python_would_not_print_is_refused() -> None:
+    value = json.dumps(HEARTBEAT).replace(
+        '"generation_id": 1', '"generation_id": 1, "version": ' + "9" * 5_000
+    )
+    refusal = decode_request(value.encode())
+    assert isinstance(refusal, Refusal)
+    assert (refusal.reason, refusal.address) == (Reason.INVALID_REQUEST, ADDRESS)
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_refusals_are_answered_with_kafkas_errors(reason: Reason) -> None:
+    response = Refusal(reason, "why", ADDRESS).response("requests-0-1")
+    expected = {Reason.UNSUPPORTED_VERSION: ErrorCode.UNSUPPORTED_VERSION}
+    assert response is not None
+    assert msgspec.json.decode(encode(response)) == {
+        "type": "Error",
+        "group_id": "g",
+        "correlation_id": "c",
+        "request": "requests-0-1",
+        "error_code": expected.get(reason, ErrorCode.INVALID_REQUEST),
+        "error_message": "why",
+        "rule": "P2",
+        "version": 1,
+    }
+
+
+def test_a_well_formed_request_is_refused_to_its_sender() -> None:
+    request = decoded(HEARTBEAT)
+    assert isinstance(request, Heartbeat)
+    assert refuse(request, Reason.KEY_MISMATCH, "why") == Refusal(Reason.KEY_MISMATCH, "why", ADDRESS)
+
+
+def test_a_record_is_refused_unread_to_its_sender_if_it_has_one() -> None:
+    value = json.dumps(HEARTBEAT).encode()
+    assert refuse_unread(value, Reason.REQUEST_TOO_LARGE, "why").address == ADDRESS
+    assert refuse_unread(b"?", Reason.REQUEST_TOO_LARGE, "why").address is None
+
+
+def test_the_senders_message_is_cut() -> None:
+    response = Refusal(Reason.KEY_MISMATCH, "x" * 1_000_000, ADDRESS).response("requests-0-1")
+    assert response is not None
+    assert len(response.error_message) == MESSAGE_MAX_CHARS
+
+
+def test_a_clock_record_is_exactly_this() -> None:
+    assert clock_record(1_700_000_000_000) == b'{"type":"Clock","time_ms":1700000000000}'
+
+
+def test_a_requests_id_is_its_place() -> None:
+    assert request_id("eu-requests", 3, 41) == "eu-requests-3-41"

@@ -1,0 +1,102 @@
+"""The status board and its file."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from streaming.status import Phase, StatusBoard, read_status
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "folder" / "status.json"
+
+
+def test_every_change_is_in_the_file(path: Path) -> None:
+    board = StatusBoard(path)
+    board.enter(Phase.STARTING, "preparing")
+    assert read_status(path) == board.current
+    assert (board.current.phase, board.current.reason, board.current.batch_id) == (
+        Phase.STARTING,
+        "preparing",
+        -1,
+    )
+    board.enter(Phase.FAILING, "batch 3 failed")
+    assert read_status(path).phase is Phase.FAILING
+    assert [file.name for file in path.parent.iterdir()] == ["status.json"], "nothing half written is left"
+
+
+def test_nothing_is_written_before_the_first_change(path: Path) -> None:
+    assert StatusBoard(path).current.phase is Phase.STARTING
+    with pytest.raises(FileNotFoundError):
+        read_status(path)
+
+
+@pytest.mark.parametrize("phase", [Phase.STARTING, Phase.RESTARTING, Phase.FAILING])
+def test_a_committed_batch_makes_it_ready(path: Path, phase: Phase) -> None:
+    board = StatusBoard(path)
+    board.enter(phase, "for a reason")
+    board.batch_committed(4)
+    assert (read_status(path).phase, read_status(path).batch_id) == (Phase.READY, 4)
+
+
+def test_a_batch_that_comes_in_after_the_stop_changes_no_phase(path: Path) -> None:
+    board = StatusBoard(path)
+    board.enter(Phase.STOPPED, "stopped in order")
+    board.batch_committed(5)
+    assert (board.current.phase, board.current.batch_id) == (Phase.STOPPED, -1)
+
+
+def test_a_batch_that_is_told_late_does_not_end_a_failure(path: Path) -> None:
+    """Spark tells of batches from another thread: after the failure of batch 4 comes the news of batch 3."""
+    board = StatusBoard(path)
+    board.enter(Phase.RESTARTING, "batch 4 failed", batch_id=3)
+    board.batch_committed(3)
+    assert read_status(path).phase is Phase.RESTARTING
+    board.batch_committed(4)
+    assert read_status(path).phase is Phase.READY
+
+
+def test_batches_of_a_ready_coordinator_are_not_written_one_by_one(path: Path) -> None:
+    board = StatusBoard(path)
+    board.batch_committed(1)
+    board.batch_committed(2)
+    assert (read_status(path).batch_id, board.current.batch_id) == (1, 2)
+
+
+def test_an_alarm_stays_until_it_is_called_off(path: Path) -> None:
+    board = StatusBoard(path)
+    board.set_alarm("time stands still")
+    board.batch_committed(1)
+    board.enter(Phase.RESTARTING, "batch 2 failed")
+    assert read_status(path).alarm == "time stands still"
+    board.set_alarm(None)
+    assert read_status(path).alarm is None
+    assert read_status(path).phase is Phase.RESTARTING
+
+
+def test_an_alarm_that_is_raised_already_is_not_written_again(path: Path) -> None:
+    board = StatusBoard(path)
+    board.set_alarm("time stands still")
+    path.unlink()
+    board.set_alarm("time stands still")
+    assert not path.exists()
+
+
+def test_one_can_wait_for_a_phase(path: Path) -> None:
+    board = StatusBoard(path)
+    assert not board.wait_for(Phase.READY, timeout_s=0)
+    thread = threading.Thread(target=board.batch_committed, args=(0,))
+    thread.start()
+    assert board.wait_for(Phase.READY, Phase.FAILING, timeout_s=10)
+    thread.join()
+
+
+def test_one_can_wait_for_a_batch(path: Path) -> None:
+    board = StatusBoard(path)
+    board.batch_committed(0)
+    thread = threading.Thread(target=board.batch_committed, args=(1,))
+    thread.start()
+    assert board.wait_until(lambda status: status.batch_id == 1, timeout_s=10)
+    thread.join()
