@@ -22,19 +22,22 @@ from state.messages import AnyRequest
 from state.step import Event, Failed, Quarantine, Received, step
 from state.timers import next_deadline
 
+# A copy of the group is made when the steps since the last one are this many, or this large.
 JOURNAL_MAX_STEPS = 4_096
+JOURNAL_MAX_BYTES = 32 * 1024 * 1024
 
 Step = Callable[[Group | None, str, Event, int, CoordinatorConfig], Effects]
 
 
 class Row(Struct, frozen=True):
     """A request as it stands in the log: when the broker appended it, its id `<topic>-<partition>-<offset>`,
-    itself.
+    itself, and how large the record is.
     """
 
     at_ms: int
     request_id: str
     request: AnyRequest
+    size_bytes: int = 0
 
 
 class Fault(Struct, frozen=True):
@@ -69,6 +72,7 @@ class Timeline:
         self._effects: list[Effects] = []
         self._restore = restore or _copier(group)
         self._journal: list[tuple[Event, int]] = []
+        self._journal_bytes = 0
         # Never later than the next deadline: re-arming moves deadlines away, and it is searched for only when
         # reached.
         self._due_ms = self.next_deadline_ms()
@@ -90,6 +94,7 @@ class Timeline:
         if self.group is not None:
             clock_ms = max(row.at_ms, self.group.clock_ms)
             late_by_ms = max(self.group.last_fired_ms - row.at_ms, 0)
+        self._journal_bytes += row.size_bytes
         try:
             self._take(Received(row.request_id, row.request, late_by_ms), clock_ms)
         except Exception:  # noqa: BLE001 - whatever it is, it must not stop the other records
@@ -120,7 +125,7 @@ class Timeline:
         if armed_ms is not None and (self._due_ms is None or armed_ms < self._due_ms):
             self._due_ms = armed_ms
         self._journal.append((event, now_ms))
-        if len(self._journal) >= JOURNAL_MAX_STEPS:
+        if len(self._journal) >= JOURNAL_MAX_STEPS or self._journal_bytes >= JOURNAL_MAX_BYTES:
             self._begin_journal()
 
     def _undo(self, cause: str) -> None:
@@ -135,6 +140,7 @@ class Timeline:
     def _begin_journal(self) -> None:
         self._restore = _copier(deepcopy(self.group))
         self._journal.clear()
+        self._journal_bytes = 0
 
 
 def _copier(group: Group | None) -> Callable[[], Group | None]:

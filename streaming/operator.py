@@ -121,7 +121,7 @@ class GroupCall:
         if isinstance(request, Refusal):
             self._refuse(request, row, record)
         else:
-            self._timeline.apply(Row(row.at_ms, record, request))
+            self._timeline.apply(Row(row.at_ms, record, request, len(row.value)))
             self._take_effects(row, record)
 
     def finish(self, watermark_ms: int) -> Iterator[pd.DataFrame]:

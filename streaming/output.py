@@ -161,7 +161,7 @@ def _too_large(response: AnyResponse) -> AnyResponse:
         correlation_id=response.correlation_id,
         request=response.request,
         error_code=ErrorCode.UNKNOWN_SERVER_ERROR,
-        rule="P3",
+        rule="X2",
     )
 
 

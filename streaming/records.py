@@ -91,7 +91,7 @@ class Refusal(Struct, frozen=True):
             request=request_id,
             error_code=self.error_code(),
             error_message=self.message[:MESSAGE_MAX_CHARS],
-            rule="P2",
+            rule="X1",
         )
 
 

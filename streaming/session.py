@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -96,24 +95,16 @@ class Session:
         conf.set("spark.ui.enabled", str(ui_port is not None).lower())
         if ui_port is not None:
             conf.set("spark.ui.port", str(ui_port))
-        try:
-            self._start(conf, log_path, hold_fd)
-        except (PySparkException, Py4JError, OSError) as error:
-            reason = str(error).strip().partition("\n")[0]
-            raise SparkFailed(f"Spark did not start: {reason}. Its log is {log_path}") from error
-
-    def _start(self, conf: SparkConf, log_path: Path, hold_fd: int | None) -> None:
-        with log_path.open("ab") as log:
-            popen: dict[str, Any] = {"stdout": log, "stderr": log, "start_new_session": True}
-            if hold_fd is not None:
-                popen["pass_fds"] = (hold_fd,)
-            self._gateway = launch_gateway(conf, popen)  # type: ignore[no-untyped-call]
+        self._gateway = _launch(conf, log_path, hold_fd)
         try:
             with _own_interrupts():
                 self._context = SparkContext(conf=conf, gateway=self._gateway)
             self.spark = SparkSession(self._context)
-        except BaseException:  # Ctrl-C too
+        except BaseException as error:  # Ctrl-C too
+            failure = _failed(error, log_path)  # Java's errors can be read only while the JVM runs
             self._end_jvm(grace_s=0)
+            if isinstance(error, Exception):
+                raise failure from None
             raise
 
     @property
@@ -134,9 +125,10 @@ class Session:
 
     def stop(self) -> None:
         """End Spark and its JVM, and wait for the JVM, which may have ended already."""
-        with contextlib.suppress(Py4JError, OSError), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Unable to cleanly shutdown Spark JVM", RuntimeWarning)
+        try:
             self.spark.stop()
+        except (Py4JError, OSError):
+            self._context.stop()  # without its JVM, pyspark forgets the context only when asked again
         self._end_jvm(JVM_EXIT_GRACE_S)
 
     def _end_jvm(self, grace_s: float) -> None:
@@ -157,6 +149,25 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _launch(conf: SparkConf, log_path: Path, hold_fd: int | None) -> Any:
+    """Start the JVM; the gateway to it."""
+    with log_path.open("ab") as log:
+        popen: dict[str, Any] = {"stdout": log, "stderr": log, "start_new_session": True}
+        if hold_fd is not None:
+            popen["pass_fds"] = (hold_fd,)
+        try:
+            return launch_gateway(conf, popen)  # type: ignore[no-untyped-call]
+        except (PySparkException, OSError) as error:
+            raise _failed(error, log_path) from error
+
+
+def _failed(error: BaseException, log_path: Path) -> SparkFailed:
+    # Py4J puts Java's message on the second line.
+    lines = str(error).strip().splitlines()
+    reason = " ".join(lines[:2]) if isinstance(error, Py4JError) else "".join(lines[:1])
+    return SparkFailed(f"Spark did not start: {reason.rstrip('.')}. Its log is {log_path}")
 
 
 @contextlib.contextmanager

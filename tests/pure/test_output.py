@@ -140,7 +140,7 @@ def test_an_answer_too_large_becomes_kafkas_error() -> None:
     (letter_topic, _, _, letter), (topic, partition, _, response) = written(output)
     assert (topic, partition) == ("t-responses", 3)
     assert response["type"] == "JoinGroup"
-    assert (response["error_code"], response["rule"]) == (ErrorCode.UNKNOWN_SERVER_ERROR, "P3")
+    assert (response["error_code"], response["rule"]) == (ErrorCode.UNKNOWN_SERVER_ERROR, "X2")
     assert (response["group_id"], response["correlation_id"], response["request"]) == ("g", "c", ID)
     assert response["members"] == []
     assert letter_topic == "t-dead-letters"

@@ -148,7 +148,7 @@ def test_refusals_are_answered_with_kafkas_errors(reason: Reason) -> None:
         "request": "requests-0-1",
         "error_code": expected.get(reason, ErrorCode.INVALID_REQUEST),
         "error_message": "why",
-        "rule": "P2",
+        "rule": "X1",
         "version": 1,
     }
 
