@@ -1,18 +1,29 @@
-"""The command `group-coordinator`: one module a subcommand."""
+"""The command `group-coordinator`: one module a subcommand, imported when it is called.
+
+`run` needs Spark, which takes a second and 140 MB; a worker does without.
+"""
+
+from importlib import import_module
 
 import click
 
-from streaming.cli.demo import demo
-from streaming.cli.run import run
-from streaming.cli.worker import worker
+COMMANDS = ("demo", "run", "worker")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(click.Group):
+    """The subcommands, each the function of its own name in the module of its own name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(f"streaming.cli.{cmd_name}"), cmd_name)
+        return command
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="spark-group-coordinator")
 def main() -> None:
     """Kafka's group coordinator as one Spark Structured Streaming query."""
-
-
-main.add_command(demo)
-main.add_command(run)
-main.add_command(worker)

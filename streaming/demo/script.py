@@ -106,7 +106,10 @@ class Demo:
         killed_s = time.monotonic()
         self._watch.wait_for("worker-2 is removed", _removed("worker-2"), PATIENCE_S, since=mark)
         after_s = time.monotonic() - killed_s
-        self._story.fact(f"found out after {after_s:.1f} s; its session is {SESSION_TIMEOUT_MS // 1000} s")
+        session_s = SESSION_TIMEOUT_MS // 1000
+        self._story.fact(
+            f"found out {after_s:.1f} s after the kill, {session_s} s after its last sign of life"
+        )
         self._wait_until_stable()
 
     def _one_joins(self) -> None:

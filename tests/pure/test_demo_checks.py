@@ -13,10 +13,13 @@ from checkpoints.folder import Folder
 from state.errors import ErrorCode
 from state.history import EventType, GroupEvent
 from state.responses import HeartbeatResponse
-from streaming.demo import checks
+from streaming.demo import checks, report
+from streaming.demo.checks import Check
 from streaming.demo.load import consumed
+from streaming.demo.proof import Deed, Outcome
 from streaming.demo.strike import Struck, planned_ends, uncommitted_batch_of
 from streaming.demo.watch import client_of, held, stable_with
+from streaming.history_reader import CoordinatorStarted
 
 UUID = "dd3ce9d5-1cf1-5738-98c8-e7d245d76648"
 
@@ -147,6 +150,33 @@ def test_stable_means_now_and_with_exactly_these_members() -> None:
     assert find([both, event(2, EventType.PREPARING_REBALANCE, to_state="PreparingRebalance")]) is None
     assert find([stable(1, {"a": (0,)})]) is None
     assert find([]) is None
+
+
+def test_the_timeline_is_in_the_order_of_time_and_names_the_workers() -> None:
+    outcome = Outcome(
+        checks=[Check("it holds", True, "found"), Check("it does not", False, "lost")],
+        history=[
+            CoordinatorStarted(at_ms=1_000, from_batch=0, settings={}),
+            event(2, at_ms=3_500, member_id=f"worker-1-{UUID}", reason=f"new member worker-1-{UUID} joined"),
+            event(1, EventType.GROUP_CREATED, at_ms=3_500, reason="first JoinGroup"),
+        ],
+        deeds=[Deed(3_500, "SIGKILL worker-2")],
+        counts={"records_produced": 3},
+    )
+    assert list(report.timeline_lines(outcome)) == [
+        "     0.0 s  *** coordinator: it starts",
+        "     2.5 s  *** demo: SIGKILL worker-2",
+        "     2.5 s      generation 1  GroupCreated: first JoinGroup [E4]",
+        "     2.5 s      generation 1  MemberAdded worker-1: new member worker-1 joined [E4]",
+    ]
+    assert list(report.check_lines(outcome)) == [
+        "  ok    it holds (found)",
+        "  FAIL  it does not (lost)",
+    ]
+    told = report.as_json(outcome, 1.23)
+    assert (told["ok"], told["seconds"], told["counts"]) == (False, 1.2, {"records_produced": 3})
+    assert [entry["who"] for entry in told["timeline"]] == ["coordinator", "demo", "group", "group"]
+    assert told["timeline"][3]["member_id"] == f"worker-1-{UUID}"
 
 
 def test_the_workers_files_are_counted_but_not_a_line_cut_short(tmp_path: Path) -> None:

@@ -1,0 +1,272 @@
+"""`group-coordinator run` as a user runs it: a process of its own, ended by Ctrl-C or worse."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from streaming.broker import EmbeddedBroker
+from streaming.cli import main
+from streaming.layout import DEFAULT_PREFIX
+from streaming.status import Phase, read_status
+from tests.e2e.harness import START_TIMEOUT_S, child_pids, command_of, wait_until
+
+pytestmark = pytest.mark.e2e
+
+COMMAND = [sys.executable, "-c", "from streaming.cli import main; main()", "run"]
+BROKER = "kafka.Kafka"
+SPARK = "org.apache.spark.deploy.SparkSubmit"
+END_TIMEOUT_S = 60.0
+
+
+@dataclass
+class Run:
+    """A running command: a session of its own, as on a terminal, so that it can be sent Ctrl-C."""
+
+    process: subprocess.Popen[str]
+    stderr_path: Path
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def stderr(self) -> str:
+        return self.stderr_path.read_text()
+
+    def ready(self) -> dict[str, Any]:
+        """What it prints when it is ready."""
+        assert self.process.stdout is not None
+        found, _, _ = select.select([self.process.stdout], [], [], START_TIMEOUT_S)
+        assert found, self.stderr
+        ready: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return ready
+
+    def end(self) -> tuple[int, str]:
+        """Wait for its end: the exit code, and what else it printed."""
+        rest, _ = self.process.communicate(timeout=END_TIMEOUT_S)
+        return self.process.returncode, rest
+
+    def interrupt(self) -> None:
+        """Ctrl-C: a terminal sends it to the whole process group."""
+        os.killpg(self.pid, signal.SIGINT)
+
+
+@contextmanager
+def run(tmp_path: Path, *arguments: str) -> Iterator[Run]:
+    stderr_path = tmp_path / f"stderr-{time.monotonic_ns()}.txt"
+    with (
+        stderr_path.open("w") as stderr,
+        subprocess.Popen(
+            [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=stderr, text=True, start_new_session=True
+        ) as process,
+    ):
+        try:
+            yield Run(process, stderr_path)
+        finally:
+            process.kill()
+
+
+class Descendants:
+    """All processes under one, by handles that stay theirs even when they have ended."""
+
+    def __init__(self, pid: int) -> None:
+        self.handles: dict[int, int] = {}
+        self._add(pid)
+
+    def _add(self, pid: int) -> None:
+        for child in child_pids(pid):
+            self.handles[child] = os.pidfd_open(child)
+            self._add(child)
+
+    def running(self) -> list[str]:
+        """The commands of those that have not ended."""
+        ended, _, _ = select.select(list(self.handles.values()), [], [], 0)
+        return [command_of(pid) for pid, fd in self.handles.items() if fd not in ended]
+
+    def has(self, part: str) -> bool:
+        """Whether one with this in its command line has not ended."""
+        return any(part in command for command in self.running())
+
+    def close(self) -> None:
+        for handle in self.handles.values():
+            os.close(handle)
+
+
+@contextmanager
+def descendants(pid: int) -> Iterator[Descendants]:
+    found = Descendants(pid)
+    yield found
+    found.close()
+
+
+def children_running(pid: int, part: str) -> list[int]:
+    """Children whose command line has this in it."""
+    return [child for child in child_pids(pid) if part in command_of(child)]
+
+
+def jvm_of(pid: int) -> int:
+    (jvm,) = children_running(pid, SPARK)
+    return jvm
+
+
+def test_killed_and_started_again_then_interrupted(tmp_path: Path) -> None:
+    """The life of a data folder: one run is killed, a second is refused, a third takes over and is ended."""
+    data_dir = tmp_path / "data"
+    arguments = ("--json", "--data-dir", str(data_dir), "--tick-interval-ms", "100")
+    with run(tmp_path, *arguments) as first:
+        ready = first.ready()
+        check_ready(ready, data_dir)
+        check_second_is_refused(tmp_path, arguments, first.pid, ready["broker"])
+        jvm = jvm_of(first.pid)
+        with descendants(first.pid) as left, hold(jvm):
+            first.process.kill()
+            # The JVM cannot see that its coordinator is gone, and may be in a batch.
+            wait_until(lambda: not left.has(BROKER), "the end of its broker")
+            with run(tmp_path, *arguments) as third:
+                check_waits(third, data_dir / "coordinator" / "lock", first.pid)
+                os.kill(jvm, signal.SIGCONT)
+                again = third.ready()
+                assert not left.has(SPARK)
+                assert again | {"ui": ""} == ready | {"ui": ""}
+                check_interrupt(third)
+    status = read_status(data_dir / "coordinator" / "status.json")
+    assert (status.phase, status.reason) == (Phase.STOPPED, "stopped in order")
+
+
+def check_ready(ready: dict[str, Any], data_dir: Path) -> None:
+    ui, broker = ready["ui"], ready["broker"]
+    assert ui.startswith("http://127.0.0.1:")
+    assert broker.startswith("127.0.0.1:")
+    assert ready == {
+        "broker": broker,
+        "gateway": None,
+        "requests_topic": f"{DEFAULT_PREFIX}-requests",
+        "responses_topic": f"{DEFAULT_PREFIX}-responses",
+        "groups_topic": f"{DEFAULT_PREFIX}-groups",
+        "events_topic": f"{DEFAULT_PREFIX}-events",
+        "ui": ui,
+        "data_dir": str(data_dir),
+    }
+
+
+def check_second_is_refused(tmp_path: Path, arguments: tuple[str, ...], pid: int, broker: str) -> None:
+    with run(tmp_path, *arguments, "--bootstrap-servers", broker) as second:
+        assert second.end() == (1, "")
+        *_, last = second.stderr.splitlines()
+        assert last.startswith("Error: ")
+        assert last.endswith(f"is in use by the coordinator with process id {pid}")
+
+
+@contextmanager
+def hold(pid: int) -> Iterator[None]:
+    """Stop a process in its tracks; it is let go at the end at the latest."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+def check_waits(waiting: Run, lock: Path, holder: int) -> None:
+    """It has come to the lock, and has not got it."""
+    wait_until(lambda: str(lock) in open_files(waiting.pid), "its coming to the lock", START_TIMEOUT_S)
+    for _ in range(20):  # it tries every 50 ms
+        assert lock.read_text() == str(holder)
+        assert children_running(waiting.pid, SPARK) == []
+        time.sleep(0.05)
+
+
+def open_files(pid: int) -> list[str]:
+    found = []
+    for link in Path(f"/proc/{pid}/fd").glob("*"):
+        with suppress(OSError):
+            found.append(str(link.readlink()))
+    return found
+
+
+def check_interrupt(running: Run) -> None:
+    """Ctrl-C ends it in order, and nothing of it stays."""
+    with descendants(running.pid) as left:
+        assert all(left.has(part) for part in (BROKER, SPARK, "pyspark.daemon"))
+        running.interrupt()
+        assert running.end() == (0, "")
+        assert left.running() == []
+    assert running.stderr.splitlines()[-1] == "stopping"
+    assert "Traceback" not in running.stderr
+
+
+def test_interrupt_while_starting_ends_it_at_once(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    servers = ("--bootstrap-servers", broker.bootstrap_servers, "--prefix", f"test-{uuid.uuid4()}")
+    with run(tmp_path, "--json", "--data-dir", str(tmp_path / "data"), *servers) as starting:
+        wait_until(lambda: children_running(starting.pid, SPARK) != [], "the start of Spark's JVM")
+        with descendants(starting.pid) as left:
+            starting.interrupt()
+            assert starting.end() == (128 + signal.SIGINT, "")
+            wait_until(lambda: left.running() == [], "the end of its processes")
+        assert "Traceback" not in starting.stderr
+
+
+@pytest.mark.long
+def test_end_of_the_jvm_ends_the_command(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    servers = ("--bootstrap-servers", broker.bootstrap_servers, "--prefix", f"test-{uuid.uuid4()}")
+    with run(tmp_path, "--json", "--data-dir", str(tmp_path / "data"), *servers) as running:
+        running.ready()
+        os.kill(jvm_of(running.pid), signal.SIGKILL)
+        assert running.end() == (1, "")
+        assert running.stderr.splitlines()[-1].startswith("Error: Spark's JVM has ended; its log is ")
+
+
+@pytest.fixture
+def keeps_signal_handlers() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("keeps_signal_handlers")
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "message"),
+    [
+        (("-c", "nonsense"), 2, "'nonsense' is not NAME=VALUE"),
+        (("-c", "group.min.size=1"), 2, "unknown setting 'group.min.size'; known are: group.initial."),
+        (("-c", "group.max.size=many"), 2, "group.max.size must be a whole number, not 'many'"),
+        (("-c", "group.max.size=0"), 2, "group.max.size must be from 1 to 2147483647, not 0"),
+        (("--tick-interval-ms", "1"), 2, "1 is not in the range x>=10"),
+        (("--skip-record", "12"), 2, "'12' is not group-coordinator-requests-PARTITION-OFFSET"),
+        (("--skip-record", "x-requests-0-1"), 2, "'x-requests-0-1' is not group-coordinator-requests-"),
+        (("--data-dir", __file__), 2, "is a file"),
+        (("--nonsense",), 2, "No such option"),
+        (("--bootstrap-servers", "localhost:port"), 1, "'localhost:port' is no list of HOST:PORT"),
+    ],
+)
+def test_bad_arguments_are_named(
+    tmp_path: Path, arguments: tuple[str, ...], exit_code: int, message: str
+) -> None:
+    outcome = CliRunner().invoke(main, ["run", "--data-dir", str(tmp_path), *arguments])
+    assert (outcome.exit_code, outcome.stdout) == (exit_code, "")
+    assert message in outcome.stderr
+    assert "Traceback" not in outcome.stderr
+
+
+@pytest.mark.usefixtures("keeps_signal_handlers")
+def test_data_dir_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "coordinator").write_text("a file in the way")
+    arguments = ["run", "--data-dir", str(tmp_path), "--bootstrap-servers", "127.0.0.1:1"]
+    outcome = CliRunner().invoke(main, arguments)
+    assert outcome.exit_code == 1
+    assert f"Error: {tmp_path / 'coordinator'} cannot be used: " in outcome.stderr
