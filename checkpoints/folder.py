@@ -5,10 +5,10 @@ In it stand:
     <folder>/spark/         Spark's own checkpoint of the query
     <folder>/identity.json  the cluster, topic and namespace this state belongs to
     <folder>/epochs.json    the configurations it has run under, each with the batch it started at
-    <folder>/lock           held by the one coordinator that may work here
+    <folder>/lock           held by the one coordinator that may work here, and by its JVM; its process id
+    <folder>/owner          held by that coordinator's process alone
 """
 
-import errno
 import fcntl
 import os
 import time
@@ -57,7 +57,7 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.spark = path / "spark"
-        self._lock_fd: int | None = None
+        self._locks: list[int] = []
 
     def lock(self) -> int:
         """Take the folder for this process, or raise FolderError naming who has it.
@@ -67,32 +67,30 @@ class Folder:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+            self._locks = [self._open("lock"), self._open("owner")]
         except OSError as error:
             raise FolderError(f"{self.path} cannot be used: {error}") from error
+        lock, owner = self._locks
         try:
-            self._acquire(fd)
+            self._acquire(lock, owner)
         except BaseException:
-            os.close(fd)
+            self.unlock()
             raise
-        os.truncate(fd, 0)
-        os.pwrite(fd, str(os.getpid()).encode(), 0)
-        self._lock_fd = fd
-        return fd
+        os.truncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
+        fcntl.flock(owner, fcntl.LOCK_EX)  # whoever looks whether it is held lets go at once
+        return lock
 
-    def _acquire(self, fd: int) -> None:
+    def _open(self, name: str) -> int:
+        return os.open(self.path / name, os.O_RDWR | os.O_CREAT, 0o644)
+
+    def _acquire(self, lock: int, owner: int) -> None:
         give_up = time.monotonic() + LINGERING_JVM_TIMEOUT_S
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                if error.errno != errno.EWOULDBLOCK:
-                    raise
-            else:
-                return
-            holder = os.pread(fd, 32, 0).decode()
-            if _is_alive(holder):
+        while not _try_lock(lock):
+            holder = os.pread(lock, 32, 0).decode()
+            if not _try_lock(owner):
                 raise FolderError(f"{self.path} is in use by the coordinator with process id {holder}")
+            fcntl.flock(owner, fcntl.LOCK_UN)
             if time.monotonic() > give_up:
                 raise FolderError(
                     f"{self.path} is still in use by the Spark JVM of the coordinator that had process id "
@@ -103,9 +101,9 @@ class Folder:
 
     def unlock(self) -> None:
         """Give the folder back."""
-        if self._lock_fd is not None:
-            os.close(self._lock_fd)
-            self._lock_fd = None
+        for fd in self._locks:
+            os.close(fd)
+        self._locks = []
 
     def pin(self, found: Identity) -> Identity:
         """The identity of this folder: what was pinned at its first use, or `found`, which then is.
@@ -173,13 +171,11 @@ def _with_skipped(epochs: list[Epoch], skip: list[str], from_batch: int) -> list
     return before + [replace(e, skip=[*e.skip, *new]) for e in after]
 
 
-def _is_alive(pid: str) -> bool:
+def _try_lock(fd: int) -> bool:
     try:
-        os.kill(int(pid), 0)
-    except (ValueError, ProcessLookupError):
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
         return False
-    except PermissionError:
-        return True
     return True
 
 

@@ -158,7 +158,8 @@ def _launch(conf: SparkConf, log_path: Path, hold_fd: int | None) -> Any:
         if hold_fd is not None:
             popen["pass_fds"] = (hold_fd,)
         try:
-            return launch_gateway(conf, popen)  # type: ignore[no-untyped-call]
+            with _deferred_signals():
+                return launch_gateway(conf, popen)  # type: ignore[no-untyped-call]
         except (PySparkException, OSError) as error:
             raise _failed(error, log_path) from error
 
@@ -168,6 +169,24 @@ def _failed(error: BaseException, log_path: Path) -> SparkFailed:
     lines = str(error).strip().splitlines()
     reason = " ".join(lines[:2]) if isinstance(error, Py4JError) else "".join(lines[:1])
     return SparkFailed(f"Spark did not start: {reason.rstrip('.')}. Its log is {log_path}")
+
+
+@contextlib.contextmanager
+def _deferred_signals() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM wait: launch_gateway, interrupted, leaves a JVM behind that nobody can end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    handlers = [signal.signal(number, lambda it, _: came.append(it)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, handlers, strict=True):
+            signal.signal(number, handler)
+        for it in came:
+            signal.raise_signal(it)
 
 
 @contextlib.contextmanager

@@ -30,6 +30,7 @@ from streaming.status import Phase, read_status
 from streaming.ticker import Ticker
 from streaming.topics import prepare_topics
 from tests.e2e.harness import (
+    QUICK_SPARK,
     START_TIMEOUT_S,
     Member,
     history_of,
@@ -79,7 +80,13 @@ class Service:
 def service(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     servers, layout = broker.bootstrap_servers, new_layout()
     options = Options(
-        servers, tmp_path_factory.mktemp("coordinator"), layout, SETTINGS, ui_port=None, tick_interval_ms=50
+        servers,
+        tmp_path_factory.mktemp("coordinator"),
+        layout,
+        SETTINGS,
+        ui_port=None,
+        tick_interval_ms=50,
+        spark=QUICK_SPARK,
     )
     prepare_topics(servers, layout)
     with (

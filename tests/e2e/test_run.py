@@ -21,7 +21,7 @@ from streaming.broker import EmbeddedBroker
 from streaming.cli import main
 from streaming.layout import DEFAULT_PREFIX
 from streaming.status import Phase, read_status
-from tests.e2e.harness import START_TIMEOUT_S, child_pids, command_of, wait_until
+from tests.e2e.harness import QUICK_JAVA, START_TIMEOUT_S, child_pids, command_of, wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -70,7 +70,12 @@ def run(tmp_path: Path, *arguments: str) -> Iterator[Run]:
     with (
         stderr_path.open("w") as stderr,
         subprocess.Popen(
-            [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=stderr, text=True, start_new_session=True
+            [*COMMAND, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env=os.environ | {"JAVA_TOOL_OPTIONS": QUICK_JAVA},
+            text=True,
+            start_new_session=True,
         ) as process,
     ):
         try:
@@ -122,6 +127,7 @@ def jvm_of(pid: int) -> int:
     return jvm
 
 
+@pytest.mark.timeout(600)
 def test_killed_and_started_again_then_interrupted(tmp_path: Path) -> None:
     """The life of a data folder: one run is killed, a second is refused, a third takes over and is ended."""
     data_dir = tmp_path / "data"

@@ -26,6 +26,7 @@ from streaming.status import Phase, Status, read_status
 from streaming.topics import prepare_topics
 from tests.e2e.faults import POISON, RUINED_GROUP, UNKNOWN_VERSION, FaultyOperator, poisoned_step
 from tests.e2e.harness import (
+    QUICK_SPARK,
     START_TIMEOUT_S,
     Member,
     child_pids,
@@ -44,7 +45,15 @@ TIMEOUT_MS = int(START_TIMEOUT_S * 1000)
 
 
 def options_for(broker: EmbeddedBroker, folder: Path, layout: Layout) -> Options:
-    return Options(broker.bootstrap_servers, folder, layout, SETTINGS, ui_port=None, tick_interval_ms=50)
+    return Options(
+        broker.bootstrap_servers,
+        folder,
+        layout,
+        SETTINGS,
+        ui_port=None,
+        tick_interval_ms=50,
+        spark=QUICK_SPARK,
+    )
 
 
 def client_of(options: Options, client_id: str = "client") -> CoordinatorClient:
