@@ -153,9 +153,10 @@ def history_of(servers: str, layout: Layout, group_id: str) -> list[GroupEvent]:
 
 
 def starts(servers: str, layout: Layout) -> list[CoordinatorStarted]:
-    """What coordinators said when they started."""
+    """What coordinators said when they started, in the order of time."""
     decoded = [decode_entry(record.value) for record in read_topic(servers, layout.events_topic)]
-    return [entry for entry in decoded if isinstance(entry, CoordinatorStarted)]
+    said = [entry for entry in decoded if isinstance(entry, CoordinatorStarted)]
+    return sorted(said, key=lambda start: start.at_ms)
 
 
 def snapshots_of(servers: str, layout: Layout, group_id: str) -> list[GroupSnapshot]:

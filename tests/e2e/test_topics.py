@@ -1,13 +1,13 @@
 """The five topics: made as they have to be, and refused when they are not."""
 
 import socket
-import time
 from collections.abc import Iterator
 
 import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 
+from streaming import topics
 from streaming.broker import HOST, EmbeddedBroker
 from streaming.layout import Layout
 from streaming.topics import DAY_MS, TopicsError, prepare_topics, wanted_settings
@@ -116,14 +116,13 @@ def test_what_the_broker_refuses_is_said_in_its_words(broker: EmbeddedBroker) ->
     assert "'no spaces-dead-letters' contains one or more characters other than" in bad_name[1]
 
 
-def test_address_without_a_broker_is_named() -> None:
+def test_address_without_a_broker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "BROKER_TIMEOUT_MS", 1_000)
     with socket.socket() as bound:
         bound.bind((HOST, 0))  # and nobody listens
         address = f"{HOST}:{bound.getsockname()[1]}"
-        began_s = time.monotonic()
         with pytest.raises(TopicsError, match=f"no Kafka broker answers at {address}"):
             prepare_topics(address, new_layout())
-        assert time.monotonic() - began_s < 15
 
 
 def test_address_that_is_none_is_named() -> None:
