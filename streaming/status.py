@@ -1,6 +1,4 @@
-"""What the coordinator is doing, in memory and as a small file that others can read (`group-coordinator
-status`).
-"""
+"""What the coordinator is doing, in memory and as a small file that others can read."""
 
 import threading
 import time
