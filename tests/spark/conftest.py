@@ -1,4 +1,4 @@
-"""One Spark session for all tests of the operator, and a bench for each."""
+"""One Spark session for the tests of the operator, and a bench for each."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +20,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.spark)
 
 
-@pytest.fixture(scope="session")
+# Ended with the last of these tests: a process can hold one Spark, and later ones run a coordinator in it.
+@pytest.fixture(scope="package")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patch:
         # Python workers import the operators that tests define.
