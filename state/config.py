@@ -36,7 +36,16 @@ class CoordinatorConfig:
     group_max_session_timeout_ms: int = _setting("group.max.session.timeout.ms", 1_800_000)
     group_initial_rebalance_delay_ms: int = _setting("group.initial.rebalance.delay.ms", 3_000)
     group_max_size: int = _setting("group.max.size", INT32_MAX, at_least=1)
+    offset_metadata_max_bytes: int = _setting("offset.metadata.max.bytes", 4_096)
+    offsets_retention_minutes: int = _setting("offsets.retention.minutes", 10_080, at_least=1)
+    offsets_retention_check_interval_ms: int = _setting(
+        "offsets.retention.check.interval.ms", 600_000, at_least=1
+    )
     member_id_namespace: str = field(default="00000000-0000-0000-0000-000000000000", repr=False)
+
+    @property
+    def offsets_retention_ms(self) -> int:
+        return self.offsets_retention_minutes * 60_000
 
     def with_settings(self, settings: Mapping[str, str | int]) -> "CoordinatorConfig":
         """This configuration with some settings changed, given by Kafka's dotted names.

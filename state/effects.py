@@ -9,7 +9,7 @@ seq)`) never sees two different truths.
 
 from msgspec import Struct
 
-from state.group import Group
+from state.group import Group, Offset
 from state.history import GroupEvent
 from state.responses import AnyResponse
 
@@ -19,6 +19,14 @@ class Reply(Struct, frozen=True):
 
     reply_partition: int
     response: AnyResponse
+
+
+class OffsetChange(Struct, frozen=True):
+    """A partition's committed offset is another one now; None: there is none any more."""
+
+    topic: str
+    partition: int
+    offset: Offset | None
 
 
 class Effects(Struct, frozen=True):
@@ -31,5 +39,6 @@ class Effects(Struct, frozen=True):
     group: Group | None
     replies: list[Reply]
     events: list[GroupEvent]
+    offsets: list[OffsetChange]
     rules: list[str]
     earliest_armed_ms: int | None

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from assignors.kafka.protocol import PROTOCOL_TYPE
 from state.errors import ErrorCode
 from state.messages import Protocol, ReplyTo
 
@@ -27,7 +28,7 @@ class GroupState(StrEnum):
     then Stable.
     Stable: every member can have its assignment. A join that changes something, a leave or an expiry opens
     the next round.
-    Kafka's fifth state, Dead, is a group that is no more: here that is no state at all.
+    Kafka's fifth state, Dead, is a group that is no more: here that is no state at all, only a word for it.
     """
 
     EMPTY = "Empty"
@@ -35,6 +36,8 @@ class GroupState(StrEnum):
     COMPLETING_REBALANCE = "CompletingRebalance"
     STABLE = "Stable"
 
+
+DEAD = "Dead"
 
 LEGAL_PREVIOUS_STATES: dict[GroupState, frozenset[GroupState]] = {
     GroupState.EMPTY: frozenset({GroupState.PREPARING_REBALANCE}),
@@ -88,6 +91,18 @@ class JoinPhase(Struct, array_like=True, forbid_unknown_fields=True):
     initial_remaining_ms: int | None
 
 
+class Offset(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What is committed for one partition. `expire_at_ms` is set where the committer chose its own retention
+    time.
+    """
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    committed_at_ms: int
+    expire_at_ms: int | None = None
+
+
 class Group(Struct, array_like=True, forbid_unknown_fields=True):
     """All the coordinator knows of one group.
 
@@ -117,10 +132,24 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True):
     last_rebalance_at_ms: int | None = None
     last_rebalance_reason: str = ""
     quarantined: str | None = None
+    # The topics of this generation's members, None where they cannot be known: ClassicGroup.subscribedTopics
+    subscribed_topics: list[str] | None = None
+    offsets: dict[str, dict[int, Offset]] = {}  # by topic and partition
+    retention_deadline_ms: int | None = None
 
     def is_initial_rebalance(self) -> bool:
         """Whether the running PreparingRebalance began at Empty."""
         return self.state is GroupState.PREPARING_REBALANCE and self.previous_state is GroupState.EMPTY
+
+    def is_consumer_group(self) -> bool:
+        """Whether members speak the protocol of Kafka's consumer, whose metadata the coordinator can read."""
+        return self.protocol_type == PROTOCOL_TYPE
+
+    def is_subscribed(self, topic: str) -> bool:
+        """Whether a member wants this topic; where that cannot be told, a consumer group may want any."""
+        if self.subscribed_topics is None:
+            return self.is_consumer_group()
+        return topic in self.subscribed_topics
 
     def members_not_rejoined(self) -> list[Member]:
         return [m for m in self.members.values() if m.parked_join is None]

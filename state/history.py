@@ -28,6 +28,9 @@ class EventType(StrEnum):
     COMPLETING_REBALANCE = "CompletingRebalance"
     STABLE = "Stable"
     EMPTY = "Empty"
+    OFFSETS_EXPIRED = "OffsetsExpired"
+    OFFSETS_DELETED = "OffsetsDeleted"
+    GROUP_DELETED = "GroupDeleted"
     APPLIED_LATE = "AppliedLate"
     QUARANTINED = "Quarantined"
     RELEASED = "Released"
@@ -61,5 +64,6 @@ class GroupEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     waiting_for: list[str] | None = None
     deadline_ms: int | None = None
     assignments: dict[str, bytes] | None = None
+    partitions: dict[str, list[int]] | None = None
     superseded: str | None = None
     late_by_ms: int | None = None

@@ -51,6 +51,15 @@ def _invariants(group: Group) -> list[tuple[str, bool]]:
             quarantined or all(m.heartbeat_deadline_ms is not None or _waits(m) for m in members.values()),
         ),
         ("a new member has its join parked", all(m.parked_join for m in members.values() if m.is_new)),
+        ("no topic has an empty set of offsets", all(group.offsets.values())),
+        (
+            "an Empty group without offsets ends",
+            state is not GroupState.EMPTY or bool(group.offsets) or group.retention_deadline_ms is not None,
+        ),
+        (
+            "while members rebalance nothing expires",
+            not (preparing or completing) or group.retention_deadline_ms is None,
+        ),
         ("the clock is not behind what has fired", group.clock_ms >= group.last_fired_ms),
     ]
 

@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 RECORD_VERSION = 1
 
 Int16 = Annotated[int, Meta(ge=-(2**15), le=2**15 - 1)]
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 # A Kafka string is at most 32,767 bytes; characters are the bound that can be checked without encoding.
 ShortStr = Annotated[str, Meta(max_length=32_767)]
@@ -94,11 +95,86 @@ class LeaveGroup(Request, frozen=True, kw_only=True, tag=True):
     members: list[LeavingMember]
 
 
+class CommittedPartition(Struct, frozen=True):
+    """The next record to read of one partition, and what the committer notes beside it."""
+
+    partition_index: Int32
+    committed_offset: Int64
+    committed_leader_epoch: Int32 = -1
+    committed_metadata: str | None = None
+
+
+class CommittedTopic(Struct, frozen=True):
+    """One topic of an OffsetCommit."""
+
+    name: ShortStr
+    partitions: list[CommittedPartition]
+
+
+class OffsetCommit(Request, frozen=True, kw_only=True, tag=True):
+    """Keep these offsets. Without members a group can be committed to by anyone (`generation_id` -1).
+
+    Whether a topic or partition exists is for the sender to check. `retention_time_ms` is that of versions 2
+    to 4, -1 for the coordinator's own.
+    """
+
+    generation_id: Int32 = -1
+    member_id: ShortStr = ""
+    group_instance_id: ShortStr | None = None
+    retention_time_ms: Int64 = -1
+    topics: list[CommittedTopic]
+
+
+class TopicPartitions(Struct, frozen=True):
+    """Partitions of one topic."""
+
+    name: ShortStr
+    partition_indexes: list[Int32]
+
+
+class OffsetFetch(Request, frozen=True, kw_only=True, tag=True):
+    """What is committed for these partitions; for all that have an offset where `topics` is None."""
+
+    topics: list[TopicPartitions] | None = None
+
+
+class OffsetDelete(Request, frozen=True, kw_only=True, tag=True):
+    """Forget offsets of topics that no member subscribes to (KIP-496)."""
+
+    topics: list[TopicPartitions]
+
+
+class TopicsDeleted(Request, frozen=True, kw_only=True, tag=True):
+    """Topics that are no more. Not Kafka's, whose coordinator sees the cluster's metadata itself."""
+
+    topics: list[ShortStr]
+
+
+class DescribeGroup(Request, frozen=True, kw_only=True, tag=True):
+    """One group of a DescribeGroups."""
+
+
+class DeleteGroup(Request, frozen=True, kw_only=True, tag=True):
+    """One group of a DeleteGroups: a group without members goes, with its offsets."""
+
+
 class ReleaseGroup(Request, frozen=True, kw_only=True, tag=True):
     """Let a quarantined group go on (an operator's request, not Kafka's): see `Group.quarantined`."""
 
 
-AnyRequest = JoinGroup | SyncGroup | Heartbeat | LeaveGroup | ReleaseGroup
+AnyRequest = (
+    JoinGroup
+    | SyncGroup
+    | Heartbeat
+    | LeaveGroup
+    | OffsetCommit
+    | OffsetFetch
+    | OffsetDelete
+    | TopicsDeleted
+    | DescribeGroup
+    | DeleteGroup
+    | ReleaseGroup
+)
 
 
 class ReplyTo(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -68,6 +68,86 @@ class LeaveGroupResponse(Response, frozen=True, kw_only=True, tag="LeaveGroup"):
     members: list[LeftMember] = []
 
 
+class PartitionError(Struct, frozen=True):
+    """The outcome for one partition."""
+
+    partition_index: int
+    error_code: ErrorCode
+
+
+class TopicErrors(Struct, frozen=True):
+    """The outcomes for the partitions of one topic, in the request's order."""
+
+    name: str
+    partitions: list[PartitionError]
+
+
+class OffsetCommitResponse(Response, frozen=True, kw_only=True, tag="OffsetCommit"):
+    """Each partition of the request with its outcome; `error_code` is set where all of them have it."""
+
+    topics: list[TopicErrors] = []
+
+
+class FetchedPartition(Struct, frozen=True):
+    """What is committed for one partition; `committed_offset` -1 where nothing is."""
+
+    partition_index: int
+    committed_offset: int
+    committed_leader_epoch: int
+    metadata: str
+
+
+class FetchedTopic(Struct, frozen=True):
+    """One topic of an OffsetFetch's answer."""
+
+    name: str
+    partitions: list[FetchedPartition]
+
+
+class OffsetFetchResponse(Response, frozen=True, kw_only=True, tag="OffsetFetch"):
+    """The partitions asked for, in the request's order; or all that have an offset."""
+
+    topics: list[FetchedTopic] = []
+
+
+class OffsetDeleteResponse(Response, frozen=True, kw_only=True, tag="OffsetDelete"):
+    """Each partition of the request with its outcome; none where `error_code` is set."""
+
+    topics: list[TopicErrors] = []
+
+
+class TopicsDeletedResponse(Response, frozen=True, kw_only=True, tag="TopicsDeleted"):
+    """`offsets` is how many were forgotten."""
+
+    offsets: int = 0
+
+
+class DescribedMember(Struct, frozen=True):
+    """One member. `member_metadata` is for the selected protocol, and empty unless the group is Stable."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    member_metadata: bytes
+    member_assignment: bytes
+
+
+class DescribeGroupResponse(Response, frozen=True, kw_only=True, tag="DescribeGroup"):
+    """`protocol_data` is the selected protocol, "" unless the group is Stable. A group that is not there is
+    Dead.
+    """
+
+    group_state: str = "Dead"
+    protocol_type: str = ""
+    protocol_data: str = ""
+    members: list[DescribedMember] = []
+
+
+class DeleteGroupResponse(Response, frozen=True, kw_only=True, tag="DeleteGroup"):
+    """Nothing but the error code."""
+
+
 class ReleaseGroupResponse(Response, frozen=True, kw_only=True, tag="ReleaseGroup"):
     """Nothing but the error code."""
 
@@ -85,6 +165,12 @@ AnyResponse = (
     | SyncGroupResponse
     | HeartbeatResponse
     | LeaveGroupResponse
+    | OffsetCommitResponse
+    | OffsetFetchResponse
+    | OffsetDeleteResponse
+    | TopicsDeletedResponse
+    | DescribeGroupResponse
+    | DeleteGroupResponse
     | ReleaseGroupResponse
     | ErrorResponse
 )

@@ -44,6 +44,7 @@ class GroupSnapshot(Struct, frozen=True):
     last_rebalance_at_ms: int | None
     last_rebalance_reason: str
     quarantined: str | None
+    subscribed_topics: list[str] | None
     truncated: bool = False
     version: int = RECORD_VERSION
 
@@ -81,4 +82,5 @@ def snapshot(group: Group) -> GroupSnapshot:
         last_rebalance_at_ms=group.last_rebalance_at_ms,
         last_rebalance_reason=group.last_rebalance_reason,
         quarantined=group.quarantined,
+        subscribed_topics=group.subscribed_topics,
     )

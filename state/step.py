@@ -1,7 +1,11 @@
 """The one entry of the core: what one event does to one group."""
 
+from collections.abc import Callable
+from typing import Any
+
 from msgspec import Struct
 
+from state.admin import delete_group, describe
 from state.classic import expiry
 from state.classic.heartbeat import heartbeat
 from state.classic.join import join
@@ -14,20 +18,36 @@ from state.group import Group
 from state.history import EventType
 from state.messages import (
     AnyRequest,
+    DeleteGroup,
+    DescribeGroup,
     Heartbeat,
     JoinGroup,
     LeaveGroup,
+    OffsetCommit,
+    OffsetDelete,
+    OffsetFetch,
     ReleaseGroup,
     ReplyTo,
     SyncGroup,
+    TopicsDeleted,
 )
+from state.offsets import retention
+from state.offsets.commit import commit
+from state.offsets.delete import delete_offsets, topics_deleted
+from state.offsets.fetch import fetch
 from state.responses import (
     AnyResponse,
+    DeleteGroupResponse,
+    DescribeGroupResponse,
     HeartbeatResponse,
     JoinGroupResponse,
     LeaveGroupResponse,
+    OffsetCommitResponse,
+    OffsetDeleteResponse,
+    OffsetFetchResponse,
     ReleaseGroupResponse,
     SyncGroupResponse,
+    TopicsDeletedResponse,
 )
 from state.timers import DeadlineReached
 from state.turn import Turn
@@ -64,6 +84,12 @@ RESPONSE_TO: dict[type[AnyRequest], type[AnyResponse]] = {
     SyncGroup: SyncGroupResponse,
     Heartbeat: HeartbeatResponse,
     LeaveGroup: LeaveGroupResponse,
+    OffsetCommit: OffsetCommitResponse,
+    OffsetFetch: OffsetFetchResponse,
+    OffsetDelete: OffsetDeleteResponse,
+    TopicsDeleted: TopicsDeletedResponse,
+    DescribeGroup: DescribeGroupResponse,
+    DeleteGroup: DeleteGroupResponse,
     ReleaseGroup: ReleaseGroupResponse,
 }
 
@@ -90,6 +116,8 @@ def step(group: Group | None, group_id: str, event: Event, now_ms: int, config: 
             refuse(turn, event.request, reply_to(event), ErrorCode.UNKNOWN_SERVER_ERROR)
         case Quarantine():
             _quarantine(turn, event)
+    if turn.has_group:
+        retention.arm(turn)
     return turn.effects()
 
 
@@ -123,17 +151,7 @@ def _received(turn: Turn, event: Received) -> None:
     if turn.has_group and turn.group.quarantined is not None and not isinstance(request, ReleaseGroup):
         turn.rule("F2")
         return refuse(turn, request, to, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    match request:
-        case Heartbeat():
-            heartbeat(turn, request, to)
-        case JoinGroup():
-            join(turn, request, to)
-        case SyncGroup():
-            sync(turn, request, to)
-        case LeaveGroup():
-            leave(turn, request, to)
-        case ReleaseGroup():
-            _release(turn, to)
+    HANDLERS[type(request)](turn, request, to)
 
 
 def refuse(turn: Turn, request: AnyRequest, to: ReplyTo, error: ErrorCode) -> None:
@@ -157,7 +175,7 @@ def _quarantine(turn: Turn, event: Quarantine) -> None:
         member.is_new = False
 
 
-def _release(turn: Turn, to: ReplyTo) -> None:
+def release(turn: Turn, _: ReleaseGroup, to: ReplyTo) -> None:
     """Let deadlines run again. Those of the group that passed meanwhile are due now; members, whose
     heartbeats were refused, have a session anew, as in Kafka when a coordinator takes a group over.
     """
@@ -169,3 +187,19 @@ def _release(turn: Turn, to: ReplyTo) -> None:
         turn.deadline(0)
         turn.record(EventType.RELEASED, "released by an operator; its deadlines run again")
     turn.reply(to, ReleaseGroupResponse)
+
+
+# Each takes its request, changes the group, and answers now or later.
+HANDLERS: dict[type[AnyRequest], Callable[[Turn, Any, ReplyTo], None]] = {
+    JoinGroup: join,
+    SyncGroup: sync,
+    Heartbeat: heartbeat,
+    LeaveGroup: leave,
+    OffsetCommit: commit,
+    OffsetFetch: fetch,
+    OffsetDelete: delete_offsets,
+    TopicsDeleted: topics_deleted,
+    DescribeGroup: describe,
+    DeleteGroup: delete_group,
+    ReleaseGroup: release,
+}

@@ -1,7 +1,7 @@
 """Deadlines of a group: which there are, and which is due next.
 
 Ties are decided here, for Kafka leaves them open: the earlier deadline; then heartbeat before join before
-sync; then the order in which members joined, members before pending ids.
+sync before retention; then the order in which members joined, members before pending ids.
 """
 
 from collections.abc import Iterator
@@ -13,15 +13,16 @@ from state.group import Group
 
 
 class TimerKind(IntEnum):
-    """Kafka's three timer keys, in the order ties are decided."""
+    """Kafka's three timer keys and the pass that expires offsets, in the order ties are decided."""
 
     HEARTBEAT = 0
     JOIN = 1
     SYNC = 2
+    RETENTION = 3
 
 
 class DeadlineReached(Struct, frozen=True):
-    """An event of the core: a deadline that has come. `member_id` is "" for the two timers of the group
+    """An event of the core: a deadline that has come. `member_id` is "" for the timers of the group
     itself.
     """
 
@@ -47,6 +48,8 @@ def deadlines(group: Group) -> Iterator[DeadlineReached]:
         yield DeadlineReached(group.join_phase.deadline_ms, TimerKind.JOIN)
     if group.sync_deadline_ms is not None:
         yield DeadlineReached(group.sync_deadline_ms, TimerKind.SYNC)
+    if group.retention_deadline_ms is not None:
+        yield DeadlineReached(group.retention_deadline_ms, TimerKind.RETENTION)
 
 
 def next_deadline(group: Group) -> DeadlineReached | None:

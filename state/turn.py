@@ -1,9 +1,11 @@
 """One step under way: the group it changes, the time it is, and what it has said so far."""
 
+from collections.abc import Collection, Mapping
+
 from state.config import CoordinatorConfig
-from state.effects import Effects, Reply
+from state.effects import Effects, OffsetChange, Reply
 from state.errors import ErrorCode
-from state.group import LEGAL_PREVIOUS_STATES, Group, GroupState, Member
+from state.group import DEAD, LEGAL_PREVIOUS_STATES, Group, GroupState, Member, Offset
 from state.history import EventType, GroupEvent
 from state.messages import RECORD_VERSION, ReplyTo
 from state.responses import AnyResponse
@@ -21,6 +23,8 @@ class Turn:
         self.now_ms = now_ms
         self.config = config
         self.rules: list[str] = []
+        self.offset_changes: list[OffsetChange] = []
+        self.retention_is_stale = False  # whether all offsets have to be looked at to know what expires next
         self._replies: list[Reply] = []
         self._events: list[GroupEvent] = []
         self._earliest_armed_ms: int | None = None
@@ -34,7 +38,7 @@ class Turn:
     def has_group(self) -> bool:
         return self._group is not None
 
-    def create_group(self) -> None:
+    def create_group(self, reason: str) -> None:
         """Begin the group's life; its incarnation is the request that asked for it."""
         assert self._group is None, "the group is there already"
         self._group = Group(
@@ -43,14 +47,47 @@ class Turn:
             clock_ms=self.now_ms,
             state_timestamp_ms=self.now_ms,
         )
-        self.record(EventType.GROUP_CREATED, "first JoinGroup for this group id")
+        self.retention_is_stale = True
+        self.record(EventType.GROUP_CREATED, reason)
+
+    def delete_group(self, reason: str) -> None:
+        """End the group's life; its offsets go with it."""
+        self.record(EventType.GROUP_DELETED, reason, to_state=DEAD)
+        for topic, partitions in self.group.offsets.items():
+            self.offset_changes += [OffsetChange(topic, partition, None) for partition in partitions]
+        self._group = None
+
+    def commit(self, topic: str, partition: int, offset: Offset) -> None:
+        """Keep an offset."""
+        self.group.offsets.setdefault(topic, {})[partition] = offset
+        self.offset_changes.append(OffsetChange(topic, partition, offset))
+
+    def forget(self, partitions: Mapping[str, Collection[int]]) -> None:
+        """Drop offsets, which are there."""
+        self.retention_is_stale = True
+        for topic, numbers in partitions.items():
+            for partition in numbers:
+                del self.group.offsets[topic][partition]
+                self.offset_changes.append(OffsetChange(topic, partition, None))
+            if not self.group.offsets[topic]:
+                del self.group.offsets[topic]
 
     def effects(self) -> Effects:
-        return Effects(self._group, self._replies, self._events, self.rules, self._earliest_armed_ms)
+        return Effects(
+            self._group,
+            self._replies,
+            self._events,
+            self.offset_changes,
+            self.rules,
+            self._earliest_armed_ms,
+        )
 
     def deadline(self, delay_ms: int) -> int:
         """The time `delay_ms` from now, for a timer that is being armed; a negative delay is none."""
-        deadline_ms = self.now_ms + max(delay_ms, 0)
+        return self.deadline_at(self.now_ms + max(delay_ms, 0))
+
+    def deadline_at(self, deadline_ms: int) -> int:
+        """This time, for a timer that is being armed."""
         if self._earliest_armed_ms is None or deadline_ms < self._earliest_armed_ms:
             self._earliest_armed_ms = deadline_ms
         return deadline_ms
@@ -65,11 +102,12 @@ class Turn:
 
     def record(self, event: EventType, reason: str, **details: object) -> None:
         """Add a history entry. Call it after the change it tells of; `from_state` is given when the state
-        changed.
+        changed, `to_state` when the group is no more.
         """
         group = self.group
         group.seq += 1
         from_state = details.pop("from_state", group.state)
+        to_state = details.pop("to_state", group.state)
         self._events.append(
             GroupEvent(
                 version=RECORD_VERSION,
@@ -79,7 +117,7 @@ class Turn:
                 seq=group.seq,
                 at_ms=self.now_ms,
                 from_state=str(from_state),
-                to_state=str(group.state),
+                to_state=str(to_state),
                 generation=group.generation,
                 reason=reason,
                 rule=self.rules[-1] if self.rules else "",
@@ -106,6 +144,7 @@ class Turn:
         assert group.state in LEGAL_PREVIOUS_STATES[to], f"{group.state} -> {to} is no legal transition"
         group.previous_state, group.state = group.state, to
         group.state_timestamp_ms = self.now_ms
+        self.retention_is_stale = True
         self.record(event, reason, from_state=group.previous_state, **details)
 
     def reply(

@@ -19,6 +19,7 @@ class Layout:
     requests_topic: str
     responses_topic: str
     groups_topic: str
+    offsets_topic: str
     events_topic: str
     dead_letters_topic: str
     request_partitions: int = DEFAULT_REQUEST_PARTITIONS
@@ -33,6 +34,7 @@ class Layout:
             requests_topic=f"{prefix}-requests",
             responses_topic=f"{prefix}-responses",
             groups_topic=f"{prefix}-groups",
+            offsets_topic=f"{prefix}-offsets",
             events_topic=f"{prefix}-events",
             dead_letters_topic=f"{prefix}-dead-letters",
             **sizes,

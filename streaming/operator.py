@@ -86,10 +86,10 @@ class GroupCall:
         self._layout = operator.layout
         self._skip = epoch.skip
         self._state = state
-        self._output = Output(operator.layout, key)
         self._key = key
         self.group_id = key.decode(errors="replace")
         self._partition = partition_of(self.group_id, operator.layout.request_partitions)
+        self._output = Output(operator.layout, key)
         restore = self._decoder()
         self._timeline = Timeline(self.group_id, restore(), epoch.config, restore=restore, step=operator.step)
         self._seq_before = self._seq()
@@ -134,8 +134,10 @@ class GroupCall:
         self._take_effects(None, "")
         group = self._timeline.group
         payload = b""
+        self._output.offsets()
         if group is None:
             if self._state.exists:
+                self._output.group_tombstone()
                 self._state.remove()
         else:
             if self._seq() != self._seq_before:

@@ -6,7 +6,7 @@ from typing import TypeVar
 import pandas as pd
 from msgspec import Struct, structs
 
-from state.effects import Effects, Reply
+from state.effects import Effects, OffsetChange, Reply
 from state.errors import ErrorCode
 from state.group import Group
 from state.history import GroupEvent
@@ -15,12 +15,15 @@ from state.responses import AnyResponse, ErrorResponse
 from state.snapshot import GroupSnapshot, snapshot
 from streaming.layout import Layout
 from streaming.log_order import LogRow
+from streaming.partitioner import partition_of
 from streaming.records import (
     DEAD_LETTER_MAX_BYTES,
     MESSAGE_MAX_CHARS,
+    CommittedOffset,
     DeadLetter,
     Reason,
     encode,
+    offset_key,
     request_id,
 )
 
@@ -50,6 +53,8 @@ class Output:
     def __init__(self, layout: Layout, key: bytes) -> None:
         self._layout = layout
         self._key = key
+        # By topic and partition, the last one of the call: more than that nobody could read later.
+        self._offsets: dict[tuple[str, int], CommittedOffset | None] = {}
         self._topics: list[str | None] = []
         self._partitions: list[int] = []
         self._keys: list[bytes | None] = []
@@ -86,6 +91,12 @@ class Output:
             self.reply(reply, row)
         for event in effects.events:
             self._event(event)
+        for change in effects.offsets:
+            record = None
+            if change.offset is not None:
+                assert effects.group is not None and row is not None, "offsets come with a request"
+                record = self._committed(effects.group, change, row)
+            self._offsets[change.topic, change.partition] = record
 
     def reply(self, reply: Reply, row: LogRow | None = None) -> None:
         """An answer; one that is too large for the topic becomes Kafka's error for that."""
@@ -95,6 +106,35 @@ class Output:
             message = f"the answer has more than response.max.bytes ({self._layout.response_max_bytes})"
             self.dead_letter(Reason.RESPONSE_TOO_LARGE, message, row, reply.response.request, answered=True)
         self._add(self._layout.responses_topic, value, b"", reply.reply_partition)
+
+    def offsets(self) -> None:
+        """The offsets that were committed or forgotten in this call; all of a group's in one partition."""
+        group_id = self._key.decode(errors="replace")
+        groups_partition = partition_of(group_id, self._layout.request_partitions)
+        for (topic, partition), record in self._offsets.items():
+            value = None if record is None else encode(record)
+            key = offset_key(group_id, topic, partition)
+            self._add(self._layout.offsets_topic, value, key, groups_partition)
+        self._offsets.clear()
+
+    def _committed(self, group: Group, change: OffsetChange, row: LogRow) -> CommittedOffset:
+        assert change.offset is not None
+        return CommittedOffset(
+            group_id=group.group_id,
+            incarnation=group.incarnation,
+            topic=change.topic,
+            partition=change.partition,
+            offset=change.offset.offset,
+            leader_epoch=change.offset.leader_epoch,
+            metadata=change.offset.metadata,
+            committed_at_ms=change.offset.committed_at_ms,
+            expire_at_ms=change.offset.expire_at_ms,
+            request=request_id(self._layout.requests_topic, row.partition, row.offset),
+        )
+
+    def group_tombstone(self) -> None:
+        """The group is no more."""
+        self._add(self._layout.groups_topic, None, self._key)
 
     def snapshot(self, group: Group) -> None:
         """The group's latest view. Where it is too large for the topic, members' metadata and assignments are
@@ -144,12 +184,12 @@ class Output:
             value = encode(record)
         return value
 
-    def _add(self, topic: str, value: bytes, key: bytes, partition: int = BY_KEY) -> None:
+    def _add(self, topic: str, value: bytes | None, key: bytes, partition: int = BY_KEY) -> None:
         self._topics.append(topic)
         self._partitions.append(partition)
         self._keys.append(key)
         self._values.append(value)
-        self._bytes += len(value)
+        self._bytes += len(value or b"")
 
 
 def _too_large(response: AnyResponse) -> AnyResponse:
@@ -186,4 +226,6 @@ def _event_without_assignments(event: GroupEvent) -> GroupEvent:
 
 
 def _event_without_members(event: GroupEvent) -> GroupEvent:
-    return structs.replace(event, members=None, waiting_for=None, reason=event.reason[:SHORTENED_TEXT_CHARS])
+    return structs.replace(
+        event, members=None, waiting_for=None, partitions=None, reason=event.reason[:SHORTENED_TEXT_CHARS]
+    )

@@ -62,6 +62,30 @@ class DeadLetter(Struct, frozen=True, kw_only=True, omit_defaults=True):
     value_bytes: int = 0
 
 
+class CommittedOffset(Struct, frozen=True, kw_only=True):
+    """A record of the offsets topic: what is committed for one partition, since which request of the log.
+
+    `expire_at_ms` is set where the committer chose its own retention time. `incarnation` is the group's.
+    """
+
+    group_id: str
+    incarnation: str
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    committed_at_ms: int
+    expire_at_ms: int | None
+    request: str
+    version: int = RECORD_VERSION
+
+
+def offset_key(group_id: str, topic: str, partition: int) -> bytes:
+    """The key of a record of the offsets topic: a JSON array, so that no name can be taken for another."""
+    return encode((group_id, topic, partition))
+
+
 class Address(Struct, frozen=True):
     """The least that is needed to answer a record that is no request."""
 

@@ -69,6 +69,10 @@ def wanted_settings(layout: Layout) -> dict[str, tuple[int, Settings]]:
             layout.request_partitions,
             {"cleanup.policy": "compact", "max.message.bytes": output_bytes},
         ),
+        layout.offsets_topic: (
+            layout.request_partitions,
+            {"cleanup.policy": "compact", "max.message.bytes": output_bytes},
+        ),
         layout.events_topic: (
             layout.request_partitions,
             {"cleanup.policy": "delete", "retention.ms": str(30 * DAY_MS), "max.message.bytes": output_bytes},

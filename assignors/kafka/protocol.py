@@ -17,6 +17,7 @@ __all__ = [
     "PROTOCOL_TYPE",
     "ProtocolError",
     "decode_assignment",
+    "decode_subscribed_topics",
     "decode_subscription",
     "decode_version",
     "encode_assignment",
@@ -46,6 +47,18 @@ def decode_subscription(data: bytes) -> Subscription:
         generation_id=_read_generation(reader) if version >= 2 else None,
         rack_id=(reader.nullable_string("rack_id") or None) if version >= 3 else None,
     )
+
+
+def decode_subscribed_topics(data: bytes) -> tuple[str, ...]:
+    """The topics of a ConsumerProtocolSubscription, read as its version 0, whatever comes after that.
+
+    This is how the coordinator looks at what members subscribe to. Raises ProtocolError.
+    """
+    reader = Reader(data)
+    _known_version(reader.int16("version"))
+    topics = tuple(reader.string("topic") for _ in range(reader.count("topics")))
+    reader.nullable_bytes("user_data")
+    return topics
 
 
 def encode_subscription(subscription: Subscription, version: int = HIGHEST_VERSION) -> bytes:

@@ -1,9 +1,12 @@
-"""Deadlines that have come: sessions (rows T), the join phase (rows I, C), missing syncs (row Y)."""
+"""Deadlines that have come: sessions (rows T), the join phase (rows I, C), missing syncs (row Y), and
+the pass that expires offsets (rows Z).
+"""
 
 from state.classic import rebalance
 from state.errors import ErrorCode
 from state.group import GroupState, Member
 from state.history import EventType
+from state.offsets.retention import retention_pass
 from state.responses import JoinGroupResponse
 from state.timers import DeadlineReached, TimerKind
 from state.turn import Turn
@@ -21,6 +24,8 @@ def deadline_reached(turn: Turn, deadline: DeadlineReached) -> None:
             _join_phase_over(turn)
         case TimerKind.SYNC:
             _sync_overdue(turn)
+        case TimerKind.RETENTION:
+            retention_pass(turn)
 
 
 def _pending_member_expired(turn: Turn, member_id: str) -> None:

@@ -24,7 +24,7 @@ def join(turn: Turn, request: JoinGroup, reply_to: ReplyTo) -> None:
             turn.rule("J4")
             return _refuse(turn, reply_to, ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
         turn.rule("J5")
-        turn.create_group()
+        turn.create_group("first JoinGroup for this group id")
     if not _accepts(turn, turn.group, request.member_id):
         return _refuse_for_size(turn, request, reply_to)
     if request.member_id:

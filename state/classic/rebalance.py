@@ -4,6 +4,7 @@ Source: GroupMetadataManager.java (addMemberThenRebalanceOrCompleteJoin, prepare
 tryCompleteInitialRebalance..., completeClassicGroupJoin), ClassicGroup.java.
 """
 
+from state.classic.subscription import subscribed_topics
 from state.config import NEW_MEMBER_JOIN_TIMEOUT_MS
 from state.errors import ErrorCode
 from state.group import GroupState, JoinPhase, Member
@@ -166,10 +167,12 @@ def complete_join(turn: Turn) -> None:
     if not group.members:
         turn.rule("C4")
         group.protocol_name, group.leader_id = None, None
+        group.subscribed_topics = subscribed_topics(group)
         turn.transition(GroupState.EMPTY, EventType.EMPTY, "the last member is gone")
         return
     turn.rule("C5")
     group.protocol_name = group.select_protocol()
+    group.subscribed_topics = subscribed_topics(group)
     turn.transition(
         GroupState.COMPLETING_REBALANCE,
         EventType.COMPLETING_REBALANCE,

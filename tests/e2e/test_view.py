@@ -115,6 +115,7 @@ def snapshot(seq: int) -> bytes:
             pending_members=[],
             last_rebalance_at_ms=1_000,
             last_rebalance_reason="new member worker-1 joined",
+            subscribed_topics=None,
             quarantined=None,
         )
     )

@@ -3,9 +3,11 @@
 import re
 import shlex
 
+from assignors.kafka.api import Subscription
+from assignors.kafka.protocol import encode_subscription
 from state.messages import Protocol
 
-_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000}
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def split(command: str) -> tuple[list[str], dict[str, str]]:
@@ -22,7 +24,7 @@ def split(command: str) -> tuple[list[str], dict[str, str]]:
 
 def milliseconds(text: str) -> int:
     """`3s`, `250ms`, `5m` or a bare number of milliseconds."""
-    match = re.fullmatch(r"(-?\d+)(ms|s|m)?", text)
+    match = re.fullmatch(r"(-?\d+)(ms|s|m|h|d)?", text)
     if match is None:
         raise ValueError(f"{text!r} is no time")
     return int(match[1]) * _UNITS_MS[match[2] or "ms"]
@@ -33,7 +35,21 @@ def time_text(at_ms: int) -> str:
     return f"{at_ms // 1_000}s" if at_ms % 1_000 == 0 else f"{at_ms}ms"
 
 
-def protocols(text: str) -> list[Protocol]:
-    """`range:meta,roundrobin`: names, each with metadata or without."""
+def partitions(text: str) -> list[tuple[str, list[tuple[int, str]]]]:
+    """`t-0=5,t-1=7,u-0`: by topic, in their order, each partition's number and what stands behind it."""
+    topics: dict[str, list[tuple[int, str]]] = {}
+    for part in text.split(","):
+        partition, _, what = part.partition("=")
+        topic, dash, number = partition.rpartition("-")
+        if dash:
+            topics.setdefault(topic, []).append((int(number), what))
+    return list(topics.items())
+
+
+def protocols(text: str, topics: str | None = None) -> list[Protocol]:
+    """`range:meta,roundrobin`: names, each with metadata or without; or each with a subscription to `t,u`."""
     pairs = [part.partition(":") for part in text.split(",") if part]
+    if topics is not None:
+        subscription = encode_subscription(Subscription(tuple(topics.split(","))), version=0)
+        return [Protocol(name, subscription) for name, _, _ in pairs]
     return [Protocol(name, metadata.encode()) for name, _, metadata in pairs]

@@ -11,19 +11,30 @@ from itertools import count
 from random import Random
 from typing import TypeVar
 
+from assignors.kafka.api import Subscription
+from assignors.kafka.protocol import encode_subscription
 from state.config import CoordinatorConfig
 from state.errors import ErrorCode
 from state.fold import Row, Timeline
 from state.messages import (
     AnyRequest,
+    CommittedPartition,
+    CommittedTopic,
+    DeleteGroup,
+    DescribeGroup,
     Heartbeat,
     JoinGroup,
     LeaveGroup,
     LeavingMember,
     MemberAssignment,
+    OffsetCommit,
+    OffsetDelete,
+    OffsetFetch,
     Protocol,
     ReleaseGroup,
     SyncGroup,
+    TopicPartitions,
+    TopicsDeleted,
 )
 from state.responses import (
     AnyResponse,
@@ -40,9 +51,10 @@ PARTITIONS = 2
 GROUPS = ("a", "b", "c")
 PARTITION_OF = {group_id: index % PARTITIONS for index, group_id in enumerate(GROUPS)}
 INSTANCE_OF_CLIENT = (None, None, None, "i1", "i2")
+SUBSCRIPTION = encode_subscription(Subscription(("t",)), version=0)
 PROTOCOLS: tuple[list[Protocol], ...] = (
     [Protocol("range", b"1"), Protocol("sticky", b"1")],
-    [Protocol("range", b"2"), Protocol("sticky", b"1")],
+    [Protocol("range", SUBSCRIPTION), Protocol("sticky", SUBSCRIPTION)],
     [Protocol("sticky", b"3"), Protocol("range", b"1")],
     [Protocol("range", b"1")],
     [Protocol("sticky", b"1"), Protocol("sticky", b"2"), Protocol("range", b"4")],
@@ -61,7 +73,16 @@ ODD_KINDS = (
     "leave by instance",
     "leave all",
     "release",
+    "commit",
+    "commit",
+    "commit by nobody",
+    "fetch",
+    "delete offsets",
+    "topics deleted",
+    "describe",
+    "delete",
 )
+TOPICS = ("t", "u", "v")
 
 
 @dataclass(frozen=True)
@@ -83,6 +104,9 @@ class Move:
     with_instance: bool
     id_of: int | None
     generation_off: int
+    topic: str
+    partition: int
+    number: int
 
 
 @dataclass
@@ -144,6 +168,9 @@ def script(seed: int, length: int) -> list[Move]:
             with_instance=odd(True, (False,)),
             id_of=odd(None, (*range(len(INSTANCE_OF_CLIENT)), NOBODY)),
             generation_off=odd(0, (-1, 1)),
+            topic=random.choice(TOPICS),
+            partition=random.randrange(2),
+            number=random.randrange(1_000),
         )
 
     return [move(index) for index in range(length)]
@@ -173,6 +200,8 @@ def realise(moves: Sequence[Move], config: CoordinatorConfig) -> list[Row]:
 def _request(move: Move, group: list[Client]) -> AnyRequest:
     client = group[move.client]
     kind = client.wants if move.kind == "next" else move.kind
+    if kind == "heartbeat" and move.kind == "next" and move.number % 2:
+        kind = "commit"
     common: Common = {
         "group_id": move.group_id,
         "correlation_id": str(move.client),
@@ -202,6 +231,36 @@ def _request(move: Move, group: list[Client]) -> AnyRequest:
             return LeaveGroup(**common, members=[LeavingMember(c.member_id) for c in group])
         case "release":
             return ReleaseGroup(**common)
+    return _about_offsets(kind, move, common, member_id, instance_id, client)
+
+
+def _about_offsets(
+    kind: str, move: Move, common: Common, member_id: str, instance_id: str | None, client: Client
+) -> AnyRequest:
+    partitions = [TopicPartitions(move.topic, [move.partition])]
+    committed = [CommittedTopic(move.topic, [CommittedPartition(move.partition, move.number)])]
+    match kind:
+        case "commit":
+            return OffsetCommit(
+                **common,
+                generation_id=client.generation + min(move.generation_off, 0),
+                member_id=member_id,
+                group_instance_id=instance_id,
+                topics=committed,
+            )
+        case "commit by nobody":
+            retention_time_ms = 90_000 if move.number % 3 == 0 else -1
+            return OffsetCommit(**common, retention_time_ms=retention_time_ms, topics=committed)
+        case "fetch":
+            return OffsetFetch(**common, topics=partitions if move.number % 2 else None)
+        case "delete offsets":
+            return OffsetDelete(**common, topics=partitions)
+        case "topics deleted":
+            return TopicsDeleted(**common, topics=[move.topic])
+        case "describe":
+            return DescribeGroup(**common)
+        case "delete":
+            return DeleteGroup(**common)
     raise ValueError(kind)
 
 

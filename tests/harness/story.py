@@ -2,10 +2,21 @@
 
 import re
 
-from state.effects import Effects
+from assignors.kafka.protocol import decode_subscribed_topics
+from state.effects import Effects, OffsetChange
 from state.group import Group, Member
 from state.history import GroupEvent
-from state.responses import AnyResponse, JoinGroupResponse, LeaveGroupResponse, SyncGroupResponse
+from state.responses import (
+    AnyResponse,
+    DescribeGroupResponse,
+    JoinGroupResponse,
+    LeaveGroupResponse,
+    OffsetCommitResponse,
+    OffsetDeleteResponse,
+    OffsetFetchResponse,
+    SyncGroupResponse,
+    TopicsDeletedResponse,
+)
 from state.step import Event, Failed, Quarantine, Received
 from state.timers import DeadlineReached
 from tests.harness.options import time_text
@@ -57,9 +68,16 @@ def tell(event: Event, at_ms: int, effects: Effects, names: Names) -> list[str]:
     if isinstance(event, Received) and event.request_id not in answered:
         lines.append(f"  .. {event.request_id} waits")
     lines += [f"  * {_entry(entry)}" for entry in effects.events]
+    if effects.offsets:
+        lines.append(f"  offsets {' '.join(_offset(change) for change in effects.offsets)}")
     if effects.rules:
         lines.append(f"  rules {' '.join(effects.rules)}")
     return [names.put_in(line) for line in lines]
+
+
+def _offset(change: OffsetChange) -> str:
+    kept = "-" if change.offset is None else change.offset.offset
+    return f"{change.topic}-{change.partition}={kept}"
 
 
 def _event(event: Event) -> str:
@@ -91,7 +109,7 @@ def _reply(response: AnyResponse) -> str:
             ]
             if response.members:
                 members = [
-                    f"{_who(m.member_id, m.group_instance_id)}:{m.metadata.decode()}"
+                    f"{_who(m.member_id, m.group_instance_id)}:{_metadata(m.metadata)}"
                     for m in response.members
                 ]
                 parts.append(f"members={','.join(members)}")
@@ -106,7 +124,44 @@ def _reply(response: AnyResponse) -> str:
             parts += [
                 f"{_who(m.member_id, m.group_instance_id)}:{m.error_code.name}" for m in response.members
             ]
+        case _:
+            parts += _about_offsets(response)
     return " ".join(parts)
+
+
+def _about_offsets(response: AnyResponse) -> list[str]:
+    match response:
+        case OffsetCommitResponse() | OffsetDeleteResponse():
+            return [
+                f"{t.name}-{p.partition_index}:{p.error_code.name}"
+                for t in response.topics
+                for p in t.partitions
+            ]
+        case OffsetFetchResponse():
+            return [
+                f"{t.name}-{p.partition_index}={p.committed_offset}"
+                + (f":{p.metadata}" if p.metadata else "")
+                for t in response.topics
+                for p in t.partitions
+            ]
+        case TopicsDeletedResponse():
+            return [f"offsets={response.offsets}"]
+        case DescribeGroupResponse():
+            members = [
+                f"{_who(m.member_id, m.group_instance_id)}:{_metadata(m.member_metadata)}"
+                f":{m.member_assignment.decode()}"
+                for m in response.members
+            ]
+            told = [response.group_state, f"protocol={response.protocol_type}/{response.protocol_data}"]
+            return told + ([f"members={','.join(members)}"] if members else [])
+    return []
+
+
+def _metadata(metadata: bytes) -> str:
+    """A subscription's topics in brackets, other metadata as it is."""
+    if metadata.startswith(b"\0"):
+        return f"[{' '.join(decode_subscribed_topics(metadata))}]"
+    return metadata.decode()
 
 
 def _who(member_id: str, instance_id: str | None) -> str:
@@ -125,12 +180,19 @@ def _entry(entry: GroupEvent) -> str:
         "members": _joined(entry.members),
         "waiting_for": _joined(entry.waiting_for),
         "deadline": None if entry.deadline_ms is None else time_text(entry.deadline_ms),
+        "partitions": _partitions(entry.partitions),
         "superseded": entry.superseded,
         "late_by": None if entry.late_by_ms is None else time_text(entry.late_by_ms),
         "client_reason": entry.client_reason,
     }
     told = [f"{name}={value}" for name, value in details.items() if value]
     return " ".join([*parts, "-", entry.reason, *([f"[{' '.join(told)}]"] if told else [])])
+
+
+def _partitions(partitions: dict[str, list[int]] | None) -> str:
+    return ",".join(
+        f"{topic}-{number}" for topic, numbers in (partitions or {}).items() for number in numbers
+    )
 
 
 def _joined(ids: list[str] | None) -> str:
@@ -151,6 +213,13 @@ def describe(group: Group, names: Names) -> list[str]:
         lines.append(f"  join deadline {time_text(group.join_phase.deadline_ms)}")
     if group.sync_deadline_ms is not None:
         lines.append(f"  sync deadline {time_text(group.sync_deadline_ms)}")
+    if group.subscribed_topics is not None and group.members:
+        lines.append(f"  subscribed to {' '.join(group.subscribed_topics)}")
+    for topic, partitions in group.offsets.items():
+        kept = " ".join(f"{number}={offset.offset}" for number, offset in partitions.items())
+        lines.append(f"  offsets of {topic}: {kept}")
+    if group.retention_deadline_ms is not None:
+        lines.append(f"  retention deadline {time_text(group.retention_deadline_ms)}")
     if group.quarantined is not None:
         lines.append(f"  quarantined: {group.quarantined}")
     return [names.put_in(line) for line in lines]

@@ -11,6 +11,13 @@ Commands, one a line:
     leave m1                                or a batch of member ids and instance ids:
     leave m1 members=@m1,@m2/i2,/i3
     release operator                        lets a quarantined group go on
+    join m1 topics=t,u                      its metadata is a real subscription to these
+    commit m1 offsets=t-0=5,t-1=7:note      a member's; `commit admin ...` by one that never joined
+    commit m1 offsets=t-0=5 retention=1h    (`x*9` in a note is nine of it)
+    fetch m1 partitions=t-0,t-1             or all: `fetch m1`
+    delete-offsets admin partitions=t-0
+    topics-deleted admin topics=t
+    describe admin                          `delete admin` ends the group
     at 3s                                   deadlines on the way fire; `sleep 3s` goes on by that much
     fail request                            the next request, or `deadline`, raises after it did its work
     show                                    the group as it is now
@@ -42,6 +49,7 @@ from state.step import Event, Received, step
 from state.timers import DeadlineReached
 from tests.harness import options, story
 from tests.harness.common import Common
+from tests.harness.offset_requests import REQUESTS
 
 DEFAULTS = {
     "group": "g",
@@ -51,8 +59,8 @@ DEFAULTS = {
     "type": "consumer",
     "api": "9",
 }
-API_OF = {"sync": 5, "heartbeat": 4, "leave": 5, "release": 0}
-REMEMBERED = (*DEFAULTS, "instance")
+API_OF = {"sync": 5, "heartbeat": 4, "leave": 5, "commit": 9}
+REMEMBERED = (*DEFAULTS, "instance", "topics")
 NEW_IDS = (EventType.MEMBER_ID_ASSIGNED, EventType.MEMBER_ADDED, EventType.MEMBER_REPLACED)
 
 
@@ -67,7 +75,7 @@ class Client:
     name: str
     joined_with: dict[str, str] = field(default_factory=lambda: dict(DEFAULTS))
     member_id: str = ""
-    generation: int = 0
+    generation: int = -1
     protocol_name: str | None = None
 
 
@@ -102,6 +110,8 @@ class World:
             case "show":
                 return self._show(words[0] if words else DEFAULTS["group"])
             case "join" | "sync" | "heartbeat" | "leave" | "release":
+                return self._send(verb, words[0], given)
+            case _ if verb in REQUESTS:
                 return self._send(verb, words[0], given)
         raise ValueError(f"unknown command: {command}")
 
@@ -163,7 +173,7 @@ class World:
             "group_id": known["group"],
             "correlation_id": client.name,
             "reply_partition": 0,
-            "api_version": int(known["api"] if verb == "join" else given.get("api", API_OF[verb])),
+            "api_version": int(known["api"] if verb == "join" else given.get("api", API_OF.get(verb, 0))),
             "client_id": client.name,
         }
         instance_id = _optional(known.get("instance"))
@@ -175,6 +185,13 @@ class World:
             return ReleaseGroup(**common)
         member_id = self._names.resolve(given["id"]) if "id" in given else client.member_id
         generation = int(given.get("generation", client.generation))
+        if verb in REQUESTS:
+            identity = {
+                "id": member_id,
+                "generation": str(generation),
+                "instance": known.get("instance", "none"),
+            }
+            return REQUESTS[verb](common, identity | {k: v for k, v in given.items() if k != "id"})
         if verb == "heartbeat":
             return Heartbeat(
                 **common, member_id=member_id, generation_id=generation, group_instance_id=instance_id
@@ -199,7 +216,7 @@ class World:
             session_timeout_ms=options.milliseconds(known["session"]),
             rebalance_timeout_ms=options.milliseconds(known["rebalance"]),
             protocol_type=known["type"],
-            protocols=options.protocols(known["protocols"]),
+            protocols=options.protocols(known["protocols"], known.get("topics")),
             reason=given.get("reason"),
         )
 

@@ -13,12 +13,12 @@ import pytest
 
 from checkpoints import codec
 from checkpoints.codec import STATE_VERSION, StateError, decode, encode
-from state.group import Group, GroupState, JoinPhase, Member, PendingMember
+from state.group import Group, GroupState, JoinPhase, Member, Offset, PendingMember
 from state.messages import Protocol, ReplyTo
 
 DATA = Path(__file__).parents[1] / "data"
 PINNED = sorted(DATA.glob("state_v*.msgpack"))
-STORED = (Group, Member, PendingMember, JoinPhase, Protocol, ReplyTo)
+STORED = (Group, Member, PendingMember, JoinPhase, Offset, Protocol, ReplyTo)
 
 
 def sample() -> Group:
@@ -60,6 +60,9 @@ def sample() -> Group:
         last_rebalance_at_ms=1_700_000_000_000,
         last_rebalance_reason="new member m-1 joined",
         quarantined="InjectedFault: told to",
+        subscribed_topics=["t"],
+        offsets={"t": {0: Offset(5, 1, "note", 1_700_000_000_001, 1_700_000_900_000)}},
+        retention_deadline_ms=1_700_001_000_000,
     )
 
 

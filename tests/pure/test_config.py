@@ -11,6 +11,9 @@ def test_defaults_are_those_of_kafka() -> None:
         "group.max.session.timeout.ms": 1_800_000,
         "group.max.size": INT32_MAX,
         "group.min.session.timeout.ms": 6_000,
+        "offset.metadata.max.bytes": 4_096,
+        "offsets.retention.check.interval.ms": 600_000,
+        "offsets.retention.minutes": 10_080,
     }
 
 

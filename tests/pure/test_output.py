@@ -86,7 +86,7 @@ def member(member_id: str, size: int = 0) -> Member:
 
 def test_a_frame_has_sparks_columns_in_the_order_of_making() -> None:
     output = Output(LAYOUT, b"g")
-    output.effects(Effects(None, [Reply(3, heartbeat_response())], [event()], [], None), ROW)
+    output.effects(Effects(None, [Reply(3, heartbeat_response())], [event()], [], [], None), ROW)
     output.snapshot(group_of(member("m")))
     output.dead_letter(Reason.SKIPPED, "why", ROW, answered=False)
     (frame,) = output.frame()
@@ -207,7 +207,7 @@ def test_an_entry_too_large_loses_assignments_then_lists_of_members() -> None:
         (event(reason="no SyncGroup from " + "m" * 50_000), {}),
     ):
         output = Output(SMALL, b"g")
-        output.effects(Effects(None, [], [too_large], [], None), ROW)
+        output.effects(Effects(None, [], [too_large], [], [], None), ROW)
         ((_, _, _, entry),) = written(output)
         kept = {name: entry[name] for name in ("assignments", "members", "waiting_for") if name in entry}
         assert kept == left
@@ -234,7 +234,7 @@ def test_worst_records_fit_the_real_limit() -> None:
         protocol_name=worst,
         assignments=dict.fromkeys(members, b""),
     )
-    output.effects(Effects(None, [], [listing], [], None), ROW)
+    output.effects(Effects(None, [], [listing], [], [], None), ROW)
     group = group_of(*(member(name) for name in members))
     group.group_id = group.last_rebalance_reason = group.protocol_type = worst
     group.quarantined = worst * 60

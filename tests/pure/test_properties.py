@@ -1,7 +1,7 @@
 """What holds for every log: it alone decides, nobody is forgotten, and a fault harms itself only."""
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from random import Random
 
 import pytest
@@ -14,7 +14,8 @@ from state.config import CoordinatorConfig
 from state.effects import Effects
 from state.errors import ErrorCode
 from state.fold import Row, Timeline
-from state.group import Group
+from state.group import DEAD, Group
+from state.history import GroupEvent
 from state.messages import ReleaseGroup
 from state.step import Event, Received
 from state.timers import DeadlineReached
@@ -28,6 +29,8 @@ configs = st.builds(
     CoordinatorConfig,
     group_initial_rebalance_delay_ms=st.sampled_from((3_000, 0)),
     group_max_size=st.sampled_from((2**31 - 1, 2**31 - 1, 3, 2)),
+    offsets_retention_minutes=st.sampled_from((10_080, 1, 5)),
+    offsets_retention_check_interval_ms=st.sampled_from((600_000, 7_000)),
 )
 logs = st.tuples(seeds, st.integers(20, 300), configs)
 Log = tuple[int, int, CoordinatorConfig]
@@ -88,10 +91,17 @@ def _check_words(steps: Sequence[Effects], asked: set[str], group: Group | None)
     assert not superseded & set(answered)
     assert not parked & (superseded | set(answered))
     assert asked == parked | superseded | set(answered)
+    for _, entries in groupby(history, lambda entry: entry.incarnation):
+        _check_life(list(entries))
+    assert len({entry.incarnation for entry in history}) == sum(entry.seq == 1 for entry in history)
+
+
+def _check_life(history: list[GroupEvent]) -> None:
+    """The history of a group from when it was created, to its end if it has one."""
     assert [entry.seq for entry in history] == list(range(1, len(history) + 1))
     for before, after in pairwise(history):
         assert before.at_ms <= after.at_ms
-        assert before.to_state == after.from_state
+        assert before.to_state == after.from_state != DEAD
         assert before.generation <= after.generation
 
 

@@ -25,6 +25,7 @@ LAYOUT = Layout(
     requests_topic="requests",
     responses_topic="responses",
     groups_topic="groups",
+    offsets_topic="offsets",
     events_topic="events",
     dead_letters_topic="dead-letters",
     request_partitions=2,

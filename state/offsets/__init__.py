@@ -1,0 +1,1 @@
+"""Committed offsets: kept, told, deleted, and expired. Source: OffsetMetadataManager.java."""

@@ -1,0 +1,77 @@
+"""The requests about offsets and groups, as scenario commands tell them."""
+
+from collections.abc import Callable
+
+from state.messages import (
+    AnyRequest,
+    CommittedPartition,
+    CommittedTopic,
+    DeleteGroup,
+    DescribeGroup,
+    OffsetCommit,
+    OffsetDelete,
+    OffsetFetch,
+    TopicPartitions,
+    TopicsDeleted,
+)
+from tests.harness import options
+from tests.harness.common import Common
+
+Given = dict[str, str]
+
+
+def _commit(common: Common, given: Given) -> AnyRequest:
+    instance = given.get("instance")
+    return OffsetCommit(
+        **common,
+        generation_id=int(given.get("generation", -1)),
+        member_id=given.get("id", ""),
+        group_instance_id=None if instance == "none" else instance,
+        retention_time_ms=options.milliseconds(given.get("retention", "-1")),
+        topics=[
+            CommittedTopic(topic, [_committed(number, what) for number, what in partitions])
+            for topic, partitions in options.partitions(given.get("offsets", ""))
+        ],
+    )
+
+
+def _committed(partition: int, what: str) -> CommittedPartition:
+    """`5`, or `5:metadata`."""
+    offset, colon, metadata = what.partition(":")
+    return CommittedPartition(partition, int(offset), committed_metadata=_filled(metadata) if colon else None)
+
+
+def _filled(metadata: str) -> str:
+    """`x*4097` is that many of it."""
+    text, star, times = metadata.partition("*")
+    return text * int(times) if star else metadata
+
+
+def _topics(given: Given) -> list[TopicPartitions]:
+    return [
+        TopicPartitions(topic, [number for number, _ in partitions])
+        for topic, partitions in options.partitions(given.get("partitions", ""))
+    ]
+
+
+def _fetch(common: Common, given: Given) -> AnyRequest:
+    return OffsetFetch(**common, topics=_topics(given) if "partitions" in given else None)
+
+
+def _delete_offsets(common: Common, given: Given) -> AnyRequest:
+    return OffsetDelete(**common, topics=_topics(given))
+
+
+def _topics_deleted(common: Common, given: Given) -> AnyRequest:
+    return TopicsDeleted(**common, topics=given["topics"].split(","))
+
+
+# By the command's verb.
+REQUESTS: dict[str, Callable[[Common, Given], AnyRequest]] = {
+    "commit": _commit,
+    "fetch": _fetch,
+    "delete-offsets": _delete_offsets,
+    "topics-deleted": _topics_deleted,
+    "describe": lambda common, _: DescribeGroup(**common),
+    "delete": lambda common, _: DeleteGroup(**common),
+}
