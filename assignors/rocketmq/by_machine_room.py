@@ -1,0 +1,52 @@
+"""MACHINE_ROOM: only the queues of some rooms. Source: AllocateMessageQueueByMachineRoom.java."""
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from assignors.rocketmq.api import NullPointerException, check
+from assignors.rocketmq.message_queue import MessageQueue
+
+
+class AllocateMessageQueueByMachineRoom:
+    """Brokers are named `room@name`. Queues of rooms outside `consumeridcs` are left to nobody.
+
+    All clients count, whatever room they are in. What does not come out even is dealt from the *end* of the
+    queues: 5 queues and 2 clients give 0, 1, 4 and 2, 3.
+    """
+
+    name: Final = "MACHINE_ROOM"
+
+    def __init__(self, consumeridcs: Collection[str] | None = None) -> None:
+        self._consumeridcs = consumeridcs
+
+    def allocate(
+        self,
+        consumer_group: str,
+        current_cid: str | None,
+        mq_all: Sequence[MessageQueue] | None,
+        cid_all: Sequence[str] | None,
+    ) -> list[MessageQueue]:
+        """See `AllocateMessageQueueStrategy.allocate`.
+
+        Raises NullPointerException if a broker has a room and no `consumeridcs` were given.
+        """
+        checked = check(current_cid, mq_all, cid_all)
+        if checked is None:
+            return []
+        own_cid, queues, client_ids = checked
+        index = client_ids.index(own_cid)
+        kept = [queue for queue in queues if self._is_ours(queue.broker_name)]
+        quota, extra = divmod(len(kept), len(client_ids))
+        share = kept[index * quota : (index + 1) * quota]
+        if index < extra:
+            share.append(kept[index + quota * len(client_ids)])
+        return share
+
+    def _is_ours(self, broker_name: str) -> bool:
+        # Java's split drops empty parts at the end, so "room@name@" has two parts and "room@" has one.
+        parts = broker_name.rstrip("@").split("@")
+        if len(parts) != 2:
+            return False
+        if self._consumeridcs is None:
+            raise NullPointerException
+        return parts[0] in self._consumeridcs

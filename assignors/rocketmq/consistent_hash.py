@@ -1,0 +1,84 @@
+"""CONSISTENT_HASH: a client that comes or goes moves its own queues only; balance is not promised.
+
+Source: AllocateMessageQueueConsistentHash.java, ConsistentHashRouter.java.
+"""
+
+import hashlib
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from assignors.rocketmq.api import IllegalArgumentException, check
+from assignors.rocketmq.message_queue import MessageQueue
+
+DEFAULT_VIRTUAL_NODE_COUNT = 10
+
+
+def md5_hash(key: str) -> int:
+    """The first four bytes of the MD5 of the UTF-8 text, as an unsigned number (big endian)."""
+    # A lone surrogate has no UTF-8; Java writes "?" for it.
+    digest = hashlib.md5(key.encode(errors="replace"), usedforsecurity=False).digest()
+    return int.from_bytes(digest[:4], "big")
+
+
+class HashRing:
+    """Points of clients on a circle of hashes; a key belongs to the first point at or after its own hash."""
+
+    def __init__(
+        self, client_ids: Iterable[str], virtual_node_count: int, hash_function: Callable[[str], int]
+    ) -> None:
+        self._hash = hash_function
+        self._owners: dict[int, str] = {}
+        points_of: Counter[str] = Counter()
+        for client_id in client_ids:
+            # An id that stands twice goes on counting where it stopped, less the points it lost.
+            first = points_of[client_id]
+            for replica in range(first, first + virtual_node_count):
+                point = hash_function(f"{client_id}-{replica}")
+                if point in self._owners:
+                    points_of[self._owners[point]] -= 1
+                self._owners[point] = client_id
+                points_of[client_id] += 1
+        self._points = sorted(self._owners)
+
+    def owner(self, key: str) -> str | None:
+        """The client that `key` belongs to, None on an empty ring."""
+        if not self._points:
+            return None
+        place = bisect_left(self._points, self._hash(key))
+        return self._owners[self._points[place % len(self._points)]]
+
+
+class AllocateMessageQueueConsistentHash:
+    """A queue belongs to the owner of its text on a ring with `virtual_node_count` points a client.
+
+    Without points nobody gets anything. Two clients of one id both get all that the id owns.
+    """
+
+    name: Final = "CONSISTENT_HASH"
+
+    def __init__(
+        self,
+        virtual_node_count: int = DEFAULT_VIRTUAL_NODE_COUNT,
+        hash_function: Callable[[str], int] = md5_hash,
+    ) -> None:
+        if virtual_node_count < 0:
+            raise IllegalArgumentException(f"illegal virtualNodeCnt :{virtual_node_count}")
+        self._virtual_node_count = virtual_node_count
+        self._hash_function = hash_function
+
+    def allocate(
+        self,
+        consumer_group: str,
+        current_cid: str | None,
+        mq_all: Sequence[MessageQueue] | None,
+        cid_all: Sequence[str] | None,
+    ) -> list[MessageQueue]:
+        """See `AllocateMessageQueueStrategy.allocate`."""
+        checked = check(current_cid, mq_all, cid_all)
+        if checked is None:
+            return []
+        own_cid, queues, client_ids = checked
+        ring = HashRing(client_ids, self._virtual_node_count, self._hash_function)
+        return [queue for queue in queues if ring.owner(str(queue)) == own_cid]

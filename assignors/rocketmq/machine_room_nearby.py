@@ -1,0 +1,103 @@
+"""MACHINE_ROOM_NEARBY: a room's queues go to its own clients. Source: AllocateMachineRoomNearby.java."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeVar
+
+from assignors.kafka.members import java_order
+from assignors.rocketmq.api import (
+    AllocateMessageQueueStrategy,
+    IllegalArgumentException,
+    NullPointerException,
+    check,
+)
+from assignors.rocketmq.message_queue import MessageQueue
+
+Placed = TypeVar("Placed", MessageQueue, str)
+
+
+class MachineRoomResolver(Protocol):
+    """Says in which machine room a queue's broker and a client run; "" or None is an error there."""
+
+    def broker_deploy_in(self, queue: MessageQueue) -> str | None:
+        """The room of the queue's broker."""
+
+    def consumer_deploy_in(self, client_id: str) -> str | None:
+        """The room of the client."""
+
+
+class NamePrefixResolver:
+    """The room is what stands before the first "-" of a broker's name or a client id; "" without one."""
+
+    def broker_deploy_in(self, queue: MessageQueue) -> str:
+        """See `MachineRoomResolver`."""
+        return self.consumer_deploy_in(queue.broker_name)
+
+    def consumer_deploy_in(self, client_id: str) -> str:
+        """See `MachineRoomResolver`."""
+        room, dash, _ = client_id.partition("-")
+        return room if dash else ""
+
+
+class AllocateMachineRoomNearby:
+    """Any other strategy within each room, then over the rooms that have queues but no client.
+
+    The queues of such a room are shared by all clients, each room's by itself: late ids may get none of any.
+    """
+
+    def __init__(
+        self, strategy: AllocateMessageQueueStrategy | None, resolver: MachineRoomResolver | None
+    ) -> None:
+        if strategy is None:
+            raise NullPointerException("allocateMessageQueueStrategy is null")
+        if resolver is None:
+            raise NullPointerException("machineRoomResolver is null")
+        self._strategy = strategy
+        self._resolver = resolver
+
+    @property
+    def name(self) -> str:
+        """The inner strategy's name is part of it."""
+        return f"MACHINE_ROOM_NEARBY-{self._strategy.name}"
+
+    def allocate(
+        self,
+        consumer_group: str,
+        current_cid: str | None,
+        mq_all: Sequence[MessageQueue] | None,
+        cid_all: Sequence[str] | None,
+    ) -> list[MessageQueue]:
+        """See `AllocateMessageQueueStrategy.allocate`; the own room's share is first, then room by room.
+
+        Raises what the inner strategy raises; NullPointerException if that has no list to give.
+        """
+        checked = check(current_cid, mq_all, cid_all)
+        if checked is None:
+            return []
+        own_cid, queues, client_ids = checked
+        queues_in = _by_room(queues, self._resolver.broker_deploy_in, "mq")
+        clients_in = _by_room(client_ids, self._resolver.consumer_deploy_in, "consumer id")
+        own_room = self._resolver.consumer_deploy_in(own_cid)
+        orphans = sorted(queues_in.keys() - clients_in.keys(), key=java_order)
+        shared = [(queues_in[room], client_ids) for room in orphans]
+        if own_room and own_room in queues_in:
+            shared.insert(0, (queues_in[own_room], clients_in[own_room]))
+        result: list[MessageQueue] = []
+        for room_queues, room_clients in shared:
+            share = self._strategy.allocate(consumer_group, own_cid, room_queues, room_clients)
+            if share is None:
+                raise NullPointerException
+            result += share
+        return result
+
+
+def _by_room(
+    things: Iterable[Placed], deploy_in: Callable[[Placed], str | None], kind: str
+) -> dict[str, list[Placed]]:
+    rooms: defaultdict[str, list[Placed]] = defaultdict(list)
+    for thing in things:
+        room = deploy_in(thing)
+        if not room:
+            raise IllegalArgumentException(f"Machine room is null for {kind} {thing}")
+        rooms[room].append(thing)
+    return rooms

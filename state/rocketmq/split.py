@@ -1,0 +1,137 @@
+"""What a client sends for all its groups at once, cut into one message a group, and its answers joined.
+
+The groups have states of their own, under their own keys, so nothing that names several can reach them.
+Each keeps its own time of last contact; in RocketMQ the groups of one heartbeat share theirs, so a group that
+a connection's later heartbeats leave out lives on there with the others, where here it expires.
+Source: ClientManageProcessor.java, HeartbeatData.java.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from state.rocketmq.messages import (
+    ConsumeFromWhere,
+    ConsumeType,
+    Int32,
+    MessageModel,
+    Name,
+    RegisterConsumer,
+    RegisterProducer,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+    UnregisterConsumer,
+    UnregisterProducer,
+)
+from state.rocketmq.responses import RegisterResponse
+
+
+class ConsumerData(Struct, frozen=True, kw_only=True):
+    """One consumer group of a heartbeat."""
+
+    group_name: Name
+    message_model: MessageModel
+    consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
+    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+    subscription_data_set: tuple[SubscriptionData, ...] = ()
+
+
+class HeartbeatData(Struct, frozen=True, kw_only=True):
+    """HEART_BEAT as a client sends it: every consumer and producer group of its process."""
+
+    client_id: Name
+    consumer_data_set: tuple[ConsumerData, ...] = ()
+    producer_groups: tuple[Name, ...] = ()
+    heartbeat_fingerprint: Int32 = 0
+    is_without_sub: bool = False
+    language: str = "JAVA"
+    client_version: Int32 = 0
+
+
+class UnregisterClient(Struct, frozen=True, kw_only=True):
+    """UNREGISTER_CLIENT as a client sends it when one of its consumers or producers shuts down."""
+
+    client_id: Name
+    consumer_group: Name | None = None
+    producer_group: Name | None = None
+
+
+class Origin(Struct, frozen=True):
+    """Where a client's request came from and where its answers go."""
+
+    connection: Name
+    correlation_id: Name
+    reply_partition: Int32
+
+
+def split_heartbeat(
+    heartbeat: HeartbeatData, origin: Origin, group_configs: Mapping[str, SubscriptionGroupConfig]
+) -> list[RegisterConsumer | RegisterProducer]:
+    """One message a group, consumers first. A group missing in `group_configs` is one the broker has not."""
+    consumers = [
+        RegisterConsumer(
+            group_id=data.group_name,
+            connection=origin.connection,
+            client_id=heartbeat.client_id,
+            correlation_id=origin.correlation_id,
+            reply_partition=origin.reply_partition,
+            message_model=data.message_model,
+            consume_type=data.consume_type,
+            consume_from_where=data.consume_from_where,
+            subscription_data_set=data.subscription_data_set,
+            heartbeat_fingerprint=heartbeat.heartbeat_fingerprint,
+            is_without_sub=heartbeat.is_without_sub,
+            language=heartbeat.language,
+            client_version=heartbeat.client_version,
+            group_config=group_configs.get(data.group_name),
+        )
+        for data in heartbeat.consumer_data_set
+    ]
+    producers = [
+        RegisterProducer(
+            group_id=group_name,
+            connection=origin.connection,
+            client_id=heartbeat.client_id,
+            correlation_id=origin.correlation_id,
+            reply_partition=origin.reply_partition,
+            heartbeat_fingerprint=heartbeat.heartbeat_fingerprint,
+            language=heartbeat.language,
+            client_version=heartbeat.client_version,
+        )
+        for group_name in heartbeat.producer_groups
+    ]
+    return [*consumers, *producers]
+
+
+def joined_is_sub_change(heartbeat: HeartbeatData, parts: Iterable[RegisterResponse]) -> bool:
+    """IS_SUB_CHANGE of the one answer to a heartbeat: always true in its first version."""
+    return heartbeat.heartbeat_fingerprint == 0 or any(part.is_sub_change for part in parts)
+
+
+def split_unregister(
+    request: UnregisterClient, origin: Origin, group_configs: Mapping[str, SubscriptionGroupConfig]
+) -> list[UnregisterProducer | UnregisterConsumer]:
+    """At most one message for the producer group and one for the consumer group, in that order."""
+    parts: list[UnregisterProducer | UnregisterConsumer] = []
+    if request.producer_group is not None:
+        parts.append(
+            UnregisterProducer(
+                group_id=request.producer_group,
+                connection=origin.connection,
+                client_id=request.client_id,
+                correlation_id=origin.correlation_id,
+                reply_partition=origin.reply_partition,
+            )
+        )
+    if request.consumer_group is not None:
+        parts.append(
+            UnregisterConsumer(
+                group_id=request.consumer_group,
+                connection=origin.connection,
+                client_id=request.client_id,
+                correlation_id=origin.correlation_id,
+                reply_partition=origin.reply_partition,
+                group_config=group_configs.get(request.consumer_group),
+            )
+        )
+    return parts

@@ -1,0 +1,243 @@
+"""What must hold for any life of a group on RocketMQ's broker side."""
+
+from collections.abc import Iterator
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assignors.rocketmq.message_queue import MessageQueue
+from state.rocketmq.config import BrokerConfig
+from state.rocketmq.effects import ConsumerGroupEvent, Effects, EventType
+from state.rocketmq.group import Group
+from state.rocketmq.messages import (
+    AnyRequest,
+    ConnectionClosed,
+    GetConsumerListByGroup,
+    LockBatchMq,
+    MessageModel,
+    MessageRequestMode,
+    QueryAssignment,
+    RegisterConsumer,
+    RegisterProducer,
+    SetMessageRequestMode,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+    UnlockBatchMq,
+    UnregisterConsumer,
+    UnregisterProducer,
+)
+from state.rocketmq.rebalance_lock_manager import is_expired
+from state.rocketmq.responses import LockBatchMqResponse
+from state.rocketmq.step import Event, Received, step
+from state.rocketmq.timers import ScanDue, next_scan
+
+CONFIG = BrokerConfig()
+SCAN_MS = CONFIG.scan_interval_ms
+
+ENVELOPE = {
+    "group_id": st.just("G"),
+    "connection": st.sampled_from(["ch1", "ch2", "ch3"]),
+    "client_id": st.sampled_from(["A", "B"]),
+    "correlation_id": st.just(""),
+    "reply_partition": st.just(0),
+}
+CONFIGS = st.sampled_from([None, SubscriptionGroupConfig(), SubscriptionGroupConfig(False)])
+QUEUES = st.lists(st.builds(MessageQueue, st.just("T"), st.just("b"), st.integers(0, 3)), max_size=4).map(
+    tuple
+)
+TOPICS = st.sampled_from(["T", "U", "%RETRY%G", "%LMQ%x"])
+SUBSCRIPTIONS = st.lists(
+    st.builds(SubscriptionData, TOPICS, st.just("*"), st.integers(0, 2)), max_size=3
+).map(tuple)
+REQUESTS: st.SearchStrategy[AnyRequest] = st.one_of(
+    st.builds(
+        RegisterConsumer,
+        **ENVELOPE,
+        message_model=st.sampled_from(MessageModel),
+        subscription_data_set=SUBSCRIPTIONS,
+        heartbeat_fingerprint=st.integers(0, 1),
+        is_without_sub=st.booleans(),
+        group_config=CONFIGS,
+    ),
+    st.builds(RegisterProducer, **ENVELOPE),
+    st.builds(UnregisterConsumer, **ENVELOPE, group_config=CONFIGS),
+    st.builds(UnregisterProducer, **ENVELOPE),
+    st.builds(ConnectionClosed, group_id=ENVELOPE["group_id"], connection=ENVELOPE["connection"]),
+    st.builds(GetConsumerListByGroup, **ENVELOPE),
+    st.builds(LockBatchMq, **ENVELOPE, mq_set=QUEUES),
+    st.builds(UnlockBatchMq, **ENVELOPE, mq_set=QUEUES),
+    st.builds(
+        QueryAssignment,
+        **ENVELOPE,
+        topic=TOPICS,
+        message_model=st.sampled_from(MessageModel),
+        strategy_name=st.sampled_from(["AVG", "AVG_BY_CIRCLE", "CONFIG"]),
+        topic_queues=QUEUES,
+    ),
+    st.builds(
+        SetMessageRequestMode,
+        **ENVELOPE,
+        topic=TOPICS,
+        mode=st.sampled_from(MessageRequestMode),
+        pop_share_queue_num=st.integers(-1, 2),
+    ),
+)
+# Times cross lock lives and timeouts, and meet them exactly.
+WAITS_MS = st.sampled_from([0, 1, 9_999, 10_000, 30_000, 60_000, 119_999, 120_000])
+LIVES = st.lists(st.tuples(WAITS_MS, REQUESTS), max_size=25)
+Life = list[tuple[int, AnyRequest]]
+
+
+def live(life: Life, *, every_scan: bool = False) -> Iterator[tuple[Event, Effects]]:
+    """Steps of a life: requests, and the scans that are due, or all that RocketMQ would do."""
+    group: Group | None = None
+    now_ms = 0
+    for place, (wait_ms, request) in enumerate(life):
+        scanned_ms, now_ms = now_ms, now_ms + wait_ms
+        for scan in _all_scans(scanned_ms, now_ms) if every_scan else _due_scans(group, now_ms):
+            effects = step(group, "G", scan, scan.deadline_ms, CONFIG)
+            group = effects.group
+            yield scan, effects
+        event = Received(f"r{place}", request)
+        effects = step(group, "G", event, now_ms, CONFIG)
+        group = effects.group
+        yield event, effects
+
+
+def _all_scans(after_ms: int, until_ms: int) -> Iterator[ScanDue]:
+    first_ms = (after_ms // SCAN_MS + 1) * SCAN_MS
+    yield from map(ScanDue, range(first_ms, until_ms + 1, SCAN_MS))
+
+
+def _due_scans(group: Group | None, until_ms: int) -> Iterator[ScanDue]:
+    """`group` is changed in place by each scan; one of which nothing is left has nothing that expires."""
+    while group is not None and (scan := next_scan(group, CONFIG)) and scan.deadline_ms <= until_ms:
+        yield scan
+
+
+@given(life=LIVES)
+def test_scans_that_are_left_out_would_have_done_nothing(life: Life) -> None:
+    def told(*, every_scan: bool) -> list[object]:
+        spoken: list[object] = []
+        for event, effects in live(life, every_scan=every_scan):
+            view = (effects.replies, effects.calls, effects.notified, effects.closed, effects.events)
+            if isinstance(event, Received) or any(view):
+                spoken.append((event, *view))
+        return spoken
+
+    assert told(every_scan=True) == told(every_scan=False)
+
+
+@given(life=LIVES)
+def test_a_life_is_the_same_again(life: Life) -> None:
+    assert list(map(repr, live(life))) == list(map(repr, live(life)))
+
+
+@given(life=LIVES)
+def test_every_request_but_a_close_is_answered_once_and_no_scan_is(life: Life) -> None:
+    for event, effects in live(life):
+        is_asked = isinstance(event, Received) and not isinstance(event.request, ConnectionClosed)
+        assert len(effects.replies) == is_asked
+
+
+@given(life=LIVES)
+def test_a_change_tells_every_connection_and_nothing_else_tells_any(life: Life) -> None:
+    for event, effects in live(life):
+        changes = [call for call in effects.calls if call.event is ConsumerGroupEvent.CHANGE]
+        assert len(changes) <= 1
+        left = [] if effects.group is None else list(effects.group.channels)
+        assert effects.notified == (left if changes else [])
+        assert not (changes and isinstance(event, ScanDue))
+
+
+@given(life=LIVES)
+def test_calls_account_for_every_connection(life: Life) -> None:
+    """Only heartbeat V2's short form brings a connection in without a call."""
+    full: Life = [
+        (wait_ms, msgspec.structs.replace(request, is_without_sub=False))
+        if isinstance(request, RegisterConsumer)
+        else (wait_ms, request)
+        for wait_ms, request in life
+    ]
+    here: set[str | None] = set()
+    for _, effects in live(full):
+        for call in effects.calls:
+            if call.event is ConsumerGroupEvent.CLIENT_REGISTER:
+                assert call.connection not in here
+                here.add(call.connection)
+            elif call.event is ConsumerGroupEvent.CLIENT_UNREGISTER:
+                here.remove(call.connection)
+        assert here == set(effects.group.channels if effects.group is not None else ())
+
+
+@given(life=LIVES)
+def test_a_queue_is_given_to_one_client_while_its_lock_lives(life: Life) -> None:
+    holders: dict[MessageQueue, tuple[str, int]] = {}
+    for event, effects in live(life):
+        if not isinstance(event, Received):
+            continue
+        now_ms = effects.group.clock_ms if effects.group is not None else 0
+        if isinstance(event.request, UnlockBatchMq):
+            for queue in event.request.mq_set:
+                if holders.get(queue, ("", 0))[0] == event.request.client_id:
+                    del holders[queue]
+        for reply in effects.replies:
+            if isinstance(reply.response, LockBatchMqResponse) and isinstance(event.request, LockBatchMq):
+                for queue in reply.response.lock_ok_mq_set:
+                    holder, since_ms = holders.get(queue, (event.request.client_id, 0))
+                    expired = now_ms - since_ms > CONFIG.lock_max_live_ms
+                    assert holder == event.request.client_id or expired
+                    holders[queue] = (event.request.client_id, now_ms)
+
+
+@given(life=LIVES)
+def test_what_is_kept_is_needed_and_can_be_stored(life: Life) -> None:
+    for _, effects in live(life):
+        group = effects.group
+        if group is None:
+            continue
+        assert not group.is_over()
+        assert bool(group.channels) == (group.message_model is not None)
+        assert group.channels or not group.subscriptions
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(group), type=Group) == group
+        scan = next_scan(group, CONFIG)
+        assert scan is None or scan.deadline_ms > group.clock_ms
+        if scan is None:
+            assert not (group.channels or group.producers or group.locks)
+
+
+@given(life=LIVES)
+def test_a_steps_earliest_scan_is_never_later_than_what_it_touched(life: Life) -> None:
+    earliest_ms: int | None = None
+    for event, effects in live(life):
+        due = None if effects.group is None else next_scan(effects.group, CONFIG)
+        known = [ms for ms in (earliest_ms, effects.earliest_armed_ms) if ms is not None]
+        if due is not None:
+            assert known
+            assert isinstance(event, ScanDue) or min(known) <= due.deadline_ms
+        earliest_ms = None if due is None else due.deadline_ms
+
+
+@given(life=LIVES)
+def test_history_is_counted_without_gaps_and_names_duplicates(life: Life) -> None:
+    seq: dict[str, int] = {}
+    duplicates: set[str | None] = set()
+    for _, effects in live(life):
+        for event in effects.events:
+            seq[event.incarnation] = seq.get(event.incarnation, 0) + 1
+            assert event.seq == seq[event.incarnation]
+            if event.type is EventType.DUPLICATE_CLIENT_ID:
+                duplicates.add(event.client_id)
+            elif event.type is EventType.DUPLICATE_CLIENT_ID_OVER:
+                duplicates.remove(event.client_id)
+        assert duplicates == set(effects.group.duplicate_client_ids() if effects.group is not None else ())
+
+
+@given(life=LIVES)
+def test_expired_locks_go_with_a_scan(life: Life) -> None:
+    for event, effects in live(life):
+        if isinstance(event, ScanDue) and effects.group is not None:
+            assert not any(
+                is_expired(lock, event.deadline_ms, CONFIG) for lock in effects.group.locks.values()
+            )

@@ -1,0 +1,185 @@
+"""What must hold for any group under RocketMQ's strategies, and rules that the vectors leave open."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assignors.rocketmq.api import IllegalArgumentException, NullPointerException
+from assignors.rocketmq.averagely import AllocateMessageQueueAveragely
+from assignors.rocketmq.by_config import AllocateMessageQueueByConfig
+from assignors.rocketmq.consistent_hash import AllocateMessageQueueConsistentHash, HashRing, md5_hash
+from assignors.rocketmq.machine_room_nearby import AllocateMachineRoomNearby, NamePrefixResolver
+from assignors.rocketmq.message_queue import MessageQueue, sort_client_ids, sort_queues
+from assignors.rocketmq.pop import ALL_QUEUES_OF_BROKER, allocate_for_pop
+from assignors.rocketmq.strategies import Settings, UnknownStrategy, strategy_named
+
+# Every name holds a room for MACHINE_ROOM_NEARBY and one for MACHINE_ROOM.
+ROOMS = st.sampled_from(["r1", "r2", "r3"])
+BROKERS = st.builds("{}-@{}".format, ROOMS, st.sampled_from("ab"))
+QUEUES = st.lists(
+    st.builds(MessageQueue, st.just("t"), BROKERS, st.integers(0, 20)), min_size=1, max_size=24, unique=True
+).map(sort_queues)
+NAMES = st.text("ab1@\N{HALFWIDTH WHITE CIRCLE}\N{GRINNING FACE}", min_size=1, max_size=3)
+CLIENTS = st.lists(st.builds("{}-{}".format, ROOMS, NAMES), min_size=1, max_size=8, unique=True).map(
+    sort_client_ids
+)
+
+SETTINGS = Settings(consumeridcs={"r1-", "r2-", "r3-"}, machine_room_resolver=NamePrefixResolver())
+NEARBY = "MACHINE_ROOM_NEARBY-"
+PARTITIONING = ["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH", "MACHINE_ROOM"]
+EVEN = ["AVG", "AVG_BY_CIRCLE", "MACHINE_ROOM"]
+
+
+def shares(name: str, queues: list[MessageQueue], clients: list[str]) -> list[list[MessageQueue]]:
+    strategy = strategy_named(name, SETTINGS)
+    assert strategy.name == name
+    return [strategy.allocate("g", client_id, queues, clients) or [] for client_id in clients]
+
+
+@pytest.mark.parametrize("name", [*PARTITIONING, *(NEARBY + name for name in PARTITIONING)])
+@given(queues=QUEUES, clients=CLIENTS)
+def test_every_queue_is_somebodys_once(name: str, queues: list[MessageQueue], clients: list[str]) -> None:
+    dealt = shares(name, queues, clients)
+    assert Counter(queue for share in dealt for queue in share) == Counter(queues)
+
+
+@pytest.mark.parametrize("name", EVEN)
+@given(queues=QUEUES, clients=CLIENTS)
+def test_sizes_differ_by_one_at_most_and_never_grow(
+    name: str, queues: list[MessageQueue], clients: list[str]
+) -> None:
+    sizes = [len(share) for share in shares(name, queues, clients)]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] - sizes[-1] <= 1
+
+
+@pytest.mark.parametrize("name", PARTITIONING)
+@given(queues=QUEUES, clients=CLIENTS)
+def test_a_share_keeps_the_order_of_the_queues(
+    name: str, queues: list[MessageQueue], clients: list[str]
+) -> None:
+    for share in shares(name, queues, clients):
+        assert share == [queue for queue in queues if queue in share]
+
+
+@given(queues=QUEUES, clients=CLIENTS)
+def test_avg_cuts_runs(queues: list[MessageQueue], clients: list[str]) -> None:
+    assert [queue for share in shares("AVG", queues, clients) for queue in share] == queues
+
+
+@given(queues=QUEUES, clients=CLIENTS.filter(lambda clients: len(clients) > 1), data=st.data())
+def test_consistent_hash_moves_only_the_queues_of_who_goes(
+    queues: list[MessageQueue], clients: list[str], data: st.DataObject
+) -> None:
+    gone = data.draw(st.sampled_from(clients))
+    left = [client_id for client_id in clients if client_id != gone]
+    before = dict(zip(clients, shares("CONSISTENT_HASH", queues, clients), strict=True))
+    after = dict(zip(left, shares("CONSISTENT_HASH", queues, left), strict=True))
+    for client_id in left:
+        assert set(before[client_id]) <= set(after[client_id])
+
+
+@given(queues=QUEUES, clients=CLIENTS, data=st.data())
+def test_consistent_hash_does_not_ask_for_order(
+    queues: list[MessageQueue], clients: list[str], data: st.DataObject
+) -> None:
+    shuffled = data.draw(st.permutations(clients))
+    strategy = AllocateMessageQueueConsistentHash()
+    for client_id in clients:
+        assert strategy.allocate("g", client_id, queues, shuffled) == strategy.allocate(
+            "g", client_id, queues, clients
+        )
+
+
+@given(queues=QUEUES, clients=CLIENTS)
+def test_rooms_with_clients_keep_their_queues(queues: list[MessageQueue], clients: list[str]) -> None:
+    resolver = NamePrefixResolver()
+    with_clients = {resolver.consumer_deploy_in(client_id) for client_id in clients}
+    for client_id, share in zip(clients, shares(NEARBY + "AVG", queues, clients), strict=True):
+        foreign = {resolver.broker_deploy_in(q) for q in share} - {resolver.consumer_deploy_in(client_id)}
+        assert not foreign & with_clients
+
+
+@given(
+    queues=QUEUES, clients=CLIENTS, strategy=st.sampled_from(["AVG", "AVG_BY_CIRCLE"]), shared=st.integers()
+)
+def test_pop_leaves_no_queue_and_no_client_out(
+    queues: list[MessageQueue], clients: list[str], strategy: str, shared: int
+) -> None:
+    rule = strategy_named(strategy, SETTINGS)
+    dealt = [allocate_for_pop(rule, "g", client_id, queues, clients, shared) for client_id in clients]
+    assert all(dealt)
+    got = {queue for share in dealt for queue in share}
+    if 0 < shared < len(clients) - 1:
+        assert got == set(queues)
+    else:
+        assert got == {queue._replace(queue_id=ALL_QUEUES_OF_BROKER) for queue in queues}
+
+
+def queue_list(count: int) -> list[MessageQueue]:
+    return [MessageQueue("t", "b", number) for number in range(count)]
+
+
+def popped(client_id: str | None, count: int, clients: list[str], shared: int) -> list[int]:
+    rule = AllocateMessageQueueAveragely()
+    share = allocate_for_pop(rule, "g", client_id, queue_list(count), clients, shared)
+    return [queue.queue_id for queue in share]
+
+
+def test_pop_shares_with_the_clients_before() -> None:
+    assert popped("c", 6, ["a", "b", "c"], 1) == [4, 5, 0, 1]
+    assert popped("b", 2, ["a", "b", "c", "d"], 1) == [1]
+    assert popped("d", 2, ["a", "b", "c", "d"], 1) == [1]
+
+
+def test_pop_gives_everything_even_to_a_stranger_where_all_share() -> None:
+    assert popped("stranger", 2, ["a", "b", "c"], 2) == [ALL_QUEUES_OF_BROKER] * 2
+    assert popped("stranger", 2, [], 0) == [ALL_QUEUES_OF_BROKER] * 2
+    assert popped("stranger", 6, ["a", "b", "c"], 1) == []
+    assert popped("stranger", 2, ["a", "b", "c"], 1) == []
+
+
+@pytest.mark.parametrize("client_id", [None, "", " \t"])
+def test_pop_refuses_a_blank_id_where_clients_take_turns(client_id: str | None) -> None:
+    with pytest.raises(IllegalArgumentException, match=r"^currentCID is empty$"):
+        popped(client_id, 1, ["a", "b", "c"], 1)
+
+
+def test_pop_takes_what_java_does_not_call_blank() -> None:
+    assert popped("\N{NO-BREAK SPACE}", 1, ["a", "b", "c"], 1) == []
+
+
+def test_nearby_refuses_what_was_never_set() -> None:
+    with pytest.raises(NullPointerException, match=r"^allocateMessageQueueStrategy is null$"):
+        AllocateMachineRoomNearby(None, NamePrefixResolver())
+    with pytest.raises(NullPointerException, match=r"^machineRoomResolver is null$"):
+        strategy_named(NEARBY + "AVG", Settings())
+    unset = AllocateMachineRoomNearby(AllocateMessageQueueByConfig(), NamePrefixResolver())
+    with pytest.raises(NullPointerException):
+        unset.allocate("g", "r1-a", [MessageQueue("t", "r1-b", 0)], ["r1-a"])
+
+
+def test_names_nest_and_unknown_ones_are_refused() -> None:
+    assert strategy_named(NEARBY + NEARBY + "CONFIG", SETTINGS).name == NEARBY + NEARBY + "CONFIG"
+    for name in ("", "avg", "MACHINE_ROOM_NEARBY", NEARBY, "POP/AVG"):
+        with pytest.raises(UnknownStrategy):
+            strategy_named(name, SETTINGS)
+
+
+def test_a_repeated_id_continues_its_numbers_less_the_points_it_lost() -> None:
+    hashed: list[str] = []
+
+    def hash_function(key: str) -> int:
+        hashed.append(key)
+        return 7 if key in {"a-1", "b-0"} else len(hashed) * 10
+
+    ring = HashRing(["a", "b", "a"], 2, hash_function)
+    assert hashed == ["a-0", "a-1", "b-0", "b-1", "a-1", "a-2"]
+    assert ring.owner("key") == "a"  # 70 is beyond the last point, so the first one owns it: 7, a's again
+
+
+def test_md5_hash_is_unsigned_and_takes_any_text() -> None:
+    assert md5_hash("") == 0xD41D8CD9  # of RFC 1321
+    assert md5_hash("\ud800") == md5_hash("?")

@@ -1,0 +1,88 @@
+"""The check command for broker traces, and what RocketMQ 5.3.3 did, which stands in tests/data.
+
+The random traces are what its ConsumerManager and RebalanceLockManager did when driven at random.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assignors.rocketmq.check_files import run
+from state.rocketmq.trace_run import failure
+from state.rocketmq.traces import decode
+
+TRACES = Path(__file__).parents[1] / "data" / "rocketmq_broker_traces.json"
+RANDOM_TRACES = TRACES.with_stem("rocketmq_broker_traces_random")
+
+
+def recorded(kind: str, name: str) -> dict[str, Any]:
+    return next(t for t in json.loads(TRACES.read_text()) if (t["kind"], t["name"]) == (kind, name))
+
+
+def check(tmp_path: Path, content: object) -> int:
+    file = tmp_path / "traces.json"
+    file.write_text(json.dumps(content))
+    return run([str(file)], decode, failure)
+
+
+def test_every_trace_of_rocketmq_is_followed() -> None:
+    command = [sys.executable, "-m", "state.rocketmq.check", str(TRACES), str(RANDOM_TRACES)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "125 passed, 0 failed\n", "")
+
+
+@pytest.mark.parametrize(
+    ("place", "changes"),
+    [
+        (0, {"returned": False}),
+        (1, {"events": []}),
+        (1, {"state": {"G": None}}),
+        (1, {"state": {}}),
+        (0, {"op": {"op": "registre"}}),
+    ],
+)
+def test_another_outcome_or_an_unknown_op_fails(
+    place: int, changes: dict[str, object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = recorded("consumer_manager", "second member joins: CHANGE to all channels")
+    trace["steps"][place].update(changes)
+    assert check(tmp_path, [trace, recorded("lock_manager", "scenario 0")]) == 1
+    assert capsys.readouterr().out.splitlines()[1] == "1 passed, 1 failed"
+
+
+@pytest.mark.parametrize(
+    "changes", [{"returned": [1]}, {"all_expired_G": True}, {"op": {"op": "steal", "group": "G"}}]
+)
+def test_another_outcome_of_a_lock_fails(changes: dict[str, object], tmp_path: Path) -> None:
+    trace = recorded("lock_manager", "scenario 0")
+    trace["steps"][0].update(changes)
+    assert check(tmp_path, [trace]) == 1
+
+
+def test_an_unknown_kind_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check(tmp_path, [{"kind": "offset_manager", "name": "x", "steps": []}]) == 1
+    assert "unknown kind 'offset_manager'" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ({}, "Expected `array`"),
+        ([{"name": "x"}], "missing required field `kind`"),
+        ([{"kind": "lock_manager", "name": "x"}], "Expected `array`, got `null`"),
+        ([{"kind": "lock_manager", "name": "x", "steps": [{}]}], "`op` - at `$.steps[0]` of trace 0"),
+        ([{"kind": "consumer_manager", "name": "x", "steps": [1]}], "Expected `object`, got `int`"),
+    ],
+)
+def test_a_malformed_file_is_told_apart(
+    content: object, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check(tmp_path, content) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "traces.json: malformed: " in err
+    assert told in err
