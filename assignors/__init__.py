@@ -1,1 +1,1 @@
-"""Who gets which partition or queue: pure functions of subscriptions and counts, standard library only."""
+"""Who gets which partition or queue: pure functions of subscriptions and counts. Standard library and msgspec only."""

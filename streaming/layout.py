@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 DEFAULT_PREFIX = "group-coordinator"
-DEFAULT_REQUEST_PARTITIONS = 4
+# The state has one partition whatever this is, and each partition of requests is some 35 ms more in a batch.
+DEFAULT_REQUEST_PARTITIONS = 1
 DEFAULT_REPLY_PARTITIONS = 16
 
 REQUEST_MAX_BYTES = 2 * 1024 * 1024

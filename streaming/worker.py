@@ -23,12 +23,13 @@ from state.messages import LeavingMember
 from state.responses import AnyResponse, HeartbeatResponse, JoinGroupResponse, SyncGroupResponse
 from streaming.client import CoordinatorClient
 from streaming.membership import Consume, GoOn, Membership, Next, Rejoin, Stop, Sync
+from streaming.offsets import Committer
 from streaming.partition_text import partition_list
 from streaming.pending import ClientError
-from streaming.positions import Positions
 
 _POLL_MS = 100
 _LEAVE_TIMEOUT_S = 5.0
+_FLUSH_TIMEOUT_S = 10.0
 
 # `records` are kafka-python's ConsumerRecords of one poll; when it returns, they count as processed.
 Process = Callable[[Sequence[Any]], None]
@@ -76,8 +77,8 @@ class _StopAsked:
 class Worker:
     """One member. `run` blocks until `stop` is called or the member can not go on.
 
-    `consumer` is for this worker alone, with no group and auto_offset_reset "earliest": a partition nobody
-    has published a position of is read from its beginning. `process` is handed the records of each poll; if
+    `consumer` is for this worker alone, with no group and auto_offset_reset "earliest": a partition without a
+    committed offset is read from its beginning. `process` is handed the records of each poll; if
     it raises, the worker leaves the group and `run` raises the same. `tell` gets a line for people about
     each thing that happens.
     """
@@ -87,16 +88,15 @@ class Worker:
         options: WorkerOptions,
         client: CoordinatorClient,
         consumer: KafkaConsumer,
-        positions: Positions,
         process: Process,
         tell: Callable[[str], None],
     ) -> None:
         self._options = options
         self._client = client
         self._consumer = consumer
-        self._positions = positions
         self._process = process
         self._tell = tell
+        self._committer = Committer(client, options.group_id, options.group_instance_id, tell)
         self._membership = Membership(
             options.topics, options.assignors, self._partition_counts, options.group_instance_id
         )
@@ -169,7 +169,7 @@ class Worker:
             case Sync():
                 self._send_sync(next_)
             case Consume():
-                self._take(next_.partitions)
+                self._act(self._take(next_.partitions))
             case Rejoin():
                 self._rejoin(next_)
             case Stop():
@@ -230,26 +230,32 @@ class Worker:
         round_ = self._round
         future.add_done_callback(lambda done: self._inbox.put(_Answered(round_, _outcome(done))))
 
-    def _take(self, partitions: tuple[TopicPartition, ...]) -> None:
+    def _take(self, partitions: tuple[TopicPartition, ...]) -> Next:
         """Start consuming, where the last owner stopped."""
-        self._partitions = partitions
         self._tell(f"got partitions {partition_list(partitions) or '(none)'}")
         if not partitions:
-            return
-        known = self._positions.read(partitions)
+            return GoOn()
+        try:
+            known = self._committer.fetch(partitions)
+        except ClientError as error:
+            return self._membership.failed(error)
+        self._committer.identify(self._membership.member_id, self._membership.generation)
+        self._partitions = partitions
         self._consumer.assign([KafkaTopicPartition(*p) for p in partitions])
         for partition in partitions:
             if partition in known:
                 self._consumer.seek(KafkaTopicPartition(*partition), known[partition])
             else:
                 self._consumer.seek_to_beginning(KafkaTopicPartition(*partition))
+        return GoOn()
 
     def _give_up(self, reason: str) -> None:
-        """Stop consuming. Positions are made safe first, so that the next owner starts behind them."""
+        """Stop consuming. What was processed is committed first, so that the next owner starts behind it."""
         if not self._partitions:
             return
         self._consumer.unsubscribe()
-        self._positions.flush()
+        if not self._committer.flush(_FLUSH_TIMEOUT_S):
+            self._tell("a commit had no answer in time; records may be processed again")
         self._tell(f"lost partitions {partition_list(self._partitions)}: {reason}")
         self._partitions = ()
 
@@ -259,7 +265,7 @@ class Worker:
         if not records:
             return
         self._process(records)
-        self._positions.publish({TopicPartition(r.topic, r.partition): r.offset + 1 for r in records})
+        self._committer.commit({TopicPartition(r.topic, r.partition): r.offset + 1 for r in records})
 
     def _leave(self, reason: str) -> None:
         """Leave the group, unless a static member: its place is kept until its session ends (KIP-345)."""

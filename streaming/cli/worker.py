@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from streaming.client import CoordinatorClient, layout_on
 from streaming.layout import DEFAULT_PREFIX
 from streaming.logs import configure_logs
 from streaming.pending import ClientError
-from streaming.positions import TopicPositions
 from streaming.worker import Process, Worker, WorkerOptions, WorkerStopped
 
 
@@ -62,9 +61,6 @@ def worker(bootstrap_servers: str, prefix: str, client_id: str, consumed: Path |
         try:
             layout = layout_on(bootstrap_servers, prefix)
             client = stack.enter_context(CoordinatorClient(bootstrap_servers, layout, client_id=client_id))
-            positions = stack.enter_context(
-                closing(TopicPositions(bootstrap_servers, prefix, options.group_id))
-            )
         except (ClientError, KafkaError) as error:
             raise click.ClickException(str(error)) from error
         consumer = KafkaConsumer(
@@ -76,7 +72,7 @@ def worker(bootstrap_servers: str, prefix: str, client_id: str, consumed: Path |
         )
         stack.callback(consumer.close, autocommit=False)
         process = _processor(stack, consumed)
-        _run(Worker(options, client, consumer, positions, process, _teller(client_id)))
+        _run(Worker(options, client, consumer, process, _teller(client_id)))
 
 
 def _run(worker: Worker) -> None:

@@ -36,6 +36,7 @@ def test_missing_topics_are_made_with_what_is_needed(broker: EmbeddedBroker, adm
         layout.requests_topic: 3,
         layout.responses_topic: 5,
         layout.groups_topic: 3,
+        layout.offsets_topic: 3,
         layout.events_topic: 3,
         layout.dead_letters_topic: 1,
     }
@@ -55,7 +56,7 @@ def test_identity_is_the_topics_and_namespaces_differ(
     again = prepare_topics(broker.bootstrap_servers, layout)
     assert first.cluster_id == again.cluster_id == admin.describe_cluster()["cluster_id"]
     assert first.requests_topic_id == again.requests_topic_id
-    assert (first.requests_topic, first.request_partitions) == (layout.requests_topic, 4)
+    assert (first.requests_topic, first.request_partitions) == (layout.requests_topic, 1)
     assert first.member_id_namespace != again.member_id_namespace
 
 
@@ -84,10 +85,10 @@ def test_everything_that_is_wrong_is_named_at_once(broker: EmbeddedBroker) -> No
         "max.message.bytes": "1000000",
     }
     create_topic(broker.bootstrap_servers, topic, 7, wrong)
-    create_topic(broker.bootstrap_servers, layout.groups_topic, 4, {"cleanup.policy": "delete"})
+    create_topic(broker.bootstrap_servers, layout.groups_topic, 1, {"cleanup.policy": "delete"})
     needed_bytes = layout.request_record_max_bytes
     assert refusal(broker, layout)[1:] == [
-        f"{topic} has 7 partitions, 4 are expected",
+        f"{topic} has 7 partitions, 1 are expected",
         f"{topic} has message.timestamp.type=CreateTime, LogAppendTime is needed",
         f"{topic} has cleanup.policy=compact, delete is needed",
         f"{topic} has max.message.bytes=1000000, at least {needed_bytes} is needed",
@@ -104,13 +105,13 @@ def test_topics_that_have_more_than_is_needed_are_taken(broker: EmbeddedBroker) 
         "retention.ms": "-1",
         "max.message.bytes": str(layout.request_record_max_bytes + 1),
     }
-    create_topic(broker.bootstrap_servers, layout.requests_topic, 4, generous)
+    create_topic(broker.bootstrap_servers, layout.requests_topic, 1, generous)
     assert prepare_topics(broker.bootstrap_servers, layout).requests_topic == layout.requests_topic
 
 
 def test_what_the_broker_refuses_is_said_in_its_words(broker: EmbeddedBroker) -> None:
     reasons = refusal(broker, new_layout(), replication_factor=3)
-    assert len(reasons) == 6
+    assert len(reasons) == 7
     assert all("replication factor of 3 cannot be reached" in reason for reason in reasons[1:])
     bad_name = refusal(broker, Layout.named("no spaces"))
     assert "'no spaces-dead-letters' contains one or more characters other than" in bad_name[1]

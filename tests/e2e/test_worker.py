@@ -4,7 +4,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, Self
@@ -14,16 +14,23 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 from assignors.kafka.api import TopicPartition
 from state.errors import ErrorCode
-from state.messages import Heartbeat, JoinGroup, LeaveGroup, SyncGroup
-from state.responses import HeartbeatResponse, JoinGroupMember, JoinGroupResponse, SyncGroupResponse
+from state.messages import Heartbeat, JoinGroup, LeaveGroup, OffsetCommit, OffsetFetch, SyncGroup
+from state.responses import (
+    HeartbeatResponse,
+    JoinGroupMember,
+    JoinGroupResponse,
+    OffsetCommitResponse,
+    OffsetFetchResponse,
+    SyncGroupResponse,
+)
 from streaming.broker import EmbeddedBroker
 from streaming.client import CoordinatorClient, layout_on
 from streaming.demo.children import Child, Children
 from streaming.layout import Layout
-from streaming.positions import TopicPositions
+from streaming.offsets import Committer
 from streaming.worker import Worker, WorkerOptions, WorkerStopped
 from tests.e2e.harness import wait_until
-from tests.e2e.other_side import OtherSide
+from tests.e2e.other_side import Asked, OtherSide
 
 pytestmark = pytest.mark.e2e
 
@@ -81,13 +88,9 @@ class RunningWorker:
         client = self._stack.enter_context(
             CoordinatorClient(servers, layout_on(servers, prefix), client_id=name)
         )
-        positions = TopicPositions(servers, prefix, options["group_id"])
-        self._stack.enter_context(closing(positions))
         consumer = KafkaConsumer(bootstrap_servers=servers, auto_offset_reset="earliest")
         self._stack.callback(consumer.close)
-        self._worker = Worker(
-            WorkerOptions(**options), client, consumer, positions, self._process, self._tell
-        )
+        self._worker = Worker(WorkerOptions(**options), client, consumer, self._process, self._tell)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
@@ -249,25 +252,6 @@ def test_the_command_consumes_and_leaves_on_sigterm(
     assert lines[0].keys() == {"topic", "partition", "offset", "key", "value"}
 
 
-def test_positions_are_each_groups_own(broker: EmbeddedBroker) -> None:
-    one, two = TopicPartition("t", 0), TopicPartition("t", 1)
-    servers = broker.bootstrap_servers
-    with (
-        closing(TopicPositions(servers, "positions-test", "g")) as ours,
-        closing(TopicPositions(servers, "positions-test", "h")) as others,
-    ):
-        assert ours.read([one, two]) == {}
-        ours.publish({one: 5})
-        ours.publish({one: 7})
-        others.publish({one: 1, two: 2})
-        ours.flush()
-        others.flush()
-        assert ours.read([one, two]) == {one: 7}
-        assert others.read([two]) == {two: 2}
-    with closing(TopicPositions(servers, "positions-test", "g")) as later:
-        assert later.read([one]) == {one: 7}
-
-
 @pytest.fixture
 def other_side(broker: EmbeddedBroker, topic: str) -> Iterator[OtherSide]:
     """Here the test is the coordinator, with the topic's name as its prefix."""
@@ -310,6 +294,68 @@ def test_a_refused_heartbeat_makes_it_join_again_as_somebody_new(
         worker.wait_for_line("UNKNOWN_MEMBER_ID: the coordinator has removed this member")
 
 
+ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@pytest.fixture
+def committer(
+    other_side: OtherSide, broker: EmbeddedBroker, topic: str
+) -> Iterator[tuple[Committer, list[str]]]:
+    """A committer, and what it tells."""
+    told: list[str] = []
+    layout = layout_on(broker.bootstrap_servers, topic)
+    with CoordinatorClient(broker.bootstrap_servers, layout, client_id="c") as client:
+        yield Committer(client, "g", None, told.append), told
+
+
+def _next_commit(other_side: OtherSide) -> tuple[Asked, dict[TopicPartition, int]]:
+    asked = other_side.next()
+    assert isinstance(asked.request, OffsetCommit)
+    return asked, {
+        TopicPartition(topic.name, p.partition_index): p.committed_offset
+        for topic in asked.request.topics
+        for p in topic.partitions
+    }
+
+
+def test_commits_gather_while_one_is_under_way(
+    other_side: OtherSide, committer: tuple[Committer, list[str]]
+) -> None:
+    commits, told = committer
+    commits.identify("m-1", 7)
+    commits.commit({ZERO: 1})
+    asked, offsets = _next_commit(other_side)
+    assert isinstance(asked.request, OffsetCommit)
+    assert (asked.request.member_id, asked.request.generation_id, offsets) == ("m-1", 7, {ZERO: 1})
+    commits.commit({ZERO: 2})
+    commits.commit({ONE: 5, ZERO: 3})
+    assert not commits.flush(0)
+    other_side.answer(asked, OffsetCommitResponse)
+    asked, offsets = _next_commit(other_side)
+    assert offsets == {ZERO: 3, ONE: 5}
+    other_side.answer(asked, OffsetCommitResponse)
+    assert commits.flush(PATIENCE_S)
+    assert not told
+
+
+def test_what_a_failed_commit_carried_goes_with_the_next(
+    other_side: OtherSide, committer: tuple[Committer, list[str]]
+) -> None:
+    commits, told = committer
+    commits.commit({ZERO: 1, ONE: 1})
+    asked, _ = _next_commit(other_side)
+    commits.commit({ZERO: 2})
+    other_side.answer(asked, OffsetCommitResponse, error_code=ErrorCode.REBALANCE_IN_PROGRESS)
+    wait_until(lambda: bool(told), "the refusal is told")
+    assert told == ["offsets were not committed, records may be processed again: REBALANCE_IN_PROGRESS"]
+    commits.commit({ZERO: 3})
+    asked, offsets = _next_commit(other_side)
+    assert offsets == {ZERO: 3, ONE: 1}
+    commits.identify("m-1", 8)
+    other_side.answer(asked, OffsetCommitResponse)
+    assert commits.flush(PATIENCE_S)
+
+
 def _let_in(other_side: OtherSide, member_id: str) -> None:
     """Answer the next JoinGroup, which has to carry this member id, and the SyncGroup that follows."""
     asked = other_side.next_where(lambda a: isinstance(a.request, JoinGroup))
@@ -328,3 +374,7 @@ def _let_in(other_side: OtherSide, member_id: str) -> None:
     asked = other_side.next_where(lambda a: isinstance(a.request, SyncGroup))
     assert isinstance(asked.request, SyncGroup)
     other_side.answer(asked, SyncGroupResponse, assignment=asked.request.assignments[0].assignment)
+    asked = other_side.next_where(lambda a: isinstance(a.request, OffsetFetch))
+    other_side.answer(asked, OffsetFetchResponse)
+    asked = other_side.next_where(lambda a: isinstance(a.request, OffsetCommit))
+    other_side.answer(asked, OffsetCommitResponse)

@@ -47,10 +47,11 @@ class Written(NamedTuple):
     topic: str
     partition: int | None
     key: bytes | None
-    value: bytes
+    value: bytes | None
 
     @property
     def content(self) -> dict[str, Any]:
+        assert self.value is not None, "a tombstone says nothing"
         content: dict[str, Any] = json.loads(self.value)
         return content
 
@@ -160,7 +161,7 @@ class Bench:
 
     def _keep(self, output: DataFrame, batch: int) -> None:
         rows = [
-            Written(batch, row.topic, row.partition, _bytes(row.key), bytes(row.value))
+            Written(batch, row.topic, row.partition, _bytes(row.key), _bytes(row.value))
             for row in output.collect()
         ]
         shares = self.failures.get(batch)

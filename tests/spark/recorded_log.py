@@ -7,7 +7,7 @@ import msgspec
 
 from state.config import CoordinatorConfig
 from state.fold import Row, Timeline
-from streaming.records import clock_record, encode
+from streaming.records import clock_record, encode, offset_key
 from tests.harness import random_log
 from tests.spark.log import LAYOUT, Record
 
@@ -98,6 +98,22 @@ def expected(
         said[LAYOUT.responses_topic][group_id] = [encode(r.response) for step in steps for r in step.replies]
         said[LAYOUT.events_topic][group_id] = [encode(event) for step in steps for event in step.events]
     return said
+
+
+def expected_offsets(rows: Sequence[Row], until_ms: int, config: CoordinatorConfig) -> dict[bytes, int]:
+    """What is committed at the end, by the key it has on the offsets topic."""
+    offsets = {}
+    for group_id in dict.fromkeys(row.request.group_id for row in rows):
+        timeline = Timeline(group_id, None, config)
+        for row in rows:
+            if row.request.group_id == group_id:
+                timeline.apply(row)
+        timeline.fire_until(until_ms)
+        if timeline.group is not None:
+            for topic, partitions in timeline.group.offsets.items():
+                for partition, offset in partitions.items():
+                    offsets[offset_key(group_id, topic, partition)] = offset.offset
+    return offsets
 
 
 def _place(row: Row) -> tuple[int, int]:

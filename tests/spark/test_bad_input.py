@@ -151,4 +151,4 @@ def test_a_group_too_large_for_a_record_goes_on(make_bench: Callable[..., Bench]
 
 
 def _largest(written: list[Written]) -> int:
-    return max(len(record.value) for record in written)
+    return max(len(record.value or b"") for record in written)

@@ -30,6 +30,7 @@ def said_once(written: Iterable[Written]) -> Said:
     for record in written:
         if record.topic not in said:
             continue
+        assert record.value is not None
         content = record.content
         if record.topic == LAYOUT.responses_topic:
             name: object = content["request"]
@@ -41,6 +42,19 @@ def said_once(written: Iterable[Written]) -> Said:
             first[name] = record.value
             said[record.topic].setdefault(content["group_id"], []).append(record.value)
     return said
+
+
+def last_offsets(written: Iterable[Written]) -> dict[bytes, int]:
+    """What a reader of the compacted offsets topic is left with."""
+    offsets: dict[bytes, int] = {}
+    for record in written:
+        if record.topic == LAYOUT.offsets_topic:
+            assert record.key is not None
+            if record.value is None:
+                offsets.pop(record.key, None)
+            else:
+                offsets[record.key] = record.content["offset"]
+    return offsets
 
 
 def kill_in_some(batches: int, seed: int) -> dict[int, list[float]]:
@@ -85,6 +99,7 @@ def check_cutting(bench: Bench, seed: int) -> None:
     run_to_the_end(bench, recorded_log.cut(partitions, BATCHES, seed), kills)
     assert not any(bench.failures.values()), "every kill happened"
     assert said_once(bench.written) == recorded_log.expected(rows, attested_ms, CONFIG)
+    assert last_offsets(bench.written) == recorded_log.expected_offsets(rows, attested_ms, CONFIG)
 
 
 def make(make_bench: Callable[..., Bench]) -> Bench:

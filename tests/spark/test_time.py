@@ -95,13 +95,13 @@ def test_a_forged_clock_record_cannot_push_time_past_its_own_append_time(bench: 
 
 
 def test_a_broker_clock_that_is_stepped_harms_its_own_groups_only(make_bench: Callable[..., Bench]) -> None:
-    """Rows stamped an hour ahead move their own group's clock; when the clock is set back nothing is lost."""
+    """Rows stamped five minutes ahead move their own group's clock; when the clock is set back nothing is lost."""
     bench = make_bench()
     log = Log()
     ahead, ahead_id = log.stable_member(T0, "ahead")
     calm, calm_id = log.stable_member(T0, "calm")
     bench.run([*ahead, *calm])
-    stepped = log.request(T0 + HOUR_MS, heartbeat("ahead", ahead_id))
+    stepped = log.request(T0 + 300_000, heartbeat("ahead", ahead_id))
     after = log.request(T0 + 2_000, join("ahead", "again"))
     steady = log.request(T0 + 3_000, heartbeat("calm", calm_id))
     written = bench.run(

@@ -1,0 +1,134 @@
+"""A member's committed offsets: fetched when it is given partitions, committed while it works.
+
+As with Kafka's consumer, what was processed and not committed when a member dies is processed again by the
+next owner (at-least-once).
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+
+from assignors.kafka.api import TopicPartition
+from state.errors import ErrorCode
+from state.messages import CommittedPartition, CommittedTopic, OffsetCommit, OffsetFetch, TopicPartitions
+from state.responses import NO_GENERATION, OffsetCommitResponse, OffsetFetchResponse
+from streaming.client import CoordinatorClient
+from streaming.pending import ClientError, CoordinatorError
+
+# The versions of Kafka's messages that these requests are. Source: *Request.json of Apache Kafka 4.
+COMMIT_VERSION, FETCH_VERSION = 9, 9
+
+
+class Committer:
+    """Commits one member's positions, one request at a time: while one is under way, newer positions gather.
+
+    What a failed request carried goes with the next one. `tell` gets a line for people about the failure.
+    """
+
+    def __init__(
+        self,
+        client: CoordinatorClient,
+        group_id: str,
+        group_instance_id: str | None,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._client = client
+        self._group_id = group_id
+        self._group_instance_id = group_instance_id
+        self._tell = tell
+        self._member_id = ""
+        self._generation = NO_GENERATION
+        self._changed = threading.Condition()
+        self._gathered: dict[TopicPartition, int] = {}
+        self._under_way: dict[TopicPartition, int] = {}
+
+    def identify(self, member_id: str, generation: int) -> None:
+        """Who commits from now on, at the start of a generation."""
+        with self._changed:
+            self._member_id, self._generation = member_id, generation
+            self._gathered.clear()  # they were of partitions that may be another's now
+
+    def fetch(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where to go on in each of these; a partition without a committed offset is left out.
+
+        Raises ClientError where the coordinator does not answer, or not with offsets.
+        """
+        topics = [TopicPartitions(topic, list(numbers)) for topic, numbers in _by_topic(partitions).items()]
+        request = OffsetFetch(**self._client.header(self._group_id, FETCH_VERSION), topics=topics)
+        answer = self._client.send(request, OffsetFetchResponse).result()
+        if answer.error_code is not ErrorCode.NONE:
+            raise CoordinatorError("OffsetFetch", self._group_id, answer.error_code, "no offsets were told")
+        return {
+            TopicPartition(topic.name, p.partition_index): p.committed_offset
+            for topic in answer.topics
+            for p in topic.partitions
+            if p.committed_offset >= 0
+        }
+
+    def commit(self, positions: Mapping[TopicPartition, int]) -> None:
+        """All records before these offsets are processed. Returns at once; see `flush`."""
+        with self._changed:
+            self._gathered.update(positions)
+            self._send()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all that was processed is committed, or a commit fails; False where it takes longer."""
+        with self._changed:
+            self._send()
+            return self._changed.wait_for(lambda: not self._under_way, timeout_s)
+
+    def _send(self) -> None:
+        """Send what has gathered, unless a commit is under way. The lock is held."""
+        if self._under_way or not self._gathered:
+            return
+        positions, self._gathered = self._gathered, {}
+        request = OffsetCommit(
+            **self._client.header(self._group_id, COMMIT_VERSION),
+            member_id=self._member_id,
+            generation_id=self._generation,
+            group_instance_id=self._group_instance_id,
+            topics=_committed(positions),
+        )
+        self._under_way = positions
+        try:
+            sent = self._client.send(request, OffsetCommitResponse)
+        except ClientError as error:  # the client was closed
+            self._done(str(error))
+        else:
+            sent.add_done_callback(lambda done: self._done(_problem(done)))
+
+    def _done(self, problem: str | None) -> None:
+        """The commit that was under way is answered, or will not be."""
+        if problem is not None:
+            self._tell(f"offsets were not committed, records may be processed again: {problem}")
+        with self._changed:
+            if problem is not None:
+                self._gathered = self._under_way | self._gathered
+            self._under_way = {}
+            if problem is None:
+                self._send()
+            self._changed.notify_all()
+
+
+def _committed(positions: Mapping[TopicPartition, int]) -> list[CommittedTopic]:
+    return [
+        CommittedTopic(topic, [CommittedPartition(n, positions[TopicPartition(topic, n)]) for n in numbers])
+        for topic, numbers in _by_topic(positions).items()
+    ]
+
+
+def _problem(done: Future[OffsetCommitResponse]) -> str | None:
+    try:
+        answer = done.result()
+    except ClientError as error:
+        return str(error)
+    errors = {answer.error_code} | {p.error_code for topic in answer.topics for p in topic.partitions}
+    errors.discard(ErrorCode.NONE)
+    return ", ".join(sorted(error.name for error in errors)) or None
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for topic, number in partitions:
+        topics.setdefault(topic, []).append(number)
+    return topics
