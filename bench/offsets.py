@@ -1,0 +1,81 @@
+"""What a commit of one partition costs a group that has many: `python -m bench.offsets` prints a table.
+
+The operator's part of a call, without Spark: the state is decoded, the commit applied, the state encoded.
+"""
+
+import statistics
+import time
+from collections.abc import Iterator
+from functools import partial
+
+from checkpoints import codec
+from state.config import CoordinatorConfig
+from state.fold import Row, Timeline
+from state.group import Group
+from state.messages import CommittedPartition, CommittedTopic, OffsetCommit
+from streaming.layout import Layout
+from streaming.log_order import LogRow
+from streaming.output import Output
+
+SIZES = (10, 1_000, 10_000)
+PARTITIONS_PER_TOPIC = 50
+CALLS = 50
+GROUP = "g"
+AT_MS = 1_700_000_000_000
+
+
+def main() -> None:
+    """Print the table."""
+    print(f"{'partitions':>10} {'call ms':>8} {'state bytes':>12} {'bytes on topics':>16}")
+    for size in SIZES:
+        payload = _state_of(size)
+        ms, on_topics = zip(*_calls(payload, size), strict=True)
+        print(f"{size:>10} {statistics.median(ms):>8.2f} {len(payload):>12} {max(on_topics):>16}")
+
+
+def _commit(partitions: dict[str, list[int]]) -> OffsetCommit:
+    topics = [
+        CommittedTopic(topic, [CommittedPartition(n, 1_000_000 + n) for n in numbers])
+        for topic, numbers in partitions.items()
+    ]
+    return OffsetCommit(group_id=GROUP, correlation_id="c", reply_partition=0, api_version=9, topics=topics)
+
+
+def _state_of(size: int) -> bytes:
+    """The stored state of a group that has this many committed partitions."""
+    topics: dict[str, list[int]] = {}
+    for n in range(size):
+        topics.setdefault(f"topic-{n // PARTITIONS_PER_TOPIC}", []).append(n % PARTITIONS_PER_TOPIC)
+    timeline = Timeline(GROUP, None, CoordinatorConfig())
+    timeline.apply(Row(AT_MS, "requests-0-0", _commit(topics)))
+    assert timeline.group is not None
+    return codec.encode({GROUP: timeline.group})[1]
+
+
+def _stored(payload: bytes) -> Group:
+    return codec.decode(GROUP, codec.STATE_VERSION, payload)[GROUP]
+
+
+def _calls(payload: bytes, size: int) -> Iterator[tuple[float, int]]:
+    """Milliseconds of a call, and how many bytes it puts on the topics."""
+    layout = Layout.named()
+    for n in range(CALLS):
+        partition = n * size // CALLS
+        topic = f"topic-{partition // PARTITIONS_PER_TOPIC}"
+        request = _commit({topic: [partition % PARTITIONS_PER_TOPIC]})
+        began_s = time.perf_counter()
+        timeline = Timeline(GROUP, _stored(payload), CoordinatorConfig(), restore=partial(_stored, payload))
+        timeline.apply(Row(AT_MS + n, f"requests-0-{n + 1}", request))
+        output = Output(layout, GROUP.encode())
+        for effects in timeline.take_effects():
+            output.effects(effects, LogRow(0, n + 1, AT_MS + n, b""))
+        output.offsets()
+        assert timeline.group is not None
+        codec.encode({GROUP: timeline.group})
+        (frame,) = output.frame()
+        ms = (time.perf_counter() - began_s) * 1e3
+        yield ms, sum(len(v or b"") for v in [*frame["value"], *frame["key"]])
+
+
+if __name__ == "__main__":
+    main()
