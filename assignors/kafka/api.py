@@ -1,10 +1,16 @@
 """What a Kafka assignor takes and gives. The names are those of Kafka's ConsumerPartitionAssignor."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias
+from types import MappingProxyType
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 MemberId: TypeAlias = str
+
+PartitionRacks: TypeAlias = Mapping[str, Sequence[frozenset[str]]]
+"""By topic and partition number, the racks with a replica (KIP-881). What is missing is unknown."""
+
+NO_RACKS: Final[PartitionRacks] = MappingProxyType({})
 
 
 class TopicPartition(NamedTuple):
@@ -50,8 +56,7 @@ class Assignor(Protocol):
     """A rule that deals the partitions of the subscribed topics out to a group's members.
 
     An assignor is a pure function: the same arguments give the same answer, whatever the order of the
-    mappings. Racks are not taken into account: the racks of each partition, which only rack-aware rules
-    need, would come as a further argument.
+    mappings. Where Kafka goes by the order of a Java hash table, ours go by name.
     """
 
     @property
@@ -62,10 +67,12 @@ class Assignor(Protocol):
         self,
         partitions_per_topic: Mapping[str, int],
         subscriptions: Mapping[MemberId, MemberSubscription],
+        racks: PartitionRacks = NO_RACKS,
     ) -> dict[MemberId, list[TopicPartition]]:
         """Deal out partitions 0 to n-1 of every topic in `partitions_per_topic` that a member subscribes to.
 
         A subscribed topic that is missing there (no metadata) or has 0 partitions gives nobody anything.
         Every member is in the answer, be it with an empty list; members come in the order of
-        `assignors.kafka.members.members_in_order`.
+        `assignors.kafka.members.members_in_order`, the partitions of each by topic, then by number.
+        Rules that are not rack-aware take no notice of `racks`.
         """

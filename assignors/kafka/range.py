@@ -3,16 +3,18 @@
 from collections.abc import Mapping
 from typing import Final
 
-from assignors.kafka.api import MemberId, MemberSubscription, TopicPartition
+from assignors.kafka.api import NO_RACKS, MemberId, MemberSubscription, PartitionRacks, TopicPartition
 from assignors.kafka.members import consumers_per_topic, members_in_order
+from assignors.kafka.range_racks import assign_by_rack, member_racks
 
 
 class RangeAssignor:
     """The first members of each topic get one partition more than the rest where it does not come out even.
 
     Members with the same topics get the same partition numbers of topics of one size (co-partitioning). The
-    price: the first members get the extra partition of *every* topic. Kafka's rule when the racks of members
-    or partitions are unknown; a rack_id alone changes nothing.
+    price: the first members get the extra partition of *every* topic. Where racks of members and partitions
+    are known and of use, members get partitions on their own rack first (KIP-881), in the same shares and
+    still co-partitioned. The server-side RangeAssignor of KIP-848 is this rule without racks.
     """
 
     name: Final = "range"
@@ -21,8 +23,11 @@ class RangeAssignor:
         self,
         partitions_per_topic: Mapping[str, int],
         subscriptions: Mapping[MemberId, MemberSubscription],
+        racks: PartitionRacks = NO_RACKS,
     ) -> dict[MemberId, list[TopicPartition]]:
-        """See `Assignor.assign`. A member's partitions come by topic, then by number."""
+        """See `Assignor.assign`."""
+        if racks and member_racks(subscriptions):
+            return assign_by_rack(partitions_per_topic, subscriptions, racks)
         assignment: dict[MemberId, list[TopicPartition]] = {
             member_id: [] for member_id in members_in_order(subscriptions)
         }

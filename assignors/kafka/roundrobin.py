@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Final
 
-from assignors.kafka.api import MemberId, MemberSubscription, TopicPartition
+from assignors.kafka.api import NO_RACKS, MemberId, MemberSubscription, PartitionRacks, TopicPartition
 from assignors.kafka.members import consumers_per_topic, members_in_order
 
 
@@ -21,8 +21,9 @@ class RoundRobinAssignor:
         self,
         partitions_per_topic: Mapping[str, int],
         subscriptions: Mapping[MemberId, MemberSubscription],
+        racks: PartitionRacks = NO_RACKS,
     ) -> dict[MemberId, list[TopicPartition]]:
-        """See `Assignor.assign`. A member's partitions come by topic, then by number."""
+        """See `Assignor.assign`. Not rack-aware, as in Kafka."""
         members = members_in_order(subscriptions)
         seats = {member_id: seat for seat, member_id in enumerate(members)}
         assignment: dict[MemberId, list[TopicPartition]] = {member_id: [] for member_id in members}

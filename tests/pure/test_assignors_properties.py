@@ -1,7 +1,7 @@
 """What must hold for any group, under every Kafka assignor or under the one that promises it."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from random import Random
 
@@ -9,13 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assignors.kafka import ASSIGNORS
+from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
 from assignors.kafka.api import MemberId, MemberSubscription, Subscription, TopicPartition
 from assignors.kafka.members import consumers_per_topic, java_order, members_in_order
 
 NAMES = st.text(st.sampled_from("ab-1\N{HALFWIDTH WHITE CIRCLE}\N{GRINNING FACE}"), min_size=1, max_size=3)
 
-each_assignor = pytest.mark.parametrize("name", ASSIGNORS)
+EVERY = {**ASSIGNORS, **BROKER_ASSIGNORS}
+
+each_assignor = pytest.mark.parametrize("name", EVERY)
+each_without_memory = pytest.mark.parametrize("name", ["range", "roundrobin"])
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class Group:
     members: dict[MemberId, MemberSubscription]
 
     def assign(self, name: str) -> dict[MemberId, list[TopicPartition]]:
-        return ASSIGNORS[name].assign(self.counts, self.members)
+        return EVERY[name].assign(self.counts, self.members)
 
 
 @st.composite
@@ -72,7 +75,7 @@ def test_members_get_only_topics_they_subscribe_to(name: str, group: Group) -> N
         assert {topic for topic, _ in partitions} <= set(group.members[member_id].subscription.topics)
 
 
-@each_assignor
+@each_without_memory
 @given(group=groups())
 def test_shares_of_a_topic_differ_by_one_at_most(name: str, group: Group) -> None:
     answer = group.assign(name)
@@ -111,7 +114,7 @@ def test_the_order_of_the_arguments_does_not_matter(name: str, group: Group, ran
     assert list(shuffled.assign(name).items()) == list(group.assign(name).items())
 
 
-@each_assignor
+@each_without_memory
 @given(group=groups(all_static=True), data=st.data())
 def test_static_members_keep_their_partitions_under_new_member_ids(
     name: str, group: Group, data: st.DataObject
@@ -158,3 +161,27 @@ def test_roundrobin_equals_a_walk_around_the_members(group: Group) -> None:
             walked[circle[0]].append(TopicPartition(topic, number))
             circle.append(circle.pop(0))
     assert group.assign("roundrobin") == walked
+
+
+@given(group=groups(same_topics=True), seed=st.randoms(use_true_random=False))
+def test_range_by_rack_gives_the_shares_of_plain_range_and_keeps_topics_co_partitioned(
+    group: Group, seed: Random
+) -> None:
+    near = {
+        member_id: replace(
+            member, subscription=replace(member.subscription, rack_id=seed.choice(["x", "y", None]))
+        )
+        for member_id, member in group.members.items()
+    }
+    racks = {t: [frozenset(seed.sample("xyz", 1)) for _ in range(n)] for t, n in group.counts.items()}
+    plain, by_rack = group.assign("range"), ASSIGNORS["range"].assign(group.counts, near, racks)
+    numbers: dict[tuple[int, str], set[tuple[int, ...]]] = {}
+    for topic, consumers in consumers_per_topic(group.members).items():
+        assert sorted(sizes_of(topic, by_rack, consumers)) == sorted(sizes_of(topic, plain, consumers))
+        for member_id in consumers:
+            mine = tuple(p.partition for p in by_rack[member_id] if p.topic == topic)
+            numbers.setdefault((group.counts.get(topic, 0), member_id), set()).add(mine)
+    assert all(len(alike) == 1 for alike in numbers.values())
+    assert sorted(p for mine in plain.values() for p in mine) == sorted(
+        p for mine in by_rack.values() for p in mine
+    )

@@ -1,0 +1,22 @@
+"""When racks matter, and where a member is near (KIP-881, Kafka's AbstractPartitionAssignor)."""
+
+from collections.abc import Collection
+
+from assignors.kafka.api import PartitionRacks
+
+_UNKNOWN: frozenset[str] = frozenset()
+
+
+def replica_racks(racks: PartitionRacks, topic: str, number: int) -> frozenset[str]:
+    """The racks of one partition, none if they are unknown."""
+    racks_of_topic = racks.get(topic, ())
+    return racks_of_topic[number] if number < len(racks_of_topic) else _UNKNOWN
+
+
+def are_racks_of_use(member_racks: Collection[str], partition_racks: Collection[frozenset[str]]) -> bool:
+    """Whether going by rack can gain anything: some member is near some partitions, but not near all of them.
+
+    If every partition has replicas on the same racks, each member is near all of them or none.
+    """
+    everywhere = _UNKNOWN.union(*partition_racks)
+    return not everywhere.isdisjoint(member_racks) and any(racks != everywhere for racks in partition_racks)

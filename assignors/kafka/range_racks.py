@@ -1,0 +1,107 @@
+"""The rack-aware part of Kafka's RangeAssignor (KIP-881): near partitions first, in the shares of range."""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from assignors.kafka.api import MemberId, MemberSubscription, PartitionRacks, TopicPartition
+from assignors.kafka.members import consumers_per_topic, members_in_order
+from assignors.kafka.racks import are_racks_of_use, replica_racks
+
+
+@dataclass
+class _Topic:
+    """One topic while it is dealt out: to whom, what is left, and how much each may still get."""
+
+    consumers: list[MemberId]
+    rack_of: Mapping[MemberId, str]
+    partition_racks: list[frozenset[str]]
+    unassigned: dict[int, None] = field(init=False)
+    assigned: dict[MemberId, list[int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.unassigned = dict.fromkeys(range(len(self.partition_racks)))
+        self.assigned = {member_id: [] for member_id in self.consumers}
+        self._quota, self._extras_left = divmod(len(self.partition_racks), len(self.consumers))
+
+    def needs_racks(self) -> bool:
+        racks = {self.rack_of[member_id] for member_id in self.consumers if member_id in self.rack_of}
+        return are_racks_of_use(racks, self.partition_racks)
+
+    def is_near(self, member_id: MemberId, partition: int) -> bool:
+        """A member of unknown rack is near everything, as in Kafka."""
+        rack = self.rack_of.get(member_id)
+        return rack is None or rack in self.partition_racks[partition]
+
+    def room(self, member_id: MemberId) -> int:
+        return max(0, self._quota + (self._extras_left > 0) - len(self.assigned[member_id]))
+
+    def give(self, member_id: MemberId, partitions: Collection[int]) -> None:
+        self.assigned[member_id] += partitions
+        if partitions and len(self.assigned[member_id]) > self._quota:
+            self._extras_left -= 1
+        for partition in partitions:
+            del self.unassigned[partition]
+
+
+def member_racks(subscriptions: Mapping[MemberId, MemberSubscription]) -> dict[MemberId, str]:
+    """The racks of the members that name one."""
+    return {
+        member_id: member.subscription.rack_id
+        for member_id, member in subscriptions.items()
+        if member.subscription.rack_id
+    }
+
+
+def assign_by_rack(
+    partitions_per_topic: Mapping[str, int],
+    subscriptions: Mapping[MemberId, MemberSubscription],
+    racks: PartitionRacks,
+) -> dict[MemberId, list[TopicPartition]]:
+    """Range's answer with near partitions first. Where racks are of no use, it is the plain one.
+
+    Topics with the same subscribers and the same number of partitions stay co-partitioned: a number goes to
+    the first member that is near that partition of all of them.
+    """
+    rack_of = member_racks(subscriptions)
+    topics: dict[str, _Topic] = {}
+    alike: defaultdict[tuple[tuple[MemberId, ...], int], list[_Topic]] = defaultdict(list)
+    for name, consumers in consumers_per_topic(subscriptions).items():
+        count = partitions_per_topic.get(name, 0)
+        topics[name] = topic = _Topic(
+            consumers, rack_of, [replica_racks(racks, name, p) for p in range(count)]
+        )
+        alike[tuple(consumers), count].append(topic)
+    if any(topic.needs_racks() for topic in topics.values()):
+        for group in alike.values():
+            if len(group) > 1:
+                _give_near_in_step(group)
+            elif group[0].needs_racks():
+                _give_ranges(group[0], near_only=True)
+    assignment: dict[MemberId, list[TopicPartition]] = {m: [] for m in members_in_order(subscriptions)}
+    for name, topic in topics.items():
+        _give_ranges(topic, near_only=False)
+        for member_id, partitions in topic.assigned.items():
+            assignment[member_id] += [TopicPartition(name, partition) for partition in sorted(partitions)]
+    return assignment
+
+
+def _give_ranges(topic: _Topic, *, near_only: bool) -> None:
+    for member_id in topic.consumers:
+        fitting = [p for p in topic.unassigned if not near_only or topic.is_near(member_id, p)]
+        topic.give(member_id, fitting[: topic.room(member_id)])
+
+
+def _give_near_in_step(topics: list[_Topic]) -> None:
+    """Co-partitioned topics: each number whole to one member, as long as one is near and has room in all."""
+    remaining = dict.fromkeys(topics[0].consumers)
+    for partition in range(len(topics[0].partition_racks)):
+        for member_id in remaining:
+            if all(topic.is_near(member_id, partition) and topic.room(member_id) for topic in topics):
+                break
+        else:
+            continue
+        for topic in topics:
+            topic.give(member_id, [partition])
+        if not any(topic.room(member_id) for topic in topics):
+            del remaining[member_id]

@@ -1,0 +1,104 @@
+"""Levels the loads of members with different topics, as far as any chain of moves can."""
+
+from collections import deque
+
+from assignors.kafka.sticky_group import NOBODY
+from assignors.kafka.sticky_pools import Pools, members_in
+
+
+def fill(pools: Pools) -> None:
+    """Leave every partition with its owner, and give the others to the least loaded, near members first.
+
+    Topics with few subscribers go first, as in Kafka: they have least choice.
+    """
+    group = pools.group
+    for partition, owner in enumerate(group.owner):
+        if owner != NOBODY:
+            pools.move(partition, owner)
+    subscribers = [pools.near[kind] | pools.far[kind] for kind in pools.kind_of]
+    free = [partition for partition, owner in enumerate(group.owner) if owner == NOBODY]
+    for partition in sorted(free, key=lambda partition: subscribers[partition].bit_count()):
+        mask = pools.near[pools.kind_of[partition]] or subscribers[partition]
+        pools.move(partition, pools.least_loaded(mask))
+
+
+def level(pools: Pools) -> None:
+    """Move partitions until no chain of moves from a member leads to one that has two or more less.
+
+    The loads are then as even as the subscriptions allow by any measure: for every load the number of
+    partitions that members have above it, the sum of squares, the sum of the differences of all pairs.
+    """
+    _shed(pools)
+    open_members = pools.everyone
+    top = len(pools.at_load) - 1
+    while top >= 2:
+        sources = pools.at_load[top] & open_members
+        if not sources:
+            top -= 1
+            continue
+        chain, seen = _find_chain(pools, sources, top - 2, open_members)
+        for partition, member in chain:
+            pools.move(partition, member)
+        if not chain:
+            # Chains that come upon these members stay among them, and none of them has so little.
+            open_members &= ~seen
+
+
+def _shed(pools: Pools) -> None:
+    """The single moves: quick, and most of the work where one member has far too much."""
+    for top in range(len(pools.at_load) - 1, 1, -1):
+        for member in members_in(pools.at_load[top]):
+            kinds = pools.held[member]
+            wide = 0
+            for kind in kinds:
+                wide |= pools.near[kind] | pools.far[kind]
+            target = pools.least_loaded(wide)
+            if pools.load[target] > top - 2:
+                continue
+            bit = 1 << target
+            fitting = [kind for kind in kinds if (pools.near[kind] | pools.far[kind]) & bit]
+            partition = min(
+                (pools.loosest(member, kind) for kind in fitting),
+                key=lambda partition: pools.cost(partition, target) - pools.cost(partition, member),
+            )
+            pools.move(partition, target)
+
+
+def _find_chain(
+    pools: Pools, sources: int, floor: int, open_members: int
+) -> tuple[list[tuple[int, int]], int]:
+    """The shortest chain of moves from one of `sources` to a member with a load of `floor` or less.
+
+    Returns (partition, member to give it to) from the end of the chain to its start, empty if there is
+    none, and the members that chains come upon.
+    """
+    low = 0
+    for members in pools.at_load[: floor + 1]:
+        low |= members
+    unseen = open_members & ~sources
+    came_from: dict[int, tuple[int, int]] = {}
+    kinds_seen: set[int] = set()
+    queue = deque(members_in(sources))
+    while queue:
+        member = queue.popleft()
+        for kind in pools.held[member]:
+            if kind in kinds_seen:
+                continue
+            kinds_seen.add(kind)
+            found = (pools.near[kind] | pools.far[kind]) & unseen
+            unseen ^= found
+            for other in members_in(found):
+                came_from[other] = (member, kind)
+                queue.append(other)
+            if ends := found & low:
+                return _walk_back(pools, came_from, pools.least_loaded(ends)), 0
+    return [], open_members & ~unseen
+
+
+def _walk_back(pools: Pools, came_from: dict[int, tuple[int, int]], end: int) -> list[tuple[int, int]]:
+    chain = []
+    while end in came_from:
+        member, kind = came_from[end]
+        chain.append((pools.loosest(member, kind), end))
+        end = member
+    return chain

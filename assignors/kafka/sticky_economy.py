@@ -1,0 +1,133 @@
+"""Takes back what moves were not needed: the cheapest of all assignments that are as level.
+
+Moves that leave the loads as they are, or that swap a load for one of one less, are found as circles of
+members, each giving a partition to the next. An assignment is the cheapest when no circle of lower cost than
+before is left (the optimality condition of minimum cost flows, to which Kafka's problem comes down).
+"""
+
+from collections import defaultdict, deque
+from typing import NamedTuple
+
+from assignors.kafka.sticky_pools import Pools, members_in
+
+
+class _Step(NamedTuple):
+    """`giver` gives `taker` a partition: this one, or the loosest of this kind, or none at all.
+
+    With none, the giver ends up with one more than before and the taker, who had just that, with one less.
+    """
+
+    giver: int
+    taker: int
+    kind: int | None = None
+    partition: int | None = None
+
+
+def economise(pools: Pools) -> None:
+    """Lower the cost as long as there is a way to. The loads stay level."""
+    while _Search(pools).go_circles():
+        pass
+
+
+class _Search:
+    """Looks for circles of negative cost: shortest paths by label correcting, all members at 0 at first.
+
+    A circle is gone as soon as it is found. Its members are out of the search then: what they hold, and so
+    what their steps would cost, has changed.
+    """
+
+    def __init__(self, pools: Pools) -> None:
+        self._pools = pools
+        self._label = [0] * len(pools.load)
+        self._members_at = {0: pools.everyone}  # by label
+        self._came_by: dict[int, _Step] = {}
+        self._out = 0
+        # The lowest label with which paths have come upon a kind, or upon the members of a load.
+        self._kind_label: defaultdict[int, int] = defaultdict(int)
+        self._load_label: defaultdict[int, int] = defaultdict(int)
+        has_racks = bool(pools.group.replica_racks)
+        self._queue = deque(m for m, astray in enumerate(pools.astray) if has_racks or astray)
+        self._queued = set(self._queue)
+
+    def go_circles(self) -> bool:
+        """Go circles that have no members in common; False if there was none, which is the end."""
+        while self._queue:
+            member = self._queue.popleft()
+            self._queued.discard(member)
+            self._follow_kinds(member)
+            self._follow_astray(member)
+            self._follow_loads(member)
+        return self._out != 0
+
+    def _follow_kinds(self, member: int) -> None:
+        pools = self._pools
+        for kind, pool in tuple(pools.held[member].items()):
+            if self._is_out(member):
+                return
+            label = self._label[member] + min(pool) - pools.rack_cost_at(kind, member)
+            if label < self._kind_label[kind]:
+                self._kind_label[kind] = label
+                self._reach(pools.near[kind], label, member, kind=kind)
+                self._reach(pools.far[kind], label + pools.rack_cost, member, kind=kind)
+
+    def _follow_astray(self, member: int) -> None:
+        pools = self._pools
+        for partition in tuple(pools.astray[member]):
+            if self._is_out(member):
+                return
+            cost = pools.cost(partition, member)
+            for place in pools.better_places(partition):
+                label = self._label[member] + pools.cost(partition, place) - cost
+                self._reach(1 << place, label, member, partition=partition)
+
+    def _follow_loads(self, member: int) -> None:
+        load, label = self._pools.load[member], self._label[member]
+        if label < self._load_label[load] and load + 1 < len(self._pools.at_load):
+            self._load_label[load] = label
+            self._reach(self._pools.at_load[load + 1], label, member)
+
+    def _reach(
+        self, takers: int, label: int, giver: int, *, kind: int | None = None, partition: int | None = None
+    ) -> None:
+        takers &= ~self._out if not self._is_out(giver) else 0
+        for lower, members in self._members_at.items():
+            if lower <= label:
+                takers &= ~members
+        for taker in members_in(takers):
+            step = _Step(giver, taker, kind, partition)
+            if circle := self._close(step):
+                self._go(circle)
+                return
+            bit = 1 << taker
+            self._members_at[self._label[taker]] ^= bit
+            self._members_at[label] = self._members_at.get(label, 0) | bit
+            self._label[taker] = label
+            self._came_by[taker] = step
+            if taker not in self._queued:
+                self._queued.add(taker)
+                self._queue.append(taker)
+
+    def _close(self, step: _Step) -> list[_Step]:
+        """The circle this step closes, of negative cost, if the way to the giver came by the taker."""
+        steps = [step]
+        member = step.giver
+        while member != step.taker:
+            if member not in self._came_by or self._is_out(member):
+                return []
+            steps.append(self._came_by[member])
+            member = steps[-1].giver
+        return steps
+
+    def _is_out(self, member: int) -> bool:
+        return bool(self._out >> member & 1)
+
+    def _go(self, circle: list[_Step]) -> None:
+        moves = []
+        for step in circle:
+            self._out |= 1 << step.taker
+            if step.partition is not None:
+                moves.append((step.partition, step.taker))
+            elif step.kind is not None:
+                moves.append((self._pools.loosest(step.giver, step.kind), step.taker))
+        for partition, member in moves:
+            self._pools.move(partition, member)

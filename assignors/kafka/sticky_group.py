@@ -1,0 +1,148 @@
+"""A group in numbers: what the sticky algorithms work on, and who owned what (AbstractStickyAssignor)."""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+from assignors.kafka.api import NO_RACKS, MemberId, MemberSubscription, PartitionRacks, TopicPartition
+from assignors.kafka.members import java_order, members_in_order
+from assignors.kafka.racks import are_racks_of_use, replica_racks
+from assignors.kafka.user_data import Claim
+
+NOBODY: Final = -1
+
+
+@dataclass(slots=True)
+class StickyGroup:
+    """Members, topics and partitions by number; partitions of one topic have numbers in a row.
+
+    Members go by member id, static ones too, as in Kafka's sticky assignors. Topics are those that exist and
+    have a subscriber, by name. `owner` of a partition is the one valid claimant of the highest generation,
+    `previous` that of the next lower one (or the highest, if its claims are void); both only if they still
+    subscribe to the topic, else `NOBODY`. Racks are None and empty where they are of no use.
+    """
+
+    members: list[MemberId]
+    topics: list[str]
+    first: list[int]  # by topic, its partition 0; then the number of all partitions
+    topics_of: list[list[int]]  # by member, ascending
+    owner: list[int]  # by partition
+    previous: list[int]  # by partition
+    claimants: dict[int, list[int]]  # by partition, all who claim it, whether rightly or not
+    rack_of: list[str | None]  # by member
+    replica_racks: list[frozenset[str]]  # by partition, or empty
+
+    @property
+    def size(self) -> int:
+        """The number of partitions."""
+        return self.first[-1]
+
+    def topic_of(self) -> list[int]:
+        """By partition its topic."""
+        return [t for t in range(len(self.topics)) for _ in range(self.first[t], self.first[t + 1])]
+
+    def has_topic(self, member: int, topic: int) -> bool:
+        """Whether the member subscribes to it."""
+        topics = self.topics_of[member]
+        place = bisect_left(topics, topic)
+        return place < len(topics) and topics[place] == topic
+
+    def is_equal(self) -> bool:
+        """Whether all members have the same topics."""
+        return all(topics == self.topics_of[0] for topics in self.topics_of)
+
+    def is_near(self, member: int, partition: int) -> bool:
+        """Whether no rack speaks against it: that of the member is unknown, or has a replica."""
+        rack = self.rack_of[member]
+        return rack is None or rack in self.replica_racks[partition]
+
+    def answer(
+        self, holder: list[int], subscriptions: Mapping[MemberId, MemberSubscription]
+    ) -> dict[MemberId, list[TopicPartition]]:
+        """Names for numbers: `holder` is by partition; what `NOBODY` holds is left out."""
+        lists: list[list[TopicPartition]] = [[] for _ in self.members]
+        for index, topic in enumerate(self.topics):
+            start = self.first[index]
+            for partition in range(start, self.first[index + 1]):
+                if holder[partition] != NOBODY:
+                    lists[holder[partition]].append(TopicPartition(topic, partition - start))
+        by_name = dict(zip(self.members, lists, strict=True))
+        return {member_id: by_name[member_id] for member_id in members_in_order(subscriptions)}
+
+
+def number_group(
+    partitions_per_topic: Mapping[str, int],
+    subscriptions: Mapping[MemberId, MemberSubscription],
+    claims: Mapping[MemberId, Claim],
+    racks: PartitionRacks = NO_RACKS,
+) -> StickyGroup:
+    """Number the group and settle who owned what."""
+    members = sorted(subscriptions, key=java_order)
+    wishes = [subscriptions[member_id].subscription.topics for member_id in members]
+    wanted = set().union(*set(wishes))
+    topics = sorted((t for t in wanted if partitions_per_topic.get(t, 0) > 0), key=java_order)
+    number_of = {topic: index for index, topic in enumerate(topics)}
+    # Most groups have few different subscriptions: look at each once.
+    numbers_of = {wish: sorted({number_of[t] for t in wish if t in number_of}) for wish in set(wishes)}
+    first = [0, *accumulate(partitions_per_topic[topic] for topic in topics)]
+    group = StickyGroup(
+        members=members,
+        topics=topics,
+        first=first,
+        topics_of=[numbers_of[wish] for wish in wishes],
+        owner=[NOBODY] * first[-1],
+        previous=[NOBODY] * first[-1],
+        claimants={},
+        rack_of=[None] * len(members),
+        replica_racks=[],
+    )
+    _settle_claims(group, number_of, [claims[member_id] for member_id in members])
+    _set_racks(group, [subscriptions[member_id].subscription.rack_id or None for member_id in members], racks)
+    return group
+
+
+def _settle_claims(group: StickyGroup, number_of: Mapping[str, int], claims: list[Claim]) -> None:
+    """The claim of the highest generation counts; two in the same generation void each other."""
+    for member, claim in enumerate(claims):
+        for partition in _known_partitions(group, number_of, claim):
+            group.claimants.setdefault(partition, []).append(member)
+    topic_of = group.topic_of()
+    for partition, rivals in group.claimants.items():
+        owner, previous = _settle(rivals, claims) if len(rivals) > 1 else (rivals[0], NOBODY)
+        if owner != NOBODY and group.has_topic(owner, topic_of[partition]):
+            group.owner[partition] = owner
+        if previous != NOBODY and group.has_topic(previous, topic_of[partition]):
+            group.previous[partition] = previous
+
+
+def _settle(rivals: list[int], claims: list[Claim]) -> tuple[int, int]:
+    """The only claimant of the latest generation and the only one of the generation before, or `NOBODY`."""
+    generations = sorted({claims[member].generation_id for member in rivals}, reverse=True)
+    sole = [NOBODY, NOBODY]
+    for place, generation in enumerate(generations[:2]):
+        claimants = {member for member in rivals if claims[member].generation_id == generation}
+        if len(claimants) == 1:
+            sole[place] = claimants.pop()
+    return sole[0], sole[1]
+
+
+def _known_partitions(group: StickyGroup, number_of: Mapping[str, int], claim: Claim) -> Iterator[int]:
+    for topic, number in claim.partitions:
+        index = number_of.get(topic)
+        if index is not None and 0 <= number < group.first[index + 1] - group.first[index]:
+            yield group.first[index] + number
+
+
+def _set_racks(group: StickyGroup, member_racks: list[str | None], racks: PartitionRacks) -> None:
+    known = {rack for rack in member_racks if rack is not None}
+    if not known or not racks:
+        return
+    replicas = [
+        replica_racks(racks, topic, number)
+        for index, topic in enumerate(group.topics)
+        for number in range(group.first[index + 1] - group.first[index])
+    ]
+    if are_racks_of_use(known, replicas):
+        group.rack_of, group.replica_racks = member_racks, replicas

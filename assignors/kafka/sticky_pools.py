@@ -1,0 +1,133 @@
+"""Who holds what while a group is being balanced, and what it costs.
+
+Sets of members are ints with a bit for each member: unions and differences of thousands take no time.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from assignors.kafka.sticky_group import NOBODY, StickyGroup
+
+# By grip (see `Pools.grip`) the partitions; a dict with None for values is a set that keeps its order.
+_Pool = dict[int, dict[int, None]]
+
+AWAY: Final = 0
+
+
+def members_in(mask: int) -> Iterator[int]:
+    """The members of a set, ascending."""
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest
+
+
+class Pools:
+    """The partitions of each member by kind; partitions of one kind have the same subscribers and racks.
+
+    The cost of a partition at a member is one number whose parts can not outweigh each other: whether it is
+    on another rack, then whether it has moved, then whether the place it has moved to is not where it was a
+    generation before. Partitions that nobody owned cost nothing by moving.
+    """
+
+    def __init__(self, group: StickyGroup) -> None:
+        self.group = group
+        self.move_cost: Final = group.size + 1
+        self.rack_cost: Final = self.move_cost * (group.size + 1)
+        self.everyone: Final = (1 << len(group.members)) - 1
+        self.holder = [NOBODY] * group.size
+        self.load = [0] * len(group.members)
+        self.at_load = [self.everyone]  # by load, the members that have it
+        self.kind_of: list[int] = []  # by partition
+        self.near: list[int] = []  # by kind, the subscribers that are near
+        self.far: list[int] = []  # by kind, the other subscribers
+        self.held: list[dict[int, _Pool]] = [{} for _ in group.members]  # by member and kind, then by grip
+        # By member, partitions that would cost less at a certain other member than at most.
+        self.astray: list[dict[int, None]] = [{} for _ in group.members]
+        self._make_kinds()
+
+    def _make_kinds(self) -> None:
+        group = self.group
+        subscribers = [0] * len(group.topics)
+        for member, topics in enumerate(group.topics_of):
+            for topic in topics:
+                subscribers[topic] |= 1 << member
+        kinds: dict[tuple[int, frozenset[str]], int] = {}
+        for topic, mask in enumerate(subscribers):
+            for partition in range(group.first[topic], group.first[topic + 1]):
+                racks = group.replica_racks[partition] if group.replica_racks else frozenset[str]()
+                if (topic, racks) not in kinds:
+                    kinds[topic, racks] = len(self.near)
+                    near = mask
+                    if group.replica_racks:
+                        near = sum(1 << m for m in members_in(mask) if group.is_near(m, partition))
+                    self.near.append(near)
+                    self.far.append(mask & ~near)
+                self.kind_of.append(kinds[topic, racks])
+
+    def least_loaded(self, mask: int) -> int:
+        """The first of the members in `mask` that have least, which must not be empty."""
+        for members in self.at_load:
+            if found := members & mask:
+                return (found & -found).bit_length() - 1
+        raise ValueError("no members")
+
+    def base_cost(self, partition: int) -> int:
+        """What it costs anywhere but at its owner and its previous one, apart from racks."""
+        if self.group.owner[partition] != NOBODY:
+            return self.move_cost
+        return int(self.group.previous[partition] != NOBODY)
+
+    def grip(self, partition: int, member: int) -> int:
+        """How much less than `base_cost` it costs at this member: `AWAY` is nothing less."""
+        if member == self.group.owner[partition]:
+            return self.move_cost
+        return 1 if member == self.group.previous[partition] else AWAY
+
+    def rack_cost_at(self, kind: int, member: int) -> int:
+        return self.rack_cost * (self.far[kind] >> member & 1)
+
+    def cost(self, partition: int, member: int) -> int:
+        """What this partition costs at this member."""
+        kind = self.kind_of[partition]
+        return self.base_cost(partition) - self.grip(partition, member) + self.rack_cost_at(kind, member)
+
+    def better_places(self, partition: int) -> Iterator[int]:
+        """Members at which it would cost less than at just any, its holder left out."""
+        places = {self.group.owner[partition], self.group.previous[partition]}
+        return iter(sorted(places - {NOBODY, self.holder[partition]}))
+
+    def loosest(self, member: int, kind: int) -> int:
+        """The partition of this kind that costs least to take from the member, which must hold one."""
+        pool = self.held[member][kind]
+        return next(reversed(pool[min(pool)]))
+
+    def move(self, partition: int, member: int) -> None:
+        """Give a partition to a member, taking it from its holder if it has one."""
+        holder = self.holder[partition]
+        if holder != NOBODY:
+            self._take(partition, holder)
+        self.holder[partition] = member
+        grip = self.grip(partition, member)
+        self.held[member].setdefault(self.kind_of[partition], {}).setdefault(grip, {})[partition] = None
+        if any(True for _ in self.better_places(partition)):
+            self.astray[member][partition] = None
+        self._set_load(member, self.load[member] + 1)
+
+    def _take(self, partition: int, holder: int) -> None:
+        kind, grip = self.kind_of[partition], self.grip(partition, holder)
+        pool = self.held[holder][kind]
+        del pool[grip][partition]
+        if not pool[grip]:
+            del pool[grip]
+        if not pool:
+            del self.held[holder][kind]
+        self.astray[holder].pop(partition, None)
+        self._set_load(holder, self.load[holder] - 1)
+
+    def _set_load(self, member: int, load: int) -> None:
+        self.at_load[self.load[member]] ^= 1 << member
+        if load == len(self.at_load):
+            self.at_load.append(0)
+        self.at_load[load] |= 1 << member
+        self.load[member] = load

@@ -1,0 +1,203 @@
+"""An assignor that evens out lag, or any other weight of partitions, and moves only what that takes.
+
+Kafka's assignors count partitions; a member may be given all the busy ones. Here a partition has a weight,
+say its lag in records or its records a second, and a member's load is the sum of its partitions' weights.
+
+What is aimed at, in this order:
+
+1. Loads are even: of two members, the heavier holds no partition that the other subscribes to and that
+   weighs less than the difference of their loads, if this is over the tolerance. Where all members have the
+   same topics, the heaviest and the lightest load thus differ by the heaviest partition or the tolerance at
+   most, whichever is more.
+2. Partitions without weight are even by number in the same way: the one of two members that has two more
+   partitions holds none without weight that the other subscribes to.
+3. Few partitions move. While 1 and 2 hold with every partition at its owner, none moves. If not, the heaviest
+   member gives the partition that brings it and the lightest closest to each other, and so on. In the end no
+   single partition could go back to its owner without breaking 1 or 2. (The fewest moves of all can not be
+   found in reasonable time: that is the partition problem.)
+
+The answer is a function of the arguments: members go by member id, topics by name.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from assignors.kafka.api import (
+    NO_RACKS,
+    MemberId,
+    MemberSubscription,
+    PartitionRacks,
+    Subscription,
+    TopicPartition,
+)
+from assignors.kafka.sticky_group import NOBODY, StickyGroup, number_group
+from assignors.kafka.user_data import Claim, cooperative_claim, sticky_claim
+
+
+@dataclass(frozen=True)
+class LagAwareAssignor:
+    """See the module. It has the shape of Kafka's assignors (`assignors.kafka.api.Assignor`).
+
+    `weights` are 0 or more, 0 for partitions that are not named; `tolerance` is in their unit. A member's
+    earlier partitions are those in its user data, as for `sticky`, or else its owned partitions. Racks are
+    not taken into account. Raises ValueError for a negative weight or tolerance.
+    """
+
+    name: ClassVar[str] = "lag-aware"
+
+    weights: Mapping[TopicPartition, int] = field(default_factory=dict)
+    tolerance: int = 0
+
+    def __post_init__(self) -> None:
+        if self.tolerance < 0:
+            raise ValueError(f"tolerance {self.tolerance} is negative")
+        for partition, weight in self.weights.items():
+            if weight < 0:
+                raise ValueError(f"weight {weight} of {partition.topic}-{partition.partition} is negative")
+
+    def assign(
+        self,
+        partitions_per_topic: Mapping[str, int],
+        subscriptions: Mapping[MemberId, MemberSubscription],
+        racks: PartitionRacks = NO_RACKS,
+    ) -> dict[MemberId, list[TopicPartition]]:
+        """See `Assignor.assign`."""
+        claims = {m: _claim(member.subscription) for m, member in subscriptions.items()}
+        group = number_group(partitions_per_topic, subscriptions, claims)
+        weights = [
+            self.weights.get(TopicPartition(topic, number), 0)
+            for index, topic in enumerate(group.topics)
+            for number in range(group.first[index + 1] - group.first[index])
+        ]
+        holder = list(group.owner)
+        busy = [partition for partition, weight in enumerate(weights) if weight]
+        idle = [partition for partition, weight in enumerate(weights) if not weight]
+        _Scale(group, holder, weights, self.tolerance).even_out(busy)
+        _Scale(group, holder, [1] * group.size, 0).even_out(idle)
+        return group.answer(holder, subscriptions)
+
+
+def _claim(subscription: Subscription) -> Claim:
+    return sticky_claim(subscription) if subscription.user_data else cooperative_claim(subscription)
+
+
+class _Scale:
+    """Evens out the loads of members by some of the partitions; `holder` is changed, by partition."""
+
+    def __init__(self, group: StickyGroup, holder: list[int], weights: list[int], tolerance: int) -> None:
+        self._group = group
+        self._holder = holder
+        self._weights = weights
+        self._tolerance = tolerance
+        self._load = [0] * len(group.members)
+        for partition, member in enumerate(holder):
+            if member != NOBODY:
+                self._load[member] += weights[partition]
+        self._members = sorted((load, member) for member, load in enumerate(self._load))
+        self._topic_of = group.topic_of()
+        self._subscribers: list[set[int]] = [set() for _ in group.topics]
+        for member, topics in enumerate(group.topics_of):
+            for topic in topics:
+                self._subscribers[topic].add(member)
+        # By member and topic, the partitions that may move as (weight, partition), ascending.
+        self._held: list[dict[int, list[tuple[int, int]]]] = [{} for _ in group.members]
+
+    def even_out(self, partitions: Iterable[int]) -> None:
+        """Place those of the partitions that nobody holds, and move others as far as it takes."""
+        free = []
+        for partition in partitions:
+            if self._holder[partition] == NOBODY:
+                free.append(partition)
+            else:
+                self._hold(partition, self._holder[partition])
+        for partition in sorted(free, key=lambda partition: (-self._weights[partition], partition)):
+            self._move(partition, self._lightest(self._topic_of[partition]))
+        while self._relieve_all():
+            pass
+        self._take_back(partitions)
+
+    def _relieve_all(self) -> bool:
+        """Relieve each member, the heaviest first; whether any partition moved."""
+        heaviest_first = [member for _, member in reversed(self._members)]
+        return sum(self._relieve(member) for member in heaviest_first) > 0
+
+    def _lightest(self, topic: int) -> int:
+        subscribers = self._subscribers[topic]
+        return next(member for _, member in self._members if member in subscribers)
+
+    def _relieve(self, member: int) -> bool:
+        """Move partitions away from the member while that evens out loads; whether any moved."""
+        has_moved = False
+        while (best := self._best_move(member)) is not None:
+            self._move(*best)
+            has_moved = True
+        return has_moved
+
+    def _best_move(self, member: int) -> tuple[int, int] | None:
+        """The partition of this member and the taker whose loads come closest to each other by it."""
+        best, best_gain = None, 0
+        for topic, held in self._held[member].items():
+            taker = self._lightest(topic)
+            gap = self._load[member] - self._load[taker]
+            if gap <= self._tolerance:
+                continue
+            middle = bisect_left(held, (gap // 2, self._group.size))
+            for weight, partition in held[max(0, middle - 1) : middle + 1]:
+                gain = min(weight, gap - weight)
+                if gain > best_gain:
+                    best, best_gain = (partition, taker), gain
+        return best
+
+    def _take_back(self, partitions: Iterable[int]) -> None:
+        """Return what need not have moved, until there is nothing such left."""
+        moved = [p for p in partitions if self._group.owner[p] not in (NOBODY, self._holder[p])]
+        has_returned = True
+        while has_returned:
+            has_returned = False
+            for partition in moved:
+                owner, taker = self._group.owner[partition], self._holder[partition]
+                weight = self._weights[partition]
+                gap = self._load[owner] - self._load[taker] + 2 * weight
+                if owner == taker or gap > max(self._tolerance, weight):
+                    continue
+                self._move(partition, owner)
+                if self._is_even():
+                    has_returned = True
+                else:
+                    self._move(partition, taker)
+
+    def _is_even(self) -> bool:
+        """Whether no subscriber of a topic is lighter than the holders of its partitions allow."""
+        least = [0] * len(self._group.topics)
+        for member, topics in enumerate(self._held):
+            for topic, held in topics.items():
+                allowed = max(self._tolerance, held[0][0])
+                least[topic] = max(least[topic], self._load[member] - allowed)
+        return all(
+            self._load[member] >= least[topic]
+            for topic, subscribers in enumerate(self._subscribers)
+            for member in subscribers
+        )
+
+    def _move(self, partition: int, member: int) -> None:
+        holder, weight = self._holder[partition], self._weights[partition]
+        if holder != NOBODY:
+            held = self._held[holder][self._topic_of[partition]]
+            del held[bisect_left(held, (weight, partition))]
+            if not held:
+                del self._held[holder][self._topic_of[partition]]
+            self._set_load(holder, self._load[holder] - weight)
+        self._holder[partition] = member
+        self._hold(partition, member)
+        self._set_load(member, self._load[member] + weight)
+
+    def _hold(self, partition: int, member: int) -> None:
+        held = self._held[member].setdefault(self._topic_of[partition], [])
+        insort(held, (self._weights[partition], partition))
+
+    def _set_load(self, member: int, load: int) -> None:
+        del self._members[bisect_left(self._members, (self._load[member], member))]
+        self._load[member] = load
+        insort(self._members, (load, member))

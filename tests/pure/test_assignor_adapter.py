@@ -1,0 +1,207 @@
+"""The adapters in the hands of kafka-python, without a broker: its metadata and messages, its assignors."""
+
+from collections.abc import Iterable
+
+import pytest
+from kafka import KafkaConsumer
+from kafka.cluster import ClusterMetadata
+from kafka.coordinator.assignors.abstract import AbstractPartitionAssignor, RebalanceProtocol
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from kafka.protocol.metadata import MetadataResponse
+from kafka.structs import TopicPartition as KafkaTopicPartition
+
+from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
+from assignors.kafka.api import TopicPartition
+from streaming.assignor_adapter import AssignorAdapter, LagAwareAdapter, Member
+
+EVERY = {**ASSIGNORS, **BROKER_ASSIGNORS}
+Owned = dict[str, set[KafkaTopicPartition]]
+
+
+def make_cluster(counts: dict[str, int], racks: tuple[str, ...] = ("a", "b")) -> ClusterMetadata:
+    """A broker in each rack; partition number n has its one replica on broker n, counted around."""
+    response_topic = MetadataResponse.MetadataResponseTopic
+    partition_of = response_topic.MetadataResponsePartition
+    topics = [
+        response_topic(
+            name=name,
+            partitions=[
+                partition_of(partition_index=p, leader_id=p % len(racks), replica_nodes=[p % len(racks)])
+                for p in range(count)
+            ],
+        )
+        for name, count in counts.items()
+    ]
+    brokers = [
+        MetadataResponse.MetadataResponseBroker(node_id=n, host="localhost", port=9092, rack=rack)
+        for n, rack in enumerate(racks)
+    ]
+    response = MetadataResponse(version=1, brokers=brokers, topics=topics)
+    cluster = ClusterMetadata(bootstrap_servers=["localhost:9092"])
+    cluster.update_metadata(MetadataResponse.decode(response.encode(version=1), version=1))
+    return cluster
+
+
+class Group:
+    """Consumers that rebalance by the messages they would send; the leader is any of them."""
+
+    def __init__(self, cluster: ClusterMetadata, *topics: str) -> None:
+        self.cluster = cluster
+        self.topics = topics
+        self.assignors: dict[str, AbstractPartitionAssignor] = {}
+        self.generation = 0
+
+    def rebalance(self, leader: str | None = None) -> Owned:
+        """One round. All bytes go over the wire, as the coordinator would pass them on."""
+        self.generation += 1
+        members = [
+            Member(
+                member_id=member_id,
+                group_instance_id=None,
+                metadata=ConsumerProtocolSubscription.decode(assignor.metadata(set(self.topics)).encode()),
+            )
+            for member_id, assignor in self.assignors.items()
+        ]
+        dealt = self.assignors[leader or min(self.assignors)].assign(self.cluster, members)
+        owned: Owned = {}
+        for member_id, assignor in self.assignors.items():
+            assignment = ConsumerProtocolAssignment.decode(dealt[member_id].encode())
+            assignor.on_assignment(assignment, self.generation)
+            owned[member_id] = set(assignment.partitions())
+        return owned
+
+
+def sizes(owned: Owned) -> list[int]:
+    return sorted(len(partitions) for partitions in owned.values())
+
+
+def kept(before: Owned, after: Owned) -> int:
+    return sum(len(partitions & after.get(member_id, set())) for member_id, partitions in before.items())
+
+
+def join(group: Group, assignor: str, members: Iterable[str]) -> None:
+    for member_id in members:
+        group.assignors[member_id] = AssignorAdapter(EVERY[assignor])
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_it_is_an_assignor_of_kafka_python(name: str) -> None:
+    adapter = AssignorAdapter(EVERY[name])
+    assert isinstance(adapter, AbstractPartitionAssignor)
+    assert adapter.name == name
+    cooperative = name == CooperativeStickyAssignor.name
+    expected = RebalanceProtocol.COOPERATIVE if cooperative else RebalanceProtocol.EAGER
+    assert adapter.supported_protocols() == [expected]
+
+
+def test_a_consumer_takes_them_and_offers_them_in_its_order() -> None:
+    consumer = KafkaConsumer(
+        "t",
+        bootstrap_servers=["127.0.0.1:1"],  # it does not connect before it is polled
+        api_version=(2, 5),
+        group_id="g",
+        partition_assignment_strategy=[
+            AssignorAdapter(ASSIGNORS["sticky"], "east"),
+            LagAwareAdapter(lambda _: {}),
+        ],
+    )
+    offered = {name: metadata.rack_id for name, metadata in consumer._coordinator.group_protocols()}
+    consumer.close(autocommit=False, timeout_ms=0)
+    assert list(offered.items()) == [("sticky", "east"), ("lag-aware", None)]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_group_gets_every_partition_once(name: str) -> None:
+    group = Group(make_cluster({"t": 7, "u": 5}), "t", "u", "without-metadata")
+    join(group, name, "abc")
+    owned = group.rebalance()
+    everything = {KafkaTopicPartition(t, n) for t, count in (("t", 7), ("u", 5)) for n in range(count)}
+    assert set().union(*owned.values()) == everything
+    assert sum(sizes(owned)) == len(everything)
+
+
+def test_range_deals_as_kafka_pythons_own() -> None:
+    group = Group(make_cluster({"t": 7, "u": 5}), "t", "u")
+    join(group, "range", "abc")
+    theirs = Group(group.cluster, "t", "u")
+    theirs.assignors = dict.fromkeys("abc", RangePartitionAssignor())
+    assert group.rebalance() == theirs.rebalance()
+
+
+@pytest.mark.parametrize("name", ["sticky", "uniform"])
+def test_members_that_stay_keep_their_partitions(name: str) -> None:
+    group = Group(make_cluster({"t": 12}), "t")
+    join(group, name, "abcd")
+    before = group.rebalance()
+    assert group.rebalance() == before
+    del group.assignors["b"]
+    after = group.rebalance()
+    assert kept(before, after) == 9
+    assert sizes(after) == [4, 4, 4]
+
+
+def test_cooperative_members_hand_partitions_over_in_two_rounds() -> None:
+    group = Group(make_cluster({"t": 12}), "t")
+    join(group, "cooperative-sticky", "ab")
+    first = group.rebalance()
+    join(group, "cooperative-sticky", "c")
+    revoking = group.rebalance()
+    assert sizes(revoking) == [0, 4, 4]
+    assert all(revoking[member_id] < first[member_id] for member_id in "ab")
+    final = group.rebalance()
+    assert sizes(final) == [4, 4, 4]
+    assert kept(revoking, final) == 8
+    assert group.rebalance() == final
+
+
+@pytest.mark.parametrize(
+    ("theirs", "leader"),
+    [
+        (StickyPartitionAssignor, "mine"),
+        (CooperativeStickyAssignor, "mine"),
+        (CooperativeStickyAssignor, "theirs"),
+    ],
+)
+def test_a_group_may_mix_ours_with_kafka_pythons(
+    theirs: type[AbstractPartitionAssignor], leader: str
+) -> None:
+    group = Group(make_cluster({"t": 12}), "t")
+    join(group, theirs.name, ["mine"])
+    group.assignors["theirs"] = theirs()
+    before = group.rebalance(leader)
+    assert sizes(before) == [6, 6]
+    assert group.rebalance(leader) == before
+    group.assignors["newcomer"] = theirs()
+    group.rebalance(leader)
+    after = group.rebalance(leader)
+    assert sizes(after) == [4, 4, 4]
+    assert kept(before, after) == 8
+
+
+@pytest.mark.parametrize("name", ["range", "sticky", "cooperative-sticky"])
+def test_members_get_partitions_on_their_rack(name: str) -> None:
+    group = Group(make_cluster({"t": 8}), "t")
+    for member_id, rack in (("m1", "b"), ("m2", "a")):
+        group.assignors[member_id] = AssignorAdapter(EVERY[name], rack)
+    owned = group.rebalance()
+    assert {p.partition % 2 for p in owned["m1"]} == {1}
+    assert {p.partition % 2 for p in owned["m2"]} == {0}
+
+
+def test_lag_aware_asks_for_the_weights_of_what_it_deals_out() -> None:
+    asked: list[frozenset[TopicPartition]] = []
+
+    def weigh(partitions: frozenset[TopicPartition]) -> dict[TopicPartition, int]:
+        asked.append(partitions)
+        return {TopicPartition("t", 0): 90, TopicPartition("t", 1): 40, TopicPartition("t", 2): 50}
+
+    group = Group(make_cluster({"t": 4}), "t")
+    group.assignors = {member_id: LagAwareAdapter(weigh) for member_id in "ab"}
+    owned = group.rebalance()
+    assert asked == [frozenset(TopicPartition("t", number) for number in range(4))]
+    busy = [{p.partition for p in partitions} - {3} for partitions in owned.values()]
+    assert sorted(map(sorted, busy)) == [[0], [1, 2]]
+    assert group.rebalance() == owned

@@ -1,0 +1,242 @@
+"""What sticky, cooperative-sticky and uniform promise any group with a past: balance, stickiness, safety."""
+
+from dataclasses import dataclass, replace
+from itertools import product
+from random import Random
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
+from assignors.kafka.api import MemberId, MemberSubscription, Subscription, TopicPartition
+from assignors.kafka.sticky_exact import assign_exact
+from assignors.kafka.sticky_group import number_group
+from assignors.kafka.sticky_pools import Pools
+from assignors.kafka.user_data import Claim, encode_sticky_user_data, sticky_claim
+
+EVERY = {**ASSIGNORS, **BROKER_ASSIGNORS}
+RACKS = ["", "east", "west", "north"]
+Answer = dict[MemberId, list[TopicPartition]]
+
+# Groups with a past are large, so they take long to make.
+some = settings(max_examples=40)
+sticky_ones = pytest.mark.parametrize("name", ["sticky", "cooperative-sticky", "uniform"])
+
+
+@dataclass(frozen=True)
+class Group:
+    """A group and what each member had before; no two have had the same, unless `overlapping`."""
+
+    counts: dict[str, int]
+    wishes: dict[MemberId, tuple[str, ...]]
+    owned: dict[MemberId, tuple[TopicPartition, ...]]
+    generations: dict[MemberId, int]
+    racks: dict[str, list[frozenset[str]]]
+    rack_of: dict[MemberId, str]
+
+    def subscriptions(
+        self, owned: dict[MemberId, tuple[TopicPartition, ...]]
+    ) -> dict[str, MemberSubscription]:
+        """Members that tell what they had in every way there is."""
+        return {
+            member_id: MemberSubscription(
+                Subscription(
+                    topics,
+                    encode_sticky_user_data(Claim(owned.get(member_id, ()), self.generations[member_id])),
+                    owned.get(member_id, ()),
+                    self.generations[member_id],
+                    self.rack_of[member_id] or None,
+                )
+            )
+            for member_id, topics in self.wishes.items()
+        }
+
+    def assign(self, name: str, owned: dict[MemberId, tuple[TopicPartition, ...]] | None = None) -> Answer:
+        subscriptions = self.subscriptions(self.owned if owned is None else owned)
+        return EVERY[name].assign(self.counts, subscriptions, self.racks)
+
+    def settle(self, name: str) -> Answer:
+        """The answer once nothing is held back any more; all members speak of one generation by then."""
+        group, answer = self, self.assign(name)
+        if name == "cooperative-sticky":
+            group = replace(self, generations=dict.fromkeys(self.wishes, 10))
+            answer = group.assign(name, as_owned(answer))
+        assert group.assign(name, as_owned(answer)) == answer
+        return answer
+
+    def may_have(self, member_id: MemberId, partition: TopicPartition) -> bool:
+        return partition.topic in self.wishes[member_id]
+
+    def without(self, member_id: MemberId) -> "Group":
+        return replace(self, wishes={m: topics for m, topics in self.wishes.items() if m != member_id})
+
+
+@st.composite
+def groups(
+    draw: st.DrawFn, *, same_topics: bool = False, overlapping: bool = False, with_racks: bool = False
+) -> Group:
+    topics = draw(st.lists(st.sampled_from("tuv"), min_size=1, unique=True))
+    counts = {topic: draw(st.integers(1, 5)) for topic in topics}
+    members = draw(st.lists(st.sampled_from("abcde"), min_size=1, max_size=5, unique=True))
+    shared = tuple(draw(st.lists(st.sampled_from(topics), min_size=1, unique=True)))
+    some = st.lists(st.sampled_from([*topics, "ghost"]), unique=True).map(tuple)
+    wishes = {member_id: shared if same_topics else draw(some) for member_id in members}
+    everything = [TopicPartition(t, n) for t, count in counts.items() for n in range(count + 1)]
+    owned: dict[MemberId, tuple[TopicPartition, ...]] = {}
+    if overlapping:
+        owned = {m: tuple(draw(st.lists(st.sampled_from(everything), unique=True))) for m in members}
+    else:
+        holders = [draw(st.sampled_from([*members, ""])) for _ in everything]
+        owned = {
+            m: tuple(p for p, holder in zip(everything, holders, strict=True) if holder == m) for m in members
+        }
+    replicas = st.sets(st.sampled_from(RACKS[1:]), max_size=2).map(frozenset)
+    return Group(
+        counts,
+        wishes,
+        owned,
+        {member_id: draw(st.integers(3, 4)) if overlapping else 4 for member_id in members},
+        {t: [draw(replicas) for _ in range(count)] for t, count in counts.items()} if with_racks else {},
+        {member_id: draw(st.sampled_from(RACKS)) if with_racks else "" for member_id in members},
+    )
+
+
+def as_owned(answer: Answer) -> dict[MemberId, tuple[TopicPartition, ...]]:
+    return {member_id: tuple(partitions) for member_id, partitions in answer.items()}
+
+
+def all_partitions(group: Group) -> list[TopicPartition]:
+    wanted = {topic for topics in group.wishes.values() for topic in topics}
+    return sorted(
+        TopicPartition(t, n) for t, count in group.counts.items() if t in wanted for n in range(count)
+    )
+
+
+def moved(group: Group, answer: Answer) -> set[TopicPartition]:
+    owner = {p: m for m, partitions in group.owned.items() for p in partitions if m in answer}
+    return {p for m, partitions in answer.items() for p in partitions if owner.get(p, m) != m}
+
+
+@sticky_ones
+@some
+@given(group=groups(overlapping=True, with_racks=True))
+def test_every_partition_is_assigned_once_to_a_subscriber(name: str, group: Group) -> None:
+    answer = group.settle(name) if name != "uniform" else group.assign(name)
+    assert sorted(p for partitions in answer.values() for p in partitions) == all_partitions(group)
+    assert all(group.may_have(m, p) for m, partitions in answer.items() for p in partitions)
+
+
+@pytest.mark.parametrize("name", ["sticky", "cooperative-sticky"])
+@some
+@given(group=groups(overlapping=True, with_racks=True))
+def test_no_partition_is_on_a_member_that_has_two_more_than_another_that_may_have_it(
+    name: str, group: Group
+) -> None:
+    answer = group.settle(name)
+    for holder, partitions in answer.items():
+        for other, others in answer.items():
+            if len(partitions) > len(others) + 1:
+                assert not any(group.may_have(other, p) for p in partitions), (holder, other)
+
+
+@sticky_ones
+@some
+@given(group=groups(same_topics=True, overlapping=True, with_racks=True))
+def test_with_the_same_topics_sizes_differ_by_one_at_most(name: str, group: Group) -> None:
+    sizes = [len(partitions) for partitions in group.assign(name).values()]
+    if name == "cooperative-sticky":
+        sizes = [len(partitions) for partitions in group.settle(name).values()]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@sticky_ones
+@some
+@given(group=groups(with_racks=True))
+def test_nothing_moves_when_nothing_has_changed(name: str, group: Group) -> None:
+    answer = group.assign(name)
+    if name == "cooperative-sticky":
+        answer = group.settle(name)
+    assert group.assign(name, as_owned(answer)) == answer
+
+
+@pytest.mark.parametrize("name", ["sticky", "cooperative-sticky"])
+@some
+@given(group=groups(same_topics=True), data=st.data())
+def test_when_a_member_leaves_only_its_partitions_move(name: str, group: Group, data: st.DataObject) -> None:
+    assume(len(group.wishes) > 1)
+    before = group.settle(name)
+    gone = data.draw(st.sampled_from(sorted(before)))
+    left = {m: partitions for m, partitions in before.items() if m != gone}
+    after = group.without(gone).assign(name, as_owned(left))
+    assert all(set(left[m]) <= set(after[m]) for m in left)
+
+
+@some
+@given(group=groups(same_topics=True))
+def test_with_the_same_topics_as_many_partitions_stay_as_the_shares_allow(group: Group) -> None:
+    answer = group.assign("sticky")
+    total, members = len(all_partitions(group)), len(group.wishes)
+    exists = set(all_partitions(group))
+    sizes = [len(exists.intersection(group.owned[m])) for m in group.wishes]
+    extras = min(total % members, sum(size > total // members for size in sizes))
+    can_stay = sum(min(size, total // members) for size in sizes) + extras
+    assert len([p for m in answer for p in answer[m] if p in group.owned[m]]) == can_stay
+
+
+@some
+@given(group=groups(overlapping=True))
+def test_no_partition_is_taken_over_in_the_round_in_which_it_is_revoked(group: Group) -> None:
+    answer = group.assign("cooperative-sticky")
+    for member_id, partitions in answer.items():
+        for partition in set(partitions) - set(group.owned[member_id]):
+            assert not any(partition in owned for owned in group.owned.values())
+
+
+@some
+@given(group=groups(overlapping=True))
+def test_a_partition_claimed_twice_in_a_generation_is_taken_from_both(group: Group) -> None:
+    group = replace(group, generations=dict.fromkeys(group.wishes, 4))
+    answer = group.assign("cooperative-sticky")
+    for partitions in answer.values():
+        assert all(sum(p in owned for owned in group.owned.values()) <= 1 for p in partitions)
+
+
+@sticky_ones
+@some
+@given(group=groups(overlapping=True, with_racks=True), random=st.randoms(use_true_random=False))
+def test_the_order_of_the_arguments_does_not_matter(name: str, group: Group, random: Random) -> None:
+    wishes = list(group.wishes.items())
+    random.shuffle(wishes)
+    counts = list(group.counts.items())
+    random.shuffle(counts)
+    mixed = replace(
+        group,
+        counts=dict(counts),
+        wishes={m: tuple(random.sample(topics, len(topics))) for m, topics in wishes},
+        owned={m: tuple(random.sample(owned, len(owned))) for m, owned in group.owned.items()},
+    )
+    assert mixed.assign(name) == group.assign(name)
+
+
+@some
+@given(group=groups(overlapping=True, with_racks=True))
+def test_no_assignment_at_all_is_better_than_the_exact_one(group: Group) -> None:
+    """Tried out: evenness first, then racks, then moves, then previous owners."""
+    subscriptions = group.subscriptions(group.owned)
+    claims = {m: sticky_claim(member.subscription) for m, member in subscriptions.items()}
+    numbered = number_group(group.counts, subscriptions, claims, group.racks)
+    pools = Pools(numbered)
+    members = range(len(numbered.members))
+    masks = [pools.near[kind] | pools.far[kind] for kind in pools.kind_of]
+    choices = [[m for m in members if mask >> m & 1] for mask in masks]
+    count = 1
+    for choice in choices:
+        count *= len(choice)
+    assume(count <= 600)
+
+    def score(holder: list[int]) -> tuple[int, int]:
+        squares = sum(holder.count(m) ** 2 for m in members)
+        return squares, sum(pools.cost(p, m) for p, m in enumerate(holder))
+
+    assert score(assign_exact(numbered)) == min(score(list(holder)) for holder in product(*choices))

@@ -1,0 +1,78 @@
+"""What members of the sticky assignors say they owned, byte by byte, in all versions there are."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.coordinator.assignors.sticky.user_data import StickyAssignorUserData
+
+from assignors.kafka.api import Subscription, TopicPartition
+from assignors.kafka.user_data import (
+    NO_GENERATION,
+    Claim,
+    cooperative_claim,
+    decode_sticky_user_data,
+    encode_cooperative_user_data,
+    encode_sticky_user_data,
+    sticky_claim,
+)
+from assignors.kafka.wire import ProtocolError
+
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+WITHOUT_GENERATION = bytes.fromhex("00000001 0001 74 00000002 00000001 00000000")
+
+partitions = st.builds(TopicPartition, st.text("tuv", max_size=3), st.integers(0, 9))
+claims = st.builds(
+    Claim, st.lists(partitions, unique=True).map(lambda some: tuple(sorted(some))), st.integers(-1, 2**31 - 1)
+)
+
+
+def test_sticky_user_data_are_kafkas_schema() -> None:
+    data = encode_sticky_user_data(Claim((U0, T1, T0), 7))
+    topic_t = "0001 74 00000002 00000001 00000000"
+    assert data == bytes.fromhex(f"00000002 {topic_t} 0001 75 00000001 00000000 00000007")
+
+
+@given(claim=claims)
+def test_sticky_user_data_are_read_as_they_were_written(claim: Claim) -> None:
+    assert decode_sticky_user_data(encode_sticky_user_data(claim)) == claim
+
+
+def test_version_0_has_no_generation() -> None:
+    assert decode_sticky_user_data(WITHOUT_GENERATION) == Claim((T1, T0), NO_GENERATION)
+
+
+def test_what_kafka_python_writes_is_read() -> None:
+    data = StickyAssignorUserData([("t", [1, 0]), ("u", [0])], 7).encode()
+    assert decode_sticky_user_data(data) == Claim((T1, T0, U0), 7)
+    assert decode_sticky_user_data(StickyAssignorUserData([], 7).encode()) == Claim((), 7)
+
+
+@pytest.mark.parametrize("data", [None, b"", b"\x00", WITHOUT_GENERATION[:-1], b"\xff" * 12, b"nonsense"])
+def test_data_that_cannot_be_read_claim_nothing(data: bytes | None) -> None:
+    assert decode_sticky_user_data(data) == Claim()
+
+
+@given(data=st.binary(max_size=40))
+def test_any_data_are_read_somehow(data: bytes) -> None:
+    assert isinstance(decode_sticky_user_data(data), Claim)
+
+
+def test_a_claim_the_format_cannot_hold_is_an_error() -> None:
+    with pytest.raises(ProtocolError, match="generation 2147483648 is no int32"):
+        encode_sticky_user_data(Claim((), 2**31))
+
+
+def test_sticky_members_are_known_by_their_user_data_only() -> None:
+    told = Subscription(("t",), encode_sticky_user_data(Claim((T0,), 4)), (T1,), 5)
+    assert sticky_claim(told) == Claim((T0,), 4)
+    assert sticky_claim(Subscription(("t",), None, (T1,), 5)) == Claim()
+
+
+def test_cooperative_members_are_known_by_their_owned_partitions() -> None:
+    # The field of KIP-792 goes before the user data, of which there may be any.
+    data = encode_cooperative_user_data(4)
+    assert data == bytes.fromhex("00000004")
+    assert cooperative_claim(Subscription(("t",), data, (T1,), 5)) == Claim((T1,), 5)
+    assert cooperative_claim(Subscription(("t",), data, (T1,))) == Claim((T1,), 4)
+    assert cooperative_claim(Subscription(("t",), b"?", (T1,))) == Claim((T1,), NO_GENERATION)
+    assert cooperative_claim(Subscription(("t",), None, (T1,))) == Claim((T1,), NO_GENERATION)
