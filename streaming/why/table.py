@@ -1,0 +1,27 @@
+"""The events topic as a table of Spark, a row for each history entry."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+_ENTRY = """
+    group_id string, incarnation string, seq long, at_ms long, type string, from_state string,
+    to_state string, generation int, reason string, rule string, cause string, member_id string,
+    group_instance_id string, client_id string, client_host string, client_reason string, leader_id string,
+    protocol_name string, members array<string>, waiting_for array<string>, deadline_ms long,
+    assignments map<string, binary>, partitions map<string, array<int>>, superseded string, late_by_ms long
+"""
+
+
+def events_table(records: DataFrame) -> DataFrame:
+    """The entries in `records`, which have a column `value` as Kafka's source gives it.
+
+    The columns are those of `state.history.GroupEvent`, and `at`, its time as a timestamp. An entry that is
+    there twice, for the topic's writer is at-least-once, is one row; entries of no group are left out.
+    """
+    entry = F.from_json(F.col("value").cast("string"), _ENTRY)
+    return (
+        records.select(entry.alias("entry"))
+        .select("entry.*", F.timestamp_millis("entry.at_ms").alias("at"))
+        .where("group_id is not null")
+        .dropDuplicates(["group_id", "incarnation", "seq"])
+    )

@@ -1,0 +1,81 @@
+"""`group-coordinator why` on a real broker: it reads the group's history and nobody else's."""
+
+import json
+from collections.abc import Iterable
+from itertools import count
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+from kafka import KafkaProducer
+
+from state.history import GroupEvent
+from streaming.broker import EmbeddedBroker
+from streaming.cli import main
+from streaming.layout import Layout
+from streaming.partitioner import partition_of
+from streaming.topics import prepare_topics
+from tests.harness.histories import Recorder
+from tests.pure.why_story import STORY
+
+pytestmark = pytest.mark.e2e
+
+PARTITIONS = 3
+_names = (f"why-test-{number}" for number in count())
+
+
+@pytest.fixture
+def layout(broker: EmbeddedBroker) -> Layout:
+    layout = Layout.named(next(_names), request_partitions=PARTITIONS, reply_partitions=1)
+    prepare_topics(broker.bootstrap_servers, layout)
+    return layout
+
+
+def write(broker: EmbeddedBroker, layout: Layout, history: Iterable[GroupEvent]) -> None:
+    producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+    for event in history:
+        place = partition_of(event.group_id, PARTITIONS)
+        producer.send(
+            layout.events_topic, msgspec.json.encode(event), event.group_id.encode(), partition=place
+        )
+    producer.close()
+
+
+def why(broker: EmbeddedBroker, layout: Layout, *arguments: str) -> Result:
+    prefix = layout.events_topic.removesuffix("-events")
+    common = ["--bootstrap-servers", broker.bootstrap_servers, "--prefix", prefix]
+    return CliRunner().invoke(main, ["why", *arguments, *common])
+
+
+def test_text_json_and_picture(broker: EmbeddedBroker, layout: Layout, tmp_path: Path) -> None:
+    history = Recorder().play(*STORY)
+    others = Recorder().play(*(f"join m{number} api=3 group=other-{number}" for number in range(9)))
+    write(broker, layout, [*history[:20], *others, *history[10:]])
+
+    text = why(broker, layout, "g")
+    assert text.exit_code == 0, text.output
+    assert "session timeout: worker-3" in text.stdout
+    assert "Note" not in text.stdout  # the ten entries that are there twice are no gap
+
+    picture = tmp_path / "why.png"
+    told = why(broker, layout, "g", "-o", "json", "--plot", str(picture))
+    assert [r["cause"]["kind"] for r in json.loads(told.stdout)["rebalances"]] == [
+        "member joined",
+        "session timeout",
+        "member joined",
+        "member left",
+    ]
+    assert picture.stat().st_size > 10_000
+
+
+def test_a_group_nobody_knows(broker: EmbeddedBroker, layout: Layout) -> None:
+    told = why(broker, layout, "orders")
+    assert told.exit_code == 1
+    assert "no group orders is known" in told.stderr
+
+
+def test_no_coordinator(broker: EmbeddedBroker) -> None:
+    told = why(broker, Layout.named("nobody-was-here"), "orders")
+    assert told.exit_code == 1
+    assert "has the coordinator been started?" in told.stderr

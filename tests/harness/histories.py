@@ -1,0 +1,95 @@
+"""Real histories: stories played in a world of clients, and random logs, both with partitions to assign."""
+
+import re
+from pathlib import Path
+from random import Random
+
+from msgspec.structs import replace
+
+from assignors.kafka.api import Assignment, TopicPartition
+from assignors.kafka.protocol import encode_assignment
+from state.config import CoordinatorConfig
+from state.effects import Effects
+from state.fold import Row, Timeline
+from state.history import GroupEvent
+from state.messages import MemberAssignment, SyncGroup
+from tests.harness import random_log, scenario
+from tests.harness.world import World
+
+SCENARIOS = Path(__file__).parents[1] / "scenarios"
+_PARTITION = re.compile(r"(\w+?)-?(\d+)")
+
+
+class Recorder(World):
+    """A world that keeps its history. `assign=@m1:orders-0+orders-1` gives partitions; `p0` is one too."""
+
+    def __init__(self, *, readable: bool = True) -> None:
+        super().__init__()
+        self.history: list[GroupEvent] = []
+        self._readable = readable
+
+    def play(self, *commands: str) -> list[GroupEvent]:
+        """Run the commands; the whole history so far."""
+        for command in commands:
+            self.run(command)
+        return self.history
+
+    def _learn(self, effects: Effects) -> None:
+        super()._learn(effects)
+        self.history += effects.events
+
+    def _assignments(self, text: str) -> list[MemberAssignment]:
+        given = super()._assignments(text)
+        return [replace(a, assignment=_encode(a.assignment)) for a in given] if self._readable else given
+
+
+def _encode(told: bytes) -> bytes:
+    found = _PARTITION.findall(told.decode())
+    # With user data, though none: without, there would be bytes in it that are no text.
+    return encode_assignment(Assignment(tuple(TopicPartition(t, int(n)) for t, n in found), b""), version=0)
+
+
+def of_scenario(name: str) -> list[GroupEvent]:
+    """The history of a scenario file's group `g`."""
+    recorder = Recorder()
+    for block in scenario.parse((SCENARIOS / f"{name}.txt").read_text()):
+        scenario.play(block, recorder.run)
+    return [event for event in recorder.history if event.group_id == "g"]
+
+
+def of_random_log(seed: int, length: int, config: CoordinatorConfig) -> dict[str, list[GroupEvent]]:
+    """The histories of a random log's groups, in which leaders deal out partitions at random, now and then
+    bytes that are none, or one partition twice.
+    """
+    random = Random(seed)
+    rows = random_log.realise(random_log.script(seed, length), config)
+    histories = {}
+    for group_id in random_log.GROUPS:
+        timeline = Timeline(group_id, None, config)
+        for row in rows:
+            if row.request.group_id == group_id:
+                timeline.apply(_dealing(row, random))
+        timeline.fire_until(rows[-1].at_ms + random.choice((0, 100_000, 10_000_000)))
+        said = [event for effects in timeline.take_effects() for event in effects.events]
+        histories[group_id] = [event for event in said if isinstance(event, GroupEvent)]
+    return histories
+
+
+def _dealing(row: Row, random: Random) -> Row:
+    if not isinstance(row.request, SyncGroup) or random.random() < 0.05:
+        return row
+    hands = _deal(len(row.request.assignments), random)
+    assignments = [
+        replace(given, assignment=encode_assignment(Assignment(tuple(hand))))
+        for given, hand in zip(row.request.assignments, hands, strict=True)
+    ]
+    return replace(row, request=replace(row.request, assignments=assignments))
+
+
+def _deal(members: int, random: Random) -> list[list[TopicPartition]]:
+    hands: list[list[TopicPartition]] = [[] for _ in range(members)]
+    if members:
+        for number in range(random.choice((0, 1, 5, 6))):
+            for hand in random.sample(hands, 2 if members > 1 and random.random() < 0.02 else 1):
+                hand.append(TopicPartition(random.choice(("t", "u")), number))
+    return hands

@@ -1,0 +1,150 @@
+"""What moved, and how much of it needlessly: the definition, held against all even splits there are."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise, product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assignors.kafka.api import Assignment, MemberSubscription, Subscription, TopicPartition
+from assignors.kafka.protocol import encode_assignment
+from assignors.kafka.range import RangeAssignor
+from streaming.why.model import Moves
+from streaming.why.moves import compare, needless, read_holdings
+
+MEMBERS = ("a", "b", "c", "d")
+Owners = Mapping[TopicPartition, str]
+
+
+def t(*numbers: int) -> frozenset[TopicPartition]:
+    return frozenset(TopicPartition("t", number) for number in numbers)
+
+
+def least_given_up(last: Owners, partitions: Sequence[TopicPartition], members: Sequence[str]) -> int:
+    """How many partitions stayers give up at least, found by trying every even split."""
+
+    def given_up(split: Sequence[str]) -> int:
+        now = zip(partitions, split, strict=True)
+        return sum(last.get(p) in members and last[p] != owner for p, owner in now)
+
+    return min(given_up(split) for split in even_splits(len(partitions), members))
+
+
+def even_splits(partitions: int, members: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    for split in product(members, repeat=partitions):
+        counts = [split.count(member) for member in members]
+        if max(counts) - min(counts) <= 1:
+            yield split
+
+
+@st.composite
+def rebalance(draw: st.DrawFn) -> tuple[dict[TopicPartition, str], dict[TopicPartition, str], list[str]]:
+    """Owners before, owners afterwards, and who is a member afterwards."""
+    partitions = sorted(t(*range(draw(st.integers(0, 6)))))
+    members = draw(st.lists(st.sampled_from(MEMBERS), min_size=1, max_size=3, unique=True))
+    before = {p: draw(st.sampled_from(MEMBERS)) for p in partitions if draw(st.booleans())}
+    return before, {p: draw(st.sampled_from(members)) for p in partitions}, members
+
+
+@given(rebalance())
+def test_needless_is_what_exceeds_the_best_even_split(
+    moved: tuple[dict[TopicPartition, str], dict[TopicPartition, str], list[str]],
+) -> None:
+    before, after, members = moved
+    given_up = sum(before.get(p) in members and before[p] != owner for p, owner in after.items())
+    least = least_given_up(before, list(after), members)
+    assert needless(before, after, members) == max(0, given_up - least)
+
+
+@given(rebalance())
+def test_what_belonged_to_nobody_or_to_the_gone_is_never_needless(
+    moved: tuple[dict[TopicPartition, str], dict[TopicPartition, str], list[str]],
+) -> None:
+    before, after, members = moved
+    gone = {p: owner for p, owner in before.items() if owner not in members}
+    assert needless(gone, after, members) == 0
+
+
+holdings = st.dictionaries(
+    st.sampled_from(MEMBERS),
+    st.frozensets(st.builds(TopicPartition, st.sampled_from("tu"), st.integers(0, 4))),
+)
+
+
+@given(holdings, holdings)
+def test_partitions_are_conserved(
+    before: dict[str, frozenset[TopicPartition]], after: dict[str, frozenset[TopicPartition]]
+) -> None:
+    moves = compare(before, after)
+    for member in moves.members:
+        assert member.before == len(before.get(member.member_id, ()))
+        assert member.after == len(after.get(member.member_id, ()))
+        gained, lost = (sum(map(len, topics.values())) for topics in (member.gained, member.lost))
+        assert member.after - member.before == gained - lost
+    held, now = (frozenset().union(*h.values()) for h in (before, after))
+    assert moves.partitions == len(now)
+    assert (moves.fresh, moves.released) == (len(now - held), len(held - now))
+    assert 0 <= moves.needless <= moves.moved <= len(now & held)
+
+
+@given(holdings)
+def test_nothing_moves_where_nothing_changes(same: dict[str, frozenset[TopicPartition]]) -> None:
+    moves = compare(same, same)
+    # A partition that two members hold has the first of them as its owner, before and after.
+    assert (moves.moved, moves.needless, moves.fresh, moves.released) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "moved", "needless_of_them"),
+    [
+        pytest.param({"a": t(0, 1)}, {"a": t(0), "b": t(1)}, 1, 0, id="a member comes"),
+        pytest.param({"a": t(0), "b": t(1)}, {"a": t(0, 1)}, 1, 0, id="a member goes"),
+        pytest.param({"a": t(0), "b": t(1)}, {"a": t(1), "b": t(0)}, 2, 2, id="an exchange"),
+        pytest.param(
+            {"a": t(0, 1), "b": t(2, 3)}, {"a": t(0, 1, 2, 3), "b": t()}, 2, 2, id="less even than before"
+        ),
+        pytest.param(
+            {"a": t(0, 1, 2), "b": t(3)}, {"a": t(0, 1), "b": t(2, 3)}, 1, 0, id="more even than before"
+        ),
+        pytest.param({"a": t(0, 1, 2)}, {"a": t(0), "b": t(1, 2)}, 2, 1, id="one more than it had to"),
+        pytest.param({"a": t(0, 1)}, {}, 0, 0, id="everyone leaves"),
+    ],
+)
+def test_examples(
+    before: dict[str, frozenset[TopicPartition]],
+    after: dict[str, frozenset[TopicPartition]],
+    moved: int,
+    needless_of_them: int,
+) -> None:
+    moves = compare(before, after)
+    assert (moves.moved, moves.needless) == (moved, needless_of_them)
+
+
+def test_a_cooperative_hand_over_is_counted_when_it_arrives() -> None:
+    first = compare({"a": t(0, 1)}, {"a": t(0), "b": t()})
+    assert (first.moved, first.released) == (0, 1)
+    second = compare({"a": t(0), "b": t()}, {"a": t(0), "b": t(1)}, released={TopicPartition("t", 1): "a"})
+    assert (second.moved, second.needless, second.fresh) == (1, 0, 0)
+
+
+def test_range_moves_needlessly_where_it_shifts_everyone() -> None:
+    """Three members hold two each; with a fourth, range shifts the middle ones too."""
+    subscription = MemberSubscription(Subscription(("t",)))
+
+    def assign(members: Sequence[str]) -> dict[str, frozenset[TopicPartition]]:
+        dealt = RangeAssignor().assign({"t": 6}, dict.fromkeys(members, subscription))
+        return {member: frozenset(partitions) for member, partitions in dealt.items()}
+
+    by_size: list[Moves] = [
+        compare(assign(before), assign(after)) for before, after in pairwise(("abc", "abcd", "abc"))
+    ]
+    assert [(m.moved, m.needless) for m in by_size] == [(1, 0), (1, 0)]
+    shifted = compare(assign("bcd"), assign("abcd"))
+    assert (shifted.moved, shifted.needless) == (5, 4)
+
+
+def test_assignments_are_read_only_if_all_are_a_consumers() -> None:
+    readable = encode_assignment(Assignment(tuple(t(1))))
+    assert read_holdings({"a": readable, "b": b""}) == {"a": t(1), "b": frozenset()}
+    assert read_holdings({"a": readable, "b": b"for b"}) is None

@@ -1,0 +1,234 @@
+"""A history as rebalances: its causes and phases, and that no history, however damaged, is too much."""
+
+from datetime import UTC
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from state.config import CoordinatorConfig
+from state.history import EventType, GroupEvent
+from streaming.why.clock import Clock
+from streaming.why.lanes import Lane, Span
+from streaming.why.model import CauseKind, Outcome
+from streaming.why.rebalances import rebalances
+from streaming.why.report import lanes_of, report
+from streaming.why.text import report_text
+from tests.harness.histories import SCENARIOS, Recorder, of_random_log, of_scenario
+from tests.pure.why_story import BEGIN_MS, STORY
+
+logs = st.tuples(st.integers(0, 2**32 - 1), st.integers(20, 200), st.sampled_from((0, 3_000)))
+
+
+def histories(log: tuple[int, int, int]) -> list[list[GroupEvent]]:
+    seed, length, delay_ms = log
+    config = CoordinatorConfig(group_initial_rebalance_delay_ms=delay_ms)
+    return [history for history in of_random_log(seed, length, config).values() if history]
+
+
+def begin(history: list[GroupEvent]) -> list[GroupEvent]:
+    return [event for event in history if event.type is EventType.PREPARING_REBALANCE]
+
+
+@settings(max_examples=60)
+@given(logs)
+def test_every_rebalance_is_there_once_with_its_cause(log: tuple[int, int, int]) -> None:
+    for history in histories(log):
+        found = rebalances(history)
+        assert [(r.began_ms, r.cause.reason, r.generation_from) for r in found] == [
+            (event.at_ms, event.reason, event.generation) for event in begin(history)
+        ]
+        assert all(r.cause.kind is not CauseKind.UNKNOWN for r in found)
+        assert all(r.outcome is not Outcome.UNKNOWN for r in found)
+
+
+@settings(max_examples=60)
+@given(logs)
+def test_phases_add_up(log: tuple[int, int, int]) -> None:
+    for history in histories(log):
+        for r in rebalances(history):
+            if r.ended_ms is None:
+                assert (r.outcome, r.duration_ms) == (Outcome.UNDER_WAY, None)
+                continue
+            assert r.preparing_ms is not None
+            assert r.duration_ms == r.ended_ms - r.began_ms == r.preparing_ms + (r.completing_ms or 0)
+            assert (r.completing_ms is None) == (r.outcome is Outcome.EMPTY)
+            assert r.generation_to == r.generation_from + 1
+            assert all(0 <= joined.after_ms <= r.preparing_ms for joined in r.joined)
+
+
+@settings(max_examples=60)
+@given(logs)
+def test_moves_conserve_partitions(log: tuple[int, int, int]) -> None:
+    for history in histories(log):
+        for r in rebalances(history):
+            if r.moves is None:
+                continue
+            lost, gained = (
+                sum(len(numbers) for m in r.moves.members for numbers in getattr(m, name).values())
+                for name in ("lost", "gained")
+            )
+            assert sum(m.after - m.before for m in r.moves.members) == gained - lost
+            assert r.moves.needless <= r.moves.moved <= r.moves.partitions
+            assert r.idle is not None and r.ended_ms is not None
+            assert r.idle.longest_ms <= r.ended_ms - r.began_ms
+            assert r.idle.partition_ms <= r.idle.partitions * r.idle.longest_ms
+
+
+@settings(max_examples=60)
+@given(logs)
+def test_lanes_are_one_span_after_the_other(log: tuple[int, int, int]) -> None:
+    for history in histories(log):
+        states, members = lanes_of(history)
+        for spans in (states, *(lane.spans for lane in members)):
+            assert all(span.to_ms is None or span.from_ms < span.to_ms for span in spans)
+            assert all(a.to_ms is not None and a.to_ms <= b.from_ms for a, b in pairwise(spans))
+
+
+@settings(max_examples=100)
+@given(logs, st.integers(0, 2**32 - 1))
+def test_no_damage_is_too_much(log: tuple[int, int, int], damage: int) -> None:
+    """Any entries may be missing, come twice, or come late."""
+    random = Random(damage)
+    for history in histories(log):
+        known = history[random.randrange(len(history)) if random.random() < 0.5 else 0 :]
+        damaged = [event for event in known if random.random() > 0.2] or known
+        damaged += random.choices(damaged, k=3)
+        told = report("g", damaged, damaged[-1].at_ms + 1_000, random.choice((None, known[0].at_ms)))
+        assert report_text(told, Clock(UTC)).startswith("Group g ")
+        lanes_of(damaged)
+        first_of = {event.seq: event for event in reversed(damaged)}
+        openings = begin(list(first_of.values())) if len({e.incarnation for e in damaged}) == 1 else []
+        if openings and told.since_ms is None:
+            whole = [r for r in told.rebalances if not r.beginning_lost]
+            assert [r.began_ms for r in whole] == sorted(event.at_ms for event in openings)
+
+
+def test_duplicates_change_nothing() -> None:
+    history = Recorder().play(*STORY)
+    twice = [event for event in history for _ in (1, 2)]
+    assert rebalances(twice) == rebalances(history) == rebalances([*history, *history])
+
+
+@pytest.mark.parametrize("path", sorted(SCENARIOS.glob("*.txt")), ids=lambda path: path.stem)
+def test_every_scenario_is_told(path: Path) -> None:
+    history = of_scenario(path.stem)
+    if history:
+        told = report("g", history, history[-1].at_ms)
+        assert report_text(told, Clock(UTC))
+        assert all(r.cause.kind is not CauseKind.UNKNOWN for r in told.rebalances)
+
+
+def causes(name: str) -> list[CauseKind]:
+    return [r.cause.kind for r in rebalances(of_scenario(name))]
+
+
+def test_the_kinds_of_causes() -> None:
+    assert causes("timeline_2_follower_dies")[-1] is CauseKind.SESSION_TIMEOUT
+    assert causes("timeline_3_follower_never_rejoins")[-1] is CauseKind.LEADER_REJOINED
+    assert causes("timeline_4_static_member_absent")[-1] is CauseKind.SYNC_TIMEOUT
+    assert causes("timeline_6_everyone_leaves")[-2] is CauseKind.MEMBER_LEFT
+    assert CauseKind.STATIC_MEMBER_RETURNED in causes("static_member_changes_protocol")
+    assert CauseKind.METADATA_CHANGED in causes("join_again")
+
+
+def test_the_story_in_figures() -> None:
+    one, two, three, four = rebalances(Recorder().play(*STORY))
+    assert (two.preparing_ms, two.completing_ms, two.duration_ms) == (6_500, 700, 7_200)
+    assert name_of(two.last) == "worker-2"
+    assert two.moves is not None and three.moves is not None
+    assert (two.moves.moved, two.moves.needless) == (2, 0)
+    assert (three.moves.moved, three.moves.needless) == (6, 4)
+    # All six stand still: the dead member's from the beginning, the others' from their own rejoins.
+    assert two.idle is not None
+    assert two.idle.partition_ms == 2 * 7_200 + 2 * (7_200 - 2_000) + 2 * (7_200 - 6_500)
+    assert (one.outcome, four.outcome) == (Outcome.STABLE, Outcome.UNDER_WAY)
+    assert four.cause.client_reason == "consumer poll timeout has expired"
+    assert four.cause.trigger == "requests-0-23"
+
+
+def test_a_cooperative_group_stands_still_only_where_it_must() -> None:
+    history = Recorder().play(
+        "config group.initial.rebalance.delay.ms=0",
+        "join a api=3 protocols=cooperative-sticky",
+        "sync a assign=@a:t-0+t-1",
+        "at 5s",
+        "join b api=3 protocols=cooperative-sticky",
+        "at 7s",
+        "join a id=@a protocols=cooperative-sticky:owned",
+        "sync a assign=@a:t-0",
+        "at 8s",
+        "join a id=@a",
+        "at 9s",
+        "join b id=@b",
+        "sync a assign=@a:t-0,@b:t-1",
+    )
+    _, revoked, given_over = rebalances(history)
+    assert revoked.idle is not None and given_over.idle is not None
+    assert (revoked.idle.partitions, given_over.idle.partitions, given_over.idle.longest_ms) == (0, 1, 1_000)
+    assert revoked.moves is not None and given_over.moves is not None
+    assert (revoked.moves.moved, revoked.moves.released) == (0, 1)
+    assert (given_over.moves.moved, given_over.moves.needless) == (1, 0)
+
+
+def test_a_static_member_keeps_its_partitions_under_its_new_id() -> None:
+    history = Recorder().play(
+        "config group.initial.rebalance.delay.ms=0",
+        "join s instance=i1",
+        "sync s assign=@s:t-0+t-1",
+        "at 5s",
+        "join s instance=i1 id=",
+        "at 6s",
+        "join m api=3",
+        "join s id=@s.2",
+        "sync s assign=@s.2:t-0,@m:t-1",
+    )
+    _, second = rebalances(history)
+    assert second.moves is not None
+    assert {name_of(m.member_id): (m.before, m.after) for m in second.moves.members} == {
+        "i1": (2, 1),
+        "m": (0, 1),
+    }
+    _, members = lanes_of(history)
+    assert len(members) == 2
+
+
+def test_a_gap_hides_what_moved() -> None:
+    history = Recorder().play(*STORY)
+    stable = [event.seq for event in history if event.type is EventType.STABLE]
+    found = rebalances([event for event in history if event.seq != stable[1]])
+    assert [r.outcome for r in found] == [
+        Outcome.STABLE,
+        Outcome.UNKNOWN,
+        Outcome.STABLE,
+        Outcome.UNDER_WAY,
+    ]
+    assert [r.moves is None for r in found] == [False, True, True, True]
+
+
+def test_a_history_that_begins_in_a_rebalance() -> None:
+    history = Recorder().play(*STORY)
+    formed = [e for e in history if e.type is EventType.COMPLETING_REBALANCE][1]
+    first = rebalances([event for event in history if event.seq > formed.seq])[0]
+    assert (first.beginning_lost, first.cause.kind) == (True, CauseKind.UNKNOWN)
+    assert (first.generation_from, first.generation_to, first.outcome) == (1, 2, Outcome.STABLE)
+
+
+def name_of(member_id: str | None) -> str | None:
+    """The client id or instance id in front of the UUID."""
+    return None if member_id is None else member_id[:-37]
+
+
+def test_lanes_of_the_story() -> None:
+    states, members = lanes_of(Recorder().play(*STORY))
+    assert [name_of(lane.member_id) for lane in members] == ["worker-1", "worker-2", "worker-3", "worker-4"]
+    assert [lane.is_open for lane in members] == [True, True, False, False]
+    dead: Lane = members[2]
+    assert dead.spans == [
+        Span("joined, waits for the others", BEGIN_MS + 1_000, BEGIN_MS + 6_000),
+        Span("holds partitions", BEGIN_MS + 6_000, BEGIN_MS + 16_000, 2),
+    ]
+    assert states[-1] == Span("PreparingRebalance", BEGIN_MS + 58_000)

@@ -1,0 +1,203 @@
+"""What `why` prints: the cause first, golden texts of real histories, and its odd cases."""
+
+import re
+from datetime import UTC
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from state.history import GroupEvent
+from streaming.why.clock import Clock, duration_text
+from streaming.why.history import why_nothing
+from streaming.why.names import Names
+from streaming.why.report import Report, report
+from streaming.why.since import parse_since
+from streaming.why.text import MAX_REBALANCES, report_text
+from tests.harness.histories import Recorder, of_scenario
+from tests.pure.why_story import BEGIN_MS, END_MS, STORY
+
+DOCS = Path(__file__).parents[2] / "docs" / "why.md"
+NOW_MS = 1_700_000_000_000
+
+FOLLOWER_DIES = """\
+Group g is CompletingRebalance since 1970-01-01 00:00:11.000 UTC: generation 3, 1 member
+Rebalances  3 since 1970-01-01 00:00:00.000
+Causes      2 x member joined    leader, follower
+            1 x session timeout  follower
+Not Stable  5.0 s in all, longest 5.0 s (#3)
+Moved       0 partitions, 0 needlessly
+"""
+THE_DEATH = """\
+#3  1970-01-01 00:00:10.000  session timeout: follower
+    why       member follower expired: no heartbeat within its session timeout of 10000 ms
+    by        heartbeat deadline of follower
+    member    @follower
+    took      5.0 s so far, waiting for the leader's assignment
+    rejoined  leader 1.0 s
+    formed    generation 2 -> 3, 1 member, leader leader, protocol range
+"""
+
+
+def told(history: list[GroupEvent], now_ms: int, since_ms: int | None = None) -> str:
+    return report_text(report("g", history, now_ms, since_ms), Clock(UTC))
+
+
+def without_uuids(text: str) -> str:
+    return re.sub(r"(\S+)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", r"@\1", text)
+
+
+def test_a_dead_member_and_its_session_timeout_are_the_cause() -> None:
+    text = without_uuids(told(of_scenario("timeline_2_follower_dies"), 15_000))
+    assert text.startswith(FOLLOWER_DIES)
+    assert text.endswith(THE_DEATH)
+
+
+def test_the_documentation_shows_what_is_printed(request: pytest.FixtureRequest) -> None:
+    text = told(Recorder().play(*STORY), END_MS)
+    documented = DOCS.read_text()
+    if request.config.getoption("rewrite", default=False):
+        block = f"```text\n{text}```"
+        documented = re.sub(r"```text\n.*?```", lambda _: block, documented, count=1, flags=re.DOTALL)
+        DOCS.write_text(documented)
+    found = re.search(r"```text\n(.*?)```", documented, re.DOTALL)
+    assert found is not None
+    assert found[1] == text
+
+
+def test_a_client_says_why_it_leaves() -> None:
+    text = told(Recorder().play(*STORY), END_MS)
+    assert "member left: worker-4\n    it said   consumer poll timeout has expired" in text
+
+
+def test_who_is_waited_for_is_named_while_it_is_under_way() -> None:
+    assert text_line(told(Recorder().play(*STORY), END_MS), "awaited") == "worker-2"
+
+
+def test_who_did_not_rejoin_is_said_to_be_removed() -> None:
+    text = told(of_scenario("timeline_3_follower_never_rejoins"), 30_000)
+    assert text_line(text, "removed") == "follower after 20.0 s: did not rejoin within the rebalance timeout"
+
+
+def test_bytes_of_another_protocol_are_told_as_bytes() -> None:
+    history = Recorder(readable=False).play(
+        "config group.initial.rebalance.delay.ms=0",
+        "join c type=connect api=3 protocols=sessioned",
+        "sync c assign=@c:assignment",
+    )
+    text = told(history, 1_000)
+    assert text_line(text, "assigned") == "bytes that are not a consumer's: c 10"
+    assert "moved" not in text.lower()
+
+
+def test_a_history_that_begins_in_the_middle_says_so() -> None:
+    history = Recorder().play(*STORY)
+    begin = next(n for n, event in enumerate(history) if event.generation == 2)
+    text = told(history[begin:], END_MS)
+    first = history[begin].seq
+    assert (
+        f"Note        the history begins at entry {first}: earlier ones are older than the retention" in text
+    )
+    assert "cause unknown" in text
+    assert "and began earlier than the history" in text
+
+
+def test_missing_entries_are_named() -> None:
+    history = Recorder().play(*STORY)
+    text = told([event for event in history if event.seq not in (4, 9, 10)], END_MS)
+    assert f"entries are missing: 4 9-10 of life {history[0].incarnation}" in text
+
+
+def test_a_group_that_ended_and_came_again() -> None:
+    first = Recorder()
+    history = first.play(*STORY, "leave worker-1", "leave worker-2", "delete admin")
+    ended = told(history, END_MS)
+    assert ended.startswith("Group g ended at 2026-11-21 03:00:59.000 UTC")
+    history = first.play("join worker-1 api=3 id=")
+    again = told(history, END_MS)
+    assert "2 lives are told of" in again
+    assert report("g", history, END_MS).rebalances[-1].generation_from == 0
+
+
+def test_since_leaves_out_what_ended_before() -> None:
+    history = Recorder().play(*STORY)
+    found = report("g", history, END_MS, since_ms=BEGIN_MS + 30_000)
+    assert [r.number for r in found.rebalances] == [3, 4]
+    assert found.summary.rebalances == 2
+
+
+def test_no_rebalance_since() -> None:
+    history = of_scenario("timeline_6_everyone_leaves")[:-3]
+    text = told(history, NOW_MS, since_ms=NOW_MS - 1)
+    assert "Rebalances  0 since" in text
+
+
+def test_of_many_rebalances_the_last_are_shown() -> None:
+    commands = ["config group.initial.rebalance.delay.ms=0", "join m api=3", "sync m assign=@m:p0"]
+    history = Recorder().play(*commands, *("join m id=@m", "sync m assign=@m:p0") * 30)
+    text = told(history, 1_000)
+    assert "(11 earlier rebalances are not shown: see them with -o json)" in text
+    assert text.count("\n#") == MAX_REBALANCES
+
+
+def test_json_has_everything() -> None:
+    whole = report("g", Recorder().play(*STORY), END_MS)
+    assert msgspec.json.decode(msgspec.json.encode(whole), type=Report) == whole
+
+
+def test_names_are_short_where_they_can_be() -> None:
+    uuids = ("a1b2c3d4-74bb-59f8-841a-52678c3df179", "b1b2c3d4-74bb-59f8-841a-52678c3df179")
+    ids = [f"worker-{uuids[0]}", f"worker-{uuids[1]}", f"other-{uuids[0]}", "odd"]
+    names = Names(ids)
+    assert [names.of(m) for m in ids] == ["worker-a1b2c3d4", "worker-b1b2c3d4", "other", "odd"]
+    assert names.put_in(f"members {ids[2]}, {ids[0]}") == "members other, worker-a1b2c3d4"
+    assert names.of("unheard of") == "unheard of"
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "0 ms"),
+        (999, "999 ms"),
+        (61_200, "61.2 s"),
+        (725_000, "12 min 5 s"),
+        (18_180_000, "5 h 3 min"),
+    ],
+)
+def test_durations(ms: int, text: str) -> None:
+    assert duration_text(ms) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "at_ms"),
+    [
+        ("2h", NOW_MS - 7_200_000),
+        ("1h30m", NOW_MS - 5_400_000),
+        ("1.5s", NOW_MS - 1_500),
+        ("250ms", NOW_MS - 250),
+        ("2026-11-21T03:00:00Z", 1_795_230_000_000),
+        ("2026-11-21T03:00+01:00", 1_795_226_400_000),
+    ],
+)
+def test_since_is_a_time_or_a_duration(text: str, at_ms: int) -> None:
+    assert parse_since(text, NOW_MS) == at_ms
+
+
+@pytest.mark.parametrize("text", ["", "2", "h", "yesterday", "2h ago", "-2h"])
+def test_since_is_nothing_else(text: str) -> None:
+    with pytest.raises(ValueError, match="neither a duration"):
+        parse_since(text, NOW_MS)
+
+
+def test_an_unknown_group_and_whom_one_may_have_meant() -> None:
+    known = ["orders", "orders-eu", "payments", "Reorders-Nightly"]
+    assert why_nothing("order", known).endswith("did you mean orders, orders-eu, Reorders-Nightly?")
+    assert why_nothing("zzz", known) == "no group zzz is known, nor was one in the history that is kept"
+    assert "older than the events topic's retention" in why_nothing("orders", known)
+
+
+def text_line(text: str, label: str) -> str:
+    """What stands behind a label that is there once."""
+    found = re.findall(rf"^    {label} +(.*)$", text, re.MULTILINE)
+    assert len(found) == 1, text
+    return str(found[0])

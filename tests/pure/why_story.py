@@ -1,0 +1,54 @@
+"""A group's night in commands: three workers start, one dies, another is slow, a fourth comes and goes."""
+
+from tests.harness.options import milliseconds
+
+BEGIN_MS = 1_795_230_000_000  # 2026-11-21 03:00 UTC
+END_MS = BEGIN_MS + 79_000
+
+_COMMANDS = (
+    "at 0s",
+    "config group.initial.rebalance.delay.ms=3000",
+    "join worker-1 api=3 session=30s",
+    "at 1s",
+    "join worker-2 api=3 session=30s",
+    "join worker-3 api=3 session=10s",
+    "at 6s",
+    "sync worker-1 assign=@worker-1:jobs-0+jobs-1,@worker-2:jobs-2+jobs-3,@worker-3:jobs-4+jobs-5",
+    "sync worker-2",
+    "sync worker-3",
+    "at 12s",
+    "heartbeat worker-1",
+    "heartbeat worker-2",
+    # worker-3 is dead: nobody hears of it after its sync.
+    "at 18s",
+    "heartbeat worker-1",
+    "join worker-1 id=@worker-1",
+    "at 22500ms",
+    "join worker-2 id=@worker-2",
+    "at 23200ms",
+    "sync worker-1 assign=@worker-1:jobs-0+jobs-1+jobs-4,@worker-2:jobs-2+jobs-3+jobs-5",
+    "sync worker-2",
+    "at 40s",
+    "heartbeat worker-1",
+    "heartbeat worker-2",
+    "join worker-4 api=3 session=30s",
+    "at 41s",
+    "join worker-2 id=@worker-2",
+    "at 46s",
+    "join worker-1 id=@worker-1",
+    # A careless leader: worker-1 and worker-2 exchange partitions for nothing.
+    "sync worker-1 assign=@worker-1:jobs-2+jobs-3,@worker-2:jobs-0+jobs-1,@worker-4:jobs-4+jobs-5",
+    "sync worker-2",
+    "sync worker-4",
+    "at 58s",
+    "heartbeat worker-1",
+    "heartbeat worker-2",
+    "leave worker-4 reason='consumer poll timeout has expired'",
+    "at 59s",
+    "join worker-1 id=@worker-1",
+)
+
+STORY = tuple(
+    f"at {BEGIN_MS + milliseconds(command[3:])}ms" if command.startswith("at ") else command
+    for command in _COMMANDS
+)

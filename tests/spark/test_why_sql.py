@@ -1,0 +1,121 @@
+"""The three queries of docs/why.md, as they stand there, over a recorded history read as Spark's table."""
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from pyspark.sql import Row, SparkSession
+
+from state.history import GroupEvent
+from streaming.history_reader import CoordinatorStarted
+from streaming.why.table import events_table
+from tests.harness.histories import Recorder
+from tests.pure.why_story import STORY
+
+DOCS = Path(__file__).parents[2] / "docs" / "why.md"
+PER_HOUR_AND_CAUSE, SLOWEST, STUCK = re.findall(r"```sql\n(.*?)```", DOCS.read_text(), re.DOTALL)
+
+
+def stuck_group() -> list[GroupEvent]:
+    """A group whose rebalances overtake each other for a minute: no leader brings an assignment."""
+    commands = [
+        "at 2000s",
+        "config group.initial.rebalance.delay.ms=0",
+        "join a api=3 group=stuck session=5m",
+    ]
+    for number in range(1, 4):
+        commands += [
+            f"at {2000 + 20 * number}s",
+            f"join b{number} api=3 group=stuck session=5m",
+            "join a id=@a group=stuck",
+        ]
+    return Recorder().play(*commands)
+
+
+def slow_group() -> list[GroupEvent]:
+    """A group that goes on without d, which heartbeats and does not rejoin."""
+    return Recorder().play(
+        "at 3000s",
+        "config group.initial.rebalance.delay.ms=0",
+        "join c api=3 group=slow session=30s rebalance=20s",
+        "join d api=3 group=slow session=30s rebalance=20s",
+        "join c id=@c",
+        "sync c assign=@c:p0,@d:p1",
+        "at 3001s",
+        "join c id=@c",
+        "at 3015s",
+        "heartbeat d",
+        "at 3021s",
+        "sync c assign=@c:p0+p1",
+    )
+
+
+@pytest.fixture(scope="module")
+def history() -> list[GroupEvent]:
+    return [*Recorder().play(*STORY), *stuck_group(), *slow_group()]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def events(spark: SparkSession, history: list[GroupEvent]) -> None:
+    """The events topic as Kafka's source gives it: some records twice, and one of no group."""
+    values = [msgspec.json.encode(event) for event in [*history, *history[5:15]]]
+    values.append(msgspec.json.encode({"type": "CoordinatorStarted"} | msgspec.to_builtins(started())))
+    records = spark.createDataFrame([(bytearray(value),) for value in values], "value binary")
+    events_table(records).createOrReplaceTempView("events")
+
+
+def started() -> CoordinatorStarted:
+    return CoordinatorStarted(at_ms=1_000, from_batch=0, settings={})
+
+
+def rows(spark: SparkSession, query: str, **values: float) -> list[Row]:
+    return spark.sql(query, args=values).collect()
+
+
+def test_each_entry_is_one_row(spark: SparkSession, history: list[GroupEvent]) -> None:
+    found = rows(spark, "SELECT * FROM events WHERE group_id = 'g' ORDER BY seq")
+    told = [event for event in history if event.group_id == "g"]
+    assert [(r.seq, r.type, r.at_ms, r.waiting_for) for r in found] == [
+        (e.seq, e.type, e.at_ms, e.waiting_for) for e in told
+    ]
+    stable = next(e for e in told if e.assignments)
+    assert next(r.assignments for r in found if r.seq == stable.seq) == {
+        member_id: bytearray(data) for member_id, data in (stable.assignments or {}).items()
+    }
+
+
+def test_rebalances_per_hour_and_cause(spark: SparkSession) -> None:
+    found = rows(spark, PER_HOUR_AND_CAUSE)
+    assert {(r.group_id, r.cause, r.rebalances) for r in found} == {
+        ("g", "member joined", 2),
+        ("g", "session timeout", 1),
+        ("g", "member left", 1),
+        ("stuck", "member joined", 3),
+        ("slow", "member joined", 2),
+        ("slow", "leader joined again", 1),
+    }
+    assert all(r.hour.minute == r.hour.second == 0 for r in found)
+
+
+def test_the_slowest_to_rejoin(spark: SparkSession) -> None:
+    slowest, second, *_ = found = rows(spark, SLOWEST)
+    assert (slowest.group_id, slowest.client, slowest.slowest_s, slowest.given_up) == ("slow", "d", 20.0, 1)
+    assert (second.group_id, second.client, second.slowest_s, second.given_up) == ("g", "worker-2", 6.5, 0)
+    worker_1 = next(r for r in found if r.client == "worker-1")
+    assert (worker_1.slowest_s, worker_1.median_s, worker_1.rebalances) == (6.0, 2.0, 3)
+
+
+def test_groups_that_were_stuck_for_longer(spark: SparkSession) -> None:
+    found = rows(spark, STUCK, seconds=7)
+    spells = {(r.group_id, r.rebalances, r.still, None if r.still else r.stuck_s) for r in found}
+    assert spells == {
+        ("g", 1, False, 7.2),
+        ("g", 1, True, None),
+        ("stuck", 3, True, None),
+        ("slow", 1, False, 20.0),
+    }
+    assert next(r for r in found if r.stuck_s == 7.2).reason.startswith("member worker-3-")
+    # It began in 1970, and goes on until now.
+    assert next(r for r in found if r.group_id == "stuck").stuck_s > 1_000_000
+    assert not rows(spark, STUCK, seconds=10**10)
