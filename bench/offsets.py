@@ -53,7 +53,9 @@ def _state_of(size: int) -> bytes:
 
 
 def _stored(payload: bytes) -> Group:
-    return codec.decode(GROUP, codec.STATE_VERSION, payload)[GROUP]
+    group = codec.decode(GROUP, codec.STATE_VERSION, payload)[GROUP]
+    assert isinstance(group, Group)
+    return group
 
 
 def _calls(payload: bytes, size: int) -> Iterator[tuple[float, int]]:

@@ -20,14 +20,15 @@ import structlog
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 from pyspark.errors import PySparkException
-from pyspark.sql.streaming import StreamingQuery
 
 from checkpoints.folder import Epoch, Folder, Identity
 from state.config import CoordinatorConfig
 from streaming import query
 from streaming.failing_batch import describe_failing_batch
 from streaming.layout import Layout
+from streaming.metrics.service import Metrics
 from streaming.operator import ConfigEpoch, Operator
+from streaming.progress import ProgressReader
 from streaming.session import Session
 from streaming.status import Phase, StatusBoard
 from streaming.ticker import DEFAULT_INTERVAL_MS, Ticker
@@ -46,7 +47,7 @@ log = structlog.get_logger()
 class Options:
     """What a coordinator is started with. `settings` are by Kafka's dotted names.
 
-    `skip` are ids of records.
+    `skip` are ids of records. `metrics_port` 0 is any free port, None no metrics and no log of rebalances.
     """
 
     bootstrap_servers: str
@@ -55,6 +56,9 @@ class Options:
     settings: Mapping[str, str] = field(default_factory=dict)
     skip: tuple[str, ...] = ()
     ui_port: int | None = 0
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = 0
+    log_rebalances: bool = True
     tick_interval_ms: int = DEFAULT_INTERVAL_MS
     clock_lag_ms: int = 0
     replication_factor: int = 1
@@ -64,9 +68,10 @@ class Options:
 class Coordinator:
     """The coordinator of this process; `status` says when it is ready.
 
-    `start` raises FolderError, TopicsError, ConfigError, JarsUnavailable, JavaNotFound or SparkFailed, each
-    with a message that says what to do. `on_failure` is called, in a thread, when Spark's JVM has ended: from
-    then on nothing is coordinated, `failure` says why, and all that is left is to `stop`.
+    `start` raises FolderError, TopicsError, ConfigError, JarsUnavailable, JavaNotFound, SparkFailed or
+    MetricsUnavailable, each with a message that says what to do. `on_failure` is called, in a thread, when
+    Spark's JVM has ended: from then on nothing is coordinated, `failure` says why, and all that is left is to
+    `stop`.
     """
 
     def __init__(self, options: Options, on_failure: Callable[[], None] = lambda: None) -> None:
@@ -80,11 +85,16 @@ class Coordinator:
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
         self._session: Session | None = None
         self._ticker: Ticker | None = None
+        self._metrics: Metrics | None = None
         self._running = ExitStack()
 
     @property
     def ui_url(self) -> str | None:
         return self._session.ui_url if self._session else None
+
+    @property
+    def metrics_url(self) -> str | None:
+        return self._metrics.url if self._metrics else None
 
     @property
     def jvm_pid(self) -> int:
@@ -134,9 +144,27 @@ class Coordinator:
         )
         self._ticker.start()
         started.callback(self._ticker.stop)
+        self._start_metrics(started)
         self._supervisor.start()
         started.callback(self._supervisor.join)
         started.callback(self._stopping.set)
+
+    def _start_metrics(self, started: ExitStack) -> None:
+        options = self.options
+        if options.metrics_port is None:
+            return
+        assert self._ticker is not None
+        self._metrics = Metrics(
+            options.bootstrap_servers,
+            options.layout,
+            options.metrics_host,
+            options.metrics_port,
+            status=lambda: self.status.current,
+            ticker_age_s=self._ticker.age_s,
+            log_rebalances=options.log_rebalances,
+        )
+        self._metrics.start()
+        started.callback(self._metrics.stop)
 
     def stop(self) -> None:
         """End the query (the batch it is in runs again at the next start), the ticker, Spark, and give the
@@ -213,10 +241,11 @@ class Coordinator:
                 self._session.spark, self.options.bootstrap_servers, str(self._folder.spark), self._operator
             )
             log.info("query started", run_id=running.runId)
+            progress = ProgressReader(running)
             while not self._stopping.is_set():
                 if running.awaitTermination(POLL_S):  # type: ignore[arg-type]
                     return PySparkException("the query ended by itself")
-                self._watch_progress(running)
+                self._watch_progress(progress)
                 self._watch_ticker()
             running.stop()
         except PySparkException as error:
@@ -238,16 +267,15 @@ class Coordinator:
         self.status.enter(phase, reason, batch_id=batch - 1)
         log.error("query failed", batch=batch, attempt=failures, again_in_s=pause_s, error=reason)
 
-    def _watch_progress(self, running: StreamingQuery) -> None:
-        """Look at the last batch. Spark's listeners tell every batch, but at 40 ms of Python a batch."""
-        progress = running.lastProgress
-        if progress is None:
-            return
-        dropped = sum(operator.numRowsDroppedByWatermark for operator in progress.stateOperators)
-        if dropped:
-            # Requests have no event time, so Spark has no reason to drop one: this would be a lost request.
-            log.critical("Spark dropped requests", rows=dropped, batch=progress.batchId)
-        self.status.batch_committed(progress.batchId)
+    def _watch_progress(self, progress: ProgressReader) -> None:
+        """Look at the batches since the last look."""
+        for batch in progress.new():
+            if batch.rows_dropped:
+                # Requests have no event time, so Spark has no reason to drop one: this is a lost request.
+                log.critical("Spark dropped requests", rows=batch.rows_dropped, batch=batch.batch_id)
+            if self._metrics is not None:
+                self._metrics.take_batch(batch)
+            self.status.batch_committed(batch.batch_id)
 
     def _watch_ticker(self) -> None:
         assert self._ticker is not None

@@ -1,0 +1,1 @@
+"""What an operator watches: metrics and Kafka's log sentences, made beside the query, not in it."""

@@ -1,0 +1,55 @@
+"""The three sentences by which Kafka's operators follow a rebalance, as structured log lines.
+
+Source of the wording: GroupMetadataManager of Apache Kafka. The number of members is left out where the entry
+had to be shortened. What else the entry says stands in the line's fields.
+"""
+
+import structlog
+
+from state.history import EventType, GroupEvent
+
+log = structlog.get_logger()
+
+
+def log_sentence(event: GroupEvent) -> None:
+    """Log the entry if it is one of those that Kafka logs."""
+    said = sentence(event)
+    if said is not None:
+        log.info(said, **_fields(event))
+
+
+def sentence(event: GroupEvent) -> str | None:
+    """What Kafka says when this happens, None where it says nothing."""
+    group, generation = event.group_id, event.generation
+    match event.type:
+        case EventType.PREPARING_REBALANCE:
+            return (
+                f"Preparing to rebalance group {group} in state {event.to_state} "
+                f"with old generation {generation} (reason: {event.reason})"
+            )
+        case EventType.COMPLETING_REBALANCE:
+            size = f" with {len(event.members)} members" if event.members is not None else ""
+            return f"Stabilized group {group} generation {generation}{size}"
+        case EventType.STABLE:
+            size = f" The group has {len(event.assignments)} members." if event.assignments else ""
+            return (
+                f"Assignment received from leader {event.leader_id} for group {group} "
+                f"for generation {generation}.{size}"
+            )
+    return None
+
+
+def _fields(event: GroupEvent) -> dict[str, object]:
+    fields = {
+        "group": event.group_id,
+        "generation": event.generation,
+        "reason": event.reason,
+        "member": event.member_id,
+        "client_reason": event.client_reason,
+        "waiting_for": event.waiting_for or None,
+        "leader": event.leader_id,
+        "rule": event.rule,
+        "cause": event.cause,
+        "at_ms": event.at_ms,
+    }
+    return {name: value for name, value in fields.items() if value is not None}

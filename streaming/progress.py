@@ -1,0 +1,104 @@
+"""What Spark tells of every batch, asked for rather than listened to (docs/decisions/0005-metrics.md).
+
+Each look costs one call into the JVM, and one more for each batch that went through since the last look. None
+is left out unless 100 batches pass between two looks: so many does Spark keep.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime
+
+import msgspec
+from msgspec import Struct
+from pyspark.sql.streaming import StreamingQuery
+
+
+class StateOperator(Struct, frozen=True, rename="camel"):
+    """The part of a stateful operator's progress that is looked at."""
+
+    num_rows_dropped_by_watermark: int = 0
+
+
+class Source(Struct, frozen=True, rename="camel"):
+    """How far a Kafka source has come: by topic and partition the offset after the last record read."""
+
+    end_offset: dict[str, dict[str, int]] | None = None
+
+
+class BatchProgress(Struct, frozen=True, rename="camel"):
+    """One batch. `duration_ms` is by stage, `triggerExecution` being all of it.
+
+    Source: org.apache.spark.sql.streaming.StreamingQueryProgress.
+    """
+
+    batch_id: int
+    num_input_rows: int = 0
+    duration_ms: dict[str, int] = {}
+    event_time: dict[str, str] = {}
+    state_operators: list[StateOperator] = []
+    sources: list[Source] = []
+
+    @property
+    def is_executed(self) -> bool:
+        """False where Spark only says that it has nothing to do: the batch of that number is to come."""
+        return "addBatch" in self.duration_ms
+
+    @property
+    def total_ms(self) -> int:
+        return self.duration_ms.get("triggerExecution", 0)
+
+    @property
+    def rows_dropped(self) -> int:
+        """Rows that Spark left out because they were older than the watermark."""
+        return sum(operator.num_rows_dropped_by_watermark for operator in self.state_operators)
+
+    @property
+    def watermark_ms(self) -> int:
+        """The watermark the batch ran under; 0 where there was none yet."""
+        text = self.event_time.get("watermark")
+        return int(datetime.fromisoformat(text).timestamp() * 1000) if text else 0
+
+    @property
+    def end_offsets(self) -> dict[tuple[str, int], int]:
+        """The offset after the last record read, by (topic, partition)."""
+        return {
+            (topic, int(partition)): offset
+            for source in self.sources
+            for topic, partitions in (source.end_offset or {}).items()
+            for partition, offset in partitions.items()
+        }
+
+
+_decode = msgspec.json.Decoder(BatchProgress).decode
+
+
+class ProgressReader:
+    """The batches of one run of a query, each once and in their order."""
+
+    def __init__(self, query: StreamingQuery) -> None:
+        # PySpark's own properties turn all that Spark keeps into Python objects, at each look.
+        self._query = query._jsq
+        self._last_id = -1
+
+    def new(self) -> list[BatchProgress]:
+        """The batches that went through since the last call. Raises Py4JError where the JVM is gone."""
+        last = self._query.lastProgress()
+        if last is None:
+            return []
+        newest = _decode(last.json())
+        if newest.batch_id <= self._last_id or not newest.is_executed:
+            return []
+        is_next = newest.batch_id == self._last_id + 1
+        batches = [newest] if is_next else list(self._backwards())[::-1]
+        self._last_id = newest.batch_id
+        return batches
+
+    def _backwards(self) -> Iterator[BatchProgress]:
+        """From the newest batch that Spark keeps to the first that was not seen."""
+        recent = self._query.recentProgress()
+        for i in range(len(recent) - 1, -1, -1):
+            progress = _decode(recent[i].json())
+            if not progress.is_executed:
+                continue
+            if progress.batch_id <= self._last_id:
+                return
+            yield progress

@@ -1,0 +1,130 @@
+"""The metrics of a real coordinator, scraped over HTTP: a group, its commits, its lag, its log lines."""
+
+import re
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kafka import KafkaProducer
+from structlog.testing import capture_logs
+
+from state.errors import ErrorCode
+from state.messages import CommittedPartition, CommittedTopic, OffsetCommit
+from state.responses import OffsetCommitResponse
+from streaming.broker import EmbeddedBroker
+from streaming.client import CoordinatorClient
+from streaming.coordinator import Coordinator, Options
+from tests.e2e.harness import (
+    QUICK_SPARK,
+    Member,
+    coordinating,
+    create_topic,
+    history_of,
+    new_layout,
+    stable_member,
+    wait_until,
+)
+
+pytestmark = pytest.mark.e2e
+
+SETTINGS = {"group.initial.rebalance.delay.ms": "100"}
+SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
+MANAGER = "kafka_coordinator_group_groupmetadatamanager"
+
+
+@pytest.fixture(scope="module")
+def coordinator(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinator]:
+    folder: Path = tmp_path_factory.mktemp("coordinator")
+    options = Options(
+        broker.bootstrap_servers, folder, new_layout(), SETTINGS, tick_interval_ms=50, spark=QUICK_SPARK
+    )
+    with coordinating(options) as running:
+        yield running
+
+
+def scrape(coordinator: Coordinator) -> dict[str, float]:
+    """The samples, each by its name and labels as they stand in the text."""
+    assert coordinator.metrics_url is not None
+    with urllib.request.urlopen(coordinator.metrics_url, timeout=10) as response:
+        text = response.read().decode()
+    return {
+        f"{name}{{{labels}}}" if labels else name: float(value)
+        for name, labels, value in SAMPLE.findall(text)
+    }
+
+
+def commit(client: CoordinatorClient, member: Member, topic: str, offsets: dict[int, int]) -> ErrorCode:
+    """The error code of the answer as a whole."""
+    partitions = [CommittedPartition(p, offset) for p, offset in offsets.items()]
+    request = OffsetCommit(
+        **client.header(member.group_id, 8),
+        generation_id=1,
+        member_id=member.member_id,
+        topics=[CommittedTopic(topic, partitions)],
+    )
+    return client.send(request, OffsetCommitResponse).result().error_code
+
+
+def test_a_group_is_seen_from_its_beginning_to_its_lag(
+    broker: EmbeddedBroker, coordinator: Coordinator
+) -> None:
+    servers, layout = broker.bootstrap_servers, coordinator.options.layout
+    topic = f"{layout.requests_topic}-purchases"
+    create_topic(servers, topic, 2, {})
+    producer = KafkaProducer(bootstrap_servers=servers)
+    for _ in range(10):
+        producer.send(topic, b"purchase", partition=0)
+    producer.flush()
+    producer.close()
+    wait_until(lambda: scrape(coordinator).get(f"{MANAGER}_numgroups") == 0, "the topics are read to the end")
+    with CoordinatorClient(servers, layout, client_id="member") as client, capture_logs() as logs:
+        member = stable_member(client, "orders")
+        assert commit(client, member, topic, {0: 4, 1: 0}) is ErrorCode.NONE
+        assert commit(client, member, topic, {0: 7}) is ErrorCode.NONE
+        lag = f'kafka_consumergroup_lag{{consumergroup="orders",partition="0",topic="{topic}"}}'
+        wait_until(lambda: scrape(coordinator).get(lag) == 3, "the lag of the last commit")
+        samples = scrape(coordinator)
+    check_group(samples, topic)
+    check_service(samples)
+    started = next(e for e in history_of(servers, layout, "orders") if e.type == "PreparingRebalance")
+    sentences = [line for line in logs if "group orders" in line["event"]]
+    assert [line["event"] for line in sentences] == [
+        "Preparing to rebalance group orders in state PreparingRebalance with old generation 0 "
+        f"(reason: new member {member.member_id} joined)",
+        "Stabilized group orders generation 1 with 1 members",
+        f"Assignment received from leader {member.member_id} for group orders for generation 1. "
+        "The group has 1 members.",
+    ]
+    assert sentences[0]["member"] == member.member_id
+    assert (sentences[0]["at_ms"], sentences[0]["cause"]) == (started.at_ms, started.cause)
+
+
+def check_group(samples: dict[str, float], topic: str) -> None:
+    of_topic = f'consumergroup="orders",topic="{topic}"'
+    assert samples[f"{MANAGER}_numgroups"] == samples[f"{MANAGER}_numgroupsstable"] == 1
+    assert samples[f"{MANAGER}_numoffsets"] == 2
+    assert samples['kafka_consumergroup_members{consumergroup="orders"}'] == 1
+    assert samples[f"kafka_consumergroup_current_offset_sum{{{of_topic}}}"] == 7
+    assert samples[f"kafka_consumergroup_lag_sum{{{of_topic}}}"] == 3
+    assert samples["kafka_server_group_coordinator_metrics_offset_commit_count"] == 3
+    assert samples["kafka_server_group_coordinator_metrics_group_completed_rebalance_count"] == 1
+    assert samples['group_coordinator_responses_total{error_code="MEMBER_ID_REQUIRED",type="JoinGroup"}'] == 1
+    assert samples['group_coordinator_responses_total{error_code="NONE",type="OffsetCommit"}'] == 2
+    assert samples["group_coordinator_rebalance_duration_seconds_count"] == 1
+
+
+def check_service(samples: dict[str, float]) -> None:
+    assert samples['group_coordinator_phase{phase="ready"}'] == 1
+    assert samples["group_coordinator_alarm"] == 0
+    assert samples["group_coordinator_rows_dropped_by_watermark_total"] == 0
+    # Every batch was counted; the id is read before the histogram, so one more may have come.
+    batches = samples["group_coordinator_batch_duration_seconds_count"]
+    assert batches - samples["group_coordinator_last_batch_id"] in (1, 2)
+    assert 0 < samples["group_coordinator_event_time_lag_seconds"] < 60
+    assert 0 <= samples["group_coordinator_backlog_records"] < 10_000
+    assert samples["group_coordinator_ticker_age_seconds"] < 60
+    assert (
+        sum(count for name, count in samples.items() if name.startswith("group_coordinator_dead_letters"))
+        == 0
+    )

@@ -1,0 +1,179 @@
+"""The metrics a coordinator serves, fed by hand instead of by topics and a query."""
+
+from typing import Any
+
+import msgspec
+from prometheus_client import CollectorRegistry, generate_latest
+
+from state.errors import ErrorCode
+from state.history import EventType, GroupEvent
+from state.responses import (
+    HeartbeatResponse,
+    JoinGroupResponse,
+    OffsetCommitResponse,
+    PartitionError,
+    TopicErrors,
+)
+from state.snapshot import GroupSnapshot, MemberSnapshot
+from streaming.layout import Layout
+from streaming.metrics.collector import ReadingsCollector, ServiceCollector
+from streaming.metrics.readings import Readings
+from streaming.metrics.service import BatchMetrics, RebalanceMetrics
+from streaming.progress import BatchProgress, Source, StateOperator
+from streaming.records import CommittedOffset, DeadLetter, Reason, encode, offset_key
+from streaming.status import Phase, Status
+
+LAYOUT = Layout.named("test", request_partitions=2)
+NOW_S = 1_700_000_010.0
+
+
+class Scraped:
+    """Everything a coordinator serves, fed by hand."""
+
+    def __init__(self, *, complete: bool = True) -> None:
+        self.registry = CollectorRegistry()
+        self.readings = Readings(LAYOUT)
+        self.batches = BatchMetrics(self.registry, wall_s=lambda: NOW_S)
+        self.rebalances = RebalanceMetrics(self.registry)
+        self.status = Status(Phase.READY, "batches are being committed", 0, batch_id=41)
+        self.registry.register(ReadingsCollector(self.readings))
+        self.registry.register(ServiceCollector(lambda: self.status, lambda: 0.25, lambda: 0.5))
+        if complete:
+            self.readings.complete()
+
+    def text(self) -> str:
+        """What is scraped, without the times at which counters were made."""
+        lines = generate_latest(self.registry).decode().splitlines(keepends=True)
+        return "".join(line for line in lines if "_created" not in line)
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(name, labels)
+
+    def group(self, group_id: str, state: str, *members: str, quarantined: str | None = None) -> None:
+        self.readings.take(
+            LAYOUT.groups_topic, group_id.encode(), snapshot(group_id, state, members, quarantined)
+        )
+
+    def offset(self, group_id: str, topic: str, partition: int, offset: int | None) -> None:
+        value = None if offset is None else committed(group_id, topic, partition, offset)
+        self.readings.take(LAYOUT.offsets_topic, offset_key(group_id, topic, partition), value)
+
+    def entry(self, seq: int, event_type: EventType, at_ms: int = 0, **fields: Any) -> None:
+        event = GroupEvent(
+            version=1,
+            type=event_type,
+            group_id="orders",
+            incarnation="test-requests-0-1",
+            seq=seq,
+            at_ms=at_ms,
+            from_state="Stable",
+            to_state="Stable",
+            generation=4,
+            reason="why",
+            rule="E4",
+            cause="test-requests-0-9",
+            **fields,
+        )
+        new = self.readings.take(LAYOUT.events_topic, b"orders", encode(event))
+        if new is not None:
+            self.rebalances.take(new)
+
+    def answer(self, response: msgspec.Struct) -> None:
+        self.readings.take(LAYOUT.responses_topic, None, encode(response))
+
+
+def snapshot(group_id: str, state: str, members: tuple[str, ...], quarantined: str | None) -> bytes:
+    view = GroupSnapshot(
+        group_id=group_id,
+        incarnation="test-requests-0-1",
+        seq=1,
+        at_ms=0,
+        state=state,
+        state_timestamp_ms=0,
+        generation=4,
+        protocol_type="consumer",
+        protocol_name="range",
+        leader_id=members[0] if members else None,
+        members=[MemberSnapshot(m, None, "c", "h", 10_000, 60_000, b"", b"", False) for m in members],
+        pending_members=[],
+        last_rebalance_at_ms=None,
+        last_rebalance_reason="",
+        quarantined=quarantined,
+        subscribed_topics=None,
+    )
+    return encode(view)
+
+
+def committed(group_id: str, topic: str, partition: int, offset: int) -> bytes:
+    record = CommittedOffset(
+        group_id=group_id,
+        incarnation="test-requests-0-1",
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        leader_epoch=-1,
+        metadata="",
+        committed_at_ms=0,
+        expire_at_ms=None,
+        request="test-requests-0-9",
+    )
+    return encode(record)
+
+
+def header(error: ErrorCode = ErrorCode.NONE) -> dict[str, Any]:
+    return {"group_id": "orders", "correlation_id": "c", "request": "test-requests-0-9", "error_code": error}
+
+
+def batch(
+    batch_id: int, total_ms: int, watermark: str, ends: dict[str, int], dropped: int = 0
+) -> BatchProgress:
+    return BatchProgress(
+        batch_id=batch_id,
+        num_input_rows=10,
+        duration_ms={"addBatch": total_ms - 20, "triggerExecution": total_ms},
+        event_time={"watermark": watermark},
+        state_operators=[StateOperator(dropped)],
+        sources=[Source({LAYOUT.requests_topic: ends})],
+    )
+
+
+def busy() -> Scraped:
+    """A coordinator with a bit of everything."""
+    scraped = Scraped()
+    scraped.group("orders", "Stable", "m-1", "m-2", "m-3")
+    scraped.group('odd "name"\\\n', "Empty")
+    scraped.group("stuck", "PreparingRebalance", "m-9", quarantined="deadline raised")
+    for partition, offset in ((0, 90), (1, 40)):
+        scraped.offset("orders", "purchases", partition, offset)
+    scraped.offset("orders", "gone", 0, 5)
+    scraped.entry(1, EventType.GROUP_CREATED)
+    scraped.entry(2, EventType.PREPARING_REBALANCE, 1_000)
+    scraped.entry(3, EventType.COMPLETING_REBALANCE, 3_000)
+    scraped.entry(4, EventType.STABLE, 5_000)
+    scraped.entry(4, EventType.STABLE, 5_000)
+    scraped.entry(5, EventType.OFFSETS_EXPIRED, partitions={"purchases": [2, 3], "gone": [1]})
+    scraped.entry(6, EventType.OFFSETS_DELETED, partitions={"purchases": [4]})
+    outcomes = [PartitionError(0, ErrorCode.NONE), PartitionError(1, ErrorCode.OFFSET_METADATA_TOO_LARGE)]
+    scraped.answer(OffsetCommitResponse(**header(), topics=[TopicErrors("purchases", outcomes)]))
+    scraped.answer(JoinGroupResponse(**header(ErrorCode.MEMBER_ID_REQUIRED)))
+    scraped.answer(HeartbeatResponse(**header()))
+    scraped.answer(HeartbeatResponse(**header()))
+    letter = DeadLetter(
+        version=1, reason=Reason.INVALID_REQUEST, message="no JSON", request="r", at_ms=0, answered=False
+    )
+    scraped.readings.take(LAYOUT.dead_letters_topic, b"", encode(letter))
+    for done in (
+        batch(40, 120, "2023-11-14T22:13:28.500Z", {"0": 100, "1": 50}),
+        batch(41, 340, "2023-11-14T22:13:29.500Z", {"0": 110, "1": 60}),
+    ):
+        scraped.readings.take_batch(done)
+        scraped.batches.take(done)
+    scraped.readings.take_end_offsets(
+        {
+            (LAYOUT.requests_topic, 0): 117,
+            (LAYOUT.requests_topic, 1): 60,
+            ("purchases", 0): 100,
+            ("purchases", 1): 30,
+        }
+    )
+    return scraped

@@ -1,0 +1,193 @@
+"""docker-compose.yml and deploy/: what can be checked without Docker."""
+
+import json
+import re
+import threading
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from wsgiref.simple_server import make_server
+
+import pytest
+import yaml
+from prometheus_client import make_wsgi_app
+
+from deploy.healthcheck import main as healthcheck
+from streaming.cli.run import run
+from streaming.status import Phase, Status
+from tests.harness.scraped import Scraped, busy
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+DASHBOARD = DEPLOY / "grafana" / "dashboards" / "group-coordinator.json"
+METRIC = re.compile(r"\b(?:kafka|group_coordinator)_\w+")
+
+
+def read_yaml(path: Path) -> Any:
+    return yaml.safe_load(path.read_text())
+
+
+COMPOSE = read_yaml(ROOT / "docker-compose.yml")
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+COORDINATOR = SERVICES["coordinator"]
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
+
+
+def option(name: str) -> str:
+    """An option of the coordinator's command line."""
+    (value,) = [word.partition("=")[2] for word in COORDINATOR["command"] if word.startswith(f"--{name}=")]
+    return str(value)
+
+
+def published(service: str) -> tuple[str, int, int]:
+    """Address and port on the host, port in the container."""
+    (text,) = SERVICES[service]["ports"]
+    address, host_port, container_port = text.split(":")
+    return address, int(host_port), int(container_port)
+
+
+def expressions() -> Iterator[str]:
+    """All PromQL of the dashboard and of the alerts."""
+    for panel in json.loads(DASHBOARD.read_text())["panels"]:
+        yield from (target["expr"] for target in panel.get("targets", []))
+    for group in read_yaml(DEPLOY / "alerts.yml")["groups"]:
+        yield from (rule["expr"] for rule in group["rules"])
+
+
+def test_the_four_services_are_there_with_a_health_check_each() -> None:
+    assert set(SERVICES) == {"kafka", "coordinator", "prometheus", "grafana"}
+    for service in SERVICES.values():
+        assert service["healthcheck"]["test"][0] == "CMD"
+
+
+def test_images_are_pinned() -> None:
+    bases = re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)
+    images = [service["image"] for service in SERVICES.values()]
+    for image in (*images, *bases):
+        assert re.fullmatch(r"[\w./-]+:v?\d+\.\d+\.\d+[\w.-]*", image), image
+
+
+def test_versions_are_those_of_the_project() -> None:
+    jars = tomllib.loads((ROOT / "streaming" / "jars.toml").read_text())
+    (broker,) = (a for a in jars["broker"]["artifacts"] if a.startswith("org.apache.kafka:"))
+    assert SERVICES["kafka"]["image"] == f"apache/kafka:{broker.rpartition(':')[2]}"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert COORDINATOR["image"] == f"{project['name']}:{project['version']}"
+
+
+def test_everything_is_published_to_this_machine_only() -> None:
+    assert {published(service)[0] for service in SERVICES} == {"127.0.0.1"}
+
+
+def test_services_wait_for_services_that_are_there() -> None:
+    waits = {(name, other) for name, service in SERVICES.items() for other in service.get("depends_on", {})}
+    assert waits == {("coordinator", "kafka"), ("prometheus", "coordinator"), ("grafana", "prometheus")}
+
+
+def test_the_coordinators_command_line_is_understood() -> None:
+    command, *arguments = COORDINATOR["command"]
+    assert command == run.name
+    context = run.make_context(command, arguments)
+    assert context.params["metrics_port"] == int(option("metrics-port"))
+    assert context.params["metrics_host"] == "0.0.0.0"
+    assert context.params["as_json"]
+
+
+def test_ports_agree_from_the_coordinator_to_the_dashboard() -> None:
+    port = int(option("metrics-port"))
+    assert published("coordinator") == ("127.0.0.1", port, port)
+    assert urlsplit(COORDINATOR["healthcheck"]["test"][-1]).port == port
+    assert f"EXPOSE {port}\n" in DOCKERFILE
+    (job,) = read_yaml(DEPLOY / "prometheus.yml")["scrape_configs"]
+    assert job["static_configs"] == [{"targets": [f"coordinator:{port}"]}]
+    (source,) = read_yaml(DEPLOY / "grafana/provisioning/datasources/prometheus.yml")["datasources"]
+    assert source["url"] == f"http://prometheus:{published('prometheus')[2]}"
+    for name in ("prometheus", "grafana"):
+        assert urlsplit(SERVICES[name]["healthcheck"]["test"][-1]).port == published(name)[2]
+
+
+def test_kafka_is_found_from_inside_and_from_outside() -> None:
+    environment = SERVICES["kafka"]["environment"]
+    advertised = dict(item.split("://") for item in environment["KAFKA_ADVERTISED_LISTENERS"].split(","))
+    listening = dict(item.split("://") for item in environment["KAFKA_LISTENERS"].split(","))
+    assert advertised["INTERNAL"] == option("bootstrap-servers")
+    assert listening["INTERNAL"] == f":{option('bootstrap-servers').partition(':')[2]}"
+    address, host_port, container_port = published("kafka")
+    assert advertised["HOST"] == f"{address}:{host_port}"
+    assert listening["HOST"] == f":{container_port}"
+    protocols = environment["KAFKA_LISTENER_SECURITY_PROTOCOL_MAP"]
+    assert set(listening) == {item.partition(":")[0] for item in protocols.split(",")}
+
+
+def test_volumes_are_declared_and_mounted_files_exist() -> None:
+    mounted = [volume.split(":") for service in SERVICES.values() for volume in service["volumes"]]
+    named = {source for source, *_ in mounted if not source.startswith(".")}
+    assert named == set(COMPOSE["volumes"])
+    assert all((ROOT / source).exists() for source, *_ in mounted if source.startswith("."))
+    targets = [target for _, target, *_ in mounted]
+    assert option("data-dir") in targets
+    assert SERVICES["kafka"]["environment"]["KAFKA_LOG_DIRS"] in targets
+    assert read_yaml(DEPLOY / "prometheus.yml")["rule_files"] == ["/etc/prometheus/alerts.yml"]
+    (provider,) = read_yaml(DEPLOY / "grafana/provisioning/dashboards/group-coordinator.yml")["providers"]
+    assert provider["options"]["path"] in targets
+    home = SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert home == f"{provider['options']['path']}/{DASHBOARD.name}"
+
+
+def test_the_image_has_the_packages_and_they_are_sent_to_its_build() -> None:
+    copied = {
+        word for line in re.findall(r"^COPY (.*) \S+$", DOCKERFILE, re.MULTILINE) for word in line.split()
+    }
+    sent = set(re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE))
+    assert copied == sent
+    assert all((ROOT / name).exists() for name in copied)
+    sources = [path.read_text() for name in copied for path in (ROOT / name).rglob("*.py")]
+    imported = {
+        name for text in sources for name in re.findall(r"^(?:from|import) (\w+)", text, re.MULTILINE)
+    }
+    assert {path.parent.name for path in ROOT.glob("*/py.typed")} & imported <= copied
+
+
+def test_dashboard_and_alerts_ask_for_metrics_and_labels_that_are_served() -> None:
+    samples = [sample for family in busy().registry.collect() for sample in family.samples]
+    names = {sample.name for sample in samples}
+    labels = {label for sample in samples for label in sample.labels}
+    asked = list(expressions())
+    assert {name for expression in asked for name in METRIC.findall(expression)} <= names
+    grouped = re.findall(r"by \(([^)]*)\)", " ".join(asked))
+    assert {label.strip() for group in grouped for label in group.split(",")} <= labels
+
+
+def test_the_dashboard_uses_the_provisioned_source_and_no_panel_is_over_another() -> None:
+    dashboard = json.loads(DASHBOARD.read_text())
+    (source,) = read_yaml(DEPLOY / "grafana/provisioning/datasources/prometheus.yml")["datasources"]
+    taken: set[tuple[int, int]] = set()
+    for panel in dashboard["panels"]:
+        if panel["type"] != "row":
+            assert panel["datasource"]["uid"] == source["uid"]
+            assert panel["targets"]
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken, panel["title"]
+        assert at["x"] + at["w"] <= 24
+        taken |= cells
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+
+
+def test_the_docs_tell_of_every_alert() -> None:
+    names = [rule["alert"] for group in read_yaml(DEPLOY / "alerts.yml")["groups"] for rule in group["rules"]]
+    operations = (ROOT / "docs" / "operations.md").read_text()
+    assert [name for name in names if f"`{name}`" not in operations] == []
+
+
+@pytest.mark.parametrize(("phase", "exit_code"), [(Phase.READY, 0), (Phase.RESTARTING, 1)])
+def test_the_health_check_tells_ready_from_not(phase: Phase, exit_code: int) -> None:
+    scraped = Scraped()
+    scraped.status = Status(phase, "", 0)
+    with make_server("127.0.0.1", 0, make_wsgi_app(scraped.registry)) as server:
+        answering = threading.Thread(target=server.handle_request)
+        answering.start()
+        assert healthcheck(f"http://127.0.0.1:{server.server_port}/metrics") == exit_code
+        answering.join()

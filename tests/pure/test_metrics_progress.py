@@ -1,0 +1,106 @@
+"""What Spark tells of its batches: each batch once, none left out."""
+
+import json
+from typing import Any, cast
+
+from pyspark.sql.streaming import StreamingQuery
+
+from streaming.progress import BatchProgress, ProgressReader
+
+
+def told(batch_id: int, *, executed: bool = True, dropped: int = 0) -> dict[str, Any]:
+    """A batch as Spark 4.2 tells it, less what nobody here looks at."""
+    stages = {"addBatch": 90, "walCommit": 12} if executed else {}
+    return {
+        "id": "2c4b1e63-0a7c-4e6a-9a43-3d8c1b4d9f10",
+        "name": "group-coordinator",
+        "timestamp": "2026-01-02T03:04:05.678Z",
+        "batchId": batch_id,
+        "numInputRows": 8,
+        "durationMs": {**stages, "triggerExecution": 120},
+        "eventTime": {"watermark": "2026-01-02T03:04:05.250Z", "max": "2026-01-02T03:04:05.400Z"},
+        "stateOperators": [{"operatorName": "applyInPandasWithState", "numRowsDroppedByWatermark": dropped}],
+        "sources": [{"startOffset": None, "endOffset": {"requests": {"0": 17, "1": 4}}, "numInputRows": 8}],
+        "sink": {"numOutputRows": 3},
+    }
+
+
+class Told:
+    """One progress, as the JVM hands it out."""
+
+    def __init__(self, progress: dict[str, Any]) -> None:
+        self._json = json.dumps(progress)
+
+    def json(self) -> str:
+        return self._json
+
+
+class Query:
+    """The JVM's side of a query; it counts how often all that it keeps is asked for."""
+
+    def __init__(self) -> None:
+        self._jsq = self
+        self.batches: list[dict[str, Any]] = []
+        self.looks_back = 0
+
+    def lastProgress(self) -> Told | None:  # noqa: N802 - Spark's name
+        return Told(self.batches[-1]) if self.batches else None
+
+    def recentProgress(self) -> list[Told]:  # noqa: N802 - Spark's name
+        self.looks_back += 1
+        return [Told(batch) for batch in self.batches]
+
+    def run(self, *batches: dict[str, Any]) -> None:
+        self.batches += batches
+
+
+def reading() -> tuple[Query, ProgressReader]:
+    query = Query()
+    return query, ProgressReader(cast(StreamingQuery, query))
+
+
+def ids(batches: list[BatchProgress]) -> list[int]:
+    return [batch.batch_id for batch in batches]
+
+
+def test_each_batch_is_told_once_and_in_order() -> None:
+    query, reader = reading()
+    assert reader.new() == []
+    query.run(told(0))
+    assert ids(reader.new()) == [0]
+    assert reader.new() == []
+    query.run(told(1), told(2), told(3))
+    assert ids(reader.new()) == [1, 2, 3]
+    query.run(told(4))
+    assert ids(reader.new()) == [4]
+    assert query.looks_back == 1, "only where some went by unseen"
+
+
+def test_a_query_that_goes_on_from_its_checkpoint() -> None:
+    query, reader = reading()
+    query.run(told(500), told(501))
+    assert ids(reader.new()) == [500, 501]
+
+
+def test_a_word_of_idleness_is_no_batch() -> None:
+    query, reader = reading()
+    query.run(told(7), told(8, executed=False))
+    assert ids(reader.new()) == []
+    query.run(told(8), told(9, executed=False), told(9))
+    assert ids(reader.new()) == [7, 8, 9]
+
+
+def test_what_is_read_of_a_batch() -> None:
+    query, reader = reading()
+    query.run(told(3, dropped=2))
+    (batch,) = reader.new()
+    assert batch.total_ms == 120
+    assert batch.num_input_rows == 8
+    assert batch.rows_dropped == 2
+    assert batch.watermark_ms == 1_767_323_045_250
+    assert batch.end_offsets == {("requests", 0): 17, ("requests", 1): 4}
+
+
+def test_a_batch_without_a_watermark() -> None:
+    batch = BatchProgress(batch_id=0)
+    assert (batch.watermark_ms, batch.rows_dropped, batch.end_offsets, batch.total_ms) == (0, 0, {}, 0)

@@ -1,0 +1,149 @@
+"""What a scrape says after records have been fed in; the whole text is pinned in tests/data."""
+
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from state.history import EventType
+from streaming.records import UNREADABLE
+from streaming.status import Phase, Status
+from tests.harness import scraped as harness
+from tests.harness.scraped import LAYOUT, Scraped
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests" / "data" / "metrics_scrape.txt"
+OPERATIONS = ROOT / "docs" / "operations.md"
+
+
+@pytest.fixture(scope="module")
+def busy() -> Scraped:
+    return harness.busy()
+
+
+def test_the_whole_text(busy: Scraped, pytestconfig: pytest.Config) -> None:
+    if pytestconfig.getoption("rewrite"):
+        GOLDEN.write_text(busy.text())
+    assert busy.text() == GOLDEN.read_text()
+
+
+def test_groups_by_state(busy: Scraped) -> None:
+    manager = "kafka_coordinator_group_groupmetadatamanager"
+    found = {
+        name: busy.value(f"{manager}_{name}")
+        for name in (
+            "numgroups",
+            "numgroupsstable",
+            "numgroupsempty",
+            "numgroupspreparingrebalance",
+            "numoffsets",
+        )
+    }
+    assert found == {
+        "numgroups": 3,
+        "numgroupsstable": 1,
+        "numgroupsempty": 1,
+        "numgroupspreparingrebalance": 1,
+        "numoffsets": 3,
+    }
+    assert busy.value("kafka_consumergroup_members", consumergroup="orders") == 3
+
+
+def test_lag_is_what_is_left_to_read(busy: Scraped) -> None:
+    purchases = {"consumergroup": "orders", "topic": "purchases"}
+    assert busy.value("kafka_consumergroup_lag", **purchases, partition="0") == 10
+    assert busy.value("kafka_consumergroup_lag", **purchases, partition="1") == 0, "the topic was made anew"
+    assert busy.value("kafka_consumergroup_lag_sum", **purchases) == 10
+    assert busy.value("kafka_consumergroup_current_offset_sum", **purchases) == 130
+    gone = {"consumergroup": "orders", "topic": "gone", "partition": "0"}
+    assert busy.value("kafka_consumergroup_current_offset", **gone) == 5
+    assert busy.value("kafka_consumergroup_lag", **gone) is None, "nobody knows where it ends"
+
+
+def test_the_backlog_is_what_the_query_has_not_read(busy: Scraped) -> None:
+    assert busy.value("group_coordinator_backlog_records") == 7
+
+
+def test_an_entry_that_comes_twice_counts_once(busy: Scraped) -> None:
+    assert busy.value("group_coordinator_history_entries_total", type="Stable") == 1
+    assert busy.value("group_coordinator_history_duplicates_total") == 1
+    assert busy.value("kafka_server_group_coordinator_metrics_group_completed_rebalance_count") == 1
+    assert busy.value("group_coordinator_rebalance_duration_seconds_sum") == 4
+
+
+def test_what_ends_is_no_longer_shown() -> None:
+    scraped = Scraped()
+    scraped.group("orders", "Stable", "m-1")
+    scraped.offset("orders", "purchases", 0, 9)
+    scraped.entry(1, EventType.STABLE)
+    assert scraped.value("group_coordinator_rebalances_total", consumergroup="orders") == 1
+    scraped.offset("orders", "purchases", 0, None)
+    scraped.offset("orders", "purchases", 0, None)
+    scraped.readings.take(LAYOUT.groups_topic, b"orders", None)
+    assert "orders" not in scraped.text()
+    assert scraped.value("kafka_coordinator_group_groupmetadatamanager_numoffsets") == 0
+
+
+def test_half_of_a_topic_is_not_shown() -> None:
+    scraped = Scraped(complete=False)
+    scraped.group("orders", "Stable", "m-1")
+    assert "numgroups" not in scraped.text()
+    assert "orders" not in scraped.text()
+    scraped.readings.complete()
+    assert scraped.value("kafka_coordinator_group_groupmetadatamanager_numgroups") == 1
+
+
+def test_before_the_first_batch_lag_and_backlog_are_unknown() -> None:
+    scraped = Scraped()
+    lag = scraped.value("group_coordinator_event_time_lag_seconds")
+    assert lag is not None
+    assert math.isnan(lag)
+    assert scraped.value("group_coordinator_backlog_records") is None
+
+
+def test_phase_and_alarm(busy: Scraped) -> None:
+    scraped = Scraped()
+    scraped.status = Status(Phase.FAILING, "batch 7 failed", 0, batch_id=6, alarm="time stands still")
+    phases = {p.value: scraped.value("group_coordinator_phase", phase=p.value) for p in Phase}
+    assert phases == {"starting": 0, "ready": 0, "restarting": 0, "failing": 1, "stopped": 0}
+    assert (scraped.value("group_coordinator_alarm"), busy.value("group_coordinator_alarm")) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("topic", "key", "value"),
+    [
+        (LAYOUT.groups_topic, b"\xff", b"{}"),
+        (LAYOUT.groups_topic, b"g", b'{"state": 1}'),
+        (LAYOUT.offsets_topic, b'["g"]', None),
+        (LAYOUT.events_topic, b"g", b"not JSON"),
+        (LAYOUT.responses_topic, None, None),
+        (LAYOUT.dead_letters_topic, b"", b"[]"),
+    ],
+)
+def test_what_cannot_be_read_is_said_and_changes_nothing(
+    topic: str, key: bytes | None, value: bytes | None
+) -> None:
+    scraped = Scraped()
+    before = scraped.text()
+    with pytest.raises(UNREADABLE):
+        scraped.readings.take(topic, key, value)
+    assert scraped.text() == before
+
+
+def test_ends_are_wanted_of_topics_with_offsets_and_of_the_requests(busy: Scraped) -> None:
+    assert busy.readings.topics_of_interest() == {LAYOUT.requests_topic, "purchases", "gone"}
+
+
+def served_names(scraped: Scraped) -> Iterator[str]:
+    """The names of all metrics, as they are read in the text."""
+    for family in scraped.registry.collect():
+        yield f"{family.name}_total" if family.type == "counter" else family.name
+
+
+def test_the_docs_tell_of_every_metric(busy: Scraped) -> None:
+    documented = re.findall(
+        r"^\| `((?:kafka|group)_\w+)(?:\{[^}]*\})?` \|", OPERATIONS.read_text(), re.MULTILINE
+    )
+    assert sorted(documented) == sorted(set(served_names(busy)))

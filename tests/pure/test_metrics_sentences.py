@@ -1,0 +1,87 @@
+"""Kafka's log sentences, made of history entries."""
+
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from state.history import EventType, GroupEvent
+from streaming.metrics.sentences import log_sentence
+
+
+def event(event_type: EventType, **fields: Any) -> GroupEvent:
+    given: dict[str, Any] = {
+        "seq": 7,
+        "at_ms": 1_700_000_000_000,
+        "from_state": "Stable",
+        "to_state": event_type.value,
+        "generation": 4,
+        "reason": "why",
+        "rule": "R4",
+        "cause": "requests-0-9",
+    }
+    return GroupEvent(
+        version=1, type=event_type, group_id="orders", incarnation="requests-0-1", **given | fields
+    )
+
+
+def logged(entry: GroupEvent) -> list[dict[str, Any]]:
+    with capture_logs() as logs:
+        log_sentence(entry)
+    return [dict(line) for line in logs]
+
+
+def test_preparing_to_rebalance_with_all_that_is_known() -> None:
+    entry = event(
+        EventType.PREPARING_REBALANCE,
+        reason="member m-2 expired: no heartbeat within its session timeout of 10000 ms",
+        member_id="m-2",
+        waiting_for=["m-1", "m-3"],
+    )
+    assert logged(entry) == [
+        {
+            "log_level": "info",
+            "event": "Preparing to rebalance group orders in state PreparingRebalance with old generation 4 "
+            "(reason: member m-2 expired: no heartbeat within its session timeout of 10000 ms)",
+            "group": "orders",
+            "generation": 4,
+            "reason": "member m-2 expired: no heartbeat within its session timeout of 10000 ms",
+            "member": "m-2",
+            "waiting_for": ["m-1", "m-3"],
+            "rule": "R4",
+            "cause": "requests-0-9",
+            "at_ms": 1_700_000_000_000,
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        (["m-1", "m-3"], "Stabilized group orders generation 5 with 2 members"),
+        (None, "Stabilized group orders generation 5"),
+    ],
+)
+def test_stabilized(members: list[str] | None, said: str) -> None:
+    entry = event(EventType.COMPLETING_REBALANCE, generation=5, members=members, leader_id="m-1")
+    (line,) = logged(entry)
+    assert line["event"] == said
+    assert (line["leader"], "waiting_for" in line) == ("m-1", False)
+
+
+@pytest.mark.parametrize(
+    ("assignments", "ending"),
+    [({"m-1": b"a", "m-3": b"b"}, " The group has 2 members."), (None, "")],
+)
+def test_assignment_received(assignments: dict[str, bytes] | None, ending: str) -> None:
+    entry = event(EventType.STABLE, generation=5, leader_id="m-1", assignments=assignments)
+    (line,) = logged(entry)
+    assert line["event"] == f"Assignment received from leader m-1 for group orders for generation 5.{ending}"
+
+
+@pytest.mark.parametrize(
+    "event_type",
+    set(EventType) - {EventType.PREPARING_REBALANCE, EventType.COMPLETING_REBALANCE, EventType.STABLE},
+)
+def test_nothing_else_is_logged(event_type: EventType) -> None:
+    assert logged(event(event_type)) == []

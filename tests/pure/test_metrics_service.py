@@ -1,0 +1,54 @@
+"""Serving the metrics: the port, what is told before a broker answers, and the end of it."""
+
+import socket
+import urllib.error
+import urllib.request
+from contextlib import closing
+
+import pytest
+
+from streaming.metrics.service import Metrics, MetricsUnavailable
+from streaming.status import Phase, Status
+from tests.harness.scraped import LAYOUT
+
+LOOPBACK = "127.0.0.1"
+
+
+def metrics(bootstrap_servers: str, port: int) -> Metrics:
+    return Metrics(
+        bootstrap_servers,
+        LAYOUT,
+        LOOPBACK,
+        port,
+        status=lambda: Status(Phase.STARTING, "", 0),
+        ticker_age_s=lambda: 0.0,
+        log_rebalances=False,
+    )
+
+
+def free_port() -> int:
+    with closing(socket.create_server((LOOPBACK, 0))) as server:
+        return int(server.getsockname()[1])
+
+
+def test_a_port_that_is_taken_is_told() -> None:
+    with closing(socket.create_server((LOOPBACK, 0))) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            MetricsUnavailable, match=rf"no metrics on 127\.0\.0\.1:{port}: Address already in use"
+        ):
+            metrics("127.0.0.1:9", port).start()
+
+
+def test_it_serves_without_a_broker_and_stops_serving() -> None:
+    served = metrics(f"{LOOPBACK}:{free_port()}", 0)
+    served.start()
+    try:
+        with urllib.request.urlopen(served.url, timeout=5) as response:
+            lines = response.read().decode().splitlines()
+    finally:
+        served.stop()
+    assert 'group_coordinator_phase{phase="starting"} 1.0' in lines
+    assert not any("numgroups" in line for line in lines), "nobody knows"
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(served.url, timeout=5)
