@@ -1,0 +1,28 @@
+"""Kafka's errors in words, for people."""
+
+from state.errors import ErrorCode
+
+# Kafka's broker says so; here it is found out before a request is sent, for the coordinator knows no topics.
+UNKNOWN_TOPIC_OR_PARTITION = "UNKNOWN_TOPIC_OR_PARTITION"
+
+_TEXTS = {
+    UNKNOWN_TOPIC_OR_PARTITION: "the topic or partition does not exist",
+    "COORDINATOR_NOT_AVAILABLE": "the group is quarantined after a fault of the coordinator",
+    "FENCED_INSTANCE_ID": "another member has this instance id",
+    "GROUP_ID_NOT_FOUND": "the group does not exist",
+    "GROUP_SUBSCRIBED_TO_TOPIC": "the group is subscribed to the topic",
+    "INVALID_GROUP_ID": "the group id is not valid",
+    "NON_EMPTY_GROUP": "the group is not empty",
+    "REBALANCE_IN_PROGRESS": "the group is rebalancing",
+    "UNKNOWN_MEMBER_ID": "the group has no such member",
+}
+
+
+def error_name(code: ErrorCode) -> str | None:
+    """Kafka's name of an error, None for NONE."""
+    return None if code is ErrorCode.NONE else code.name
+
+
+def error_text(name: str) -> str:
+    """`NON_EMPTY_GROUP: the group is not empty`."""
+    return f"{name}: {_TEXTS[name]}" if name in _TEXTS else name

@@ -1,0 +1,165 @@
+"""An administrator's requests to the coordinator; those about several groups are under way together.
+
+Every method raises a `ClientError` of `streaming.pending` where no answer comes in time.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from assignors.kafka.api import TopicPartition
+from state.errors import ErrorCode
+from state.messages import (
+    CommittedPartition,
+    CommittedTopic,
+    DeleteGroup,
+    DescribeGroup,
+    LeavingMember,
+    OffsetCommit,
+    OffsetDelete,
+    OffsetFetch,
+    TopicPartitions,
+)
+from state.responses import (
+    NO_GENERATION,
+    DeleteGroupResponse,
+    DescribeGroupResponse,
+    OffsetCommitResponse,
+    OffsetDeleteResponse,
+    OffsetFetchResponse,
+    TopicErrors,
+)
+from streaming.client import CoordinatorClient
+
+# The versions of Kafka's messages that these requests are. Source: *Request.json of Apache Kafka 4.
+DESCRIBE_VERSION, FETCH_VERSION, COMMIT_VERSION, DELETE_VERSION, OFFSET_DELETE_VERSION = 5, 9, 9, 2, 0
+
+# With names of Kafka's greatest length this many partitions still go into one request.
+_COMMIT_MAX_PARTITIONS = 10_000
+
+_REASON = "member was removed by an admin"
+_REASON_MAX_CHARS = 255
+
+PartitionErrors = dict[TopicPartition, ErrorCode]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What is committed for a partition; `leader_epoch` -1 where the committer told none."""
+
+    offset: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedOffsets:
+    """All committed offsets of a group; none where `error_code` is set."""
+
+    error_code: ErrorCode
+    offsets: dict[TopicPartition, Committed]
+
+
+class GroupRequests:
+    """Sends administrative requests by a client. What has no answer within the client's timeout raises."""
+
+    def __init__(self, client: CoordinatorClient) -> None:
+        self._client = client
+
+    def describe(
+        self, group_ids: Iterable[str], *, with_offsets: bool = False
+    ) -> tuple[dict[str, DescribeGroupResponse], dict[str, FetchedOffsets]]:
+        """DescribeGroups, by group id; and OffsetFetch of all partitions, if wanted, sent with them."""
+        send, header = self._client.send, self._client.header
+        ids = list(group_ids)
+        described = {
+            name: send(DescribeGroup(**header(name, DESCRIBE_VERSION)), DescribeGroupResponse) for name in ids
+        }
+        fetched = {
+            name: send(OffsetFetch(**header(name, FETCH_VERSION)), OffsetFetchResponse)
+            for name in (ids if with_offsets else ())
+        }
+        return (
+            {name: future.result() for name, future in described.items()},
+            {name: _fetched(future.result()) for name, future in fetched.items()},
+        )
+
+    def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> PartitionErrors:
+        """OffsetCommit by no member, which a group without members takes: the outcome of each partition.
+
+        One request for up to 10,000 partitions; more are several requests, of which some may fail. No
+        offsets are no request: that would make a group of nothing.
+        """
+        ordered = sorted(offsets.items())
+        errors: PartitionErrors = {}
+        for first in range(0, len(ordered), _COMMIT_MAX_PARTITIONS):
+            errors |= self._commit(group_id, dict(ordered[first : first + _COMMIT_MAX_PARTITIONS]))
+        return errors
+
+    def _commit(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> PartitionErrors:
+        topics = [
+            CommittedTopic(topic, [CommittedPartition(n, offsets[TopicPartition(topic, n)]) for n in numbers])
+            for topic, numbers in _by_topic(offsets).items()
+        ]
+        request = OffsetCommit(
+            **self._client.header(group_id, COMMIT_VERSION), generation_id=NO_GENERATION, topics=topics
+        )
+        answer = self._client.send(request, OffsetCommitResponse).result()
+        if answer.error_code is not ErrorCode.NONE:
+            return dict.fromkeys(offsets, answer.error_code)
+        return _errors(answer.topics)
+
+    def delete_groups(self, group_ids: Iterable[str]) -> dict[str, ErrorCode]:
+        """DeleteGroups: the outcome of each."""
+        header = self._client.header
+        asked = {
+            group_id: self._client.send(DeleteGroup(**header(group_id, DELETE_VERSION)), DeleteGroupResponse)
+            for group_id in group_ids
+        }
+        return {group_id: future.result().error_code for group_id, future in asked.items()}
+
+    def delete_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition]
+    ) -> tuple[ErrorCode, PartitionErrors]:
+        """OffsetDelete: the outcome for the group and, where that is NONE, for each partition."""
+        topics = [TopicPartitions(topic, numbers) for topic, numbers in _by_topic(partitions).items()]
+        request = OffsetDelete(**self._client.header(group_id, OFFSET_DELETE_VERSION), topics=topics)
+        answer = self._client.send(request, OffsetDeleteResponse).result()
+        return answer.error_code, _errors(answer.topics)
+
+    def remove_members(
+        self, group_id: str, members: Sequence[LeavingMember], reason: str | None
+    ) -> tuple[ErrorCode, list[ErrorCode]]:
+        """LeaveGroup in the name of these members: the outcome for the group, and for each in order.
+
+        Source of the reason's form: KafkaAdminClient.removeMembersFromConsumerGroup (KIP-800).
+        """
+        told = f"{_REASON}: {reason}" if reason else _REASON
+        leaving = [
+            LeavingMember(member.member_id, member.group_instance_id, told[:_REASON_MAX_CHARS])
+            for member in members
+        ]
+        answer = self._client.leave(group_id, leaving).result()
+        return answer.error_code, [member.error_code for member in answer.members]
+
+
+def _fetched(answer: OffsetFetchResponse) -> FetchedOffsets:
+    offsets = {
+        TopicPartition(topic.name, p.partition_index): Committed(p.committed_offset, p.committed_leader_epoch)
+        for topic in answer.topics
+        for p in topic.partitions
+    }
+    return FetchedOffsets(answer.error_code, offsets)
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    return topics
+
+
+def _errors(topics: Iterable[TopicErrors]) -> PartitionErrors:
+    return {
+        TopicPartition(topic.name, partition.partition_index): partition.error_code
+        for topic in topics
+        for partition in topic.partitions
+    }

@@ -1,0 +1,29 @@
+"""Tables as kafka-consumer-groups prints them: columns padded with blanks, no lines."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+MISSING = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A heading, and the least width in characters; wider values widen it."""
+
+    heading: str
+    min_width: int = 15
+
+
+def render_table(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> str:
+    """Heading and rows, a line each without blanks at its end; None is shown as `-`."""
+    cells = [[MISSING if value is None else str(value) for value in row] for row in rows]
+    lines = [[column.heading for column in columns], *cells]
+    widths = [
+        max(column.min_width, *(len(line[number]) for line in lines)) for number, column in enumerate(columns)
+    ]
+    return "\n".join(_padded(line, widths) for line in lines)
+
+
+def _padded(line: Sequence[str], widths: Sequence[int]) -> str:
+    return " ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()

@@ -1,0 +1,164 @@
+"""`groups delete`, `delete-offsets`, `remove-members`: what is to go."""
+
+from collections.abc import Sequence
+
+import click
+
+from assignors.kafka.api import TopicPartition
+from state.errors import ErrorCode
+from state.messages import LeavingMember
+from streaming.admin.error_text import UNKNOWN_TOPIC_OR_PARTITION, error_name, error_text
+from streaming.admin.gather import describe_groups
+from streaming.admin.render import OffsetDeletion, Removal, offset_deletion_table, removal_table
+from streaming.admin.requests import GroupRequests, PartitionErrors
+from streaming.admin.selection import Chosen, TopicChoice, choose_partitions, parse_topic
+from streaming.cli.groups.common import (
+    Cluster,
+    connection_options,
+    group_options,
+    output_option,
+    parsed_by,
+    show_json,
+    show_table,
+    tell,
+    tell_errors,
+)
+
+
+@click.command()
+@connection_options
+@group_options
+@output_option
+def delete(cluster: Cluster, named: Sequence[str], all_groups: bool, output: str) -> None:
+    """Delete groups that have no members, with their offsets."""
+    outcomes = cluster.requests.delete_groups(cluster.group_ids(named, all_groups))
+    errors = {group_id: error_name(code) for group_id, code in outcomes.items()}
+    if output == "json":
+        show_json([{"group": group_id, "error": error} for group_id, error in errors.items()])
+        return
+    failed = {group_id: error for group_id, error in errors.items() if error is not None}
+    deleted = ", ".join(f"'{group_id}'" for group_id in errors if group_id not in failed)
+    if not failed:
+        click.echo(f"Deletion of requested consumer groups ({deleted}) was successful.")
+        return
+    tell("Error: Deletion of some consumer groups failed:")
+    for group_id, error in failed.items():
+        tell(f"* Group '{group_id}' could not be deleted due to: {error_text(error)}")
+    if deleted:
+        click.echo(f"\nThese consumer groups were deleted successfully: {deleted}")
+
+
+@click.command("delete-offsets")
+@connection_options
+@group_options
+@click.option(
+    "--topic",
+    "topics",
+    required=True,
+    multiple=True,
+    metavar="TOPIC[:P,P]",
+    callback=parsed_by(parse_topic),
+    help="A topic, or partitions of it; repeatable.",
+)
+@output_option
+def delete_offsets(
+    cluster: Cluster, named: Sequence[str], all_groups: bool, topics: Sequence[TopicChoice], output: str
+) -> None:
+    """Delete offsets of topics that no member subscribes to."""
+    chosen = choose_partitions(topics, cluster.log.existing({choice.topic for choice in topics}))
+    answers = []
+    for group_id in cluster.group_ids(named, all_groups):
+        error, rows = _delete_offsets(cluster.requests, group_id, chosen)
+        answers.append({"group": group_id, "error": error, "partitions": rows})
+        if output == "table":
+            _show_deletion(group_id, error, rows)
+    if output == "json":
+        show_json(answers)
+
+
+def _delete_offsets(
+    requests: GroupRequests, group_id: str, chosen: Chosen
+) -> tuple[str | None, list[OffsetDeletion]]:
+    """The group's error, or else the outcome for each partition; those not there are not asked for."""
+    code, errors = ErrorCode.NONE, PartitionErrors()
+    if chosen.partitions:
+        code, errors = requests.delete_offsets(group_id, chosen.partitions)
+    outcomes: dict[TopicPartition, str | None] = dict.fromkeys(chosen.missing, UNKNOWN_TOPIC_OR_PARTITION)
+    outcomes |= {p: error_name(errors.get(p, code)) for p in chosen.partitions}
+    rows = [
+        OffsetDeletion(topic=p.topic, partition=p.partition if p.partition >= 0 else None, error=error)
+        for p, error in sorted(outcomes.items())
+    ]
+    return error_name(code), rows
+
+
+def _show_deletion(group_id: str, error: str | None, rows: Sequence[OffsetDeletion]) -> None:
+    if error is not None:
+        tell(f"Error: Offsets of group '{group_id}' were not deleted due to: {error_text(error)}")
+    elif any(row.error is not None for row in rows):
+        tell("Error: Encountered some partition-level error, see the follow-up details.")
+    else:
+        click.echo(f"Request succeeded for deleting offsets from group {group_id}.")
+    show_table(offset_deletion_table(rows))
+
+
+@click.command("remove-members")
+@connection_options
+@group_options
+@click.option("--member-id", "member_ids", multiple=True, help="A member; repeatable.")
+@click.option("--instance-id", "instance_ids", multiple=True, help="A static member's instance; repeatable.")
+@click.option("--all-members", is_flag=True, help="Every member there is.")
+@click.option("--reason", help="Why; it is kept in the group's history.")
+@output_option
+def remove_members(
+    cluster: Cluster,
+    named: Sequence[str],
+    all_groups: bool,
+    member_ids: Sequence[str],
+    instance_ids: Sequence[str],
+    all_members: bool,
+    reason: str | None,
+    output: str,
+) -> None:
+    """Take members out of groups now, as if they had left.
+
+    A process that still runs will join again.
+    """
+    members = [LeavingMember(member_id=name) for name in member_ids]
+    members += [LeavingMember(group_instance_id=name) for name in instance_ids]
+    if bool(members) == all_members:
+        raise click.UsageError("takes --member-id and --instance-id, or --all-members")
+    group_ids = cluster.group_ids(named, all_groups)
+    leaving = _members_of(cluster.requests, group_ids) if all_members else dict.fromkeys(group_ids, members)
+    rows: list[Removal] = []
+    for group_id, those in leaving.items():
+        rows += _remove(cluster.requests, group_id, those, reason) if those else []
+    if output == "json":
+        show_json(rows)
+    elif rows:
+        show_table(removal_table(rows))
+
+
+def _members_of(requests: GroupRequests, group_ids: Sequence[str]) -> dict[str, list[LeavingMember]]:
+    described = describe_groups(requests, group_ids)
+    tell_errors(described.errors)
+    return {
+        group_id: [LeavingMember(m.member_id, m.group_instance_id) for m in group.members]
+        for group_id, group in described.groups.items()
+    }
+
+
+def _remove(
+    requests: GroupRequests, group_id: str, members: Sequence[LeavingMember], reason: str | None
+) -> list[Removal]:
+    code, errors = requests.remove_members(group_id, members, reason)
+    outcomes = errors or [code] * len(members)
+    return [
+        Removal(
+            group=group_id,
+            consumer_id=member.member_id or None,
+            group_instance_id=member.group_instance_id,
+            error=error_name(outcome),
+        )
+        for member, outcome in zip(members, outcomes, strict=True)
+    ]

@@ -1,0 +1,202 @@
+"""`groups reset-offsets`: let a group without members go on from somewhere else."""
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from assignors.kafka.api import TopicPartition
+from state.errors import ErrorCode
+from streaming.admin.error_text import error_text
+from streaming.admin.plan_file import PlanFileError, export_plan, parse_plan
+from streaming.admin.prepare import prepare_reset
+from streaming.admin.render import ResetRow, reset_table
+from streaming.admin.requests import GroupRequests
+from streaming.admin.reset import (
+    FromFile,
+    Scenario,
+    ShiftBy,
+    ToCurrent,
+    ToEarliest,
+    ToLatest,
+    ToOffset,
+    ToTime,
+)
+from streaming.admin.selection import TopicChoice, parse_topic
+from streaming.admin.when import parse_datetime_ms, parse_duration_ms
+from streaming.cli.groups.common import (
+    Cluster,
+    connection_options,
+    group_options,
+    output_option,
+    parsed_by,
+    show_json,
+    show_table,
+    tell,
+    tell_errors,
+)
+
+Plans = Mapping[str, Mapping[TopicPartition, int]]
+
+_SCENARIOS = (
+    "--to-earliest, --to-latest, --to-current, --to-offset, "
+    "--shift-by, --to-datetime, --by-duration, --from-file"
+)
+
+
+@click.command("reset-offsets")
+@connection_options
+@group_options
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC[:P,P]",
+    callback=parsed_by(parse_topic),
+    help="A topic, or partitions of it; repeatable.",
+)
+@click.option("--all-topics", is_flag=True, help="All partitions that the group has offsets for.")
+@click.option("--to-earliest", is_flag=True, help="To the first offset that is still there.")
+@click.option("--to-latest", is_flag=True, help="To the end of the log.")
+@click.option("--to-current", is_flag=True, help="To what is committed; to the end where nothing is.")
+@click.option("--to-offset", type=int, metavar="OFFSET", help="To this offset.")
+@click.option("--shift-by", type=int, metavar="N", help="Forward by N, or back if N is negative.")
+@click.option(
+    "--to-datetime",
+    "to_datetime_ms",
+    metavar="YYYY-MM-DDTHH:mm:SS.sss",
+    callback=parsed_by(parse_datetime_ms),
+    help="To the first record since then; UTC unless an offset follows.",
+)
+@click.option(
+    "--by-duration",
+    "by_duration_ms",
+    metavar="PnDTnHnMnS",
+    callback=parsed_by(parse_duration_ms),
+    help="To the first record of the time since so long ago.",
+)
+@click.option(
+    "--from-file",
+    type=click.File("r", encoding="utf-8"),
+    help="To what a CSV file says, as --export writes it.",
+)
+@click.option("--dry-run", is_flag=True, help="Only show what would be done (the default).")
+@click.option("--execute", is_flag=True, help="Do it.")
+@click.option("--export", "as_csv", is_flag=True, help="Show the new offsets as CSV.")
+@output_option
+def reset_offsets(
+    cluster: Cluster,
+    named: Sequence[str],
+    all_groups: bool,
+    topics: Sequence[TopicChoice],
+    all_topics: bool,
+    dry_run: bool,
+    execute: bool,
+    as_csv: bool,
+    output: str,
+    **asked: Any,
+) -> None:
+    """Reset the offsets of groups that have no members.
+
+    Give one scenario, and --topic or --all-topics unless it is --from-file. All groups are planned before the
+    first is changed.
+    """
+    scenario = _scenario(asked, named)
+    _check_scope(scenario, topics, all_topics)
+    if dry_run and execute:
+        raise click.UsageError("only accepts one of --execute and --dry-run")
+    if not (dry_run or execute):
+        tell("WARN: No action will be performed as the --execute option is missing.")
+    group_ids = cluster.group_ids(named, all_groups)
+    prepared = prepare_reset(
+        cluster.requests, cluster.log, group_ids, scenario, None if all_topics else topics
+    )
+    tell_errors(prepared.errors)
+    for plan in prepared.plans.values():
+        for warning in plan.warnings:
+            tell(f"WARN: {warning}")
+    plans: dict[str, dict[TopicPartition, int]] = {g: p.offsets for g, p in prepared.plans.items()}
+    refused = _execute(cluster.requests, plans) if execute else []
+    tell_errors(refused)
+    _show(plans, as_csv, output, with_group=len(named) != 1)
+    if refused:
+        raise click.exceptions.Exit(1)
+
+
+def _scenario(asked: Mapping[str, Any], named: Sequence[str]) -> Scenario:
+    """The one scenario among the options."""
+    given = [name for name, value in asked.items() if value is not None and value is not False]
+    if len(given) != 1:
+        raise click.UsageError(f"requires exactly one of the following scenarios: {_SCENARIOS}")
+    value = asked[given[0]]
+    match given[0]:
+        case "to_earliest":
+            return ToEarliest()
+        case "to_latest":
+            return ToLatest()
+        case "to_current":
+            return ToCurrent()
+        case "to_offset":
+            return ToOffset(value)
+        case "shift_by":
+            return ShiftBy(value)
+        case "to_datetime_ms":
+            return ToTime(value)
+        case "by_duration_ms":
+            return ToTime(time.time_ns() // 1_000_000 - value)
+        case _:
+            return _from_file(value.read(), named)
+
+
+def _from_file(text: str, named: Sequence[str]) -> FromFile:
+    try:
+        return FromFile(parse_plan(text, named))
+    except PlanFileError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _check_scope(scenario: Scenario, topics: Sequence[TopicChoice], all_topics: bool) -> None:
+    """A file brings its own scope, and any other is ignored, as in Kafka's tool."""
+    if isinstance(scenario, FromFile):
+        return
+    if not (topics or all_topics):
+        raise click.UsageError("One of the reset scopes should be defined: --all-topics, --topic.")
+    if topics and all_topics:
+        raise click.UsageError("only accepts one of --topic and --all-topics")
+
+
+def _execute(requests: GroupRequests, plans: dict[str, dict[TopicPartition, int]]) -> list[str]:
+    """Commit the plans; what is refused is taken out of them, and told."""
+    refused = []
+    for group_id, offsets in plans.items():
+        outcomes = requests.commit_offsets(group_id, offsets) if offsets else {}
+        errors = {p: error for p, error in outcomes.items() if error is not ErrorCode.NONE}
+        for partition in errors:
+            del offsets[partition]
+        refused += [
+            f"{count} offsets of group '{group_id}' were not reset: {_refusal(error)}."
+            for error, count in sorted(Counter(errors.values()).items())
+        ]
+    return refused
+
+
+def _refusal(error: ErrorCode) -> str:
+    if error is ErrorCode.UNKNOWN_MEMBER_ID:
+        return f"{error.name}: members have joined the group meanwhile"
+    return error_text(error.name)
+
+
+def _show(plans: Plans, as_csv: bool, output: str, *, with_group: bool) -> None:
+    rows = [
+        ResetRow(group=group_id, topic=topic, partition=partition, new_offset=offset)
+        for group_id, offsets in sorted(plans.items())
+        for (topic, partition), offset in sorted(offsets.items())
+    ]
+    if as_csv:
+        click.echo(export_plan(plans, with_group=with_group), nl=False)
+    elif output == "json":
+        show_json(rows)
+    elif rows:
+        show_table(reset_table(rows))

@@ -1,0 +1,378 @@
+"""The command `groups` on a real broker, asking a real coordinator."""
+
+import json
+import shlex
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import structlog
+from click.testing import CliRunner
+from kafka import KafkaProducer
+
+from assignors.kafka.api import Assignment, Subscription, TopicPartition
+from assignors.kafka.protocol import encode_assignment, encode_subscription
+from state.errors import ErrorCode
+from state.history import EventType
+from state.messages import (
+    CommittedPartition,
+    CommittedTopic,
+    JoinGroup,
+    MemberAssignment,
+    OffsetCommit,
+    Protocol,
+)
+from state.responses import JoinGroupResponse, OffsetCommitResponse
+from streaming.admin.requests import COMMIT_VERSION, GroupRequests
+from streaming.broker import EmbeddedBroker
+from streaming.cli.groups import groups
+from streaming.client import CoordinatorClient, layout_on
+from streaming.demo.children import Children
+from streaming.layout import Layout
+from streaming.records import encode
+from streaming.topics import prepare_topics
+from tests.e2e.harness import create_topic, history_of, new_layout
+
+pytestmark = pytest.mark.e2e
+
+PREFIX = "shop"
+ORDERS, PRICES, WIDE = "shop-orders", "shop-prices", "shop-wide"
+ORDERS_PARTITIONS, RECORDS, WIDE_PARTITIONS = 3, 10, 100
+FIRST_MS, MINUTE_MS = 1_769_860_800_000, 60_000  # 2026-01-31T12:00:00Z, and a record a minute from then on
+
+START_TIMEOUT_S = 120.0
+ANSWER_TIMEOUT_MS = 120_000
+SESSION_TIMEOUT_MS = 1_800_000
+JOIN_VERSION = 3  # the last that lets a new member in without asking for its id again
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a run of the command wrote."""
+
+    out: str
+    err: str
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The cells of a table's rows; none of them may have blanks."""
+        return [line.split() for line in self.out.splitlines() if line][1:]
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Ask = Callable[..., Said]
+
+
+@pytest.fixture(scope="module")
+def layout(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layout]:
+    """The topics of a coordinator that runs."""
+    folder = tmp_path_factory.mktemp("groups")
+    servers = broker.bootstrap_servers
+    arguments = ["run", "--json", "--bootstrap-servers", servers, "--prefix", PREFIX]
+    arguments += ["--data-dir", str(folder), "-c", "group.initial.rebalance.delay.ms=1000"]
+    with Children(folder) as children:
+        child = children.start("coordinator", *arguments)
+        _make_topics(servers)
+        child.wait_for_line(lambda line: "requests_topic" in line, START_TIMEOUT_S)
+        yield layout_on(servers, PREFIX)
+
+
+def _make_topics(servers: str) -> None:
+    kept_for_ever = {"retention.ms": "-1"}
+    create_topic(servers, ORDERS, ORDERS_PARTITIONS, kept_for_ever)
+    create_topic(servers, PRICES, 1, kept_for_ever)
+    create_topic(servers, WIDE, WIDE_PARTITIONS, {"segment.index.bytes": "4096"})
+    producer = KafkaProducer(bootstrap_servers=servers)
+    for number in range(RECORDS):
+        for partition in range(ORDERS_PARTITIONS):
+            stamp_ms = FIRST_MS + number * MINUTE_MS
+            producer.send(ORDERS, value=b"order", partition=partition, timestamp_ms=stamp_ms)
+    producer.close()
+
+
+@pytest.fixture(scope="module")
+def client(broker: EmbeddedBroker, layout: Layout) -> Iterator[CoordinatorClient]:
+    with CoordinatorClient(
+        broker.bootstrap_servers, layout, client_id="shop", request_timeout_ms=ANSWER_TIMEOUT_MS
+    ) as client:
+        yield client
+
+
+@pytest.fixture
+def ask(broker: EmbeddedBroker, layout: Layout) -> Ask:
+    """Runs the command; what is asked and said can be seen with `pytest -s`."""
+
+    def run(*arguments: str, prefix: str = PREFIX, exit_code: int = 0) -> Said:
+        verb, *others = arguments
+        where = ["--bootstrap-servers", broker.bootstrap_servers, "--prefix", prefix]
+        result = CliRunner().invoke(groups, [verb, *where, *others])
+        structlog.reset_defaults()  # the command's logs went to what is closed by now
+        click.echo(
+            f"\n$ groups {shlex.join(arguments)}\n{result.output[:4_000]}(exit code {result.exit_code})"
+        )
+        assert result.exit_code == exit_code, result.output
+        return Said(result.stdout, result.stderr)
+
+    return run
+
+
+def form(
+    client: CoordinatorClient,
+    group_id: str,
+    assignments: Sequence[Sequence[TopicPartition]],
+    *instance_ids: str | None,
+) -> list[str]:
+    """Bring a group to Stable with as many members as assignments; their ids, in order."""
+    joins = [
+        client.send(_join(client, group_id, assigned, instance_id), JoinGroupResponse)
+        for assigned, instance_id in zip(assignments, _padded(instance_ids, len(assignments)), strict=True)
+    ]
+    answers = [join.result() for join in joins]
+    assert {(answer.error_code, answer.generation_id) for answer in answers} == {(ErrorCode.NONE, 1)}
+    given = [
+        MemberAssignment(answer.member_id, encode_assignment(Assignment(tuple(assigned))))
+        for answer, assigned in zip(answers, assignments, strict=True)
+    ]
+    syncs = [
+        client.sync(
+            group_id,
+            generation_id=1,
+            member_id=answer.member_id,
+            protocol_type="consumer",
+            protocol_name="range",
+            assignments=given if answer.member_id == answer.leader else (),
+        )
+        for answer in answers
+    ]
+    assert all(sync.result().error_code is ErrorCode.NONE for sync in syncs)
+    return [answer.member_id for answer in answers]
+
+
+def _padded(instance_ids: Sequence[str | None], count: int) -> list[str | None]:
+    return [*instance_ids, *[None] * (count - len(instance_ids))]
+
+
+def _join(
+    client: CoordinatorClient, group_id: str, assigned: Sequence[TopicPartition], instance_id: str | None
+) -> JoinGroup:
+    topics = tuple(dict.fromkeys(partition.topic for partition in assigned))
+    return JoinGroup(
+        **client.header(group_id, JOIN_VERSION),
+        session_timeout_ms=SESSION_TIMEOUT_MS,
+        rebalance_timeout_ms=SESSION_TIMEOUT_MS,
+        group_instance_id=instance_id,
+        protocol_type="consumer",
+        protocols=[Protocol("range", encode_subscription(Subscription(topics)))],
+    )
+
+
+def orders(*numbers: int) -> list[TopicPartition]:
+    return [TopicPartition(ORDERS, number) for number in numbers]
+
+
+def commit(client: CoordinatorClient, group_id: str, offsets: dict[TopicPartition, int]) -> None:
+    errors = GroupRequests(client).commit_offsets(group_id, offsets)
+    assert set(errors.values()) == {ErrorCode.NONE}
+
+
+@pytest.fixture(scope="module")
+def billing(client: CoordinatorClient) -> list[str]:
+    """The members of a stable group that has an offset no member has asked for; "audit" has offsets only."""
+    commit(client, "billing", dict.fromkeys([*orders(0, 1, 2), TopicPartition(PRICES, 0)], 4))
+    commit(client, "audit", dict.fromkeys(orders(0), 7))
+    return form(client, "billing", [orders(0, 2), orders(1)], "pod-0")
+
+
+def test_groups_are_listed_the_empty_ones_too(ask: Ask, billing: list[str]) -> None:
+    assert ask("list").out.splitlines() == ["audit", "billing"]
+    both = [["audit", "Classic", "Empty"], ["billing", "Classic", "Stable"]]
+    assert ask("list", "--state", "--type").rows == both
+    assert ask("list", "--state", "stable").rows == [["billing", "Stable"]]
+    assert ask("list", "--type", "consumer").rows == []
+    listed = [(group["group"], group["protocol_type"]) for group in ask("list", "-o", "json").json]
+    assert listed == [("audit", ""), ("billing", "consumer")]
+
+
+def test_a_group_is_described(ask: Ask, client: CoordinatorClient, billing: list[str]) -> None:
+    (first, second), host = billing, client.header("")["client_host"]
+    assert ask("describe", "--group", "billing").rows == [
+        ["billing", ORDERS, "0", "4", "10", "6", first, host, "shop"],
+        ["billing", ORDERS, "2", "4", "10", "6", first, host, "shop"],
+        ["billing", ORDERS, "1", "4", "10", "6", second, host, "shop"],
+        ["billing", PRICES, "0", "4", "0", "-4", "-", "-", "-"],
+    ]
+    assert ask("describe", "--group", "billing", "--members", "--verbose").rows == [
+        ["billing", first, "pod-0", host, "shop", "2", f"{ORDERS}:0,2"],
+        ["billing", second, host, "shop", "1", f"{ORDERS}:1"],
+    ]
+    state = ["billing", f"{PREFIX}-requests", "(0)", "range", "Stable", "2"]
+    assert ask("describe", "--group", "billing", "--state").rows == [state]
+
+
+def test_all_groups_are_described(ask: Ask, billing: list[str]) -> None:
+    everything = ask("describe", "--all-groups", "-o", "json")
+    assert [(g["group"], g["state"], len(g["partitions"])) for g in everything.json] == [
+        ("audit", "Empty", 1),
+        ("billing", "Stable", 4),
+    ]
+    assert everything.err == "Consumer group 'audit' has no active members.\n"
+
+
+def test_an_active_group_is_protected(ask: Ask, billing: list[str]) -> None:
+    refused = ask("reset-offsets", "--group", "billing", "--to-latest", "--all-topics", "--execute")
+    assert refused == Said(
+        "",
+        "Error: Assignments can only be reset if the group 'billing' is inactive, "
+        "but the current state is Stable.\n",
+    )
+    assert "NON_EMPTY_GROUP: the group is not empty" in ask("delete", "--group", "billing").err
+    deleted = ask("delete-offsets", "--group", "billing", "--topic", ORDERS, "--topic", f"{PRICES}:0,1")
+    assert [row[:3] for row in deleted.rows] == [
+        *([ORDERS, str(number), "Error:"] for number in range(ORDERS_PARTITIONS)),
+        [PRICES, "0", "Successful"],
+        [PRICES, "1", "Error:"],
+    ]
+    assert "GROUP_SUBSCRIBED_TO_TOPIC" in deleted.out
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in deleted.out
+    assert len(ask("describe", "--group", "billing").rows) == ORDERS_PARTITIONS
+
+
+def test_groups_are_deleted(ask: Ask, billing: list[str]) -> None:
+    gone = ask("delete", "--group", "audit", "--group", "nobody")
+    assert gone.out == "\nThese consumer groups were deleted successfully: 'audit'\n"
+    assert "* Group 'nobody' could not be deleted due to: GROUP_ID_NOT_FOUND" in gone.err
+    missing = Said("", "Error: Consumer group 'audit' does not exist.\n")
+    assert ask("describe", "--group", "audit") == missing
+
+
+def test_members_are_removed_with_a_reason(
+    ask: Ask, client: CoordinatorClient, broker: EmbeddedBroker, layout: Layout
+) -> None:
+    _, second, _ = form(client, "shipping", [orders(0), orders(1), orders(2)], "pod-0")
+    removal = ["remove-members", "--group", "shipping", "--reason", "the machine is gone"]
+    rows = ask(*removal, "--instance-id", "pod-0", "--member-id", "no-such-member").rows
+    assert [row[1:4] for row in rows] == [["no-such-member", "-", "Error:"], ["-", "pod-0", "Successful"]]
+    assert len(ask("describe", "--group", "shipping", "--members", "-o", "json").json[0]["members"]) == 2
+    assert second in ask(*removal, "--all-members").out
+    assert ask("describe", "--group", "shipping").err == "Consumer group 'shipping' has no active members.\n"
+    removed = [
+        event.client_reason
+        for event in history_of(broker.bootstrap_servers, layout, "shipping")
+        if event.type is EventType.MEMBER_REMOVED
+    ]
+    assert removed == ["member was removed by an admin: the machine is gone"] * 3
+    ask("delete", "--group", "shipping")
+
+
+@pytest.mark.parametrize(
+    ("scenario", "offset"),
+    [
+        (["--to-earliest"], 0),
+        (["--to-offset", "99"], 10),
+        (["--to-datetime", "2026-01-31T14:02:30.000+02:00"], 3),
+        (["--by-duration", "PT0S"], 10),
+    ],
+)
+def test_a_dry_run_shows_what_would_be(ask: Ask, scenario: list[str], offset: int) -> None:
+    planned = ask("reset-offsets", "--group", "report", "--topic", ORDERS, *scenario, "--dry-run")
+    assert planned.rows == [["report", ORDERS, str(number), str(offset)] for number in range(3)]
+
+
+def test_a_reset_is_executed_exported_and_taken_from_a_file(
+    ask: Ask, client: CoordinatorClient, tmp_path: Path
+) -> None:
+    commit(client, "ledger", dict.fromkeys(orders(0, 1), 4))
+    reset = ["reset-offsets", "--group", "ledger"]
+    planned = ask(*reset, "--topic", f"{ORDERS}:0,1,2", "--to-current")
+    assert [row[3] for row in planned.rows] == ["4", "4", "10"]
+    assert planned.err == "WARN: No action will be performed as the --execute option is missing.\n"
+
+    shifted = ask(*reset, "--all-topics", "--shift-by", "-5", "--execute")
+    assert [row[3] for row in shifted.rows] == ["0", "0"]
+    assert shifted.err.count("is lower than earliest offset for topic partition") == 2
+    assert [row[3] for row in ask("describe", "--group", "ledger").rows] == ["0", "0"]
+    unshifted = ask(*reset, "--topic", ORDERS, "--shift-by", "1", "--execute", exit_code=1)
+    assert "Cannot shift offset for partition" in unshifted.err
+    unknown = ask(*reset, "--topic", f"{ORDERS}:1,9", "--to-latest", "--execute", exit_code=1)
+    assert f'UNKNOWN_TOPIC_OR_PARTITION: The partitions "{ORDERS}-9" do not exist' in unknown.err
+
+    plan = tmp_path / "plan.csv"
+    plan.write_text(ask(*reset, "--all-topics", "--to-offset", "6", "--dry-run", "--export").out)
+    assert plan.read_text() == f"{ORDERS},0,6\n{ORDERS},1,6\n"
+    again = ask(*reset, "--from-file", str(plan), "--execute", "-o", "json").json
+    assert [row["new_offset"] for row in again] == [6, 6]
+    every = ask("reset-offsets", "--all-groups", "--all-topics", "--to-current", "--dry-run", "--export").out
+    assert f"ledger,{ORDERS},0,6\nledger,{ORDERS},1,6\n" in every
+    assert "report" not in every, "a dry run makes no group"
+    assert ask("delete", "--group", "ledger").out == (
+        "Deletion of requested consumer groups ('ledger') was successful.\n"
+    )
+
+
+def test_a_coordinator_that_does_not_answer(ask: Ask, broker: EmbeddedBroker) -> None:
+    quiet = new_layout()
+    prepare_topics(broker.bootstrap_servers, quiet)
+    prefix = quiet.requests_topic.removesuffix("-requests")
+    late = ask("describe", "--group", "g", "--timeout", "500", prefix=prefix, exit_code=1)
+    assert "DescribeGroup for group 'g' had no answer within 500 ms. Is the coordinator" in late.err
+    assert ask("list", prefix=prefix).out == "", "the list needs no coordinator"
+    assert "has the coordinator been started?" in ask("list", prefix="none", exit_code=1).err
+
+
+def timed(ask: Ask, record: Callable[[str, object], None], *arguments: str) -> Said:
+    """Ask, and note how long it took and how long the answer is."""
+    began_s = time.perf_counter()
+    said = ask(*arguments)
+    took_s = time.perf_counter() - began_s
+    note(record, f"groups {' '.join(arguments)}", f"{took_s:.2f} s, {len(said.out):,} characters")
+    return said
+
+
+def note(record: Callable[[str, object], None], what: str, measured: str) -> None:
+    """Keep a measurement in the report, and show it with `pytest -s`."""
+    record(what, measured)
+    click.echo(f"measured: {what}: {measured}")
+
+
+def test_a_group_of_500_members_and_5_000_partitions(
+    ask: Ask, client: CoordinatorClient, record_property: Callable[[str, object], None]
+) -> None:
+    # A topic of 5,000 partitions would be a minute's work for the tests' broker: one topic of fifty is there.
+    topics = [WIDE, *(f"shop-gone-{number}" for number in range(49))]
+    partitions = [TopicPartition(topic, number) for topic in topics for number in range(WIDE_PARTITIONS)]
+    assignments = [partitions[number::500] for number in range(500)]
+    commit(client, "wide", dict.fromkeys(partitions, 0))
+    form(client, "wide", assignments)
+    answers, _ = GroupRequests(client).describe(["wide"])
+    note(record_property, "the answer to DescribeGroup", f"{len(encode(answers['wide'])):,} bytes")
+    described = timed(ask, record_property, "describe", "--group", "wide")
+    assert len(described.rows) == 5_000
+    assert sum(row[4] == "0" for row in described.rows) == WIDE_PARTITIONS
+    assert len({row[6] for row in described.rows}) == 500
+    members = timed(ask, record_property, "describe", "--group", "wide", "--members", "--verbose")
+    assert [row[4] for row in members.rows] == ["10"] * 500
+    assert timed(ask, record_property, "describe", "--group", "wide", "--state").rows[0][-1] == "500"
+
+
+def test_2_000_groups(
+    ask: Ask, client: CoordinatorClient, record_property: Callable[[str, object], None]
+) -> None:
+    names = [f"many-{number:04}" for number in range(2_000)]
+    offset = [CommittedTopic(ORDERS, [CommittedPartition(0, 1)])]
+    commits = [
+        client.send(OffsetCommit(**client.header(name, COMMIT_VERSION), topics=offset), OffsetCommitResponse)
+        for name in names
+    ]
+    assert all(commit.result().error_code is ErrorCode.NONE for commit in commits)
+    ask("describe", "--group", names[0])  # an answer of a later batch: theirs is written whole
+    listed = timed(ask, record_property, "list")
+    assert [name for name in listed.out.splitlines() if name.startswith("many-")] == names
+    states = timed(ask, record_property, "list", "--state", "empty")
+    assert [row[0] for row in states.rows if row[0].startswith("many-")] == names

@@ -1,0 +1,157 @@
+"""What users write: times, durations, topics, states, and reset plans."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assignors.kafka.api import TopicPartition
+from streaming.admin.plan_file import PlanFileError, export_plan, parse_plan
+from streaming.admin.selection import (
+    Chosen,
+    TopicChoice,
+    choose_partitions,
+    parse_states,
+    parse_topic,
+    parse_types,
+)
+from streaming.admin.when import parse_datetime_ms, parse_duration_ms
+
+HOUR_MS = 3_600_000
+
+TOPICS = st.text("abc,\"'.-_ \n", min_size=1)
+PLANS = st.dictionaries(
+    st.text(min_size=1).filter(lambda name: "\r" not in name and "\0" not in name),
+    st.dictionaries(
+        st.builds(TopicPartition, TOPICS, st.integers(0, 99)), st.integers(0, 2**63 - 1), min_size=1
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "duration_ms"),
+    [
+        ("P1D", 24 * HOUR_MS),
+        ("P1DT2H3M4S", 26 * HOUR_MS + 184_000),
+        ("PT0.5S", 500),
+        ("PT-1.25S", -1_250),
+        ("PT-0.5S", -500),
+        ("-PT1H", -HOUR_MS),
+        ("-PT-1H", HOUR_MS),
+        ("pt15m", 900_000),
+        ("P2DT-6H", 42 * HOUR_MS),
+        ("PT1.S", 1_000),
+        ("PT0.0009S", 0),
+    ],
+)
+def test_durations_are_javas(text: str, duration_ms: int) -> None:
+    assert parse_duration_ms(text) == duration_ms
+
+
+@pytest.mark.parametrize("text", ["", "P", "PT", "P1DT", "1D", "P1H", "P1M", "P1Y", "PT1.5H", "P1D ", "P1W"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match="is no duration"):
+        parse_duration_ms(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "at_ms"),
+    [
+        ("1970-01-01T00:00:00.000", 0),
+        ("1970-01-01T00:00:01.234Z", 1_234),
+        ("1970-01-01T02:00:00.000+02:00", 0),
+        ("1970-01-01T02:00:00.000+02", 0),
+        ("1969-12-31T23:00:00.000-0100", 0),
+        ("1970-01-01T00:00:01", 1_000),
+        ("1969-12-31T23:59:59.999", -1),
+    ],
+)
+def test_times_are_utc_unless_they_say_otherwise(text: str, at_ms: int) -> None:
+    assert parse_datetime_ms(text) == at_ms
+
+
+@given(st.datetimes(datetime(1971, 1, 1), datetime(2200, 1, 1)))  # noqa: DTZ001
+def test_a_time_is_read_to_the_millisecond(moment: datetime) -> None:
+    text = moment.isoformat(timespec="milliseconds")
+    since = moment.replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    assert parse_datetime_ms(text) == since // timedelta(milliseconds=1)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "2026-01-31", "2026-01-31 10:00:00.000", "2026-02-31T10:00:00.000", "T"]
+)
+def test_what_is_no_time(text: str) -> None:
+    with pytest.raises(ValueError, match="is no date and time"):
+        parse_datetime_ms(text)
+
+
+def test_topics() -> None:
+    assert parse_topic("orders") == TopicChoice("orders", None)
+    assert parse_topic("orders:0,2") == TopicChoice("orders", (0, 2))
+
+
+@pytest.mark.parametrize("text", ["", ":", "t:", ":0", "a:0:1", "t:x", "t:-1", "t:0,,1", "t:0,"])
+def test_what_is_no_topic(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^Invalid (topic arg|partition)"):
+        parse_topic(text)
+
+
+def test_partitions_are_chosen_once_and_those_not_there_are_told() -> None:
+    choices = [parse_topic(text) for text in ("b:1,7", "a", "a:0", "c", "d:0")]
+    chosen = choose_partitions(choices, {"a": frozenset({0, 1}), "b": frozenset({0, 1})})
+    assert chosen == Chosen(
+        partitions=[TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 1)],
+        missing=[TopicPartition("b", 7), TopicPartition("c", -1), TopicPartition("d", 0)],
+    )
+
+
+def test_states_and_types_whatever_their_case() -> None:
+    assert parse_states("stable, EMPTY") == {"Stable", "Empty"}
+    assert parse_states("") == frozenset()
+    assert parse_types("classic") == {"Classic"}
+    with pytest.raises(ValueError, match=r"Invalid state list 'stable,dying'. Valid states are: Empty, "):
+        parse_states("stable,dying")
+    with pytest.raises(ValueError, match=r"Invalid types list 'share'. Valid types are: Classic, Consumer"):
+        parse_types("share")
+
+
+def test_a_plan_for_one_group_may_leave_it_out() -> None:
+    plan = {TopicPartition("t", 0): 5, TopicPartition("t", 1): 6}
+    assert parse_plan("t,0,5\nt,1,6\n", ["g"]) == {"g": plan}
+    assert parse_plan("g,t,0,5\r\n\r\ng,t,1,6", ["g"]) == {"g": plan}
+
+
+def test_a_plan_for_several_groups_names_them() -> None:
+    text = "g,t,0,5\nh,t,0,6\n"
+    expected = {"g": {TopicPartition("t", 0): 5}, "h": {TopicPartition("t", 0): 6}}
+    assert parse_plan(text, ["g", "h"]) == parse_plan(text, []) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "group_ids", "message"),
+    [
+        ("t,0,5\n", ["g", "h"], "line 1 of the reset plan has 3 columns, expected is group,topic"),
+        ("t,0,5\ng,t,0,5\n", ["g"], "line 2 of the reset plan has 4 columns, expected is topic,"),
+        ("t,0,five\n", ["g"], "line 1 of the reset plan has 'five' where a number should be"),
+        ("topic,partition,offset\n", ["g"], "line 1 of the reset plan has 'partition'"),
+    ],
+)
+def test_what_is_no_plan(text: str, group_ids: list[str], message: str) -> None:
+    with pytest.raises(PlanFileError, match=message):
+        parse_plan(text, group_ids)
+
+
+def test_a_plan_is_exported_in_order() -> None:
+    plans = {"h": {TopicPartition("t", 0): 1}, "g": {TopicPartition("t", 10): 3, TopicPartition("t", 9): 2}}
+    assert export_plan(plans, with_group=True) == "g,t,9,2\ng,t,10,3\nh,t,0,1\n"
+    assert export_plan({"g": plans["g"]}, with_group=False) == "t,9,2\nt,10,3\n"
+
+
+@given(PLANS)
+def test_what_is_exported_can_be_read_again(plans: dict[str, dict[TopicPartition, int]]) -> None:
+    assert parse_plan(export_plan(plans, with_group=True), []) == plans
+    for group_id, offsets in plans.items():
+        assert parse_plan(export_plan({group_id: offsets}, with_group=False), [group_id]) == {
+            group_id: offsets
+        }

@@ -1,0 +1,217 @@
+"""The tables as they look, from what the coordinator answers."""
+
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from assignors.kafka.api import Assignment, TopicPartition
+from assignors.kafka.protocol import encode_assignment
+from state.errors import ErrorCode
+from state.responses import DescribedMember, DescribeGroupResponse
+from state.snapshot import GroupSnapshot
+from streaming.admin.describe import (
+    member_rows,
+    mentioned_partitions,
+    partition_rows,
+    remark,
+    state_row,
+)
+from streaming.admin.directory import select_groups
+from streaming.admin.render import (
+    OffsetDeletion,
+    Removal,
+    ResetRow,
+    group_list,
+    member_table,
+    offset_deletion_table,
+    partition_table,
+    removal_table,
+    reset_table,
+    state_table,
+)
+from streaming.admin.requests import Committed
+
+
+def assigned(*partitions: tuple[str, int]) -> bytes:
+    return encode_assignment(Assignment(tuple(TopicPartition(*p) for p in partitions)))
+
+
+def member(name: str, assignment: bytes, instance_id: str | None = None) -> DescribedMember:
+    return DescribedMember(f"{name}-1f0e", instance_id, name, "10.0.0.7", b"", assignment)
+
+
+def group(*members: DescribedMember, **others: Any) -> DescribeGroupResponse:
+    given = {"group_state": "Stable", "protocol_type": "consumer", "protocol_data": "range", **others}
+    return DescribeGroupResponse(
+        group_id="billing",
+        correlation_id="",
+        request="",
+        error_code=ErrorCode.NONE,
+        members=list(members),
+        **given,
+    )
+
+
+def snapshot(group_id: str, state: str = "Stable", protocol_type: str | None = "consumer") -> GroupSnapshot:
+    return GroupSnapshot(
+        group_id=group_id,
+        incarnation="i",
+        seq=1,
+        at_ms=0,
+        state=state,
+        state_timestamp_ms=0,
+        generation=1,
+        protocol_type=protocol_type,
+        protocol_name=None,
+        leader_id=None,
+        members=[],
+        pending_members=[],
+        last_rebalance_at_ms=None,
+        last_rebalance_reason="",
+        quarantined=None,
+        subscribed_topics=None,
+    )
+
+
+TWO = group(
+    member("alice", assigned(("orders", 2))),
+    member("bob", assigned(("orders", 0), ("invoices-of-all-customers", 0)), "pod-0"),
+    member("carol", b""),
+)
+COMMITTED = {
+    TopicPartition("orders", 0): Committed(5, 3),
+    TopicPartition("orders", 2): Committed(9, -1),
+    TopicPartition("gone", 4): Committed(1, 0),
+}
+ENDS = {
+    TopicPartition("orders", 0): 12,
+    TopicPartition("orders", 2): 9,
+    TopicPartition("invoices-of-all-customers", 0): 100,
+}
+
+
+def looks(text: str) -> str:
+    return dedent(text).strip("\n")
+
+
+def test_partitions_by_member_and_then_those_of_nobody() -> None:
+    assert mentioned_partitions(TWO, COMMITTED) == ENDS.keys() | COMMITTED.keys()
+    rows = partition_rows(TWO, COMMITTED, ENDS)
+    assert partition_table(rows, verbose=False) == looks("""
+GROUP           TOPIC                     PARTITION  CURRENT-OFFSET  LOG-END-OFFSET  LAG             CONSUMER-ID     HOST            CLIENT-ID
+billing         invoices-of-all-customers 0          -               100             -               bob-1f0e        10.0.0.7        bob
+billing         orders                    0          5               12              7               bob-1f0e        10.0.0.7        bob
+billing         orders                    2          9               9               0               alice-1f0e      10.0.0.7        alice
+billing         gone                      4          1               -               -               -               -               -
+    """)  # noqa: E501
+    assert partition_table(rows[1:3], verbose=True) == looks("""
+GROUP           TOPIC           PARTITION  LEADER-EPOCH    CURRENT-OFFSET  LOG-END-OFFSET  LAG             CONSUMER-ID     HOST            CLIENT-ID
+billing         orders          0          3               5               12              7               bob-1f0e        10.0.0.7        bob
+billing         orders          2          -               9               9               0               alice-1f0e      10.0.0.7        alice
+    """)  # noqa: E501
+
+
+def test_members_with_instance_ids_where_one_has_one() -> None:
+    assert member_table(member_rows(TWO), verbose=True) == looks("""
+GROUP           CONSUMER-ID     GROUP-INSTANCE-ID HOST            CLIENT-ID       #PARTITIONS     ASSIGNMENT
+billing         alice-1f0e                        10.0.0.7        alice           1               orders:2
+billing         bob-1f0e        pod-0             10.0.0.7        bob             2               invoices-of-all-customers:0;orders:0
+billing         carol-1f0e                        10.0.0.7        carol           0               -
+    """)  # noqa: E501
+    dynamic = group(member("alice", assigned(("orders", 10), ("orders", 9))))
+    assert member_table(member_rows(dynamic), verbose=False) == looks("""
+GROUP           CONSUMER-ID     HOST            CLIENT-ID       #PARTITIONS
+billing         alice-1f0e      10.0.0.7        alice           2
+    """)
+
+
+def test_an_assignment_that_is_none_of_ours_is_not_guessed_at() -> None:
+    strange = group(member("alice", b"everything"))
+    assert [row.partitions for row in member_rows(strange)] == [None]
+    assert partition_rows(strange, {}, {}) == []
+    assert member_table(member_rows(strange), verbose=True).splitlines()[1].split()[-2:] == ["-", "-"]
+
+
+def test_the_state_of_a_group() -> None:
+    assert state_table(state_row(TWO, "group-coordinator-requests", 3)) == looks("""
+GROUP           COORDINATOR (ID)               ASSIGNMENT-STRATEGY  STATE                #MEMBERS
+billing         group-coordinator-requests (3) range                Stable               3
+    """)
+    empty = group(group_state="Empty", protocol_data="")
+    assert state_table(state_row(empty, "r", 0)).splitlines()[1].split() == [
+        "billing",
+        "r",
+        "(0)",
+        "-",
+        "Empty",
+        "0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ("Stable", None),
+        ("Empty", "Consumer group 'g' has no active members."),
+        ("Dead", "Error: Consumer group 'g' does not exist."),
+        ("PreparingRebalance", "Warning: Consumer group 'g' is rebalancing."),
+        ("CompletingRebalance", "Warning: Consumer group 'g' is rebalancing."),
+    ],
+)
+def test_what_is_said_of_a_state(state: str, said: str | None) -> None:
+    assert remark("g", state) == said
+
+
+def test_the_list_of_groups() -> None:
+    groups = [snapshot("a-group-with-a-name-longer-than-most"), snapshot("b", "Empty")]
+    assert group_list(groups, with_type=False, with_state=False) == (
+        "a-group-with-a-name-longer-than-most\nb"
+    )
+    assert group_list(groups, with_type=True, with_state=True) == looks("""
+GROUP                                TYPE                 STATE
+a-group-with-a-name-longer-than-most Classic              Stable
+b                                    Classic              Empty
+    """)
+
+
+def test_the_list_is_of_consumer_groups_and_simple_ones() -> None:
+    groups = [
+        snapshot("a"),
+        snapshot("b", "Empty", None),
+        snapshot("c", "Empty", ""),
+        snapshot("d", "Stable", "connect"),
+    ]
+
+    def ids(states: set[str], types: set[str]) -> str:
+        return "".join(g.group_id for g in select_groups(groups, frozenset(states), frozenset(types)))
+
+    assert ids(set(), set()) == "abc"
+    assert ids({"Stable"}, set()) == "a"
+    assert ids({"Stable", "Empty"}, {"Classic", "Consumer"}) == "abc"
+    assert ids(set(), {"Consumer"}) == ""
+
+
+def test_what_was_changed() -> None:
+    assert reset_table([ResetRow(group="g", topic="orders", partition=0, new_offset=7)]) == looks("""
+GROUP           TOPIC           PARTITION  NEW-OFFSET
+g               orders          0          7
+    """)
+    deletions = [
+        OffsetDeletion(topic="gone", partition=None, error="UNKNOWN_TOPIC_OR_PARTITION"),
+        OffsetDeletion(topic="orders", partition=0, error=None),
+    ]
+    assert offset_deletion_table(deletions) == looks("""
+TOPIC           PARTITION  STATUS
+gone            -          Error: UNKNOWN_TOPIC_OR_PARTITION: the topic or partition does not exist
+orders          0          Successful
+    """)
+    removals = [
+        Removal(group="g", consumer_id=None, group_instance_id="pod-0", error=None),
+        Removal(group="g", consumer_id="m-1", group_instance_id=None, error="UNKNOWN_MEMBER_ID"),
+    ]
+    assert removal_table(removals) == looks("""
+GROUP           CONSUMER-ID     GROUP-INSTANCE-ID STATUS
+g               -               pod-0             Successful
+g               m-1             -                 Error: UNKNOWN_MEMBER_ID: the group has no such member
+    """)
