@@ -1,17 +1,26 @@
-"""The command `group-coordinator`: one module a subcommand, imported when it is called.
+"""The command `group-coordinator`: one module a subcommand, imported by its name when it is called.
 
-`run` needs Spark, which takes a second and 140 MB; a worker does without.
+`run` needs Spark, which takes a second and 140 MB; a worker does without. The gateway stands
+above this package, so nothing here imports it but by name.
 """
 
 from importlib import import_module
 
 import click
 
-COMMANDS = ("demo", "run", "worker")
+COMMANDS = {
+    "demo": "streaming.cli.demo",
+    "gateway": "gateway.cli",
+    "groups": "streaming.cli.groups",
+    "rocketmq-consumer": "streaming.cli.rocketmq_consumer",
+    "run": "streaming.cli.run",
+    "why": "streaming.cli.why",
+    "worker": "streaming.cli.worker",
+}
 
 
 class _Commands(click.Group):
-    """The subcommands, each the function of its own name in the module of its own name."""
+    """The subcommands, each the function of its own name in its module."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -19,7 +28,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(import_module(f"streaming.cli.{cmd_name}"), cmd_name)
+        command: click.Command = getattr(import_module(COMMANDS[cmd_name]), cmd_name.replace("-", "_"))
         return command
 
 

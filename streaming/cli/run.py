@@ -3,14 +3,17 @@
 import json
 import re
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
+from kafka.errors import KafkaError
 
 from checkpoints.folder import FolderError
 from state.config import ConfigError, CoordinatorConfig
@@ -20,14 +23,24 @@ from streaming.jars import JarsUnavailable
 from streaming.java import JavaNotFound
 from streaming.layout import DEFAULT_PREFIX, DEFAULT_REPLY_PARTITIONS, DEFAULT_REQUEST_PARTITIONS, Layout
 from streaming.logs import configure_logs
+from streaming.metrics.service import MetricsUnavailable
 from streaming.paths import DEFAULT_DATA_DIR
+from streaming.pending import ClientError
 from streaming.session import SparkFailed
 from streaming.status import Phase
 from streaming.ticker import DEFAULT_INTERVAL_MS
 from streaming.topics import TopicsError
 from streaming.view import LiveView
 
-STARTUP_ERRORS = (BrokerFailed, FolderError, JarsUnavailable, JavaNotFound, SparkFailed, TopicsError)
+STARTUP_ERRORS = (
+    BrokerFailed,
+    FolderError,
+    JarsUnavailable,
+    JavaNotFound,
+    MetricsUnavailable,
+    SparkFailed,
+    TopicsError,
+)
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -42,7 +55,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
     show_default=True,
     help="Where the checkpoint (and the embedded broker's data) stand.",
 )
-@click.option("--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the five topics' names.")
+@click.option("--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the topics' names.")
 @click.option(
     "--request-partitions", type=click.IntRange(1), default=DEFAULT_REQUEST_PARTITIONS, show_default=True
 )
@@ -72,20 +85,40 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 @click.option(
     "--ui-port", type=click.IntRange(0, 65_535), default=0, help="Port of the Spark UI; default: a free one."
 )
+@click.option(
+    "--metrics-host", default="127.0.0.1", show_default=True, help="Address Prometheus may scrape at."
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65_535),
+    default=0,
+    help="Port of the metrics; default: a free one.",
+)
+@click.option(
+    "--gateway",
+    "gateway_at",
+    default="127.0.0.1:0",
+    metavar="HOST:PORT",
+    callback=lambda *given: import_module("gateway.cli").parse_address(*given),
+    help="Where Kafka clients connect; default: a free port of this machine alone.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object when ready, and no live view.")
-def run(as_json: bool, **given: object) -> None:
+def run(as_json: bool, gateway_at: Any, **given: object) -> None:
     """Run the coordinator until Ctrl-C."""
     configure_logs()
     stop = threading.Event()
     _on_signals(_exit)
     with ExitStack() as stack:
         try:
-            coordinator = _start(stack, stop, **given)  # type: ignore[arg-type]
+            # On a terminal the live view shows the rebalances, and lines between would break its table.
+            log_rebalances = as_json or not sys.stderr.isatty()
+            coordinator = _start(stack, stop, log_rebalances=log_rebalances, **given)  # type: ignore[arg-type]
         except STARTUP_ERRORS as error:
             raise click.ClickException(str(error)) from error
         _on_signals(lambda *_: stop.set())
         if _wait_until_ready(coordinator, stop):
-            _say_ready(coordinator, as_json=as_json)
+            gateway = _start_gateway(stack, coordinator.options, gateway_at)
+            _say_ready(coordinator, gateway, as_json=as_json)
             if as_json:
                 stop.wait()
             else:
@@ -120,6 +153,9 @@ def _start(
     clock_lag_ms: int,
     skip: tuple[str, ...],
     ui_port: int,
+    metrics_host: str,
+    metrics_port: int,
+    log_rebalances: bool,
 ) -> Coordinator:
     layout = Layout.named(prefix, request_partitions=request_partitions, reply_partitions=reply_partitions)
     parsed = _parse_settings(settings)
@@ -134,12 +170,25 @@ def _start(
         settings=parsed,
         skip=skip,
         ui_port=ui_port,
+        metrics_host=metrics_host,
+        metrics_port=metrics_port,
+        log_rebalances=log_rebalances,
         tick_interval_ms=tick_interval_ms,
         clock_lag_ms=clock_lag_ms,
         replication_factor=replication_factor,
     )
     click.echo(f"starting the coordinator on {bootstrap_servers}", err=True)
     return stack.enter_context(Coordinator(options, on_failure=stop.set))
+
+
+def _start_gateway(stack: ExitStack, options: Options, listen: Any) -> str:
+    """Start it; where clients connect. By name, for it stands above this package."""
+    service = import_module("gateway.service")
+    wanted = service.GatewayOptions(options.bootstrap_servers, options.layout, listen)
+    try:
+        return str(stack.enter_context(service.serving(wanted)))
+    except (*service.STARTUP_ERRORS, ClientError, KafkaError) as error:
+        raise click.ClickException(f"the gateway does not start: {error}") from error
 
 
 def _parse_settings(settings: tuple[str, ...]) -> dict[str, str]:
@@ -171,22 +220,24 @@ def _wait_until_ready(coordinator: Coordinator, stop: threading.Event) -> bool:
     return False
 
 
-def _say_ready(coordinator: Coordinator, *, as_json: bool) -> None:
+def _say_ready(coordinator: Coordinator, gateway: str, *, as_json: bool) -> None:
     options = coordinator.options
     ready = {
         "broker": options.bootstrap_servers,
-        "gateway": None,
+        "gateway": gateway,
         "requests_topic": options.layout.requests_topic,
         "responses_topic": options.layout.responses_topic,
         "events_topic": options.layout.events_topic,
         "groups_topic": options.layout.groups_topic,
         "ui": coordinator.ui_url,
+        "metrics": coordinator.metrics_url,
         "data_dir": str(options.folder.parent.absolute()),
     }
     if as_json:
         click.echo(json.dumps(ready))
     else:
         click.echo(
-            f"ready: broker {ready['broker']}, requests on {ready['requests_topic']}, "
-            f"Spark UI {ready['ui']}, data in {ready['data_dir']}"
+            f"ready: Kafka clients take bootstrap.servers={gateway}; "
+            f"broker {ready['broker']}, requests on {ready['requests_topic']}, "
+            f"Spark UI {ready['ui']}, metrics {ready['metrics']}, data in {ready['data_dir']}"
         )

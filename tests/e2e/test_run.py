@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -146,24 +148,30 @@ def test_killed_and_started_again_then_interrupted(tmp_path: Path) -> None:
                 os.kill(jvm, signal.SIGCONT)
                 again = third.ready()
                 assert not left.has(SPARK)
-                assert again | {"ui": ""} == ready | {"ui": ""}
+                ports = {"ui": "", "metrics": "", "gateway": ""}
+                assert again | ports == ready | ports
                 check_interrupt(third)
     status = read_status(data_dir / "coordinator" / "status.json")
     assert (status.phase, status.reason) == (Phase.STOPPED, "stopped in order")
 
 
 def check_ready(ready: dict[str, Any], data_dir: Path) -> None:
-    ui, broker = ready["ui"], ready["broker"]
+    ui, metrics, broker, gateway = ready["ui"], ready["metrics"], ready["broker"], ready["gateway"]
     assert ui.startswith("http://127.0.0.1:")
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/metrics", metrics)
     assert broker.startswith("127.0.0.1:")
+    assert gateway.startswith("127.0.0.1:")
+    host, port = gateway.split(":")
+    socket.create_connection((host, int(port))).close()
     assert ready == {
         "broker": broker,
-        "gateway": None,
+        "gateway": gateway,
         "requests_topic": f"{DEFAULT_PREFIX}-requests",
         "responses_topic": f"{DEFAULT_PREFIX}-responses",
         "groups_topic": f"{DEFAULT_PREFIX}-groups",
         "events_topic": f"{DEFAULT_PREFIX}-events",
         "ui": ui,
+        "metrics": metrics,
         "data_dir": str(data_dir),
     }
 

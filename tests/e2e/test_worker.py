@@ -13,7 +13,6 @@ import pytest
 from click.testing import CliRunner
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
-from assignors.kafka.api import TopicPartition
 from state.errors import ErrorCode
 from state.messages import Heartbeat, JoinGroup, LeaveGroup, OffsetCommit, OffsetFetch, SyncGroup
 from state.responses import (
@@ -29,10 +28,9 @@ from streaming.cli import main
 from streaming.client import CoordinatorClient, layout_on
 from streaming.demo.children import Child, Children
 from streaming.layout import Layout
-from streaming.offsets import Committer
 from streaming.worker import Worker, WorkerOptions, WorkerStopped
 from tests.e2e.harness import wait_until
-from tests.e2e.other_side import Asked, OtherSide
+from tests.e2e.other_side import OtherSide
 
 pytestmark = pytest.mark.e2e
 
@@ -323,68 +321,6 @@ def test_a_refused_heartbeat_makes_it_join_again_as_somebody_new(
         other_side.answer(asked, HeartbeatResponse, error_code=ErrorCode.UNKNOWN_MEMBER_ID)
         _let_in(other_side, member_id="")
         worker.wait_for_line("UNKNOWN_MEMBER_ID: the coordinator has removed this member")
-
-
-ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
-
-
-@pytest.fixture
-def committer(
-    other_side: OtherSide, broker: EmbeddedBroker, topic: str
-) -> Iterator[tuple[Committer, list[str]]]:
-    """A committer, and what it tells."""
-    told: list[str] = []
-    layout = layout_on(broker.bootstrap_servers, topic)
-    with CoordinatorClient(broker.bootstrap_servers, layout, client_id="c") as client:
-        yield Committer(client, "g", None, told.append), told
-
-
-def _next_commit(other_side: OtherSide) -> tuple[Asked, dict[TopicPartition, int]]:
-    asked = other_side.next()
-    assert isinstance(asked.request, OffsetCommit)
-    return asked, {
-        TopicPartition(topic.name, p.partition_index): p.committed_offset
-        for topic in asked.request.topics
-        for p in topic.partitions
-    }
-
-
-def test_commits_gather_while_one_is_under_way(
-    other_side: OtherSide, committer: tuple[Committer, list[str]]
-) -> None:
-    commits, told = committer
-    commits.identify("m-1", 7)
-    commits.commit({ZERO: 1})
-    asked, offsets = _next_commit(other_side)
-    assert isinstance(asked.request, OffsetCommit)
-    assert (asked.request.member_id, asked.request.generation_id, offsets) == ("m-1", 7, {ZERO: 1})
-    commits.commit({ZERO: 2})
-    commits.commit({ONE: 5, ZERO: 3})
-    assert not commits.flush(0)
-    other_side.answer(asked, OffsetCommitResponse)
-    asked, offsets = _next_commit(other_side)
-    assert offsets == {ZERO: 3, ONE: 5}
-    other_side.answer(asked, OffsetCommitResponse)
-    assert commits.flush(PATIENCE_S)
-    assert not told
-
-
-def test_what_a_failed_commit_carried_goes_with_the_next(
-    other_side: OtherSide, committer: tuple[Committer, list[str]]
-) -> None:
-    commits, told = committer
-    commits.commit({ZERO: 1, ONE: 1})
-    asked, _ = _next_commit(other_side)
-    commits.commit({ZERO: 2})
-    other_side.answer(asked, OffsetCommitResponse, error_code=ErrorCode.REBALANCE_IN_PROGRESS)
-    wait_until(lambda: bool(told), "the refusal is told")
-    assert told == ["offsets were not committed, records may be processed again: REBALANCE_IN_PROGRESS"]
-    commits.commit({ZERO: 3})
-    asked, offsets = _next_commit(other_side)
-    assert offsets == {ZERO: 3, ONE: 1}
-    commits.identify("m-1", 8)
-    other_side.answer(asked, OffsetCommitResponse)
-    assert commits.flush(PATIENCE_S)
 
 
 def _let_in(other_side: OtherSide, member_id: str) -> None:

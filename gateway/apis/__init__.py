@@ -1,0 +1,122 @@
+"""Which requests are answered here, which answers of brokers are changed, and what is not let through.
+
+What is in none of these tables passes as it is, undecoded.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from gateway import codec
+from gateway.apis import (
+    api_versions,
+    delete_groups,
+    describe_groups,
+    find_coordinator,
+    heartbeat,
+    join_group,
+    leave_group,
+    list_groups,
+    nodes,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
+    sasl,
+    sync_group,
+    transactions,
+)
+from gateway.apis.api_versions import API_VERSIONS
+from gateway.call import Call
+from gateway.cluster import METADATA
+from gateway.framing import PRODUCE
+
+Serve = Callable[[Call, Any], Awaitable[codec.Fields]]
+Rewrite = Callable[[Call, Any], Awaitable[None]]
+
+FETCH, FIND_COORDINATOR, DESCRIBE_QUORUM, DESCRIBE_CLUSTER = 1, 10, 55, 60
+ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT = 25, 28
+
+SERVED: Mapping[int, Serve] = MappingProxyType(
+    {
+        8: offset_commit.serve,
+        9: offset_fetch.serve,
+        FIND_COORDINATOR: find_coordinator.serve,  # but for transactions
+        11: join_group.serve,
+        12: heartbeat.serve,
+        13: leave_group.serve,
+        14: sync_group.serve,
+        15: describe_groups.serve,
+        16: list_groups.serve,
+        ADD_OFFSETS_TO_TXN: transactions.serve_add_offsets,
+        TXN_OFFSET_COMMIT: transactions.serve_commit,
+        42: delete_groups.serve,
+        47: offset_delete.serve,
+    }
+)
+
+# Before a client has named itself, where it has to. Version 0 of the handshake goes on without frames.
+SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
+SASL: Mapping[int, Serve] = MappingProxyType(
+    {SASL_HANDSHAKE: sasl.serve_handshake, SASL_AUTHENTICATE: sasl.serve_authenticate}
+)
+SASL_VERSIONS: Mapping[int, range] = MappingProxyType(
+    {SASL_HANDSHAKE: range(1, 2), SASL_AUTHENTICATE: codec.versions(SASL_AUTHENTICATE)}
+)
+
+# Not let through, and not named by ApiVersions: a broker's own coordinator would quietly serve the group.
+# ConsumerGroup* (KIP-848), ShareGroup* and their state (KIP-932), StreamsGroup* (KIP-1071).
+REFUSED = frozenset({68, 69, *range(76, 80), *range(83, 93)})
+HIDDEN = REFUSED | {ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT}
+
+
+async def _restrict(call: Call, response: Any) -> None:
+    api_versions.restrict(response, OWN_VERSIONS, BOUNDS, HIDDEN)
+
+
+REWRITTEN: Mapping[int, Rewrite] = MappingProxyType(
+    {
+        PRODUCE: nodes.rewrite_endpoints,
+        FETCH: nodes.rewrite_endpoints,
+        METADATA: nodes.rewrite_metadata,
+        FIND_COORDINATOR: find_coordinator.rewrite,
+        API_VERSIONS: _restrict,
+        DESCRIBE_CLUSTER: nodes.rewrite_cluster,
+    }
+)
+
+# Answers with addresses in a tagged field only, by the api's first version that has them: others pass
+# without being decoded.
+NODE_ENDPOINTS_TAG = 0
+FIRST_VERSION_WITH_ENDPOINTS: Mapping[int, int] = MappingProxyType({PRODUCE: 10, FETCH: 16})
+
+OWN_VERSIONS: Mapping[int, range] = MappingProxyType(
+    {key: codec.versions(key) for key in SERVED if key not in HIDDEN and key not in REWRITTEN}
+)
+# From version 2 on DescribeQuorum tells the controllers' addresses.
+BOUNDS: Mapping[int, range] = MappingProxyType(
+    {key: codec.versions(key) for key in REWRITTEN}
+    # Brokers name versions of Produce that they no longer take: librdkafka finds out about features by them.
+    | {DESCRIBE_QUORUM: range(2), PRODUCE: range(codec.versions(PRODUCE).stop)}
+)
+
+
+def is_allowed(api_key: int, api_version: int) -> bool:
+    """Whether a request of this version may be sent to the gateway at all."""
+    if api_key in REFUSED:
+        return False
+    if api_key in SERVED:
+        return api_version in codec.versions(api_key)
+    return api_key not in BOUNDS or api_version in BOUNDS[api_key]
+
+
+def is_rewritten(api_key: int, api_version: int, response: bytes) -> bool:
+    """Whether a broker's answer has to be decoded and changed. Raises ProtocolError."""
+    if api_key not in REWRITTEN:
+        return False
+    if api_key == API_VERSIONS:
+        return not api_versions.is_refusal(response)
+    if api_key not in FIRST_VERSION_WITH_ENDPOINTS:
+        return True
+    if api_version < FIRST_VERSION_WITH_ENDPOINTS[api_key]:
+        return False
+    return NODE_ENDPOINTS_TAG in codec.response_tags(api_key, api_version, response)

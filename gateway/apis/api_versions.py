@@ -1,0 +1,52 @@
+"""ApiVersions (key 18): the broker's answer, less what the gateway does not serve."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.codec import Fields
+from state.errors import ErrorCode
+
+API_VERSIONS = 18
+
+_ERROR_CODE = slice(4, 6)  # behind the correlation id, in all versions
+
+# Features that announce group protocols which are not served here.
+HIDDEN_FEATURES = frozenset({"group.version", "share.version", "streams.version"})
+
+
+def restrict(
+    response: Any, own: Mapping[int, range], bounds: Mapping[int, range], hidden: frozenset[int]
+) -> None:
+    """Leave of the broker's versions, by api key, what is served: the gateway's `own` whatever the broker
+    has, others within `bounds`, and nothing of what is `hidden`.
+    """
+    kept = [api for api in response.api_keys if api.api_key not in hidden and api.api_key not in own]
+    for api in kept:
+        mine = bounds.get(api.api_key, range(api.min_version, api.max_version + 1))
+        api.min_version = max(api.min_version, mine.start)
+        api.max_version = min(api.max_version, mine.stop - 1)
+    kept = [api for api in kept if api.min_version <= api.max_version]
+    kept += [
+        response.ApiVersion(api_key=key, min_version=mine.start, max_version=mine.stop - 1)
+        for key, mine in own.items()
+    ]
+    response.api_keys = sorted(kept, key=lambda api: int(api.api_key))
+    response.supported_features = _shown(response.supported_features)
+    response.finalized_features = _shown(response.finalized_features)
+
+
+def is_refusal(response: bytes) -> bool:
+    """Whether the broker's answer has an error, and no versions. It passes as it is: its form depends on the
+    error.
+    """
+    return response[_ERROR_CODE] != b"\0\0"
+
+
+def _shown(features: list[Any] | None) -> list[Any]:
+    return [feature for feature in features or [] if feature.name not in HIDDEN_FEATURES]
+
+
+def unsupported(versions: range) -> Fields:
+    """The answer, in version 0, to a version that is not known: it names this api alone (KIP-511)."""
+    only = {"api_key": API_VERSIONS, "min_version": versions.start, "max_version": versions.stop - 1}
+    return {"error_code": ErrorCode.UNSUPPORTED_VERSION, "api_keys": [only]}

@@ -1,0 +1,21 @@
+"""DeleteGroups (key 42): one request to the coordinator a group."""
+
+from functools import partial
+from typing import Any
+
+from gateway.apis.batch import each
+from gateway.call import Call
+from gateway.codec import Fields
+from state.messages import DeleteGroup
+from state.responses import DeleteGroupResponse
+
+
+async def serve(call: Call, request: Any) -> Fields:
+    """End groups that have no members."""
+    group_ids = list(dict.fromkeys(request.groups_names))
+    return {"results": await each(partial(_delete, call), group_ids)}
+
+
+async def _delete(call: Call, group_id: str) -> Fields:
+    answer = await call.services.backend.ask(DeleteGroup(**call.to_group(group_id)), DeleteGroupResponse)
+    return {"group_id": group_id, "error_code": answer.error_code}

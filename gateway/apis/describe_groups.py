@@ -1,0 +1,57 @@
+"""DescribeGroups (key 15): one request to the coordinator a group."""
+
+from functools import partial
+from typing import Any
+
+from gateway.apis.batch import each
+from gateway.call import Call
+from gateway.codec import Fields
+from state.errors import ErrorCode
+from state.messages import DescribeGroup
+from state.responses import DescribedMember, DescribeGroupResponse
+
+_FIRST_VERSION_WITH_NOT_FOUND = 6  # KIP-1043
+_DEAD = "Dead"
+
+# READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS as the bits of AclOperation's codes: all that can
+# be done to a group, for there is no authorizer here.
+ALL_OPERATIONS = frozenset({3, 6, 8, 10, 11})
+
+
+async def serve(call: Call, request: Any) -> Fields:
+    """Tell the groups' states and members."""
+    operations = {"authorized_operations": ALL_OPERATIONS} if request.include_authorized_operations else {}
+    groups = await each(partial(_describe, call), request.groups)
+    return {"groups": [group if group["error_code"] else {**group, **operations} for group in groups]}
+
+
+async def _describe(call: Call, group_id: str) -> dict[str, Any]:
+    answer = await call.services.backend.ask(DescribeGroup(**call.to_group(group_id)), DescribeGroupResponse)
+    described = {
+        "error_code": answer.error_code,
+        "group_id": group_id,
+        "group_state": answer.group_state,
+        "protocol_type": answer.protocol_type,
+        "protocol_data": answer.protocol_data,
+        "members": [_member(member) for member in answer.members],
+    }
+    if answer.error_code is not ErrorCode.NONE:
+        return {**described, "group_state": ""}
+    if answer.group_state == _DEAD and call.version >= _FIRST_VERSION_WITH_NOT_FOUND:
+        not_found = {
+            "error_code": ErrorCode.GROUP_ID_NOT_FOUND,
+            "error_message": f"Group {group_id} not found.",
+        }
+        return {**described, **not_found}
+    return described
+
+
+def _member(member: DescribedMember) -> dict[str, Any]:
+    return {
+        "member_id": member.member_id,
+        "group_instance_id": member.group_instance_id,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "member_metadata": member.member_metadata,
+        "member_assignment": member.member_assignment,
+    }

@@ -1,0 +1,70 @@
+"""FindCoordinator (key 10): groups are found here, transactions where they are."""
+
+from typing import Any
+
+from gateway.call import Call
+from gateway.codec import Fields
+from gateway.upstream import Address
+from state.errors import ErrorCode
+
+GROUP, TRANSACTION = 0, 1  # FindCoordinatorRequest.CoordinatorType
+_FIRST_VERSION_WITH_KEYS = 4
+NOWHERE = -1
+
+
+def is_upstreams(request: Any) -> bool:
+    """Whether a broker has to answer: only it knows who coordinates transactions."""
+    return bool(request.key_type == TRANSACTION)
+
+
+async def serve(call: Call, request: Any) -> Fields:
+    """Name this gateway for groups; there are no coordinators of other kinds (share groups: KIP-932)."""
+    many = call.version >= _FIRST_VERSION_WITH_KEYS
+    keys = request.coordinator_keys if many else [request.key]
+    found = [await _find(call, request.key_type, key) for key in keys]
+    if many:
+        return {"coordinators": found}
+    (only,) = found
+    code = ErrorCode(only["error_code"])
+    return {
+        **{name: only[name] for name in ("node_id", "host", "port", "error_code")},
+        "error_message": code.name,
+    }
+
+
+async def _find(call: Call, key_type: int, key: str) -> dict[str, Any]:
+    if key_type != GROUP:
+        return _refused(key, ErrorCode.INVALID_REQUEST)
+    node_id = call.coordinator_of(key)
+    if node_id is None:
+        return _refused(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    at = await call.listener(node_id)
+    return {
+        "key": key,
+        "node_id": node_id,
+        "host": at.host,
+        "port": at.port,
+        "error_code": ErrorCode.NONE,
+        "error_message": "",
+    }
+
+
+def _refused(key: str, error: ErrorCode) -> dict[str, Any]:
+    return {
+        "key": key,
+        "node_id": NOWHERE,
+        "host": "",
+        "port": NOWHERE,
+        "error_code": error,
+        "error_message": error.name,
+    }
+
+
+async def rewrite(call: Call, response: Any) -> None:
+    """A broker's answer about transactions: the same nodes, at their listeners here."""
+    for found in response.coordinators if call.version >= _FIRST_VERSION_WITH_KEYS else [response]:
+        if found.node_id == NOWHERE:
+            continue
+        call.services.cluster.learn({found.node_id: Address(found.host, found.port)})
+        at = await call.listener(found.node_id)
+        found.host, found.port = at.host, at.port

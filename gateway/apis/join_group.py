@@ -1,0 +1,46 @@
+"""JoinGroup (key 11): parked by the coordinator until the rebalance completes."""
+
+from typing import Any
+
+from gateway.backend import PARKED_TIMEOUT_MS
+from gateway.call import Call
+from gateway.codec import Fields
+from state.messages import JoinGroup, Protocol
+from state.responses import JoinGroupResponse
+
+_FIRST_VERSION_WITH_REBALANCE_TIMEOUT = 1
+_FIRST_VERSION_WITH_NULLABLE_PROTOCOL = 7
+
+
+async def serve(call: Call, request: Any) -> Fields:
+    """Join, and wait."""
+    has_own = call.version >= _FIRST_VERSION_WITH_REBALANCE_TIMEOUT
+    rebalance_timeout_ms = request.rebalance_timeout_ms if has_own else request.session_timeout_ms
+    answer = await call.services.backend.ask(
+        JoinGroup(
+            **call.to_group(request.group_id),
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=rebalance_timeout_ms,
+            member_id=request.member_id,
+            group_instance_id=request.group_instance_id,
+            protocol_type=request.protocol_type,
+            protocols=[Protocol(protocol.name, protocol.metadata) for protocol in request.protocols],
+            reason=request.reason,
+        ),
+        JoinGroupResponse,
+        max(PARKED_TIMEOUT_MS, rebalance_timeout_ms),
+    )
+    no_protocol = None if call.version >= _FIRST_VERSION_WITH_NULLABLE_PROTOCOL else ""
+    return {
+        "error_code": answer.error_code,
+        "generation_id": answer.generation_id,
+        "protocol_type": answer.protocol_type,
+        "protocol_name": no_protocol if answer.protocol_name is None else answer.protocol_name,
+        "leader": answer.leader,
+        "skip_assignment": answer.skip_assignment,
+        "member_id": answer.member_id,
+        "members": [
+            {"member_id": m.member_id, "group_instance_id": m.group_instance_id, "metadata": m.metadata}
+            for m in answer.members
+        ],
+    }

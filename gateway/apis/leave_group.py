@@ -1,0 +1,43 @@
+"""LeaveGroup (key 13): one member up to version 2, any number from 3 on (KIP-345)."""
+
+from typing import Any
+
+from gateway.call import Call
+from gateway.codec import Fields
+from state.errors import ErrorCode
+from state.messages import LeaveGroup, LeavingMember
+from state.responses import LeaveGroupResponse
+
+_FIRST_VERSION_WITH_MEMBERS = 3
+
+
+async def serve(call: Call, request: Any) -> Fields:
+    """Take members out of the group."""
+    answer = await call.services.backend.ask(
+        LeaveGroup(**call.to_group(request.group_id), members=_members(call, request)), LeaveGroupResponse
+    )
+    if call.version < _FIRST_VERSION_WITH_MEMBERS:
+        return {"error_code": _only_error(answer)}
+    return {
+        "error_code": answer.error_code,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "group_instance_id": member.group_instance_id,
+                "error_code": member.error_code,
+            }
+            for member in answer.members
+        ],
+    }
+
+
+def _members(call: Call, request: Any) -> list[LeavingMember]:
+    if call.version < _FIRST_VERSION_WITH_MEMBERS:
+        return [LeavingMember(request.member_id)]
+    return [LeavingMember(m.member_id, m.group_instance_id, m.reason) for m in request.members]
+
+
+def _only_error(answer: LeaveGroupResponse) -> ErrorCode:
+    if answer.error_code is not ErrorCode.NONE or not answer.members:
+        return answer.error_code
+    return answer.members[0].error_code

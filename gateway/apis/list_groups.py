@@ -1,0 +1,43 @@
+"""ListGroups (key 16), from the groups topic: as old as what was last written there."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from gateway.call import Call
+from gateway.codec import Fields
+from gateway.errors import GatewayError
+from state.errors import ErrorCode
+from state.snapshot import GroupSnapshot
+
+_TYPE = "classic"
+
+
+async def serve(call: Call, request: Any) -> Fields:
+    """The groups found at this listener; at the first one, which is no broker's, all of them."""
+    groups = call.services.groups()
+    if groups is None:
+        return {"error_code": GatewayError.COORDINATOR_LOAD_IN_PROGRESS}
+    states, types = _lowered(request.states_filter), _lowered(request.types_filter)
+    return {
+        "error_code": ErrorCode.NONE,
+        "groups": [
+            {
+                "group_id": group.group_id,
+                "protocol_type": group.protocol_type or "",
+                "group_state": group.state,
+                "group_type": _TYPE,
+            }
+            for group in groups
+            if _is_here(call, group)
+            and (not states or group.state.lower() in states)
+            and (not types or _TYPE in types)
+        ],
+    }
+
+
+def _is_here(call: Call, group: GroupSnapshot) -> bool:
+    return call.node_id is None or call.coordinator_of(group.group_id) == call.node_id
+
+
+def _lowered(names: Iterable[str]) -> set[str]:
+    return {name.strip().lower() for name in names}

@@ -1,0 +1,42 @@
+"""OffsetDelete (key 47, KIP-496). Partitions that are not there are refused here. The coordinator is asked
+even if none is left: whether there is such a group comes first.
+"""
+
+from typing import Any
+
+from gateway.apis.topics import Asked, Outcomes, look_up
+from gateway.call import Call
+from gateway.codec import Fields
+from state.errors import ErrorCode
+from state.messages import OffsetDelete, TopicPartitions
+from state.responses import OffsetDeleteResponse
+
+
+async def serve(call: Call, request: Any) -> Fields:
+    """Forget offsets of the partitions that there are."""
+    topics = await look_up(call, request.topics, by_id=False)
+    if topics is None:
+        return {"error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    outcomes = Outcomes()
+    valid: list[tuple[Asked, list[int]]] = []
+    for asked, topic in zip(topics, request.topics, strict=True):
+        indexes = [partition.partition_index for partition in topic.partitions]
+        for index in indexes:
+            if not asked.has(index):
+                outcomes.add(asked, index, asked.missing)
+        if there := [index for index in indexes if asked.has(index)]:
+            valid.append((asked, there))
+    answer = await call.services.backend.ask(
+        OffsetDelete(
+            **call.to_group(request.group_id),
+            topics=[TopicPartitions(asked.name, indexes) for asked, indexes in valid],
+        ),
+        OffsetDeleteResponse,
+    )
+    if answer.error_code is not ErrorCode.NONE:
+        return {"error_code": answer.error_code}
+    outcomes.merge(
+        (asked, [(p.partition_index, p.error_code) for p in topic.partitions])
+        for (asked, _), topic in zip(valid, answer.topics, strict=True)
+    )
+    return {"error_code": ErrorCode.NONE, "topics": outcomes.fields()}

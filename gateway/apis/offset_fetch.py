@@ -1,0 +1,133 @@
+"""OffsetFetch (key 9): of one group up to version 7, of several from 8 on (KIP-709), by topic id from 10 on.
+
+There are no offsets of transactions, so what is committed is always stable (`require_stable`, KIP-447). The
+member id and epoch of version 9 are for groups of KIP-848 alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from gateway.apis.batch import each
+from gateway.apis.topics import FIRST_VERSION_WITH_IDS, Asked, Codes, ids_of, look_up
+from gateway.call import Call
+from gateway.codec import Fields
+from gateway.errors import GatewayError
+from gateway.upstream import UpstreamLost
+from state.errors import ErrorCode
+from state.messages import OffsetFetch, TopicPartitions
+from state.responses import FetchedPartition, FetchedTopic, OffsetFetchResponse
+
+_FIRST_VERSION_WITH_ERROR = 2
+_FIRST_VERSION_WITH_GROUPS = 8
+
+
+async def serve(call: Call, request: Any) -> Fields:
+    """Tell what is committed."""
+    if call.version >= _FIRST_VERSION_WITH_GROUPS:
+        return {"groups": await each(partial(_fetch_group, call), request.groups)}
+    fetched = await _fetch(call, request)
+    if call.version < _FIRST_VERSION_WITH_ERROR and fetched["error_code"] is not ErrorCode.NONE:
+        return {"topics": _refused(request.topics, fetched["error_code"])}
+    return fetched
+
+
+async def _fetch_group(call: Call, asked: Any) -> Fields:
+    return {"group_id": asked.group_id, **await _fetch(call, asked)}
+
+
+async def _fetch(call: Call, asked: Any) -> dict[str, Any]:
+    """What one group has committed; `asked` is the request, or its part for this group."""
+    by_id = call.version >= FIRST_VERSION_WITH_IDS
+    topics: Sequence[Asked] | None = None
+    if by_id and asked.topics is not None:
+        topics = await look_up(call, asked.topics, by_id=True)
+        if topics is None:
+            return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    answer = await call.services.backend.ask(
+        OffsetFetch(**call.to_group(asked.group_id), topics=_wanted(asked, topics)), OffsetFetchResponse
+    )
+    if answer.error_code is not ErrorCode.NONE:
+        return _failed(answer.error_code)
+    if not by_id:
+        fetched = [_topic(topic) for topic in answer.topics]
+    elif topics is not None:
+        fetched = _by_request(asked, topics, answer.topics)
+    else:
+        try:
+            ids = await ids_of(call, (topic.name for topic in answer.topics))
+        except UpstreamLost:
+            return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        fetched = _with_ids(answer.topics, ids)
+    return {"error_code": ErrorCode.NONE, "topics": fetched}
+
+
+def _wanted(asked: Any, found: Sequence[Asked] | None) -> list[TopicPartitions] | None:
+    """The partitions to ask the coordinator for, None for all; topics that are not there are left out."""
+    if asked.topics is None:
+        return None
+    if found is None:
+        return [TopicPartitions(topic.name, topic.partition_indexes) for topic in asked.topics]
+    return [
+        TopicPartitions(known.topic.name, topic.partition_indexes)
+        for known, topic in zip(found, asked.topics, strict=True)
+        if known.topic is not None
+    ]
+
+
+def _by_request(asked: Any, found: Sequence[Asked], fetched: Sequence[FetchedTopic]) -> list[dict[str, Any]]:
+    """The topics in the request's order, under its ids; those that are not there with an error."""
+    answers = iter(fetched)
+    topics = []
+    for known, topic in zip(found, asked.topics, strict=True):
+        if known.topic is None:
+            partitions = [_nothing(index, known.missing) for index in topic.partition_indexes]
+        else:
+            partitions = [_partition(partition) for partition in next(answers).partitions]
+        topics.append({"topic_id": known.topic_id, "partitions": partitions})
+    return topics
+
+
+def _with_ids(fetched: Sequence[FetchedTopic], ids: Mapping[str, UUID]) -> list[dict[str, Any]]:
+    """All topics by id. One that was deleted has none to be told by."""
+    return [{**_topic(topic), "topic_id": ids[topic.name]} for topic in fetched if topic.name in ids]
+
+
+def _topic(topic: FetchedTopic) -> dict[str, Any]:
+    return {"name": topic.name, "partitions": [_partition(partition) for partition in topic.partitions]}
+
+
+def _partition(partition: FetchedPartition) -> dict[str, Any]:
+    return {
+        "partition_index": partition.partition_index,
+        "committed_offset": partition.committed_offset,
+        "committed_leader_epoch": partition.committed_leader_epoch,
+        "metadata": partition.metadata,
+        "error_code": ErrorCode.NONE,
+    }
+
+
+def _nothing(partition: int, error: Codes) -> dict[str, Any]:
+    return {
+        "partition_index": partition,
+        "committed_offset": -1,
+        "committed_leader_epoch": -1,
+        "metadata": "",
+        "error_code": error,
+    }
+
+
+def _failed(error: ErrorCode) -> dict[str, Any]:
+    """Clients of OffsetFetch look for the coordinator again only when they are told this, as Kafka does."""
+    lost = error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    code = GatewayError.NOT_COORDINATOR if lost else error
+    return {"error_code": code, "topics": []}
+
+
+def _refused(topics: Sequence[Any], error: Codes) -> list[dict[str, Any]]:
+    """Version 1 has no error but those of partitions."""
+    return [
+        {"name": topic.name, "partitions": [_nothing(index, error) for index in topic.partition_indexes]}
+        for topic in topics
+    ]

@@ -1,0 +1,32 @@
+"""SyncGroup (key 14): parked by the coordinator until the leader has sent its own."""
+
+from typing import Any
+
+from gateway.backend import PARKED_TIMEOUT_MS
+from gateway.call import Call
+from gateway.codec import Fields
+from state.messages import MemberAssignment, SyncGroup
+from state.responses import SyncGroupResponse
+
+
+async def serve(call: Call, request: Any) -> Fields:
+    """Ask for the assignment, and wait."""
+    answer = await call.services.backend.ask(
+        SyncGroup(
+            **call.to_group(request.group_id),
+            generation_id=request.generation_id,
+            member_id=request.member_id,
+            group_instance_id=request.group_instance_id,
+            protocol_type=request.protocol_type,
+            protocol_name=request.protocol_name,
+            assignments=[MemberAssignment(a.member_id, a.assignment) for a in request.assignments],
+        ),
+        SyncGroupResponse,
+        PARKED_TIMEOUT_MS,
+    )
+    return {
+        "error_code": answer.error_code,
+        "protocol_type": answer.protocol_type,
+        "protocol_name": answer.protocol_name,
+        "assignment": answer.assignment,
+    }

@@ -1,0 +1,100 @@
+"""The topics a request names, by name or (from version 10 of the offset messages on) by id, and whether they
+are there. In Kafka too this is decided before the coordinator is asked.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import structlog
+
+from gateway.call import Call
+from gateway.cluster import Topic
+from gateway.errors import GatewayError
+from gateway.upstream import UpstreamLost
+from state.errors import ErrorCode
+
+FIRST_VERSION_WITH_IDS = 10  # of OffsetCommit and OffsetFetch (KIP-848)
+
+Codes = ErrorCode | GatewayError
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A topic as the request names it, and what it is; `topic` is None where there is no such topic."""
+
+    name: str
+    topic_id: UUID | None
+    topic: Topic | None
+
+    @property
+    def key(self) -> str | UUID | None:
+        """What the request tells it from others by."""
+        return self.name or self.topic_id
+
+    @property
+    def missing(self) -> GatewayError:
+        """The error of partitions that are not there."""
+        by_id = self.topic is None and not self.name
+        return GatewayError.UNKNOWN_TOPIC_ID if by_id else GatewayError.UNKNOWN_TOPIC_OR_PARTITION
+
+    def has(self, partition: int) -> bool:
+        """Whether the topic has this partition."""
+        return self.topic is not None and 0 <= partition < self.topic.partitions
+
+
+async def look_up(call: Call, topics: Iterable[Any], *, by_id: bool) -> list[Asked] | None:
+    """Each of the request's topics, in its order; None where no broker can tell."""
+    asked = list(topics)
+    cluster = call.services.cluster
+    try:
+        if not by_id:
+            names = await cluster.topics(topic.name for topic in asked)
+            return [Asked(topic.name, None, names.get(topic.name)) for topic in asked]
+        ids = await cluster.topics_by_id(topic.topic_id for topic in asked if topic.topic_id is not None)
+    except UpstreamLost as error:
+        log.warning("no metadata of topics", error=str(error))
+        return None
+    return [Asked("", topic.topic_id, ids.get(topic.topic_id)) for topic in asked]
+
+
+async def ids_of(call: Call, names: Iterable[str]) -> Mapping[str, UUID]:
+    """The ids of those topics that are there. Raises UpstreamLost."""
+    found = await call.services.cluster.topics(names)
+    return {name: topic.topic_id for name, topic in found.items() if topic.topic_id is not None}
+
+
+class Outcomes:
+    """Error codes of partitions, topic by topic, put together as in Kafka's OffsetCommitResponse.Builder."""
+
+    def __init__(self) -> None:
+        self._topics: list[dict[str, Any]] = []
+        self._by_name: dict[str | UUID | None, list[dict[str, Any]]] = {}
+
+    def add(self, asked: Asked, partition: int, error: Codes) -> None:
+        """The outcome for one partition; those of one topic stand together."""
+        if asked.key not in self._by_name:
+            self._begin(asked)
+        self._by_name[asked.key].append({"partition_index": partition, "error_code": error})
+
+    def merge(self, decided: Iterable[tuple[Asked, Iterable[tuple[int, Codes]]]]) -> None:
+        """What the coordinator decided. A topic that is named twice stays so, if nothing came before."""
+        together = bool(self._topics)
+        for asked, partitions in decided:
+            if not together:
+                self._begin(asked)
+            for partition, error in partitions:
+                self.add(asked, partition, error)
+
+    def fields(self) -> list[dict[str, Any]]:
+        """The topics of a response."""
+        return self._topics
+
+    def _begin(self, asked: Asked) -> None:
+        partitions: list[dict[str, Any]] = []
+        self._by_name[asked.key] = partitions
+        name = {"name": asked.name} if asked.topic_id is None else {"topic_id": asked.topic_id}
+        self._topics.append({**name, "partitions": partitions})

@@ -1,0 +1,155 @@
+"""What the gateway knows of the cluster behind it: brokers, and which topics and partitions there are."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, TypeVar
+from uuid import UUID
+
+from gateway import codec
+from gateway.limits import Limits
+from gateway.upstream import Address, Upstream, UpstreamLost
+
+METADATA = 3
+# The first version that finds topics by id (KIP-516).
+_METADATA_VERSION = 12
+_CLIENT_ID = "gateway"
+
+TOPIC_AGE_MAX_S = 30.0
+# What was not there is asked for again after this: a topic that was just made is found.
+_MISSING_AGE_MAX_S = 1.0
+
+K = TypeVar("K", str, UUID)
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic there is. Its partitions are numbered from 0."""
+
+    name: str
+    topic_id: UUID | None
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    topic: Topic | None
+    at_s: float
+
+
+class Cluster:
+    """Asks the brokers for metadata, and remembers the answers for a while.
+
+    `nodes` is where each broker listens that was ever named, by its id; `live` are the ids that the latest
+    metadata names.
+    """
+
+    def __init__(self, bootstrap: Sequence[Address], limits: Limits) -> None:
+        self.nodes: dict[int, Address] = {}
+        self.live: list[int] = []
+        self._bootstrap = list(bootstrap)
+        self._limits = limits
+        self._upstream: Upstream | None = None
+        self._asking = asyncio.Lock()
+        self._numbers = count(1)
+        self._by_name: dict[str, _Known] = {}
+        self._by_id: dict[UUID, _Known] = {}
+
+    async def refresh(self) -> None:
+        """Learn which brokers there are. Raises UpstreamLost."""
+        async with self._asking:
+            await self._metadata([])
+
+    def learn(self, brokers: Mapping[int, Address], *, all_of_them: bool = False) -> None:
+        """Take brokers' addresses from an answer of theirs."""
+        self.nodes.update(brokers)
+        if all_of_them:
+            self.live = sorted(brokers)
+
+    def addresses(self) -> list[Address]:
+        """Where a broker may be found, the live ones first."""
+        return [*(self.nodes[node_id] for node_id in self.live), *self._bootstrap]
+
+    async def topics(self, names: Iterable[str]) -> dict[str, Topic]:
+        """The topics of these names that there are. Raises UpstreamLost."""
+        return await self._find(self._by_name, names, lambda name: {"name": name, "topic_id": None})
+
+    async def topics_by_id(self, topic_ids: Iterable[UUID]) -> dict[UUID, Topic]:
+        """The topics of these ids that there are. Raises UpstreamLost."""
+        return await self._find(self._by_id, topic_ids, lambda topic_id: {"name": None, "topic_id": topic_id})
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._upstream is not None:
+            self._upstream.close()
+            self._upstream = None
+
+    async def _find(
+        self, known: dict[K, _Known], keys: Iterable[K], asked: Callable[[K], codec.Fields]
+    ) -> dict[K, Topic]:
+        wanted = list(dict.fromkeys(keys))
+        if any(_is_stale(known.get(key)) for key in wanted):
+            async with self._asking:
+                # Somebody else may have asked for them meanwhile.
+                stale = [key for key in wanted if _is_stale(known.get(key))]
+                if stale:
+                    await self._metadata([asked(key) for key in stale])
+                for key in stale:
+                    if _is_stale(known.get(key)):
+                        known[key] = _Known(None, _now_s())
+        found = {key: known[key].topic for key in wanted}
+        return {key: topic for key, topic in found.items() if topic is not None}
+
+    async def _metadata(self, topics: list[codec.Fields]) -> None:
+        request = {"topics": topics, "allow_auto_topic_creation": False}
+        answer = await self._ask(METADATA, _METADATA_VERSION, request)
+        brokers = {broker.node_id: Address(broker.host, broker.port) for broker in answer.brokers}
+        self.learn(brokers, all_of_them=True)
+        for found in answer.topics:
+            if found.error_code == 0:
+                known = _Known(Topic(found.name, found.topic_id, len(found.partitions)), _now_s())
+                self._by_name[found.name] = known
+                if found.topic_id is not None:
+                    self._by_id[found.topic_id] = known
+
+    async def _ask(self, api_key: int, api_version: int, body: codec.Fields) -> Any:
+        """Ask the broker that answered last time, else any. Raises UpstreamLost where none answers."""
+        failed = UpstreamLost("no broker is known")
+        for address in [None, *self.addresses()]:
+            try:
+                return await self._ask_at(address, api_key, api_version, body)
+            except UpstreamLost as error:
+                failed = error
+        raise failed
+
+    async def _ask_at(
+        self, address: Address | None, api_key: int, api_version: int, body: codec.Fields
+    ) -> Any:
+        if address is not None:
+            self._upstream = await Upstream.open(address, self._limits)
+        upstream, self._upstream = self._upstream, None
+        if upstream is None:
+            raise UpstreamLost("no broker is connected")
+        request = codec.encode_request(api_key, api_version, next(self._numbers), _CLIENT_ID, body)
+        try:
+            async with asyncio.timeout(self._limits.upstream_timeout_s):
+                await upstream.send(request)
+                answer = await upstream.receive()
+        except BaseException as error:
+            upstream.close()  # also when cancelled: the answer may still come, and would be taken for another
+            if isinstance(error, TimeoutError):
+                raise UpstreamLost(f"no answer within {self._limits.upstream_timeout_s:.0f} s") from error
+            raise
+        self._upstream = upstream
+        return codec.decode_response(api_key, api_version, answer)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _is_stale(known: _Known | None) -> bool:
+    if known is None:
+        return True
+    return _now_s() - known.at_s > (_MISSING_AGE_MAX_S if known.topic is None else TOPIC_AGE_MAX_S)

@@ -1,0 +1,187 @@
+"""The one place that knows how messages are encoded: kafka-python's messages, made from Kafka's own schemas.
+
+Decoded messages have Kafka's field names in snake_case as attributes; those to encode may also be nested
+mappings of them. Fields that a version does not have are left out, those that are not given have their
+default.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from kafka.protocol.admin import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+from kafka.protocol.consumer import (
+    FetchRequest,
+    FetchResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from kafka.protocol.metadata import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from kafka.protocol.producer import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
+from kafka.protocol.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+
+from gateway.framing import ProtocolError, RequestHeader, skip_tagged_fields
+from gateway.outline import Outline
+
+_REQUESTS = (
+    AddOffsetsToTxnRequest,
+    ApiVersionsRequest,
+    DeleteGroupsRequest,
+    DescribeClusterRequest,
+    DescribeGroupsRequest,
+    FetchRequest,
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    MetadataRequest,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
+    ProduceRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+    SyncGroupRequest,
+    TxnOffsetCommitRequest,
+)
+_RESPONSES = (
+    AddOffsetsToTxnResponse,
+    ApiVersionsResponse,
+    DeleteGroupsResponse,
+    DescribeClusterResponse,
+    DescribeGroupsResponse,
+    FetchResponse,
+    FindCoordinatorResponse,
+    HeartbeatResponse,
+    JoinGroupResponse,
+    LeaveGroupResponse,
+    ListGroupsResponse,
+    MetadataResponse,
+    OffsetCommitResponse,
+    OffsetDeleteResponse,
+    OffsetFetchResponse,
+    ProduceResponse,
+    SaslAuthenticateResponse,
+    SaslHandshakeResponse,
+    SyncGroupResponse,
+    TxnOffsetCommitResponse,
+)
+REQUESTS: Mapping[int, Any] = {message.API_KEY: message for message in _REQUESTS}
+RESPONSES: Mapping[int, Any] = {message.API_KEY: message for message in _RESPONSES}
+
+Fields = Mapping[str, Any]
+
+_CORRELATION_ID_BYTES = 4
+
+
+def decode_request(header: RequestHeader, message: bytes) -> Any:
+    """The body of a request, whose header was read before. Raises ProtocolError."""
+    kind, version = REQUESTS[header.api_key], header.api_version
+    at = header.client_id_end
+    if kind.flexible_version_q(version):
+        at = skip_tagged_fields(message, at)
+    request_outline(header.api_key, version).tags(message, at)
+    try:
+        return kind.decode(memoryview(message)[at:], version=version)
+    except UnicodeDecodeError as error:
+        raise ProtocolError(f"{kind.name} v{version} has a string that is not UTF-8") from error
+
+
+def encode_response(header: RequestHeader, response: Any) -> bytes:
+    """The answer to this request, header and all, without the frame's size."""
+    kind = RESPONSES[header.api_key]
+    if isinstance(response, Mapping):
+        response = _message(kind, response, version=header.api_version)
+    response.with_header(correlation_id=header.correlation_id)
+    return bytes(response.encode(header=True))
+
+
+def decode_response(api_key: int, api_version: int, response: bytes) -> Any:
+    """An upstream broker's answer, header and all. Brokers are trusted to send well-formed ones."""
+    return RESPONSES[api_key].decode(response, version=api_version, header=True)
+
+
+def encode_request(
+    api_key: int, api_version: int, correlation_id: int, client_id: str, body: Fields
+) -> bytes:
+    """A request of our own, header and all, without the frame's size."""
+    request = _message(REQUESTS[api_key], body, version=api_version)
+    request.with_header(correlation_id=correlation_id, client_id=client_id)
+    return bytes(request.encode(header=True))
+
+
+def response_tags(api_key: int, api_version: int, response: bytes) -> frozenset[int]:
+    """Which tagged fields an answer has, without decoding it. Raises ProtocolError."""
+    at = _CORRELATION_ID_BYTES
+    if RESPONSES[api_key].flexible_version_q(api_version):
+        at = skip_tagged_fields(response, at)
+    return _response_outline(api_key, api_version).tags(response, at)
+
+
+def versions(api_key: int) -> range:
+    """The versions of an api that can be decoded and encoded."""
+    first, last = REQUESTS[api_key].valid_versions
+    return range(first, last + 1)
+
+
+@cache
+def request_outline(api_key: int, api_version: int) -> Outline:
+    """The outline of a request's body."""
+    return Outline(REQUESTS[api_key].json, api_version)
+
+
+@cache
+def _response_outline(api_key: int, api_version: int) -> Outline:
+    return Outline(RESPONSES[api_key].json, api_version)
+
+
+def _message(kind: Any, fields: Fields, **version: int) -> Any:
+    """A message of this kind, or a part of one, from nested mappings."""
+    return kind(**{name: _value(kind.fields[name], value) for name, value in fields.items()}, **version)
+
+
+def _value(field: Any, value: Any) -> Any:
+    if field.is_struct_array() and value is not None:
+        return [_message(field.data_class, item) for item in value]
+    return value

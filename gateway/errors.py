@@ -1,0 +1,15 @@
+"""Kafka's error codes that only the gateway gives. Source: org.apache.kafka.common.protocol.Errors."""
+
+from enum import IntEnum
+
+
+class GatewayError(IntEnum):
+    """Beside `state.errors.ErrorCode`: what is decided before a request reaches the coordinator."""
+
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    COORDINATOR_LOAD_IN_PROGRESS = 14
+    NOT_COORDINATOR = 16
+    UNSUPPORTED_SASL_MECHANISM = 33
+    ILLEGAL_SASL_STATE = 34
+    SASL_AUTHENTICATION_FAILED = 58
+    UNKNOWN_TOPIC_ID = 100

@@ -1,0 +1,164 @@
+"""Frames of Kafka's wire protocol, and what can be told of a request without decoding it. No IO here.
+
+A frame is a 32-bit size and that many bytes. A request begins with its api key, api version, correlation id
+and client id; from header version 2 on, tagged fields follow.
+"""
+
+import struct
+from dataclasses import dataclass, replace
+
+_SIZE = struct.Struct(">i")
+_HEADER = struct.Struct(">hhih")  # api key, api version, correlation id, length of the client id
+_INT16 = struct.Struct(">h")
+
+PRODUCE = 0
+_PRODUCE_FIRST_FLEXIBLE = 9
+_PRODUCE_FIRST_TRANSACTIONAL = 3
+
+
+class ProtocolError(ValueError):
+    """The peer sent what is no message of Kafka's protocol; its connection is of no use any more."""
+
+
+class FrameBuffer:
+    """Puts the frames of one direction of a connection together, from pieces of any length."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._buffer = bytearray()
+
+    @property
+    def partial(self) -> bool:
+        """Whether a frame has begun and is not yet complete."""
+        return bool(self._buffer)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Take what came; the frames it completes, without their sizes.
+
+        Raises ProtocolError for a frame that is too large, as soon as its size is read.
+        """
+        self._buffer += data
+        frames, at = [], 0
+        while len(self._buffer) - at >= _SIZE.size:
+            (size,) = _SIZE.unpack_from(self._buffer, at)
+            if not 0 <= size <= self._max_bytes:
+                raise ProtocolError(f"a frame of {size} bytes, where 0 to {self._max_bytes} are allowed")
+            end = at + _SIZE.size + size
+            if len(self._buffer) < end:
+                break
+            frames.append(bytes(memoryview(self._buffer)[at + _SIZE.size : end]))
+            at = end
+        del self._buffer[:at]
+        return frames
+
+
+def framed(message: bytes) -> bytes:
+    """The message as a frame."""
+    return _SIZE.pack(len(message)) + message
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHeader:
+    """How a request begins. `client_id_end` is where its client id ends."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    client_id_end: int
+
+    def at_version(self, api_version: int) -> "RequestHeader":
+        """The same with another api version."""
+        return replace(self, api_version=api_version)
+
+
+def request_header(message: bytes) -> RequestHeader:
+    """Read how a request begins. Raises ProtocolError."""
+    try:
+        api_key, api_version, correlation_id, length = _HEADER.unpack_from(message)
+    except struct.error:
+        raise ProtocolError(f"a request of {len(message)} bytes has no header") from None
+    end = _HEADER.size + max(length, 0)
+    if length < -1 or end > len(message):
+        raise ProtocolError(f"a client id of {length} bytes")
+    client_id = None
+    if length >= 0:
+        try:
+            client_id = message[_HEADER.size : end].decode()
+        except UnicodeDecodeError as error:
+            raise ProtocolError("a client id that is not UTF-8") from error
+    return RequestHeader(api_key, api_version, correlation_id, client_id, end)
+
+
+def correlation_id_of(response: bytes) -> int:
+    """The correlation id a response begins with. Raises ProtocolError."""
+    if len(response) < _SIZE.size:
+        raise ProtocolError(f"a response of {len(response)} bytes has no header")
+    correlation_id: int = _SIZE.unpack_from(response)[0]
+    return correlation_id
+
+
+def expects_response(header: RequestHeader, message: bytes) -> bool:
+    """False for a Produce with acks=0, the one request that is never answered. Raises ProtocolError."""
+    if header.api_key != PRODUCE:
+        return True
+    at = header.client_id_end
+    try:
+        if header.api_version >= _PRODUCE_FIRST_FLEXIBLE:
+            at = skip_compact_bytes(message, skip_tagged_fields(message, at))
+        elif header.api_version >= _PRODUCE_FIRST_TRANSACTIONAL:
+            at = skip_string(message, at)
+        acks: int = _INT16.unpack_from(message, at)[0]
+    except struct.error:
+        raise ProtocolError("a Produce that ends before its acks") from None
+    return acks != 0
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """An unsigned variable-length integer of at most 32 bits, and where it ends. Raises ProtocolError."""
+    value = 0
+    for shift in range(0, 35, 7):
+        if at >= len(data):
+            raise ProtocolError("a message that ends within a number")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise ProtocolError("a number of more than 32 bits")
+
+
+def skip(data: bytes, at: int, size: int) -> int:
+    """Where `size` bytes end. Raises ProtocolError where the message does not have them."""
+    if at + size > len(data):
+        raise ProtocolError(f"a message that ends {at + size - len(data)} bytes too early")
+    return at + size
+
+
+def skip_string(data: bytes, at: int) -> int:
+    """Where a nullable string with a 16-bit length ends. Raises ProtocolError."""
+    end = skip(data, at, _INT16.size)
+    return skip(data, end, max(_INT16.unpack_from(data, at)[0], 0))
+
+
+def skip_compact_bytes(data: bytes, at: int) -> int:
+    """Where a nullable string, or bytes, of a flexible version ends. Raises ProtocolError."""
+    length, at = read_varint(data, at)
+    return skip(data, at, max(length - 1, 0))
+
+
+def skip_tagged_fields(data: bytes, at: int) -> int:
+    """Where the tagged fields end. Raises ProtocolError."""
+    return read_tags(data, at)[1]
+
+
+def read_tags(data: bytes, at: int) -> tuple[frozenset[int], int]:
+    """Which tags the tagged fields have, and where they end. Raises ProtocolError."""
+    count, at = read_varint(data, at)
+    tags = set()
+    for _ in range(count):
+        tag, at = read_varint(data, at)
+        size, at = read_varint(data, at)
+        at = skip(data, at, size)
+        tags.add(tag)
+    return frozenset(tags), at

@@ -1,0 +1,93 @@
+"""The groups there are, from the groups topic: what ListGroups tells."""
+
+import threading
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Self
+
+import msgspec
+import structlog
+from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError
+
+from state.snapshot import GroupSnapshot
+from streaming.history_reader import GroupTable, decode_snapshot
+from streaming.layout import Layout
+
+_POLL_MS = 200
+_CLOSE_TIMEOUT_S = 10.0
+
+# The groups there are; None until all that stood on the topic at the start is read.
+Groups = Callable[[], list[GroupSnapshot] | None]
+
+log = structlog.get_logger()
+
+
+class GroupsReader:
+    """Follows the groups topic on a thread of its own. Raises KafkaError where no broker answers."""
+
+    def __init__(self, bootstrap_servers: str, layout: Layout) -> None:
+        self._table = GroupTable()
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._caught_up = threading.Event()
+        self._consumer = KafkaConsumer(
+            bootstrap_servers=bootstrap_servers,
+            allow_auto_create_topics=False,
+            enable_auto_commit=False,
+            max_partition_fetch_bytes=layout.response_record_max_bytes,
+            metrics_enabled=False,
+        )
+        names = self._consumer.partitions_for_topic(layout.groups_topic)
+        self._partitions = [TopicPartition(layout.groups_topic, p) for p in sorted(names)]
+        self._consumer.assign(self._partitions)
+        self._consumer.seek_to_beginning(*self._partitions)
+        self._ends: dict[TopicPartition, int] = self._consumer.end_offsets(self._partitions)
+        self._reader = threading.Thread(target=self._read, name="gateway-groups", daemon=True)
+        self._reader.start()
+
+    def groups(self) -> list[GroupSnapshot] | None:
+        """The groups there are now, by id; None until all that stood there at the start is read."""
+        if not self._caught_up.is_set():
+            return None
+        with self._lock:
+            return self._table.groups
+
+    def close(self) -> None:
+        """End the thread and the connection."""
+        self._closing.set()
+        self._reader.join(_CLOSE_TIMEOUT_S)
+        self._consumer.close(autocommit=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _read(self) -> None:
+        while not self._closing.is_set():
+            try:
+                polled = self._consumer.poll(timeout_ms=_POLL_MS)
+                self._take(record for records in polled.values() for record in records)
+                if not self._caught_up.is_set() and self._is_caught_up():
+                    self._caught_up.set()
+            except KafkaError as error:
+                log.warning("reading the groups failed, trying again", error=repr(error))
+                self._closing.wait(1.0)
+
+    def _is_caught_up(self) -> bool:
+        return all(self._consumer.position(p) >= self._ends[p] for p in self._partitions)
+
+    def _take(self, records: Iterable[object]) -> None:
+        for record in records:
+            key, value = record.key, record.value  # type: ignore[attr-defined]
+            try:
+                snapshot = None if value is None else decode_snapshot(value)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                log.warning("a group's record cannot be read", error=str(error))
+                continue
+            with self._lock:
+                self._table.apply((key or b"").decode(errors="replace"), snapshot)

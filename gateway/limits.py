@@ -1,0 +1,25 @@
+"""What one client, and all of them together, may take of the gateway."""
+
+from dataclasses import dataclass
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Sizes in bytes, times in seconds; defaults are Kafka's where it has the like.
+
+    A connection has one request at the coordinator at a time, and `in_flight_per_connection` that are read
+    and not answered yet, so all of them together have a bound too: `connections` times that. What goes to
+    the brokers at one time is bounded by `forwarded`.
+    """
+
+    frame_bytes: int = 100 * MIB  # socket.request.max.bytes
+    group_frame_bytes: int = 2 * MIB  # what the requests topic takes
+    connections: int = 10_000
+    in_flight_per_connection: int = 16
+    forwarded: int = 20_000
+    write_timeout_s: float = 30.0  # a client that reads nothing for so long is cut off
+    idle_timeout_s: float = 600.0  # connections.max.idle.ms
+    connect_timeout_s: float = 10.0
+    upstream_timeout_s: float = 30.0  # for the gateway's own requests

@@ -1,0 +1,141 @@
+"""The outline of a message by Kafka's own schema: is it whole, are its lengths true, which tags has it?
+
+Decoders of clients trust their broker. A server cannot trust its clients, so every request is walked here
+first: each length within the message, null only where the schema has it, numbers of 32 bits, and nothing
+behind the last field. A walk costs by fields, not by bytes, so it also tells whether an answer full of
+records carries broker addresses.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from struct import Struct
+from typing import Any
+
+from gateway.framing import ProtocolError, read_tags, read_varint, skip, skip_tagged_fields
+
+Schema = Mapping[str, Any]
+Skip = Callable[[bytes, int], int]
+
+_FIXED = {
+    "bool": 1,
+    "int8": 1,
+    "int16": 2,
+    "uint16": 2,
+    "int32": 4,
+    "uint32": 4,
+    "bitfield": 4,
+    "int64": 8,
+    "float64": 8,
+    "uuid": 16,
+}
+_INT16, _INT32 = Struct(">h"), Struct(">i")
+
+
+class Outline:
+    """The fields of one version of a message, as they follow each other.
+
+    `schema` is Kafka's JSON for the message (clients/src/main/resources/common/message).
+    """
+
+    def __init__(self, schema: Schema, version: int) -> None:
+        self._name = f"{schema['name']} v{version}"
+        self._flexible = in_versions(schema["flexibleVersions"], version)
+        self._fields = _fields(schema, version, self._flexible)
+
+    def tags(self, message: bytes, at: int) -> frozenset[int]:
+        """The tags behind the message's own fields, which begin at `at`. Raises ProtocolError unless the
+        whole of it is as the schema says.
+        """
+        tags: frozenset[int] = frozenset()
+        try:
+            for field in self._fields:
+                at = field(message, at)
+            if self._flexible:
+                tags, at = read_tags(message, at)
+            if at != len(message):
+                raise ProtocolError(f"{len(message) - at} bytes behind its end")
+        except ProtocolError as error:
+            raise ProtocolError(f"not a {self._name}: {error}") from error
+        return tags
+
+
+def in_versions(versions: str, version: int) -> bool:
+    """Whether Kafka's notation for versions (`2+`, `0-3`, `1`, `none`) has this one."""
+    if versions == "none":
+        return False
+    first, _, last = versions.partition("-")
+    if first.endswith("+"):
+        return version >= int(first[:-1])
+    return int(first) <= version <= int(last or first)
+
+
+def _fields(schema: Schema, version: int, flexible: bool) -> list[Skip]:
+    return [
+        _field(field, version, flexible)
+        for field in schema["fields"]
+        if in_versions(field["versions"], version)
+        and not (flexible and in_versions(field.get("taggedVersions", "none"), version))
+    ]
+
+
+def _field(field: Schema, version: int, flexible: bool) -> Skip:
+    kind: str = field["type"]
+    nullable = in_versions(field.get("nullableVersions", "none"), version)
+    if kind.startswith("[]"):
+        item = _element(field, kind[2:], version, flexible)
+        return partial(_skip_array, _Length(_INT32, flexible, nullable), item)
+    if kind in ("string", "bytes", "records"):
+        return partial(_skip_sized, _Length(_INT16 if kind == "string" else _INT32, flexible, nullable))
+    return _element(field, kind, version, flexible)
+
+
+def _element(field: Schema, kind: str, version: int, flexible: bool) -> Skip:
+    if kind in _FIXED:
+        return partial(_skip_fixed, _FIXED[kind])
+    if kind in ("string", "bytes"):
+        return partial(_skip_sized, _Length(_INT16 if kind == "string" else _INT32, flexible, nullable=False))
+    return partial(_skip_struct, _fields(field, version, flexible), flexible)
+
+
+class _Length:
+    """How long something is, None for null: a number of fixed size, or in flexible versions a varint that is
+    one more.
+    """
+
+    def __init__(self, plain: Struct, flexible: bool, nullable: bool) -> None:
+        self._plain = plain
+        self._flexible = flexible
+        self._nullable = nullable
+
+    def read(self, data: bytes, at: int) -> tuple[int, int]:
+        if self._flexible:
+            length, at = read_varint(data, at)
+            length -= 1
+        else:
+            end = skip(data, at, self._plain.size)
+            length, at = self._plain.unpack_from(data, at)[0], end
+        if length < 0 and not (length == -1 and self._nullable):
+            raise ProtocolError(f"a length of {length}")
+        return max(length, 0), at
+
+
+def _skip_fixed(size: int, data: bytes, at: int) -> int:
+    return skip(data, at, size)
+
+
+def _skip_sized(length: _Length, data: bytes, at: int) -> int:
+    size, at = length.read(data, at)
+    return skip(data, at, size)
+
+
+def _skip_array(length: _Length, item: Skip, data: bytes, at: int) -> int:
+    count, at = length.read(data, at)
+    for _ in range(count):
+        at = item(data, at)
+    return at
+
+
+def _skip_struct(fields: list[Skip], flexible: bool, data: bytes, at: int) -> int:
+    for field in fields:
+        at = field(data, at)
+    return skip_tagged_fields(data, at) if flexible else at

@@ -1,0 +1,155 @@
+"""The gateway: a first listener, and one for each broker of the cluster behind it."""
+
+import asyncio
+import socket
+from contextlib import suppress
+from functools import partial
+
+import structlog
+
+from gateway.backend import Backend
+from gateway.call import Services
+from gateway.cluster import Cluster
+from gateway.connection import Connection, Listener
+from gateway.groups import Groups
+from gateway.limits import Limits
+from gateway.security import Security
+from gateway.upstream import READ_BYTES, Address, Upstream, UpstreamLost
+
+_BACKLOG = 1_024
+MAX_PORT = 65_535
+NO_SECURITY = Security()
+
+log = structlog.get_logger()
+
+
+class CannotListen(OSError):
+    """An address cannot be listened at."""
+
+
+class Gateway:
+    """Listens at `listen` for any broker, and for broker n at the port n + 1 above it; with port 0 all ports
+    are free ones.
+
+    `advertised_host` is what clients are told; by default the address they reached the gateway at.
+    """
+
+    def __init__(
+        self,
+        listen: Address,
+        cluster: Cluster,
+        backend: Backend,
+        groups: Groups,
+        *,
+        limits: Limits,
+        advertised_host: str | None = None,
+        security: Security = NO_SECURITY,
+    ) -> None:
+        self._listen = listen
+        self._cluster = cluster
+        self._limits = limits
+        self._advertised_host = advertised_host
+        self._security = security
+        self._services = Services(backend, cluster, groups, self._listener_port)
+        self._forwarding = asyncio.Semaphore(limits.forwarded)
+        self._opening = asyncio.Lock()
+        self._servers: dict[int | None, asyncio.Server] = {}
+        self._connections: dict[Connection, asyncio.Task[None]] = {}
+
+    @property
+    def address(self) -> Address:
+        """The first listener's: what clients take for bootstrap.servers."""
+        return Address(self._advertised_host or self._listen.host, _port_of(self._servers[None]))
+
+    def connections(self) -> list[Connection]:
+        """The clients there are."""
+        return list(self._connections)
+
+    async def start(self) -> None:
+        """Listen. Raises CannotListen, UpstreamLost where no broker answers."""
+        await self._cluster.refresh()
+        self._servers[None] = await self._serve(None, self._listen.port)
+        for node_id in list(self._cluster.nodes):
+            await self._listener_port(node_id)
+
+    async def close(self) -> None:
+        """End all listeners and connections."""
+        for server in self._servers.values():
+            server.close()
+        serving = list(self._connections.values())
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+        self._cluster.close()
+
+    async def _listener_port(self, node_id: int) -> int:
+        async with self._opening:
+            if node_id not in self._servers:
+                port = self._listen.port + 1 + node_id if self._listen.port else 0
+                self._servers[node_id] = await self._serve(node_id, port)
+        return _port_of(self._servers[node_id])
+
+    async def _serve(self, node_id: int | None, port: int) -> asyncio.Server:
+        listener = Listener(
+            node_id=node_id,
+            services=self._services,
+            limits=self._limits,
+            forwarding=self._forwarding,
+            connect=partial(self._connect, node_id),
+            advertised_host=self._advertised_host,
+            users=self._security.users,
+        )
+        where = Address(self._listen.host, port)
+        if port > MAX_PORT:
+            raise CannotListen(f"broker {node_id} would have port {port}: choose a lower one, or 0")
+        loop = asyncio.get_running_loop()
+        try:
+            # One address of a name that has several: a free port is a port of one address.
+            found = await loop.getaddrinfo(where.host, port, type=socket.SOCK_STREAM)
+            server = await asyncio.start_server(
+                partial(self._accept, listener),
+                str(found[0][4][0]),
+                port,
+                limit=READ_BYTES,
+                backlog=_BACKLOG,
+                ssl=self._security.tls,
+            )
+        except OSError as error:
+            raise CannotListen(f"cannot listen at {where}: {error}") from error
+        log.info("listening", node_id=node_id, address=str(Address(where.host, _port_of(server))))
+        return server
+
+    async def _connect(self, node_id: int | None) -> Upstream:
+        """A connection to that broker; to the first that answers where any will do. Raises UpstreamLost."""
+        if node_id is not None:
+            return await Upstream.open(self._cluster.nodes[node_id], self._limits)
+        failed = UpstreamLost("no broker is known")
+        for address in self._cluster.addresses():
+            try:
+                return await Upstream.open(address, self._limits)
+            except UpstreamLost as error:
+                failed = error
+        raise failed
+
+    async def _accept(
+        self, listener: Listener, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        if len(self._connections) >= self._limits.connections:
+            log.warning("a connection was refused: there are too many", connections=len(self._connections))
+            writer.transport.abort()
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        connection = Connection(listener, reader, writer)
+        self._connections[connection] = task
+        try:
+            # Only `close` cancels; asyncio's server would log a task that ended by it as a failure.
+            with suppress(asyncio.CancelledError):
+                await connection.run()
+        finally:
+            del self._connections[connection]
+
+
+def _port_of(server: asyncio.Server) -> int:
+    port: int = server.sockets[0].getsockname()[1]
+    return port

@@ -1,0 +1,109 @@
+"""A gateway with all it needs, on a thread of its own."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+from gateway.backend import CoordinatorBackend
+from gateway.cluster import Cluster
+from gateway.groups import GroupsReader
+from gateway.limits import Limits
+from gateway.security import Security
+from gateway.server import NO_SECURITY, CannotListen, Gateway
+from gateway.upstream import Address, UpstreamLost
+from streaming.client import CoordinatorClient
+from streaming.layout import Layout
+
+STARTUP_ERRORS = (CannotListen, UpstreamLost)
+CLIENT_ID = "gateway"
+_STOP_TIMEOUT_S = 30.0
+
+
+class NoSuchReplyPartition(ValueError):
+    """The responses topic has no such partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayOptions:
+    """`reply_partition` None: one is drawn."""
+
+    bootstrap_servers: str
+    layout: Layout
+    listen: Address
+    advertised_host: str | None = None
+    reply_partition: int | None = None
+    limits: Limits = field(default_factory=Limits)
+    security: Security = NO_SECURITY
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    address: Address
+    loop: asyncio.AbstractEventLoop
+    stop: asyncio.Event
+
+
+@contextmanager
+def serving(options: GatewayOptions) -> Iterator[Address]:
+    """A gateway that listens; gives the first listener's address.
+
+    Raises one of STARTUP_ERRORS, NoSuchReplyPartition, ClientError of `streaming.pending` where the
+    coordinator's topics are not there, KafkaError where no broker answers, ValueError for what is no list of
+    addresses.
+    """
+    partitions = options.layout.reply_partitions
+    if options.reply_partition is not None and not 0 <= options.reply_partition < partitions:
+        raise NoSuchReplyPartition(
+            f"reply partition {options.reply_partition} is not one of 0 to {partitions - 1}"
+        )
+    with ExitStack() as stack:
+        client = stack.enter_context(
+            CoordinatorClient(
+                options.bootstrap_servers,
+                options.layout,
+                client_id=f"{CLIENT_ID}-{uuid4()}",
+                reply_partition=options.reply_partition,
+            )
+        )
+        backend = stack.enter_context(closing(CoordinatorBackend(client)))
+        groups = stack.enter_context(GroupsReader(options.bootstrap_servers, options.layout))
+        running: Future[_Running] = Future()
+        thread = threading.Thread(
+            target=lambda: asyncio.run(_serve(options, backend, groups, running)), name="gateway", daemon=True
+        )
+        thread.start()
+        started = running.result()
+        try:
+            yield started.address
+        finally:
+            started.loop.call_soon_threadsafe(started.stop.set)
+            thread.join(_STOP_TIMEOUT_S)
+
+
+async def _serve(
+    options: GatewayOptions, backend: CoordinatorBackend, groups: GroupsReader, running: Future[_Running]
+) -> None:
+    gateway = Gateway(
+        options.listen,
+        Cluster([Address.parse(text) for text in options.bootstrap_servers.split(",")], options.limits),
+        backend,
+        groups.groups,
+        limits=options.limits,
+        advertised_host=options.advertised_host,
+        security=options.security,
+    )
+    try:
+        await gateway.start()
+        stop = asyncio.Event()
+        running.set_result(_Running(gateway.address, asyncio.get_running_loop(), stop))
+        await stop.wait()
+    except BaseException as error:
+        if running.done():
+            raise
+        running.set_exception(error)  # whoever started us is waiting
+    finally:
+        await gateway.close()

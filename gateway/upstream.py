@@ -1,0 +1,89 @@
+"""Connections to the brokers behind the gateway."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Self
+
+from gateway.framing import FrameBuffer, ProtocolError, framed
+from gateway.limits import Limits
+
+# A broker's answer has no bound of its own but what its size can say.
+_RESPONSE_MAX_BYTES = 2**31 - 1
+READ_BYTES = 256 * 1024
+
+
+class UpstreamLost(ConnectionError):
+    """A broker cannot be reached, or ended the connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where something listens."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """`HOST:PORT`, an IPv6 host in brackets. Raises ValueError."""
+        host, colon, port = text.strip().rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+            raise ValueError(f"{text!r} is not HOST:PORT")
+        return cls(host, int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Upstream:
+    """One connection to a broker. Answers come in the order of the requests."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: Address) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._address = address
+        self._buffer = FrameBuffer(_RESPONSE_MAX_BYTES)
+        self._frames: list[bytes] = []
+
+    @classmethod
+    async def open(cls, address: Address, limits: Limits) -> Self:
+        """Connect. Raises UpstreamLost."""
+        try:
+            async with asyncio.timeout(limits.connect_timeout_s):
+                reader, writer = await asyncio.open_connection(address.host, address.port, limit=READ_BYTES)
+        except OSError as error:  # a TimeoutError is one
+            raise UpstreamLost(f"no connection to the broker at {address}: {error!r}") from error
+        return cls(reader, writer, address)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the broker has ended the connection, and all its answers are read."""
+        return self._reader.at_eof()
+
+    async def send(self, message: bytes) -> None:
+        """Send a request. Raises UpstreamLost."""
+        try:
+            self._writer.write(framed(message))
+            await self._writer.drain()
+        except OSError as error:
+            raise self._lost(repr(error)) from error
+
+    async def receive(self) -> bytes:
+        """The next answer. Raises UpstreamLost. May be cancelled without losing any."""
+        while not self._frames:
+            try:
+                data = await self._reader.read(READ_BYTES)
+                self._frames += reversed(self._buffer.feed(data))
+            except (OSError, ProtocolError) as error:
+                raise self._lost(repr(error)) from error
+            if not data:
+                raise self._lost("it ended the connection")
+        return self._frames.pop()
+
+    def close(self) -> None:
+        """End the connection; what was not sent by now is lost."""
+        self._writer.transport.abort()
+
+    def _lost(self, why: str) -> UpstreamLost:
+        return UpstreamLost(f"the broker at {self._address} is lost: {why}")

@@ -1,0 +1,307 @@
+"""A gateway on loopback between raw clients, the coordinator's pure core, and a broker of a few lines.
+
+The core is the real one, in this process: its time stands still unless a test moves it. The broker answers
+Metadata and ApiVersions, and whatever else is passed on to it with what a test says.
+"""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from typing import Any, TypeVar
+from uuid import UUID, uuid5
+
+from gateway import codec
+from gateway.apis import FIND_COORDINATOR
+from gateway.apis.api_versions import API_VERSIONS
+from gateway.backend import failed
+from gateway.cluster import METADATA, Cluster
+from gateway.framing import FrameBuffer, RequestHeader, expects_response, framed, request_header
+from gateway.limits import Limits
+from gateway.security import Security
+from gateway.server import NO_SECURITY, Gateway
+from gateway.upstream import Address
+from state.config import CoordinatorConfig
+from state.errors import ErrorCode
+from state.fold import Row, Timeline
+from state.group import Group
+from state.messages import AnyRequest
+from state.responses import Response
+from state.snapshot import GroupSnapshot, snapshot
+from streaming.client import Header
+
+HOST = "127.0.0.1"
+ADVERTISED_PORT = 9092  # the broker's, as it tells it: nobody listens there, and no client may learn of it
+NODE_ID = 5
+PATIENCE_S = 10.0
+TOPICS = {"orders": 3, "prices": 1}
+
+R = TypeVar("R", bound=Response)
+
+
+def topic_id(name: str) -> UUID:
+    return uuid5(UUID(int=0), name)
+
+
+class CoreBackend:
+    """The pure core; `asked` are the requests that reached it. It is `away` as a coordinator that does not
+    answer, and `unread` as groups that are not read yet.
+    """
+
+    def __init__(self) -> None:
+        self.away = False
+        self.unread = False
+        self.now_ms = 0
+        self.config = CoordinatorConfig()
+        self.asked: list[AnyRequest] = []
+        self.more = asyncio.Condition()
+        self._timelines: dict[str, Timeline] = {}
+        self._waiting: dict[str, asyncio.Future[Any]] = {}
+        self._numbers = count()
+
+    @property
+    def waiting(self) -> int:
+        """Requests without an answer."""
+        return len(self._waiting)
+
+    def header(self, group_id: str, api_version: int, client_id: str, client_host: str) -> Header:
+        return Header(
+            group_id=group_id,
+            correlation_id=str(next(self._numbers)),
+            reply_partition=0,
+            api_version=api_version,
+            client_id=client_id,
+            client_host=client_host,
+        )
+
+    async def ask(self, request: AnyRequest, answer: type[R], timeout_ms: int = 0) -> R:
+        if self.away:
+            return failed(request, answer, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        name = request.correlation_id
+        self._waiting[name] = future
+        if request.group_id not in self._timelines:
+            self._timelines[request.group_id] = Timeline(request.group_id, None, self.config)
+        self._timelines[request.group_id].apply(Row(self.now_ms, f"requests-0-{name}", request))
+        self._settle()
+        async with self.more:
+            self.asked.append(request)
+            self.more.notify_all()
+        try:
+            response = await future
+        finally:
+            self._waiting.pop(name, None)
+        assert isinstance(response, answer)
+        return response
+
+    def advance(self, ms: int) -> None:
+        """Let time go on; deadlines on the way fire."""
+        self.now_ms += ms
+        for timeline in self._timelines.values():
+            timeline.fire_until(self.now_ms)
+        self._settle()
+
+    def groups(self) -> list[GroupSnapshot] | None:
+        if self.unread:
+            return None
+        return [snapshot(t.group) for _, t in sorted(self._timelines.items()) if isinstance(t.group, Group)]
+
+    async def wait_for(self, holds: Callable[[], bool]) -> None:
+        """Until that many requests came that it holds."""
+        async with asyncio.timeout(PATIENCE_S), self.more:
+            await self.more.wait_for(holds)
+
+    def _settle(self) -> None:
+        for timeline in self._timelines.values():
+            for effects in timeline.take_effects():
+                for reply in effects.replies:
+                    future = self._waiting.pop(reply.response.correlation_id, None)
+                    if future is not None and not future.done():
+                        future.set_result(reply.response)
+
+
+@dataclass
+class StubBroker:
+    """A broker of one node. `answers` are bodies by api key, without which a request is answered by its own
+    bytes; `passed` are the requests that came, but for the gateway's own.
+    """
+
+    address: Address = field(init=False)
+    topics: dict[str, int] = field(default_factory=lambda: dict(TOPICS))
+    answers: dict[int, codec.Fields] = field(default_factory=dict)
+    passed: list[RequestHeader] = field(default_factory=list)
+    open: asyncio.Event = field(default_factory=asyncio.Event)
+    metadata_asked: int = 0
+    silent: bool = False
+    writers: list[asyncio.StreamWriter] = field(default_factory=list)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writers.append(writer)
+        with suppress(ConnectionError, asyncio.CancelledError):
+            await self._serve(reader, writer)
+        writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        buffer = FrameBuffer(2**31 - 1)
+        while data := await reader.read(65_536):
+            for message in buffer.feed(data):
+                header = request_header(message)
+                if header.client_id != "gateway":
+                    self.passed.append(header)
+                    await self.open.wait()
+                if expects_response(header, message) and not self.silent:
+                    writer.write(framed(self._answer(header, message)))
+
+    def _answer(self, header: RequestHeader, message: bytes) -> bytes:
+        if header.api_key == METADATA:
+            return codec.encode_response(header, self._metadata(header, message))
+        if header.api_key in self.answers:
+            return codec.encode_response(header, self.answers[header.api_key])
+        return header.correlation_id.to_bytes(4, "big") + message[header.client_id_end :]
+
+    def _metadata(self, header: RequestHeader, message: bytes) -> codec.Fields:
+        self.metadata_asked += 1
+        request = codec.decode_request(header, message)
+        by_id = {topic_id(name): name for name in self.topics}
+        names = [by_id.get(t.topic_id, t.name) for t in request.topics or []]
+        return {
+            "brokers": [{"node_id": NODE_ID, "host": "broker.invalid", "port": ADVERTISED_PORT}],
+            "cluster_id": "c",
+            "controller_id": NODE_ID,
+            "topics": [self._topic(name) for name in names],
+        }
+
+    def _topic(self, name: str | None) -> codec.Fields:
+        if name not in self.topics:
+            return {"error_code": 3, "name": name, "partitions": []}
+        partitions = [{"partition_index": p, "leader_id": NODE_ID} for p in range(self.topics[name])]
+        return {"error_code": 0, "name": name, "topic_id": topic_id(name), "partitions": partitions}
+
+
+class RawClient:
+    """A connection that sends what it is told, and takes answers one by one."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+        self._sent: dict[int, tuple[int, int]] = {}
+        self._numbers = count(1)
+
+    async def send(self, api_key: int, version: int, **body: Any) -> int:
+        """Send a request; its correlation id."""
+        number = next(self._numbers)
+        self._sent[number] = (api_key, version)
+        await self.send_bytes(framed(codec.encode_request(api_key, version, number, "me", body)))
+        return number
+
+    async def send_bytes(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def receive_bytes(self) -> bytes:
+        """The next answer. Raises asyncio.IncompleteReadError where the connection is closed."""
+        async with asyncio.timeout(PATIENCE_S):
+            size = int.from_bytes(await self._reader.readexactly(4), "big")
+            return await self._reader.readexactly(size)
+
+    async def receive(self) -> tuple[int, Any]:
+        """The next answer: whose it is, and what it says."""
+        answer = await self.receive_bytes()
+        number = int.from_bytes(answer[:4], "big")
+        return number, codec.decode_response(*self._sent[number], answer)
+
+    async def ask(self, api_key: int, version: int, **body: Any) -> Any:
+        """The answer to a request that nothing else is under way beside."""
+        number = await self.send(api_key, version, **body)
+        answered, response = await self.receive()
+        assert answered == number
+        return response
+
+    async def rest(self) -> bytes:
+        """All that comes before the other side ends the connection."""
+        async with asyncio.timeout(PATIENCE_S):
+            return await self._reader.read()
+
+    async def is_closed(self) -> bool:
+        """Whether the other side ends the connection, without another answer."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                return await self._reader.read(1) == b""
+        except ConnectionError:
+            return True
+
+
+@dataclass
+class World:
+    """What a test plays with."""
+
+    gateway: Gateway
+    core: CoreBackend
+    broker: StubBroker
+    clients: list[RawClient] = field(default_factory=list)
+
+    async def client(self, port: int | None = None, tls: ssl.SSLContext | None = None) -> RawClient:
+        """A new connection, to the first listener unless told another port."""
+        reader, writer = await asyncio.open_connection(HOST, port or self.gateway.address.port, ssl=tls)
+        client = RawClient(reader, writer)
+        self.clients.append(client)
+        return client
+
+    async def broker_port(self) -> int:
+        """The port of the broker's own listener, as a client learns it."""
+        client = await self.client()
+        found = await client.ask(FIND_COORDINATOR, 0, key="any")
+        return int(found.port)
+
+
+@asynccontextmanager
+async def world(limits: Limits, security: Security) -> AsyncIterator[World]:
+    """A world, and its end."""
+    broker, core = StubBroker(), CoreBackend()
+    broker.open.set()
+    broker.answers[API_VERSIONS] = {"api_keys": []}
+    server = await asyncio.start_server(broker.serve, HOST, 0)
+    broker.address = Address(HOST, server.sockets[0].getsockname()[1])
+    cluster = _Cluster([broker.address], limits)
+    gateway = Gateway(Address(HOST, 0), cluster, core, core.groups, limits=limits, security=security)
+    await gateway.start()
+    playing = World(gateway, core, broker)
+    try:
+        yield playing
+    finally:
+        for client in playing.clients:
+            client.writer.close()
+        await gateway.close()
+        server.close()
+        for writer in broker.writers:
+            writer.close()
+
+
+class _Cluster(Cluster):
+    """Finds the stub broker where it really listens: what it advertises is for clients to trip over."""
+
+    def learn(self, brokers: Any, *, all_of_them: bool = False) -> None:
+        bootstrap = self._bootstrap[0]
+        super().learn(dict.fromkeys(brokers, bootstrap), all_of_them=all_of_them)
+
+
+def played(
+    test: Callable[[World], Awaitable[None]] | None = None, *, security: Security = NO_SECURITY, **limits: Any
+) -> Callable[..., Any]:
+    """Make a test of a coroutine that plays in a world of its own."""
+    if test is None:
+        return partial(played, security=security, **limits)
+
+    async def play() -> None:
+        async with world(Limits(**limits), security) as playing:
+            await test(playing)
+
+    def run() -> None:
+        asyncio.run(play())
+
+    run.__name__ = run.__qualname__ = test.__name__
+    run.__doc__ = test.__doc__
+    return run

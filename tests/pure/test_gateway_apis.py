@@ -1,0 +1,282 @@
+"""Each api over the coordinator's core: what a client asks on the wire, and what it is told."""
+
+import pytest
+
+from gateway import codec
+from gateway.apis import DESCRIBE_CLUSTER, FETCH, FIND_COORDINATOR, HIDDEN, OWN_VERSIONS
+from gateway.apis.api_versions import API_VERSIONS
+from gateway.apis.describe_groups import ALL_OPERATIONS
+from gateway.backend import error_code_of
+from gateway.cluster import METADATA
+from gateway.framing import PRODUCE, RequestHeader
+from state.errors import ErrorCode
+from state.messages import JoinGroup, LeaveGroup
+from streaming.pending import ClientClosed, ClientError, CoordinatorError, RequestNotSent, RequestTimedOut
+from tests.harness.gateway import HOST, NODE_ID, World, played
+from tests.harness.gateway_requests import (
+    COMMIT,
+    DELETE_GROUPS,
+    DESCRIBE,
+    HEARTBEAT,
+    JOIN,
+    LEAVE,
+    LIST,
+    OFFSET_DELETE,
+    OFFSET_FETCH,
+    SYNC,
+    commit_fields,
+    join_fields,
+    outcomes,
+    stable,
+    topic_partition,
+)
+
+
+@played
+async def test_a_member_joins_beats_and_leaves(world: World) -> None:
+    client = await world.client()
+    member_id = await stable(world, client)
+    alive = {"group_id": "g", "generation_id": 1, "member_id": member_id}
+    assert (await client.ask(HEARTBEAT, 4, **alive)).error_code == 0
+    assert (await client.ask(HEARTBEAT, 0, **alive | {"generation_id": 7})).error_code == 22
+    left = await client.ask(LEAVE, 5, group_id="g", members=[{"member_id": member_id, "reason": "done"}])
+    assert [(m.member_id, m.error_code) for m in left.members] == [(member_id, 0)]
+    asked = world.core.asked[-1]
+    assert isinstance(asked, LeaveGroup)
+    assert (asked.client_id, asked.client_host, asked.members[0].reason) == ("me", f"/{HOST}", "done")
+
+
+@played
+async def test_every_version_of_a_join_is_understood(world: World) -> None:
+    for version in OWN_VERSIONS[JOIN]:
+        client = await world.client()
+        fields = join_fields(group_id=f"v{version}") | ({"group_instance_id": "i"} if version >= 5 else {})
+        await client.send(JOIN, version, **fields)
+        await world.core.wait_for(lambda wanted=version: len(world.core.asked) > wanted)  # type: ignore[misc]
+        asked = world.core.asked[-1]
+        assert isinstance(asked, JoinGroup)
+        assert asked.api_version == version
+        assert asked.rebalance_timeout_ms == (60_000 if version else 10_000)
+        if version != 4:  # the first that hands out an id first, to dynamic members
+            world.core.advance(3_000)
+        _, joined = await client.receive()
+        assert joined.error_code == (79 if version == 4 else 0)
+        assert joined.protocol_name == ("" if version == 4 else "range")
+        assert joined.protocol_type == ("consumer" if version >= 7 else None)
+
+
+@played
+async def test_a_refused_join_has_no_protocol(world: World) -> None:
+    client = await world.client()
+    for version, name in ((6, ""), (7, None)):
+        refused = await client.ask(JOIN, version, **join_fields() | {"session_timeout_ms": 1})
+        assert (refused.error_code, refused.protocol_name, refused.generation_id) == (26, name, -1)
+        assert (refused.leader, refused.members) == ("", [])
+
+
+@played
+async def test_a_leave_of_one_member_has_its_error_on_top(world: World) -> None:
+    client = await world.client()
+    member_id = await stable(world, client)
+    assert (await client.ask(LEAVE, 2, group_id="g", member_id="nobody")).error_code == 25
+    assert (await client.ask(LEAVE, 2, group_id="g", member_id=member_id)).error_code == 0
+
+
+@played
+async def test_groups_are_described(world: World) -> None:
+    client = await world.client()
+    member_id = await stable(world, client)
+    for version in OWN_VERSIONS[DESCRIBE]:
+        asked = {"groups": ["g", "absent"], "include_authorized_operations": True}
+        group, absent = (await client.ask(DESCRIBE, version, **asked)).groups
+        shown = (group.group_state, group.protocol_type, group.protocol_data)
+        assert shown == ("Stable", "consumer", "range")
+        (member,) = group.members
+        assert (member.member_id, member.client_id, member.client_host) == (member_id, "me", f"/{HOST}")
+        assert (member.member_metadata, member.member_assignment) == (b"subscription", b"everything")
+        assert (absent.group_state, absent.error_code) == ("Dead", 69 if version >= 6 else 0)
+        if version >= 3:
+            assert group.authorized_operations == ALL_OPERATIONS
+            assert absent.authorized_operations == (None if version >= 6 else ALL_OPERATIONS)
+
+
+@played
+async def test_groups_are_listed_and_filtered(world: World) -> None:
+    client = await world.client()
+    await stable(world, client)
+    await client.ask(COMMIT, 5, **commit_fields("", ("orders", 0, 7)) | {"group_id": "simple"})
+
+    async def listed(version: int, **filters: list[str]) -> list[str]:
+        return [group.group_id for group in (await client.ask(LIST, version, **filters)).groups]
+
+    assert await listed(0) == ["g", "simple"]
+    assert await listed(4, states_filter=[" stable "]) == ["g"]
+    assert await listed(5, types_filter=["Consumer"]) == []
+    (group,) = (await client.ask(LIST, 5, states_filter=["EMPTY"], types_filter=["CLASSIC"])).groups
+    shown = (group.group_id, group.protocol_type, group.group_state, group.group_type)
+    assert shown == ("simple", "", "Empty", "classic")
+
+
+@played
+async def test_groups_are_deleted(world: World) -> None:
+    client = await world.client()
+    await stable(world, client)
+    await client.ask(COMMIT, 5, **commit_fields("", ("orders", 0, 7)) | {"group_id": "simple"})
+    answer = await client.ask(DELETE_GROUPS, 2, groups_names=["g", "simple", "absent", "simple"])
+    results = [(r.group_id, r.error_code) for r in answer.results]
+    assert results == [("g", 68), ("simple", 0), ("absent", 69)]
+
+
+@played
+async def test_the_coordinator_of_every_group_is_the_gateway(world: World) -> None:
+    client = await world.client()
+    ports = set()
+    for version in codec.versions(FIND_COORDINATOR):
+        if version < 4:
+            found = [await client.ask(FIND_COORDINATOR, version, key="g", key_type=0)]
+        else:
+            answer = await client.ask(FIND_COORDINATOR, version, coordinator_keys=["g", "h"], key_type=0)
+            found = answer.coordinators
+            assert [f.key for f in found] == ["g", "h"]
+        assert {(f.node_id, f.host, f.error_code) for f in found} == {(NODE_ID, HOST, 0)}
+        ports |= {f.port for f in found}
+    (port,) = ports
+    member = await world.client(port)
+    await stable(world, member)
+
+
+@played
+async def test_there_are_no_share_coordinators(world: World) -> None:
+    client = await world.client()
+    answer = await client.ask(FIND_COORDINATOR, 6, coordinator_keys=["g:t:0"], key_type=2)
+    assert [(f.node_id, f.error_code) for f in answer.coordinators] == [(-1, 42)]
+
+
+@played
+async def test_brokers_addresses_are_never_told(world: World) -> None:
+    port = await world.broker_port()
+    client = await world.client(port)
+    there = {"node_id": NODE_ID, "host": "broker.invalid", "port": 9092}
+    world.broker.answers |= {
+        DESCRIBE_CLUSTER: {
+            "cluster_id": "c",
+            "brokers": [{"broker_id": NODE_ID, "host": "broker.invalid", "port": 9092}],
+        },
+        FIND_COORDINATOR: {"coordinators": [{**there, "key": "txn"}], **there},
+        PRODUCE: {"responses": [], "node_endpoints": [there]},
+        FETCH: {"responses": [], "node_endpoints": [there]},
+    }
+    told = [
+        (await client.ask(METADATA, 12, topics=None)).brokers[0],
+        (await client.ask(DESCRIBE_CLUSTER, 1)).brokers[0],
+        (await client.ask(FIND_COORDINATOR, 6, coordinator_keys=["txn"], key_type=1)).coordinators[0],
+        await client.ask(FIND_COORDINATOR, 3, key="txn", key_type=1),
+        (await client.ask(PRODUCE, 12, acks=-1)).node_endpoints[0],
+        (await client.ask(FETCH, 17)).node_endpoints[0],
+    ]
+    assert {(found.host, found.port) for found in told} == {(HOST, port)}
+
+
+@played
+async def test_api_versions_tell_what_is_served(world: World) -> None:
+    has = {3: (0, 13), 11: (2, 9), 25: (0, 4), 55: (0, 2), 68: (0, 1), 71: (0, 0), 78: (1, 2), 1: (4, 99)}
+    world.broker.answers[API_VERSIONS] = {
+        "api_keys": [{"api_key": k, "min_version": a, "max_version": b} for k, (a, b) in has.items()],
+        "supported_features": [
+            {"name": name, "min_version": 0, "max_version": 1} for name in ("group.version", "kraft.version")
+        ],
+    }
+    client = await world.client()
+    for version in range(5):
+        answer = await client.ask(API_VERSIONS, version)
+        told = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+        expected = {3: (0, 13), 55: (0, 1), 71: (0, 0), 1: (4, 18)}
+        assert told == expected | {k: (v.start, v.stop - 1) for k, v in OWN_VERSIONS.items()}
+        assert not told.keys() & HIDDEN
+        if version >= 3:
+            assert [feature.name for feature in answer.supported_features] == ["kraft.version"]
+
+
+@played
+async def test_a_version_of_api_versions_that_is_not_known_is_told_which_are(world: World) -> None:
+    client = await world.client()
+    # api key 18, version 9, correlation id 1, no client id, no tagged fields
+    await client.send_bytes(bytes.fromhex("0000000b 0012 0009 00000001 ffff 00"))
+    # error 35, and the one api with its versions
+    assert await client.receive_bytes() == bytes.fromhex("00000001 0023 00000001 0012 0000 0004")
+
+
+@played
+async def test_a_broker_may_refuse_to_tell_its_versions(world: World) -> None:
+    world.broker.answers[API_VERSIONS] = {"error_code": 42}
+    client = await world.client()
+    for version in range(5):
+        number = await client.send(API_VERSIONS, version)
+        header = RequestHeader(API_VERSIONS, version, number, None, 0)
+        assert await client.receive_bytes() == codec.encode_response(header, {"error_code": 42})
+
+
+@played
+async def test_offsets_in_transactions_are_refused(world: World) -> None:
+    client = await world.client()
+    ids = {"transactional_id": "t", "producer_id": 1, "producer_epoch": 0, "group_id": "g"}
+    assert (await client.ask(25, 3, **ids)).error_code == 35
+    topics = [{"name": "orders", "partitions": [{"partition_index": 0, "committed_offset": 7}]}]
+    assert outcomes(await client.ask(28, 3, **ids, topics=topics)) == [("orders", 0, 35)]
+    assert world.broker.passed == []
+
+
+@pytest.mark.parametrize("api_key", [68, 69, 76, 78, 88])
+def test_other_group_protocols_are_not_let_through(api_key: int) -> None:
+    @played
+    async def play(world: World) -> None:
+        client = await world.client()
+        await client.send_bytes(bytes.fromhex(f"0000000b {api_key:04x} 0000 00000001 ffff 00"))
+        assert await client.is_closed()
+        assert world.broker.passed == []
+
+    play()
+
+
+@played
+async def test_without_a_coordinator_clients_are_told_to_look_for_it_again(world: World) -> None:
+    client = await world.client()
+    world.core.away = True
+    alive = {"group_id": "g", "generation_id": 1, "member_id": "m"}
+    wanted = [{"name": "orders", "partition_indexes": [0]}]
+    not_available = [
+        await client.ask(JOIN, 9, **join_fields()),
+        await client.ask(SYNC, 5, **alive, assignments=[]),
+        await client.ask(HEARTBEAT, 4, **alive),
+        await client.ask(LEAVE, 2, group_id="g", member_id="m"),
+        await client.ask(LEAVE, 5, group_id="g", members=[{"member_id": "m"}]),
+        await client.ask(OFFSET_DELETE, 0, group_id="g", topics=[topic_partition("orders")]),
+        (await client.ask(DELETE_GROUPS, 2, groups_names=["g"])).results[0],
+        (await client.ask(DESCRIBE, 6, groups=["g"])).groups[0],
+    ]
+    assert {answer.error_code for answer in not_available} == {15}
+    assert outcomes(await client.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))) == [("orders", 0, 15)]
+    # OffsetFetch has another word for it: some clients give up at the first.
+    assert outcomes(await client.ask(OFFSET_FETCH, 1, group_id="g", topics=wanted)) == [("orders", 0, 16)]
+    assert (await client.ask(OFFSET_FETCH, 7, group_id="g", topics=wanted)).error_code == 16
+    groups = [{"group_id": "g", "topics": wanted}]
+    assert (await client.ask(OFFSET_FETCH, 9, groups=groups)).groups[0].error_code == 16
+
+
+@played
+async def test_groups_that_are_not_read_yet_are_not_listed(world: World) -> None:
+    world.core.unread = True
+    assert (await (await world.client()).ask(LIST, 4)).error_code == 14
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (CoordinatorError("Heartbeat", "g", ErrorCode.INVALID_REQUEST, "so it is"), 42),
+        (RequestTimedOut("no answer"), 15),
+        (RequestNotSent("no broker"), 15),
+        (ClientClosed("closed"), 15),
+    ],
+)
+def test_failures_have_codes(error: ClientError, code: int) -> None:
+    assert error_code_of(error) == code

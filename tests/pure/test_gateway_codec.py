@@ -1,0 +1,73 @@
+"""The codec against kio's, made from the same schemas by others: every api and version that is served."""
+
+import dataclasses
+import io
+from typing import Any
+
+import pytest
+from kio.index import load_request_schema, load_response_schema
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_writer
+from kio.static.primitive import i16, i32
+
+from gateway import apis, codec
+from gateway.apis.api_versions import API_VERSIONS
+from gateway.framing import ProtocolError, RequestHeader, request_header
+from tests.harness.kio_samples import Fill, sample
+
+SERVED = sorted(apis.SERVED.keys() | apis.REWRITTEN.keys() | apis.SASL.keys())
+CASES = [
+    pytest.param(key, version, fill, id=f"{codec.REQUESTS[key].name}-{version}-{fill.value}")
+    for key in SERVED
+    for version in codec.versions(key)
+    for fill in Fill
+]
+
+
+def written(message: Any) -> bytes:
+    """What kio makes of a message."""
+    out = io.BytesIO()
+    entity_writer(type(message))(out, message)
+    return out.getvalue()
+
+
+def request_bytes(key: int, version: int, fill: Fill) -> tuple[bytes, bytes]:
+    """A request by kio: header, body."""
+    body = sample(load_request_schema(key, version), fill)
+    header: Any = type(body).__header_schema__
+    fields = {"request_api_key": i16(key), "request_api_version": i16(version), "correlation_id": i32(7)}
+    return written(header(**fields, client_id=None if fill is Fill.NULL else "me")), written(body)
+
+
+@pytest.mark.parametrize(("key", "version", "fill"), CASES)
+def test_a_request_of_kio_is_read_as_it_was_meant(key: int, version: int, fill: Fill) -> None:
+    header, body = request_bytes(key, version, fill)
+    read = request_header(header + body)
+    assert (read.api_key, read.api_version, read.correlation_id) == (key, version, 7)
+    assert read.client_id == (None if fill is Fill.NULL else "me")
+    decoded = codec.decode_request(read, header + body)
+    assert bytes(decoded.encode()) == body
+
+
+@pytest.mark.parametrize(("key", "version", "fill"), CASES)
+def test_an_answer_is_what_kio_would_write(key: int, version: int, fill: Fill) -> None:
+    message: Any = sample(load_response_schema(key, version), fill)
+    if key == API_VERSIONS:
+        # One with an error has the form of version 0, whatever was asked for.
+        message = dataclasses.replace(message, error_code=ErrorCode(0))
+    header: Any = type(message).__header_schema__
+    expected = written(header(correlation_id=i32(7))) + written(message)
+    decoded = codec.decode_response(key, version, expected)
+    assert codec.encode_response(RequestHeader(key, version, 7, None, 0), decoded) == expected
+
+
+@pytest.mark.parametrize(("key", "version", "fill"), [case for case in CASES if Fill.FULL in case.values])
+def test_what_is_cut_short_or_goes_on_is_no_request(key: int, version: int, fill: Fill) -> None:
+    header, body = request_bytes(key, version, fill)
+    whole = header + body
+    read = request_header(whole)
+    with pytest.raises(ProtocolError):
+        codec.decode_request(read, whole + b"\0")
+    for end in range(len(header), len(whole)):
+        with pytest.raises(ProtocolError):
+            codec.decode_request(read, whole[:end])

@@ -1,0 +1,136 @@
+"""Frames, headers and outlines: what any bytes may do, cut in any way."""
+
+from struct import pack
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway import apis, codec
+from gateway.framing import (
+    PRODUCE,
+    FrameBuffer,
+    ProtocolError,
+    RequestHeader,
+    expects_response,
+    framed,
+    read_varint,
+    request_header,
+)
+from gateway.outline import in_versions
+
+MAX_BYTES = 64
+messages = st.lists(st.binary(max_size=MAX_BYTES), max_size=8)
+served = st.sampled_from([(key, version) for key in sorted(apis.SERVED) for version in codec.versions(key)])
+
+
+@given(messages, st.data())
+def test_frames_come_out_as_they_went_in_however_they_are_cut(sent: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(map(framed, sent))
+    buffer, received, at = FrameBuffer(MAX_BYTES), [], 0
+    while at < len(stream):
+        end = data.draw(st.integers(at + 1, len(stream)))
+        received += buffer.feed(stream[at:end])
+        at = end
+    assert received == sent
+    assert not buffer.partial
+
+
+@given(st.integers(-(2**31), -1) | st.integers(MAX_BYTES + 1, 2**31 - 1))
+def test_a_frame_of_a_size_that_is_not_allowed_is_refused_before_it_comes(size: int) -> None:
+    with pytest.raises(ProtocolError, match=f"a frame of {size} bytes"):
+        FrameBuffer(MAX_BYTES).feed(pack(">i", size))
+
+
+def test_a_buffer_keeps_no_more_than_a_frame() -> None:
+    buffer = FrameBuffer(MAX_BYTES)
+    for _ in range(1_000):
+        assert buffer.feed(framed(b"x" * MAX_BYTES)[:-1]) == []
+        assert buffer.partial
+        assert buffer.feed(b"x") == [b"x" * MAX_BYTES]
+        assert not buffer.partial
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_have_a_header_or_are_refused(message: bytes) -> None:
+    try:
+        header = request_header(message)
+    except ProtocolError:
+        return
+    length = -1 if header.client_id is None else len(header.client_id.encode())
+    begin = pack(">hhih", header.api_key, header.api_version, header.correlation_id, length)
+    assert message[: header.client_id_end] == begin + (header.client_id or "").encode()
+
+
+@given(served, st.binary(max_size=200))
+def test_any_bytes_are_a_request_or_refused(api: tuple[int, int], body: bytes) -> None:
+    """Whatever passes can be written again, to the same bytes but for tags and numbers written at length."""
+    header = RequestHeader(*api, correlation_id=1, client_id=None, client_id_end=0)
+    try:
+        decoded = codec.decode_request(header, body)
+    except ProtocolError:
+        return
+    assert len(decoded.encode()) <= len(body)
+
+
+@given(served, st.data())
+def test_a_damaged_request_is_a_request_or_refused(api: tuple[int, int], data: st.DataObject) -> None:
+    whole = bytearray(codec.encode_request(*api, 1, "me", {}))
+    for _ in range(data.draw(st.integers(1, 3))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    message = bytes(whole)
+    try:
+        header = request_header(message)
+        if apis.is_allowed(header.api_key, header.api_version) and header.api_key in apis.SERVED:
+            codec.decode_request(header, message)
+    except ProtocolError:
+        pass
+
+
+@pytest.mark.parametrize("length", [2**31 - 1, 2**28])
+def test_a_length_beyond_the_message_costs_nothing(length: int) -> None:
+    """A JoinGroup with so many protocols, in the bytes of none."""
+    group = pack(">h1sii", 1, b"g", 10_000, 10_000) + pack(">hh1s", 0, 1, b"c")
+    header = RequestHeader(11, 1, 1, None, 0)
+    with pytest.raises(ProtocolError, match="JoinGroupRequest v1: a message that ends"):
+        codec.decode_request(header, group + pack(">i", length))
+
+
+def test_numbers_have_an_end() -> None:
+    assert read_varint(b"\xff\xff\xff\xff\x0f", 0) == (2**32 - 1, 5)
+    with pytest.raises(ProtocolError, match="more than 32 bits"):
+        read_varint(b"\xff" * 1_000_000, 0)
+    with pytest.raises(ProtocolError, match="ends within a number"):
+        read_varint(b"\xff\xff", 0)
+
+
+@pytest.mark.parametrize("version", codec.versions(PRODUCE))
+@pytest.mark.parametrize("transactional_id", [None, "t"])
+@pytest.mark.parametrize("acks", [-1, 0, 1])
+def test_only_a_produce_without_acks_has_no_answer(
+    version: int, transactional_id: str | None, acks: int
+) -> None:
+    body: dict[str, object] = {
+        "acks": acks,
+        "transactional_id": transactional_id,
+        "timeout_ms": 1,
+        "topic_data": [],
+    }
+    message = codec.encode_request(PRODUCE, version, 1, "me", body)
+    assert expects_response(request_header(message), message) == (acks != 0)
+
+
+def test_a_produce_that_is_cut_short_is_refused() -> None:
+    message = codec.encode_request(PRODUCE, 9, 1, "me", {"acks": 0, "topic_data": []})
+    header = request_header(message)
+    for end in range(header.client_id_end, header.client_id_end + 3):
+        with pytest.raises(ProtocolError):
+            expects_response(header, message[:end])
+
+
+@pytest.mark.parametrize(
+    ("notation", "within"),
+    [("none", []), ("0+", [0, 1, 2, 3]), ("2+", [2, 3]), ("1-2", [1, 2]), ("3", [3])],
+)
+def test_versions_are_read_as_kafka_writes_them(notation: str, within: list[int]) -> None:
+    assert [version for version in range(4) if in_versions(notation, version)] == within

@@ -1,0 +1,128 @@
+"""TLS and SASL/PLAIN at the listeners."""
+
+import ssl
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from gateway.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
+from gateway.apis.api_versions import API_VERSIONS
+from gateway.framing import framed
+from gateway.security import Security, SecurityError
+from tests.harness.gateway import RawClient, World, played
+
+HEARTBEAT = 12
+BEAT = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
+PEM = Path(__file__).parents[1] / "data" / "gateway.pem"
+USERS = Security(users={"ann": "secret", "bob": "zażółć"})
+
+
+async def log_in(client: RawClient, message: bytes) -> int:
+    """The error code of a handshake and this message of PLAIN."""
+    agreed = await client.ask(SASL_HANDSHAKE, 1, mechanism="PLAIN")
+    assert (agreed.error_code, agreed.mechanisms) == (0, ["PLAIN"])
+    return int((await client.ask(SASL_AUTHENTICATE, 2, auth_bytes=message)).error_code)
+
+
+@played(security=USERS)
+async def test_who_names_himself_is_served(world: World) -> None:
+    for message in (b"\0ann\0secret", b"ann\0ann\0secret", "\0bob\0zażółć".encode()):
+        client = await world.client()
+        await client.ask(API_VERSIONS, 0)
+        assert await log_in(client, message) == 0
+        assert (await client.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"\0ann\0wrong",
+        b"\0ann\0",
+        b"\0nobody\0secret",
+        b"\0\0",
+        b"",
+        b"bob\0ann\0secret",
+        b"\0\xff\0\xff",
+        b"\0ann",
+    ],
+)
+def test_who_does_not_is_told_so_and_cut_off(message: bytes) -> None:
+    @played(security=USERS)
+    async def play(world: World) -> None:
+        client = await world.client()
+        with capture_logs() as logs:
+            assert await log_in(client, message) == 58
+            assert await client.is_closed()
+        assert "is not let in" in logs[0]["why"]
+        assert "secret" not in logs[0]["why"]
+
+    play()
+
+
+@played(security=USERS)
+async def test_nothing_else_is_served_before(world: World) -> None:
+    for request in (
+        framed(bytes.fromhex("000c 0004 00000001 ffff 00")),
+        framed(bytes.fromhex("0002 0001 00000001 ffff")),
+    ):
+        client = await world.client()
+        await client.send_bytes(request)
+        assert await client.is_closed()
+    assert (world.core.asked, world.broker.passed) == ([], [])
+
+
+@played(security=USERS)
+async def test_another_mechanism_or_order_is_refused(world: World) -> None:
+    client = await world.client()
+    refused = await client.ask(SASL_HANDSHAKE, 1, mechanism="SCRAM-SHA-256")
+    assert (refused.error_code, refused.mechanisms) == (33, ["PLAIN"])
+    assert await client.is_closed()
+    client = await world.client()
+    assert (await client.ask(SASL_AUTHENTICATE, 0, auth_bytes=b"\0ann\0secret")).error_code == 34
+    assert await client.is_closed()
+    client = await world.client()
+    assert await log_in(client, b"\0ann\0secret") == 0
+    assert (await client.ask(SASL_HANDSHAKE, 1, mechanism="PLAIN")).error_code == 34
+    assert await client.is_closed()
+    client = await world.client()
+    await client.send(SASL_HANDSHAKE, 0, mechanism="PLAIN")
+    assert await client.is_closed()
+
+
+@played
+async def test_where_nobody_is_asked_sasl_is_the_brokers(world: World) -> None:
+    client = await world.client()
+    world.broker.answers[SASL_HANDSHAKE] = {"error_code": 34, "mechanisms": []}
+    assert (await client.ask(SASL_HANDSHAKE, 1, mechanism="PLAIN")).error_code == 34
+    assert (await client.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
+
+
+@played(security=Security.read(PEM, None, None), write_timeout_s=1.0)
+async def test_clients_come_by_tls_alone(world: World) -> None:
+    tls = ssl.create_default_context(cafile=PEM)
+    client = await world.client(tls=tls)
+    for at_once in range(1, 6):
+        beats = [await client.send(HEARTBEAT, 4, **BEAT) for _ in range(at_once)]
+        assert [(await client.receive())[0] for _ in beats] == beats
+    for size in (0, 1_000, 1_000_000):
+        await client.send_bytes(framed(bytes.fromhex("0002 0001 00000007 ffff") + bytes(size)))
+        assert await client.receive_bytes() == (7).to_bytes(4, "big") + bytes(size)
+    plain = await world.client()
+    await plain.send_bytes(framed(bytes.fromhex("0002 0001 00000001 ffff")))
+    assert (await plain.rest())[:1] in (b"", b"\x15")  # an alert of TLS
+    assert len(world.broker.passed) == 3
+
+
+def test_what_cannot_be_read_says_so(tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    users.write_text("# who may come in\nann:sec:ret\n\n")
+    assert Security.read(None, None, users).users == {"ann": "sec:ret"}
+    users.write_text("ann:secret\nbob\n")
+    with pytest.raises(SecurityError, match=r"line 2 of .*users is not NAME:PASSWORD"):
+        Security.read(None, None, users)
+    with pytest.raises(SecurityError, match="cannot be used"):
+        Security.read(users, None, None)
+    with pytest.raises(SecurityError, match="needs its certificate"):
+        Security.read(None, PEM, None)
+    assert "secret" not in repr(USERS)

@@ -1,0 +1,269 @@
+"""Connections: order, bounds, and what one client may not do to the others."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from gateway import cluster as cluster_module
+from gateway.apis.api_versions import API_VERSIONS
+from gateway.framing import PRODUCE, framed
+from gateway.service import GatewayOptions, NoSuchReplyPartition, serving
+from gateway.upstream import Address
+from state.messages import Heartbeat, JoinGroup
+from streaming.layout import Layout
+from tests.harness.gateway import HOST, RawClient, World, played
+
+COMMIT, JOIN, HEARTBEAT = 8, 11, 12
+LIST_OFFSETS = 2  # an api that is passed on undecoded
+
+BEAT = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
+COMMITTED = {
+    "group_id": "g",
+    "topics": [{"name": "orders", "partitions": [{"partition_index": 0, "committed_offset": 7}]}],
+}
+
+
+async def park(world: World, client: RawClient) -> int:
+    """Send a JoinGroup that is not answered before time goes on; its correlation id."""
+    number = await client.send(
+        JOIN,
+        1,
+        group_id="g",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=60_000,
+        protocol_type="consumer",
+        protocols=[{"name": "range", "metadata": b""}],
+    )
+    await world.core.wait_for(lambda: any(isinstance(r, JoinGroup) for r in world.core.asked))
+    return number
+
+
+def passed_on(number: int, payload: bytes = b"") -> bytes:
+    """A request of the api that is passed on, as a frame."""
+    return framed(bytes.fromhex("0002 0001") + number.to_bytes(4, "big") + b"\xff\xff" + payload)
+
+
+async def until(holds: Any) -> None:
+    """Until something that nobody announces is so."""
+    async with asyncio.timeout(10):
+        while not holds():
+            await asyncio.sleep(0.001)
+
+
+@played
+async def test_a_parked_join_holds_its_connection_and_no_other(world: World) -> None:
+    client, other = await world.client(), await world.client()
+    join = await park(world, client)
+    beat = await client.send(HEARTBEAT, 4, **BEAT)
+    versions = await client.send(API_VERSIONS, 0)
+    assert (await other.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
+    assert sum(isinstance(r, Heartbeat) for r in world.core.asked) == 1
+    assert world.broker.passed == []
+    world.core.advance(3_000)
+    assert [(await client.receive())[0] for _ in range(3)] == [join, beat, versions]
+
+
+@played
+async def test_a_request_for_the_coordinator_waits_for_the_broker(world: World) -> None:
+    client = await world.client()
+    world.broker.open.clear()
+    await client.send_bytes(passed_on(71) + passed_on(72))
+    beat = await client.send(HEARTBEAT, 4, **BEAT)
+    await until(lambda: world.broker.passed)
+    assert world.core.asked == []
+    world.broker.open.set()
+    answers = [await client.receive_bytes() for _ in range(3)]
+    assert [int.from_bytes(a[:4], "big") for a in answers] == [71, 72, beat]
+
+
+@played
+async def test_what_is_passed_on_comes_back_as_it_was(world: World) -> None:
+    client = await world.client()
+    payload = bytes(range(256)) * 4_000
+    await client.send_bytes(passed_on(9, payload))
+    assert await client.receive_bytes() == (9).to_bytes(4, "big") + payload
+
+
+@played
+async def test_a_produce_without_acks_has_no_answer(world: World) -> None:
+    client = await world.client()
+    await client.send(PRODUCE, 9, acks=0, topic_data=[])
+    versions = await client.send(API_VERSIONS, 0)
+    assert (await client.receive())[0] == versions
+    assert [header.api_key for header in world.broker.passed] == [PRODUCE, API_VERSIONS]
+
+
+@played
+async def test_a_client_that_goes_away_is_forgotten(world: World) -> None:
+    client, other = await world.client(), await world.client()
+    await park(world, client)
+    client.writer.transport.abort()
+    await until(lambda: world.core.waiting == 0)
+    world.core.advance(3_000)  # its late answer is for nobody
+    assert (await other.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
+
+
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        (bytes.fromhex("80000000"), "a frame of -2147483648 bytes"),
+        (bytes.fromhex("7fffffff"), "a frame of 2147483647 bytes"),
+        (framed(b"GET / HTTP/1.1\r\n"), "a client id of"),
+        (framed(b""), "has no header"),
+        (framed(bytes.fromhex("000c 0004 00000001 ffff 00 7f")), "not a HeartbeatRequest v4"),
+        (framed(bytes.fromhex("000c 0063 00000001 ffff 00")), "api 12 version 99 is not served"),
+        (
+            framed(bytes.fromhex("000b 0009 00000001 ffff") + bytes(3 * 1024 * 1024)),
+            "bytes to the coordinator",
+        ),
+    ],
+)
+def test_a_malformed_frame_closes_its_connection_alone(sent: bytes, why: str) -> None:
+    @played
+    async def play(world: World) -> None:
+        bad, good = await world.client(), await world.client()
+        with capture_logs() as logs:
+            bad.writer.write(sent)
+            assert await bad.is_closed()
+        (entry,) = [entry for entry in logs if entry["event"] == "a connection was closed"]
+        assert why in entry["why"]
+        assert entry["client"] == HOST
+        assert (await good.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
+
+    play()
+
+
+@played(write_timeout_s=0.05)
+async def test_a_client_that_does_not_read_is_cut_off(world: World) -> None:
+    client = await world.client()
+    client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    with capture_logs() as logs:
+        payload = bytes(20 * 1024 * 1024)
+        client.writer.write(passed_on(1, payload) + passed_on(2, payload))
+        await until(lambda: any("it took none of" in entry.get("why", "") for entry in logs))
+
+
+@played(in_flight_per_connection=3)
+async def test_so_many_requests_of_a_client_are_under_way(world: World) -> None:
+    client, other = await world.client(), await world.client()
+    world.broker.open.clear()
+    await client.send_bytes(b"".join(passed_on(n) for n in range(100)))
+    await other.send_bytes(passed_on(500))
+    await until(lambda: 500 in [header.correlation_id for header in world.broker.passed])
+    (mine,) = [c for c in world.gateway.connections() if c.unanswered == 3]
+    world.broker.open.set()
+    answers = [await client.receive_bytes() for _ in range(100)]
+    assert [int.from_bytes(a[:4], "big") for a in answers] == list(range(100))
+    await until(lambda: mine.unanswered == 0)
+
+
+@played(forwarded=2)
+async def test_so_many_requests_of_all_clients_are_under_way(world: World) -> None:
+    clients = [await world.client() for _ in range(5)]
+    world.broker.open.clear()
+    for number, client in enumerate(clients):
+        await client.send_bytes(passed_on(number))
+    await until(lambda: len(world.broker.passed) == 2)
+    clients[world.broker.passed[0].correlation_id].writer.transport.abort()  # makes room for another
+    await until(lambda: len(world.broker.passed) == 3)
+    world.broker.open.set()
+    for number, client in enumerate(clients):
+        if number != world.broker.passed[0].correlation_id:
+            assert await client.receive_bytes() == number.to_bytes(4, "big")
+
+
+@played(connections=2)
+async def test_there_are_so_many_connections(world: World) -> None:
+    first, second = await world.client(), await world.client()
+    for client in (first, second):
+        await client.ask(HEARTBEAT, 4, **BEAT)
+    with capture_logs() as logs:
+        assert await (await world.client()).is_closed()
+    assert [entry["event"] for entry in logs] == ["a connection was refused: there are too many"]
+    first.writer.transport.abort()
+    await until(lambda: len(world.gateway.connections()) == 1)
+    assert (await (await world.client()).ask(HEARTBEAT, 4, **BEAT)).error_code == 25
+
+
+@played(idle_timeout_s=0.05)
+async def test_an_idle_connection_is_ended_and_a_waiting_one_is_not(world: World) -> None:
+    idle, waiting = await world.client(), await world.client()
+    join = await park(world, waiting)
+    assert await idle.is_closed()
+    world.core.advance(3_000)
+    assert (await waiting.receive())[0] == join
+
+
+@played
+async def test_a_broker_that_goes_away_takes_those_along_who_wait_for_it(world: World) -> None:
+    waiting, idle = await world.client(), await world.client()
+    await idle.ask(API_VERSIONS, 0)
+    world.broker.open.clear()
+    await waiting.send_bytes(passed_on(1))
+    await until(lambda: len(world.broker.passed) == 2)
+    with capture_logs() as logs:
+        for writer in world.broker.writers:
+            writer.transport.abort()
+        assert await waiting.is_closed()
+    assert "the broker at" in logs[0]["why"]
+    # Who asked nothing meanwhile does not notice.
+    world.broker.open.set()
+    await idle.ask(API_VERSIONS, 0)
+
+
+@played
+async def test_the_cluster_is_not_asked_about_a_topic_twice(world: World) -> None:
+    client = await world.client()
+    before = world.broker.metadata_asked
+    for _ in range(5):
+        answer = await client.ask(COMMIT, 9, **COMMITTED)
+        assert answer.topics[0].partitions[0].error_code == 0
+    assert world.broker.metadata_asked == before + 1
+
+
+def test_a_topic_that_was_just_made_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "_MISSING_AGE_MAX_S", 0.0)
+
+    @played
+    async def play(world: World) -> None:
+        client = await world.client()
+        partitions = world.broker.topics.pop("orders")
+        assert (await client.ask(COMMIT, 9, **COMMITTED)).topics[0].partitions[0].error_code == 3
+        world.broker.topics["orders"] = partitions
+        assert (await client.ask(COMMIT, 9, **COMMITTED)).topics[0].partitions[0].error_code == 0
+
+    play()
+
+
+@played
+async def test_closing_the_gateway_ends_all_connections(world: World) -> None:
+    client, port = await world.client(), world.gateway.address.port
+    await park(world, client)
+    await world.gateway.close()
+    assert await client.is_closed()
+    with pytest.raises(ConnectionError):
+        await world.client(port)
+
+
+@pytest.mark.parametrize("partition", [-1, 16])
+def test_a_reply_partition_that_is_not_there_is_refused(partition: int) -> None:
+    options = GatewayOptions("nowhere:1", Layout.named(), Address(HOST, 0), reply_partition=partition)
+    with pytest.raises(NoSuchReplyPartition, match=f"reply partition {partition} is not one of 0 to 15"):
+        serving(options).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("a:1", Address("a", 1)), ("[::1]:9092", Address("::1", 9092)), (" 10.0.0.1:0", Address("10.0.0.1", 0))],
+)
+def test_addresses(text: str, address: Address) -> None:
+    assert Address.parse(text) == address
+    assert Address.parse(str(address)) == address
+
+
+@pytest.mark.parametrize("text", ["", "a", "a:", ":1", "a:b", "a:65536", "a:-1"])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(ValueError, match="is not HOST:PORT"):
+        Address.parse(text)
