@@ -15,6 +15,7 @@ import yaml
 from prometheus_client import make_wsgi_app
 
 from deploy.healthcheck import main as healthcheck
+from gateway.cli import gateway
 from streaming.cli.run import run
 from streaming.status import Phase, Status
 from tests.harness.scraped import Scraped, busy
@@ -56,8 +57,8 @@ def expressions() -> Iterator[str]:
         yield from (rule["expr"] for rule in group["rules"])
 
 
-def test_the_four_services_are_there_with_a_health_check_each() -> None:
-    assert set(SERVICES) == {"kafka", "coordinator", "prometheus", "grafana"}
+def test_the_services_are_there_with_a_health_check_each() -> None:
+    assert set(SERVICES) == {"kafka", "coordinator", "gateway", "prometheus", "grafana"}
     for service in SERVICES.values():
         assert service["healthcheck"]["test"][0] == "CMD"
 
@@ -78,12 +79,18 @@ def test_versions_are_those_of_the_project() -> None:
 
 
 def test_everything_is_published_to_this_machine_only() -> None:
-    assert {published(service)[0] for service in SERVICES} == {"127.0.0.1"}
+    ports = [port for service in SERVICES.values() for port in service["ports"]]
+    assert {port.split(":")[0] for port in ports} == {"127.0.0.1"}
 
 
 def test_services_wait_for_services_that_are_there() -> None:
     waits = {(name, other) for name, service in SERVICES.items() for other in service.get("depends_on", {})}
-    assert waits == {("coordinator", "kafka"), ("prometheus", "coordinator"), ("grafana", "prometheus")}
+    assert waits == {
+        ("coordinator", "kafka"),
+        ("gateway", "coordinator"),
+        ("prometheus", "coordinator"),
+        ("grafana", "prometheus"),
+    }
 
 
 def test_the_coordinators_command_line_is_understood() -> None:
@@ -121,8 +128,22 @@ def test_kafka_is_found_from_inside_and_from_outside() -> None:
     assert set(listening) == {item.partition(":")[0] for item in protocols.split(",")}
 
 
+def test_clients_find_every_broker_through_the_gateway() -> None:
+    command, *arguments = SERVICES["gateway"]["command"]
+    assert command == gateway.name
+    context = gateway.make_context(command, arguments)
+    assert str(context.params["bootstrap_servers"]) == option("bootstrap-servers")
+    assert context.params["advertised_host"] == "127.0.0.1"
+    first = context.params["listen"].port
+    of_the_broker = first + 1 + int(SERVICES["kafka"]["environment"]["KAFKA_NODE_ID"])
+    ports = [tuple(map(int, port.split(":")[1:])) for port in SERVICES["gateway"]["ports"]]
+    assert ports == [(first, first), (of_the_broker, of_the_broker)]
+    assert SERVICES["gateway"]["image"] == COORDINATOR["image"]
+    assert f"'localhost', {first}" in SERVICES["gateway"]["healthcheck"]["test"][-1]
+
+
 def test_volumes_are_declared_and_mounted_files_exist() -> None:
-    mounted = [volume.split(":") for service in SERVICES.values() for volume in service["volumes"]]
+    mounted = [volume.split(":") for service in SERVICES.values() for volume in service.get("volumes", [])]
     named = {source for source, *_ in mounted if not source.startswith(".")}
     assert named == set(COMPOSE["volumes"])
     assert all((ROOT / source).exists() for source, *_ in mounted if source.startswith("."))
