@@ -1,0 +1,95 @@
+"""The gateway under rubbish, silence and crowds: nobody else is harmed, and nothing grows without bound."""
+
+import asyncio
+import resource
+from random import Random
+
+import pytest
+
+from gateway import apis, codec
+from gateway.framing import ProtocolError, framed, request_header
+from tests.harness.gateway import RawClient, World, played
+
+HEARTBEAT = 12
+BEAT = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
+FRAMES = 100_000
+CONNECTIONS = 2_000
+MIB = 1_024 * 1_024
+
+
+def damaged(random: Random) -> bytes:
+    """A request of an api that is served, with some bytes changed, cut off, or added."""
+    api_key = random.choice(sorted(apis.SERVED))
+    version = random.choice(list(codec.versions(api_key)))
+    message = bytearray(codec.encode_request(api_key, version, 1, "me", {}))
+    for _ in range(random.randint(1, 4)):
+        match random.randrange(3):
+            case 0:
+                message[random.randrange(len(message))] = random.randrange(256)
+            case 1:
+                del message[random.randrange(8, len(message) + 1) :]
+            case _:
+                message += random.randbytes(random.randint(1, 20))
+    return bytes(message)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_800)
+def test_damaged_frames_are_requests_or_refused() -> None:
+    random = Random(5)
+    refused = 0
+    for _ in range(FRAMES):
+        message = damaged(random)
+        try:
+            header = request_header(message)
+            if apis.is_allowed(header.api_key, header.api_version) and header.api_key in apis.SERVED:
+                codec.decode_request(header, message)
+        except ProtocolError:
+            refused += 1
+    assert FRAMES // 10 < refused < FRAMES
+
+
+@played
+async def test_rubbish_on_many_connections_harms_nobody_else(world: World) -> None:
+    random = Random(7)
+    steady = await world.client()
+    for _ in range(100):
+        client = await world.client()
+        await client.send_bytes(framed(damaged(random)) + random.randbytes(30))
+        client.writer.close()
+        assert (await steady.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
+    await _until_alone(world)
+
+
+@played
+async def test_a_half_open_connection_holds_nobody_up(world: World) -> None:
+    """A frame of which only the beginning comes, and a client that never says a word."""
+    begun, silent, steady = await world.client(), await world.client(), await world.client()
+    await begun.send_bytes((1_000).to_bytes(4, "big") + b"\x00\x0c")
+    assert (await steady.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
+    assert len(world.gateway.connections()) == 3
+    for client in (begun, silent):
+        client.writer.transport.abort()
+    await _until_alone(world)
+
+
+@pytest.mark.long
+@played
+async def test_idle_connections_cost_little(world: World) -> None:
+    steady = await world.client()
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    idle: list[RawClient] = [await world.client() for _ in range(CONNECTIONS)]
+    for client in idle:
+        await client.ask(HEARTBEAT, 4, **BEAT)
+    assert (await steady.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
+    grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib
+    assert grown_kib * 1_024 < 200 * MIB, "both ends of them are in this process"
+    for client in idle:
+        client.writer.transport.abort()
+    await _until_alone(world)
+
+
+async def _until_alone(world: World) -> None:
+    async with asyncio.timeout(10):
+        while len(world.gateway.connections()) > 1:
+            await asyncio.sleep(0.001)
