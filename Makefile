@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 
-.PHONY: help setup run demo test test-long bench lint clean
+.PHONY: help setup run demo test test-long conformance bench lint clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -29,6 +29,9 @@ test: lint ## lint, then all tests but the long ones
 
 test-long: $(STAMP) ## the tests that take minutes
 	$(BIN)/python -m pytest -m long
+
+conformance: $(STAMP) ## compare with Kafka's own coordinator, and write docs/conformance.md
+	$(BIN)/python -m tests.conformance.report
 
 bench: $(STAMP) ## measure latency and throughput
 	$(BIN)/python -m bench

@@ -1,1 +1,4 @@
-"""Who gets which partition or queue: pure functions of subscriptions and counts. Standard library and msgspec only."""
+"""Who gets which partition or queue: pure functions of subscriptions and counts.
+
+Standard library and msgspec only.
+"""

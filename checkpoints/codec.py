@@ -1,23 +1,23 @@
 """The state row: `(version int, payload binary)`.
 
 applyInPandasWithState cannot change its schema later, so the row's two columns stay and the payload carries a
-version. The payload is a msgpack map of group id -> encoded group. It has one entry as long as the operator
-is keyed by group; several groups under one key need no change here. Decoding is strict: what is not exactly
-of a known version is an error.
+version. The payload is a msgpack map of group id -> encoded group, which begins with its protocol. It has one
+entry as long as the operator is keyed by group; several groups under one key need no change here. Decoding is
+strict: what is not exactly of a known version is an error.
 """
 
 from collections.abc import Mapping
 
 import msgspec
 
-from state.group import Group
+from state.protocols import AnyGroup
 
 STATE_VERSION = 1
 STATE_SCHEMA = "version int, payload binary"
 
 _encoder = msgspec.msgpack.Encoder()
 _groups_decoder = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
-_group_decoder = msgspec.msgpack.Decoder(Group)
+_group_decoder: msgspec.msgpack.Decoder[AnyGroup] = msgspec.msgpack.Decoder(AnyGroup)
 
 
 class StateError(RuntimeError):
@@ -26,13 +26,13 @@ class StateError(RuntimeError):
     """
 
 
-def encode(groups: Mapping[str, Group]) -> tuple[int, bytes]:
+def encode(groups: Mapping[str, AnyGroup]) -> tuple[int, bytes]:
     """The state row for these groups."""
     encoded = {group_id: msgspec.Raw(_encoder.encode(group)) for group_id, group in groups.items()}
     return STATE_VERSION, _encoder.encode(encoded)
 
 
-def decode(key: str, version: int, payload: bytes) -> dict[str, Group]:
+def decode(key: str, version: int, payload: bytes) -> dict[str, AnyGroup]:
     """The groups of a state row; raises StateError naming what could not be read."""
     if version != STATE_VERSION:
         raise StateError(
@@ -45,7 +45,7 @@ def decode(key: str, version: int, payload: bytes) -> dict[str, Group]:
     return {group_id: _decode_group(group_id, version, raw) for group_id, raw in encoded.items()}
 
 
-def _decode_group(group_id: str, version: int, raw: msgspec.Raw) -> Group:
+def _decode_group(group_id: str, version: int, raw: msgspec.Raw) -> AnyGroup:
     try:
         group = _group_decoder.decode(raw)
     except msgspec.DecodeError as error:

@@ -1,18 +1,28 @@
-"""The coordinator's settings, under Kafka's own names. Source: GroupCoordinatorConfig.java.
+"""The coordinator's settings: Kafka's under its own names, RocketMQ's behind `rocketmq.`.
 
 A setting is an input of the core like a request is: the same log under the same settings has the same
-outcome.
+outcome. Source: GroupCoordinatorConfig.java, BrokerConfig.java.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from state.rocketmq.config import BrokerConfig
+
 INT32_MAX = 2**31 - 1
 
 # Kafka keeps this one internal: how long a new member's parked JoinGroup may wait before the member is given
 # up.
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
+
+
+# Times; the rest of a RocketMQ broker's configuration is as RocketMQ has it.
+_ROCKETMQ_SETTINGS = {
+    "rocketmq.channel.expired.timeout.ms": "channel_expired_timeout_ms",
+    "rocketmq.lock.max.live.ms": "lock_max_live_ms",
+    "rocketmq.scan.interval.ms": "scan_interval_ms",
+}
 
 
 class ConfigError(ValueError):
@@ -42,23 +52,29 @@ class CoordinatorConfig:
         "offsets.retention.check.interval.ms", 600_000, at_least=1
     )
     member_id_namespace: str = field(default="00000000-0000-0000-0000-000000000000", repr=False)
+    rocketmq: BrokerConfig = field(default_factory=BrokerConfig)
 
     @property
     def offsets_retention_ms(self) -> int:
         return self.offsets_retention_minutes * 60_000
 
     def with_settings(self, settings: Mapping[str, str | int]) -> "CoordinatorConfig":
-        """This configuration with some settings changed, given by Kafka's dotted names.
+        """This configuration with some settings changed, given by their dotted names.
 
         Raises ConfigError naming the setting, what was given and what is allowed.
         """
         known = {f.metadata["name"]: f for f in fields(self) if f.metadata}
         changes: dict[str, Any] = {}
+        rocketmq: dict[str, Any] = {}
         for name, given in settings.items():
-            if name not in known:
-                raise ConfigError(f"unknown setting {name!r}; known are: {', '.join(sorted(known))}")
-            changes[known[name].name] = _checked(name, given, known[name].metadata["at_least"])
-        changed = replace(self, **changes)
+            if name in _ROCKETMQ_SETTINGS:
+                rocketmq[_ROCKETMQ_SETTINGS[name]] = _checked(name, given, at_least=1)
+            elif name in known:
+                changes[known[name].name] = _checked(name, given, known[name].metadata["at_least"])
+            else:
+                names = ", ".join(sorted([*known, *_ROCKETMQ_SETTINGS]))
+                raise ConfigError(f"unknown setting {name!r}; known are: {names}")
+        changed = replace(self, rocketmq=replace(self.rocketmq, **rocketmq), **changes)
         if changed.group_min_session_timeout_ms > changed.group_max_session_timeout_ms:
             raise ConfigError(
                 f"group.min.session.timeout.ms ({changed.group_min_session_timeout_ms}) is above "
@@ -68,8 +84,9 @@ class CoordinatorConfig:
         return changed
 
     def settings(self) -> dict[str, int]:
-        """Every setting by Kafka's dotted name."""
-        return {f.metadata["name"]: getattr(self, f.name) for f in fields(self) if f.metadata}
+        """Every setting by its dotted name."""
+        kafka = {f.metadata["name"]: getattr(self, f.name) for f in fields(self) if f.metadata}
+        return kafka | {name: getattr(self.rocketmq, field) for name, field in _ROCKETMQ_SETTINGS.items()}
 
 
 def _checked(name: str, given: str | int, at_least: int) -> int:

@@ -1,4 +1,4 @@
-"""A group's log, run through `step` in time order: this is where time is made.
+"""A group's log, run through its protocol's `step` in time order: this is where time is made.
 
 For each row, in the log's order: every deadline that is due by then fires first, one by one, each at its own
 time; then the row is applied; then whatever is due at that very moment fires. After the last row the
@@ -16,17 +16,14 @@ from copy import deepcopy
 from msgspec import Struct
 
 from state.config import CoordinatorConfig
-from state.effects import Effects
-from state.group import Group
-from state.messages import AnyRequest
-from state.step import Event, Failed, Quarantine, Received, step
-from state.timers import next_deadline
+from state.events import Failed, Quarantine, Received
+from state.protocols import AnyEffects, AnyEvent, AnyGroup, AnyRequest, next_deadline, step
 
 # A copy of the group is made when the steps since the last one are this many, or this large.
 JOURNAL_MAX_STEPS = 4_096
 JOURNAL_MAX_BYTES = 32 * 1024 * 1024
 
-Step = Callable[[Group | None, str, Event, int, CoordinatorConfig], Effects]
+Step = Callable[[AnyGroup | None, str, AnyEvent, int, CoordinatorConfig], AnyEffects]
 
 
 class Row(Struct, frozen=True):
@@ -58,10 +55,10 @@ class Timeline:
     def __init__(
         self,
         group_id: str,
-        group: Group | None,
+        group: AnyGroup | None,
         config: CoordinatorConfig,
         *,
-        restore: Callable[[], Group | None] | None = None,
+        restore: Callable[[], AnyGroup | None] | None = None,
         step: Step = step,
     ) -> None:
         self.group_id = group_id
@@ -69,9 +66,9 @@ class Timeline:
         self.faults: list[Fault] = []
         self._config = config
         self._step = step
-        self._effects: list[Effects] = []
+        self._effects: list[AnyEffects] = []
         self._restore = restore or _copier(group)
-        self._journal: list[tuple[Event, int]] = []
+        self._journal: list[tuple[AnyEvent, int]] = []
         self._journal_bytes = 0
         # Never later than the next deadline: re-arming moves deadlines away, and it is searched for only when
         # reached.
@@ -79,10 +76,10 @@ class Timeline:
 
     def next_deadline_ms(self) -> int | None:
         """When the next deadline is due, None where none is armed."""
-        deadline = next_deadline(self.group) if self.group is not None else None
+        deadline = next_deadline(self.group, self._config) if self.group is not None else None
         return None if deadline is None else deadline.deadline_ms
 
-    def take_effects(self) -> list[Effects]:
+    def take_effects(self) -> list[AnyEffects]:
         """What the steps since the last call said."""
         taken, self._effects = self._effects, []
         return taken
@@ -105,7 +102,7 @@ class Timeline:
     def fire_until(self, until_ms: int) -> None:
         """Fire every deadline due by then, in order, those armed on the way included."""
         while self._due_ms is not None and self._due_ms <= until_ms:
-            due = next_deadline(self.group) if self.group is not None else None
+            due = next_deadline(self.group, self._config) if self.group is not None else None
             self._due_ms = None if due is None else due.deadline_ms
             if due is None or due.deadline_ms > until_ms:
                 return
@@ -117,7 +114,7 @@ class Timeline:
                 self._undo(str(due))
                 self._take(Quarantine(due, f"{type(error).__name__}: {error}"), now_ms)
 
-    def _take(self, event: Event, now_ms: int) -> None:
+    def _take(self, event: AnyEvent, now_ms: int) -> None:
         effects = self._step(self.group, self.group_id, event, now_ms, self._config)
         self.group = effects.group
         self._effects.append(effects)
@@ -143,5 +140,5 @@ class Timeline:
         self._journal_bytes = 0
 
 
-def _copier(group: Group | None) -> Callable[[], Group | None]:
+def _copier(group: AnyGroup | None) -> Callable[[], AnyGroup | None]:
     return lambda: deepcopy(group)

@@ -103,7 +103,7 @@ class Offset(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     expire_at_ms: int | None = None
 
 
-class Group(Struct, array_like=True, forbid_unknown_fields=True):
+class Group(Struct, array_like=True, forbid_unknown_fields=True, tag="Kafka"):
     """All the coordinator knows of one group.
 
     `clock_ms` is the time of the last thing that happened to the group; `last_fired_ms` the latest deadline

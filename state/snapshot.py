@@ -44,7 +44,7 @@ class GroupSnapshot(Struct, frozen=True):
     last_rebalance_at_ms: int | None
     last_rebalance_reason: str
     quarantined: str | None
-    subscribed_topics: list[str] | None
+    subscribed_topics: list[str] | None = None
     truncated: bool = False
     version: int = RECORD_VERSION
 

@@ -1,9 +1,7 @@
-"""The one entry of the core: what one event does to one group."""
+"""The one entry of Kafka's side of the core: what one event does to one group."""
 
 from collections.abc import Callable
 from typing import Any
-
-from msgspec import Struct
 
 from state.admin import delete_group, describe
 from state.classic import expiry
@@ -14,6 +12,7 @@ from state.classic.sync import sync
 from state.config import CoordinatorConfig
 from state.effects import Effects
 from state.errors import ErrorCode
+from state.events import Failed, Quarantine, Received
 from state.group import Group
 from state.history import EventType
 from state.messages import (
@@ -52,32 +51,7 @@ from state.responses import (
 from state.timers import DeadlineReached
 from state.turn import Turn
 
-
-class Received(Struct, frozen=True):
-    """An event: a request read from the log. `late_by_ms` is how far behind an already fired deadline it
-    stands.
-    """
-
-    request_id: str
-    request: AnyRequest
-    late_by_ms: int = 0
-
-
-class Failed(Struct, frozen=True):
-    """An event: handling this request raised, and the group is as it was before. It is answered, no more."""
-
-    request_id: str
-    request: AnyRequest
-
-
-class Quarantine(Struct, frozen=True):
-    """An event: handling a deadline raised, and the group is as it was before. Its deadlines are stopped."""
-
-    deadline: DeadlineReached
-    error: str
-
-
-Event = Received | Failed | DeadlineReached | Quarantine
+Event = Received[AnyRequest] | Failed[AnyRequest] | DeadlineReached | Quarantine[DeadlineReached]
 
 RESPONSE_TO: dict[type[AnyRequest], type[AnyResponse]] = {
     JoinGroup: JoinGroupResponse,
@@ -131,12 +105,12 @@ def _cause(event: Event) -> str:
             return str(event.deadline)
 
 
-def reply_to(event: Received | Failed) -> ReplyTo:
+def reply_to(event: Received[AnyRequest] | Failed[AnyRequest]) -> ReplyTo:
     request = event.request
     return ReplyTo(request.reply_partition, request.correlation_id, event.request_id)
 
 
-def _received(turn: Turn, event: Received) -> None:
+def _received(turn: Turn, event: Received[AnyRequest]) -> None:
     request, to = event.request, reply_to(event)
     if not request.group_id:
         turn.rule("P1")
@@ -160,7 +134,7 @@ def refuse(turn: Turn, request: AnyRequest, to: ReplyTo, error: ErrorCode) -> No
     turn.reply(to, RESPONSE_TO[type(request)], error, **echoed)
 
 
-def _quarantine(turn: Turn, event: Quarantine) -> None:
+def _quarantine(turn: Turn, event: Quarantine[DeadlineReached]) -> None:
     """Stop the group's deadlines; whoever waits for an answer of it gets one."""
     turn.rule("F2")
     group = turn.group

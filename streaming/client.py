@@ -6,11 +6,11 @@ It speaks the coordinator's own records, not Kafka's wire protocol. What an answ
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from itertools import count
 from types import TracebackType
-from typing import Any, Self, TypedDict, TypeVar
+from typing import Any, Self, TypedDict
 from uuid import uuid4
 
 import msgspec
@@ -18,8 +18,8 @@ import structlog
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
+from state.messages import AnyRequest as KafkaRequest
 from state.messages import (
-    AnyRequest,
     Heartbeat,
     JoinGroup,
     LeaveGroup,
@@ -29,18 +29,20 @@ from state.messages import (
     ReleaseGroup,
     SyncGroup,
 )
+from state.responses import AnyResponse as KafkaResponse
 from state.responses import (
-    AnyResponse,
     HeartbeatResponse,
     JoinGroupResponse,
     LeaveGroupResponse,
     ReleaseGroupResponse,
-    Response,
     SyncGroupResponse,
 )
+from state.rocketmq.messages import AnyAnswered as RocketMqRequest
+from state.rocketmq.responses import AnyResponse as RocketMqResponse
+from state.rocketmq.responses import AnyToConnection, ToConnection
 from streaming.layout import Layout
 from streaming.partitioner import partition_of
-from streaming.pending import Asked, ClientError, Counts, Pending
+from streaming.pending import AnyResponse, Asked, ClientError, Counts, Pending, R
 from streaming.records import encode
 
 DEFAULT_REQUEST_TIMEOUT_MS = 30_000
@@ -53,9 +55,12 @@ JOIN_VERSION, SYNC_VERSION, HEARTBEAT_VERSION, LEAVE_VERSION = 9, 5, 4, 5
 _POLL_MS = 100
 _CLOSE_TIMEOUT_S = 5.0
 
-R = TypeVar("R", bound=Response)
+# What is said to connections of RocketMQ's clients unasked; the reader's thread calls it, so be short.
+Listener = Callable[[AnyToConnection], None]
 
-_decoder: msgspec.json.Decoder[AnyResponse] = msgspec.json.Decoder(AnyResponse)
+_decoder: msgspec.json.Decoder[AnyResponse | AnyToConnection] = msgspec.json.Decoder(
+    KafkaResponse | RocketMqResponse | AnyToConnection
+)
 
 log = structlog.get_logger()
 
@@ -84,6 +89,7 @@ class CoordinatorClient:
 
     `reply_partition` may be shared with other clients; by default it is drawn from the layout's. The
     constructor returns when the reader stands at the end of that partition, so no answer can be missed.
+    `listener` hears what is said to any connection on that partition.
     It raises `TopicsMissing`, or kafka-python's KafkaError where no broker answers.
     """
 
@@ -95,6 +101,7 @@ class CoordinatorClient:
         client_id: str,
         reply_partition: int | None = None,
         request_timeout_ms: int = DEFAULT_REQUEST_TIMEOUT_MS,
+        listener: Listener | None = None,
     ) -> None:
         # Correlation ids name this start of the client, so no answer to an earlier one can be taken for ours.
         self._start_id = str(uuid4())
@@ -106,6 +113,7 @@ class CoordinatorClient:
         self._layout = layout
         self._host = socket.gethostname()
         self._timeout_ms = request_timeout_ms
+        self._listener = listener
         self._pending = Pending()
         self._closing = threading.Event()
         self._consumer = _reader_at_end(bootstrap_servers, layout, reply_partition)
@@ -122,12 +130,16 @@ class CoordinatorClient:
         """What a request of this client about this group begins with, under a correlation id of its own."""
         return Header(
             group_id=group_id,
-            correlation_id=f"{self._start_id}-{next(self._numbers)}",
+            correlation_id=self.next_correlation_id(),
             reply_partition=self.reply_partition,
             api_version=api_version,
             client_id=self.client_id,
             client_host=self._host,
         )
+
+    def next_correlation_id(self) -> str:
+        """A name for a request that no other has."""
+        return f"{self._start_id}-{next(self._numbers)}"
 
     def join(
         self,
@@ -199,8 +211,10 @@ class CoordinatorClient:
         """Let a quarantined group go on."""
         return self.send(ReleaseGroup(**self.header(group_id)), ReleaseGroupResponse)
 
-    def send(self, request: AnyRequest, answer: type[R], *, timeout_ms: int | None = None) -> Future[R]:
-        """Send a request that was made with `header`; `answer` is the type of its response."""
+    def send(
+        self, request: KafkaRequest | RocketMqRequest, answer: type[R], *, timeout_ms: int | None = None
+    ) -> Future[R]:
+        """Send a request under a correlation id of this client's; `answer` is the type of its response."""
         future: Future[R] = Future()
         asked = Asked(
             kind=type(request).__name__,
@@ -261,15 +275,21 @@ class CoordinatorClient:
     def _take(self, values: list[bytes]) -> None:
         for value in values:
             try:
-                response = decode_response(value)
+                message = decode_response(value)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 self._pending.counts.malformed += 1
                 log.warning("an answer cannot be read", partition=self.reply_partition, error=str(error))
             else:
-                self._pending.settle(response)
+                self._hear(message)
+
+    def _hear(self, message: AnyResponse | AnyToConnection) -> None:
+        if not isinstance(message, ToConnection):
+            self._pending.settle(message)
+        elif self._listener is not None:
+            self._listener(message)
 
 
-def decode_response(value: bytes) -> AnyResponse:
+def decode_response(value: bytes) -> AnyResponse | AnyToConnection:
     """A record of the responses topic. Raises msgspec.DecodeError or UnicodeDecodeError."""
     return _decoder.decode(value)
 

@@ -6,12 +6,17 @@ this reader came.
 """
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import msgspec
 from msgspec import Struct
 
 from state.history import EventType, GroupEvent
+from state.protocols import GroupProtocol
 from state.snapshot import GroupSnapshot
+
+# What a record that names no protocol is of.
+KAFKA = GroupProtocol.KAFKA.value
 
 
 class CoordinatorStarted(Struct, frozen=True, kw_only=True):
@@ -27,27 +32,40 @@ class CoordinatorStarted(Struct, frozen=True, kw_only=True):
 
 class _Entry(Struct, frozen=True):
     type: str
+    protocol: str = KAFKA
+
+
+class _View(Struct, frozen=True):
+    protocol: str = KAFKA
 
 
 _GROUP_EVENTS = frozenset(EventType)
 
 _entry = msgspec.json.Decoder(_Entry)
+_view = msgspec.json.Decoder(_View)
 _group_event = msgspec.json.Decoder(GroupEvent)
 _coordinator_started = msgspec.json.Decoder(CoordinatorStarted)
 _snapshot = msgspec.json.Decoder(GroupSnapshot)
 
 
 def decode_entry(value: bytes) -> GroupEvent | CoordinatorStarted | None:
-    """A record of the events topic, None for an unknown kind. Raises msgspec.DecodeError."""
-    kind = _entry.decode(value).type
+    """A record of the events topic, None for an unknown kind. Raises msgspec.DecodeError.
+
+    Groups of RocketMQ's have a history of their own: see `streaming.rocketmq.history`.
+    """
+    entry = _entry.decode(value)
+    kind = entry.type if entry.protocol == KAFKA else ""
     if kind == "CoordinatorStarted":
         return _coordinator_started.decode(value)
     return _group_event.decode(value) if kind in _GROUP_EVENTS else None
 
 
-def decode_snapshot(value: bytes) -> GroupSnapshot:
-    """A record of the groups topic that is no tombstone. Raises msgspec.DecodeError."""
-    return _snapshot.decode(value)
+def decode_snapshot(value: bytes) -> GroupSnapshot | None:
+    """A record of the groups topic that is no tombstone, None where the group is RocketMQ's.
+
+    Raises msgspec.DecodeError.
+    """
+    return _snapshot.decode(value) if _view.decode(value).protocol == KAFKA else None
 
 
 @dataclass(slots=True)
@@ -56,6 +74,19 @@ class _Life:
 
     last_seq: int
     missing: set[int] = field(default_factory=set)
+
+
+class Numbered(Protocol):
+    """An entry of any group's history: its name is what tells a copy from news."""
+
+    @property
+    def group_id(self) -> str: ...
+    @property
+    def incarnation(self) -> str: ...
+    @property
+    def seq(self) -> int: ...
+    @property
+    def type(self) -> str: ...
 
 
 class HistoryReader:
@@ -75,7 +106,7 @@ class HistoryReader:
         """The numbers that are missing, by (group_id, incarnation); those without a gap are left out."""
         return {key: sorted(life.missing) for key, life in self._lives.items() if life.missing}
 
-    def is_new(self, event: GroupEvent) -> bool:
+    def is_new(self, event: Numbered) -> bool:
         """Whether this entry has not been seen before. Entries of one group come in the log's order."""
         key = (event.group_id, event.incarnation)
         life = self._lives.get(key)
@@ -105,7 +136,9 @@ class GroupTable:
         return [self._groups[group_id] for group_id in sorted(self._groups)]
 
     def apply(self, group_id: str, snapshot: GroupSnapshot | None) -> bool:
-        """Take a record of the groups topic (None: a tombstone); whether it changed anything."""
+        """Take a record of the groups topic (None: a tombstone, or a group that is not Kafka's any more);
+        whether it changed anything.
+        """
         known = self._groups.get(group_id)
         if snapshot is None:
             return self._groups.pop(group_id, None) is not None

@@ -16,9 +16,8 @@ from checkpoints import codec
 from state.config import CoordinatorConfig
 from state.effects import Reply
 from state.fold import Row, Step, Timeline
-from state.group import Group
-from state.messages import AnyRequest
-from state.step import step
+from state.protocols import AnyGroup, AnyRequest, step
+from state.rocketmq.messages import ConnectionClosed
 from streaming.layout import Layout
 from streaming.log_order import LogOrder, LogRow
 from streaming.output import Output
@@ -95,7 +94,7 @@ class GroupCall:
         self._seq_before = self._seq()
         self._faults_told = 0
 
-    def _decoder(self) -> Callable[[], Group | None]:
+    def _decoder(self) -> Callable[[], AnyGroup | None]:
         if not self._state.exists:
             return lambda: None
         version, payload = self._state.get
@@ -156,7 +155,10 @@ class GroupCall:
         request = self._decode(row.value)
         if isinstance(request, Refusal):
             return self._checked_address(request)
-        if not 0 <= request.reply_partition < self._layout.reply_partitions:
+        if (
+            not isinstance(request, ConnectionClosed)
+            and not 0 <= request.reply_partition < self._layout.reply_partitions
+        ):
             message = (
                 f"reply partition {request.reply_partition} is not one of {self._layout.reply_partitions}"
             )
@@ -193,10 +195,13 @@ class GroupCall:
         self._output.dead_letter(refusal.reason, refusal.message, row, answered=response is not None)
 
     def _take_effects(self, row: LogRow | None, record: str) -> None:
+        answered: set[str] = set()
         for effects in self._timeline.take_effects():
             self._output.effects(effects, row)
+            answered.update(reply.response.request for reply in effects.replies)
         for fault in self._timeline.faults[self._faults_told :]:
             message = f"{fault.cause}\n{fault.traceback}"
             at_fault = row if fault.cause == record else None  # else it was a deadline that came before it
-            self._output.dead_letter(Reason.HANDLER_FAILED, message, at_fault, answered=at_fault is not None)
+            is_answered = at_fault is not None and record in answered
+            self._output.dead_letter(Reason.HANDLER_FAILED, message, at_fault, answered=is_answered)
             self._faults_told += 1

@@ -1,18 +1,17 @@
 """What the operator writes: records for the output topics, gathered into frames for Spark."""
 
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Iterator
 
 import pandas as pd
-from msgspec import Struct, structs
 
-from state.effects import Effects, OffsetChange, Reply
-from state.errors import ErrorCode
+from state import snapshot
+from state.effects import OffsetChange, Reply
 from state.group import Group
-from state.history import GroupEvent
 from state.messages import RECORD_VERSION
-from state.responses import AnyResponse, ErrorResponse
-from state.snapshot import GroupSnapshot, snapshot
+from state.protocols import AnyEffects, AnyGroup
+from state.rocketmq import effects as rocketmq
+from state.rocketmq import snapshot as rocketmq_snapshot
+from state.rocketmq.group import Group as RocketMqGroup
 from streaming.layout import Layout
 from streaming.log_order import LogRow
 from streaming.partitioner import partition_of
@@ -26,6 +25,7 @@ from streaming.records import (
     offset_key,
     request_id,
 )
+from streaming.shortening import encode_event, encode_view, too_large
 
 # One batch has one sink; `topic` says where a record goes, null where the row is none. `partition` -1: by the
 # key.
@@ -40,11 +40,6 @@ FRAME_MAX_BYTES = 16 * 1024 * 1024
 # 10,000, whatever their size, and fails where that is more than 2 GiB. So a frame of large records, or beside
 # a large state, is given empty rows until it counts what it weighs: 80 MiB then are enough.
 BYTES_PER_ROW = 8 * 1024
-
-# What is left of a sentence that lists members in a record that has to be made shorter.
-SHORTENED_TEXT_CHARS = 16_384
-
-T = TypeVar("T", bound=Struct)
 
 
 class Output:
@@ -85,12 +80,18 @@ class Output:
         self._topics, self._partitions, self._keys, self._values = [], [], [], []
         self._bytes = 0
 
-    def effects(self, effects: Effects, row: LogRow | None) -> None:
+    def effects(self, effects: AnyEffects, row: LogRow | None) -> None:
         """Everything one step said. `row` is the record behind it, None for a deadline."""
         for reply in effects.replies:
             self.reply(reply, row)
         for event in effects.events:
-            self._event(event)
+            self._add(
+                self._layout.events_topic, encode_event(event, self._layout.response_max_bytes), self._key
+            )
+        if isinstance(effects, rocketmq.Effects):
+            for push in effects.pushes:
+                self._add(self._layout.responses_topic, encode(push.message), b"", push.reply_partition)
+            return
         for change in effects.offsets:
             record = None
             if change.offset is not None:
@@ -98,11 +99,11 @@ class Output:
                 record = self._committed(effects.group, change, row)
             self._offsets[change.topic, change.partition] = record
 
-    def reply(self, reply: Reply, row: LogRow | None = None) -> None:
-        """An answer; one that is too large for the topic becomes Kafka's error for that."""
+    def reply(self, reply: Reply | rocketmq.Reply, row: LogRow | None = None) -> None:
+        """An answer; one that is too large for the topic becomes an error."""
         value = encode(reply.response)
         if len(value) > self._layout.response_max_bytes:
-            value = encode(_too_large(reply.response))
+            value = encode(too_large(reply.response))
             message = f"the answer has more than response.max.bytes ({self._layout.response_max_bytes})"
             self.dead_letter(Reason.RESPONSE_TOO_LARGE, message, row, reply.response.request, answered=True)
         self._add(self._layout.responses_topic, value, b"", reply.reply_partition)
@@ -136,11 +137,14 @@ class Output:
         """The group is no more."""
         self._add(self._layout.groups_topic, None, self._key)
 
-    def snapshot(self, group: Group) -> None:
-        """The group's latest view. Where it is too large for the topic, members' metadata and assignments are
-        left out, and if that is not enough the members.
-        """
-        value = self._fitting(snapshot(group), _view_without_bytes, _view_without_members)
+    def snapshot(self, group: AnyGroup) -> None:
+        """The group's latest view."""
+        view = (
+            rocketmq_snapshot.snapshot(group)
+            if isinstance(group, RocketMqGroup)
+            else snapshot.snapshot(group)
+        )
+        value = encode_view(view, self._layout.response_max_bytes)
         self._add(self._layout.groups_topic, value, self._key)
 
     def dead_letter(
@@ -168,64 +172,9 @@ class Output:
         )
         self._add(self._layout.dead_letters_topic, encode(letter), key)
 
-    def _event(self, event: GroupEvent) -> None:
-        value = self._fitting(event, _event_without_assignments, _event_without_members)
-        self._add(self._layout.events_topic, value, self._key)
-
-    def _fitting(self, record: T, *shorten: Callable[[T], T]) -> bytes:
-        """The record encoded, made shorter as often as it takes to be no larger than the topic allows: the
-        sink would refuse it for ever, and with it the batch.
-        """
-        value = encode(record)
-        for shorter in shorten:
-            if len(value) <= self._layout.response_max_bytes:
-                break
-            record = shorter(record)
-            value = encode(record)
-        return value
-
     def _add(self, topic: str, value: bytes | None, key: bytes, partition: int = BY_KEY) -> None:
         self._topics.append(topic)
         self._partitions.append(partition)
         self._keys.append(key)
         self._values.append(value)
         self._bytes += len(value or b"")
-
-
-def _too_large(response: AnyResponse) -> AnyResponse:
-    """Kafka answers UNKNOWN_SERVER_ERROR where a record it has to write is too large."""
-    if isinstance(response, ErrorResponse):
-        return structs.replace(response, error_message="")
-    return type(response)(
-        group_id=response.group_id,
-        correlation_id=response.correlation_id,
-        request=response.request,
-        error_code=ErrorCode.UNKNOWN_SERVER_ERROR,
-        rule="X2",
-    )
-
-
-def _view_without_bytes(view: GroupSnapshot) -> GroupSnapshot:
-    return structs.replace(
-        view, members=[structs.replace(m, metadata=b"", assignment=b"") for m in view.members], truncated=True
-    )
-
-
-def _view_without_members(view: GroupSnapshot) -> GroupSnapshot:
-    return structs.replace(
-        view,
-        members=[],
-        pending_members=[],
-        last_rebalance_reason=view.last_rebalance_reason[:SHORTENED_TEXT_CHARS],
-        quarantined=None if view.quarantined is None else view.quarantined[:SHORTENED_TEXT_CHARS],
-    )
-
-
-def _event_without_assignments(event: GroupEvent) -> GroupEvent:
-    return structs.replace(event, assignments=None)
-
-
-def _event_without_members(event: GroupEvent) -> GroupEvent:
-    return structs.replace(
-        event, members=None, waiting_for=None, partitions=None, reason=event.reason[:SHORTENED_TEXT_CHARS]
-    )

@@ -8,13 +8,22 @@ import threading
 from collections import OrderedDict
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from state.errors import ErrorCode
-from state.responses import AnyResponse, ErrorResponse, Response
+from state.responses import AnyResponse as KafkaResponse
+from state.responses import ErrorResponse, Response
+from state.rocketmq.responses import AnyResponse as RocketMqResponse
+from state.rocketmq.responses import Response as RocketMqResponseBase
 
 # How many answers are remembered, to tell a duplicate from an answer for somebody else.
 ANSWERED_MAX = 10_000
+
+AnyResponse = KafkaResponse | RocketMqResponse
+
+R = TypeVar("R", bound=Response | RocketMqResponseBase)
 
 
 class ClientError(RuntimeError):
@@ -47,7 +56,7 @@ class Asked:
 
     kind: str
     group_id: str
-    answer: type[Response]
+    answer: type[Struct]
     asked_at_s: float
     timeout_ms: int
     future: Future[Any]
@@ -143,4 +152,5 @@ def _refused(asked: Asked, response: AnyResponse) -> CoordinatorError:
         message = response.error_message
     else:
         message = f"the answer is a {type(response).__name__}, not a {asked.answer.__name__}"
-    return CoordinatorError(asked.kind, asked.group_id, response.error_code, message)
+    code = response.error_code if isinstance(response, Response) else ErrorCode.UNKNOWN_SERVER_ERROR
+    return CoordinatorError(asked.kind, asked.group_id, code, message)

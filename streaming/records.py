@@ -10,8 +10,10 @@ import msgspec
 from msgspec import Struct
 
 from state.errors import ErrorCode
-from state.messages import RECORD_VERSION, AnyRequest, Int32, ShortStr
+from state.messages import RECORD_VERSION, Int32, ShortStr
+from state.protocols import AnyRequest
 from state.responses import ErrorResponse
+from state.rocketmq.messages import ConnectionClosed
 
 # The value of a clock record, and the pattern Spark recognises it by (15 digits cannot overflow Spark's
 # microseconds).
@@ -119,7 +121,7 @@ class Refusal(Struct, frozen=True):
         )
 
 
-_request_decoder = msgspec.json.Decoder(AnyRequest)
+_request_decoder: msgspec.json.Decoder[AnyRequest] = msgspec.json.Decoder(AnyRequest)
 _address_decoder = msgspec.json.Decoder(Address)
 _encoder = msgspec.json.Encoder()
 
@@ -132,7 +134,7 @@ UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 def decode_request(value: bytes) -> AnyRequest | Refusal:
     """A request, or why this is none."""
     try:
-        request: AnyRequest = _request_decoder.decode(value)
+        request = _request_decoder.decode(value)
     except UNREADABLE as error:
         return refuse_unread(value, Reason.INVALID_REQUEST, str(error))
     if request.version != RECORD_VERSION:
@@ -143,7 +145,9 @@ def decode_request(value: bytes) -> AnyRequest | Refusal:
 
 def refuse(request: AnyRequest, reason: Reason, message: str) -> Refusal:
     """Refuse a well-formed request."""
-    address = Address(request.correlation_id, request.reply_partition, request.group_id)
+    address = None
+    if not isinstance(request, ConnectionClosed):
+        address = Address(request.correlation_id, request.reply_partition, request.group_id)
     return Refusal(reason, message, address)
 
 

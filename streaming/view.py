@@ -20,6 +20,7 @@ from rich.text import Text
 
 from assignors.kafka.protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
 from state.history import GroupEvent
+from state.rocketmq.effects import GroupEvent as RocketMqEvent
 from state.snapshot import GroupSnapshot, MemberSnapshot
 from streaming.history_reader import (
     CoordinatorStarted,
@@ -30,6 +31,7 @@ from streaming.history_reader import (
 )
 from streaming.layout import Layout
 from streaming.partition_text import partition_list
+from streaming.rocketmq.history import decode_entry as decode_rocketmq_entry
 
 _POLL_MS = 200
 _LAST_ENTRIES = 8
@@ -126,15 +128,18 @@ class LiveView:
             log.warning("a record cannot be read", topic=topic, error=str(error))
 
     def _read_entry(self, value: bytes) -> Iterator[str]:
-        entry = decode_entry(value)
+        entry = decode_entry(value) or decode_rocketmq_entry(value)
         if isinstance(entry, CoordinatorStarted):
             yield f"{clock(entry.at_ms)}  a coordinator started"
         elif entry is not None and self._history.is_new(entry):
             yield entry_line(entry)
 
 
-def entry_line(event: GroupEvent) -> str:
+def entry_line(event: GroupEvent | RocketMqEvent) -> str:
     """One history entry as a line of text."""
+    if isinstance(event, RocketMqEvent):
+        client = f" [{event.client_id}]" if event.client_id else ""
+        return f"{clock(event.at_ms)}  {event.group_id}  {event.type}{client}: {event.reason}"
     change = f" ({event.from_state} -> {event.to_state})" if event.from_state != event.to_state else ""
     member = f" [{event.member_id}]" if event.member_id else ""
     return (

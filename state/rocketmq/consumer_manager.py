@@ -59,10 +59,10 @@ def _update_channel(turn: Turn, request: RegisterConsumer) -> bool:
     known = group.channels.get(request.connection)
     turn.arm_scan(turn.config.channel_expired_timeout_ms)
     if known is not None and known.client_id == request.client_id:
-        known.last_update_ms = turn.now_ms
+        known.last_update_ms, known.reply_partition = turn.now_ms, request.reply_partition
         return False
     group.channels[request.connection] = ClientChannelInfo(
-        request.client_id, request.language, request.client_version, turn.now_ms
+        request.client_id, request.language, request.client_version, turn.now_ms, request.reply_partition
     )
     about = {"client_id": request.client_id, "connection": request.connection}
     if known is None:
@@ -175,10 +175,9 @@ def scan_consumers(turn: Turn) -> None:
         turn.call(
             ConsumerGroupEvent.CLIENT_UNREGISTER, connection=connection, client_id=client_id, topics=topics
         )
-        turn.close(connection)
-        _take_out(
-            turn, connection, f"silent for {silent_ms} ms, over {limit_ms}; the others are not notified"
-        )
+        reason = f"silent for {silent_ms} ms, over {limit_ms}"
+        turn.close(connection, group.channels[connection], reason)
+        _take_out(turn, connection, f"{reason}; the others are not notified")
     _forget_if_empty(turn)
 
 

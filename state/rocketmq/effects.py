@@ -4,8 +4,14 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from state.responses import ErrorResponse, ReleaseGroupResponse
 from state.rocketmq.group import Group
-from state.rocketmq.responses import AnyResponse
+from state.rocketmq.responses import (
+    AnyResponse,
+    AnyToConnection,
+    CloseConnection,
+    NotifyConsumerIdsChanged,
+)
 
 
 class ConsumerGroupEvent(StrEnum):
@@ -47,13 +53,16 @@ class EventType(StrEnum):
     PRODUCER_REMOVED = "ProducerRemoved"
     QUEUE_LOCKS_TAKEN_OVER = "QueueLocksTakenOver"
     MESSAGE_REQUEST_MODE_SET = "MessageRequestModeSet"
+    APPLIED_LATE = "AppliedLate"
+    QUARANTINED = "Quarantined"
+    RELEASED = "Released"
 
 
-class GroupEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class GroupEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="protocol", tag="RocketMQ"):
     """A history entry: what happened to a group, when, and why.
 
     `(group_id, incarnation, seq)` is its name, as in `state.history`; `cause` is the id of the request or the
-    scan that led to it.
+    scan that led to it. `protocol` tells it from an entry of one of Kafka's groups, which has none.
     """
 
     version: int  # no default, so that it is always written
@@ -68,27 +77,45 @@ class GroupEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     connection: str | None = None
     connections: list[str] | None = None
     topics: list[str] | None = None
+    late_by_ms: int | None = None
 
 
 class Reply(Struct, frozen=True):
     """An answer, and the partition of the responses topic it goes to."""
 
     reply_partition: int
-    response: AnyResponse
+    response: AnyResponse | ErrorResponse | ReleaseGroupResponse
+
+
+class Push(Struct, frozen=True):
+    """What is said to a connection unasked, and the partition of the responses topic it goes to."""
+
+    reply_partition: int
+    message: AnyToConnection
 
 
 class Effects(Struct, frozen=True):
     """The outcome of one step: the group after it (None where nothing is left), and what is to be done.
 
-    `notified` are connections that get NOTIFY_CONSUMER_IDS_CHANGED, one-way and at best once; `closed` are
-    connections to close. `earliest_armed_ms` is the earliest scan the step made necessary, None where it
-    made none: whoever keeps time need not search for it.
+    `calls` are what RocketMQ's own listener would have been told. `earliest_armed_ms` is the earliest scan
+    the step made necessary, None where it made none: whoever keeps time need not search for it.
     """
 
     group: Group | None
-    replies: list[Reply]
-    calls: list[ListenerCall]
-    notified: list[str]
-    closed: list[str]
-    events: list[GroupEvent]
-    earliest_armed_ms: int | None
+    replies: list[Reply] = []
+    calls: list[ListenerCall] = []
+    pushes: list[Push] = []
+    events: list[GroupEvent] = []
+    earliest_armed_ms: int | None = None
+
+    @property
+    def notified(self) -> list[str]:
+        """The connections that are told of changed consumer ids."""
+        messages = [push.message for push in self.pushes]
+        return [m.connection for m in messages if isinstance(m, NotifyConsumerIdsChanged)]
+
+    @property
+    def closed(self) -> list[str]:
+        """The connections that are closed."""
+        messages = [push.message for push in self.pushes]
+        return [m.connection for m in messages if isinstance(m, CloseConnection)]

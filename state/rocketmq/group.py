@@ -18,12 +18,13 @@ from state.rocketmq.messages import (
 
 
 class ClientChannelInfo(Struct, array_like=True, forbid_unknown_fields=True):
-    """The client at the other end of a connection, and when it was last heard of."""
+    """The client at the other end of a connection, when it was last heard of, and where it is told things."""
 
     client_id: str
     language: str
     version: int
     last_update_ms: int
+    reply_partition: int
 
 
 class LockEntry(Struct, array_like=True, forbid_unknown_fields=True):
@@ -40,11 +41,13 @@ class RequestMode(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tr
     pop_share_queue_num: int
 
 
-class Group(Struct, array_like=True, forbid_unknown_fields=True):
+class Group(Struct, array_like=True, forbid_unknown_fields=True, tag="RocketMQ"):
     """`channels` and `producers` go by connection, in the order they came; `request_modes` by topic.
 
     The group's model, type and start are those of its last heartbeat. RocketMQ has a consumer group while it
-    has `channels`: without any, nothing of it is left but locks and modes.
+    has `channels`: without any, nothing of it is left but locks and modes. `quarantined` is the fault of ours
+    that stopped its scans, and everything else, until an operator releases it. The order of the fields here
+    is the layout of the stored state: a change of it is a new version in `checkpoints.codec`.
     """
 
     group_id: str
@@ -61,6 +64,7 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True):
     producers: dict[str, ClientChannelInfo] = {}
     locks: dict[MessageQueue, LockEntry] = {}
     request_modes: dict[str, RequestMode] = {}
+    quarantined: str | None = None
 
     def client_ids(self) -> list[str]:
         """One id a connection, in the order the connections came (RocketMQ: in no order)."""

@@ -16,10 +16,11 @@ def register_producer(turn: Turn, request: RegisterProducer) -> None:
     producers = turn.ensure_group().producers
     turn.arm_scan(PRODUCER_CHANNEL_EXPIRED_TIMEOUT_MS)
     if request.connection in producers:
-        producers[request.connection].last_update_ms = turn.now_ms
+        known = producers[request.connection]
+        known.last_update_ms, known.reply_partition = turn.now_ms, request.reply_partition
     else:
         producers[request.connection] = ClientChannelInfo(
-            request.client_id, request.language, request.client_version, turn.now_ms
+            request.client_id, request.language, request.client_version, turn.now_ms, request.reply_partition
         )
         turn.record(
             EventType.PRODUCER_CONNECTED,
@@ -44,11 +45,12 @@ def channel_closed(turn: Turn, request: ConnectionClosed) -> None:
 def scan_producers(turn: Turn) -> None:
     """Connections that were silent for too long go and are closed."""
     limit_ms = PRODUCER_CHANNEL_EXPIRED_TIMEOUT_MS
-    silent_ms = {c: turn.now_ms - info.last_update_ms for c, info in turn.group.producers.items()}
-    for connection, silence_ms in silent_ms.items():
-        if silence_ms > limit_ms:
-            _remove(turn, connection, f"silent for {silence_ms} ms, over {limit_ms}")
-            turn.close(connection)
+    for connection, info in list(turn.group.producers.items()):
+        silent_ms = turn.now_ms - info.last_update_ms
+        if silent_ms > limit_ms:
+            reason = f"silent for {silent_ms} ms, over {limit_ms}"
+            _remove(turn, connection, reason)
+            turn.close(connection, info, reason)
 
 
 def _remove(turn: Turn, connection: str, reason: str) -> None:

@@ -1,4 +1,8 @@
-"""Responses: one Struct a message, with RocketMQ's response codes and remarks. Source: ResponseCode.java."""
+"""Responses, with RocketMQ's response codes and remarks, and what the broker says to clients by itself.
+
+One Struct a message. What a response has beside its code has a default, for an answer that is an error only.
+Source: ResponseCode.java, RequestCode.java.
+"""
 
 from enum import IntEnum
 
@@ -36,7 +40,7 @@ class RegisterResponse(Response, frozen=True, kw_only=True, tag="HEART_BEAT"):
     """
 
     is_support_heart_beat_v2: bool = True
-    is_sub_change: bool
+    is_sub_change: bool = True
     changed: bool = False
 
 
@@ -53,7 +57,7 @@ class ConsumerListResponse(Response, frozen=True, kw_only=True, tag="GET_CONSUME
 class LockBatchMqResponse(Response, frozen=True, kw_only=True, tag="LOCK_BATCH_MQ"):
     """Those of the queues that the client id holds now."""
 
-    lock_ok_mq_set: tuple[MessageQueue, ...]
+    lock_ok_mq_set: tuple[MessageQueue, ...] = ()
 
 
 class UnlockBatchMqResponse(Response, frozen=True, kw_only=True, tag="UNLOCK_BATCH_MQ"):
@@ -70,12 +74,34 @@ class MessageQueueAssignment(Struct, frozen=True):
 class QueryAssignmentResponse(Response, frozen=True, kw_only=True, tag="QUERY_ASSIGNMENT"):
     """None: keep what you have. No queue at all: drop all you have."""
 
-    message_queue_assignments: tuple[MessageQueueAssignment, ...] | None
+    message_queue_assignments: tuple[MessageQueueAssignment, ...] | None = None
 
 
 class SetMessageRequestModeResponse(Response, frozen=True, kw_only=True, tag="SET_MESSAGE_REQUEST_MODE"):
     """Nothing but the code."""
 
+
+class ToConnection(Struct, frozen=True, kw_only=True, tag_field="type"):
+    """What is said to one connection, one-way. `request` is the request or the scan that led to it."""
+
+    group_id: str
+    connection: str
+    client_id: str
+    request: str
+    version: int = RECORD_VERSION
+
+
+class NotifyConsumerIdsChanged(ToConnection, frozen=True, kw_only=True, tag="NOTIFY_CONSUMER_IDS_CHANGED"):
+    """The group's client ids changed: rebalance now. Where it is lost, the client's timer helps."""
+
+
+class CloseConnection(ToConnection, frozen=True, kw_only=True, tag="CLOSE_CONNECTION"):
+    """The connection was silent for too long and is none any more: come back on another one."""
+
+    reason: str
+
+
+AnyToConnection = NotifyConsumerIdsChanged | CloseConnection
 
 AnyResponse = (
     RegisterResponse

@@ -25,7 +25,11 @@ def scan_after(expiry_ms: int, config: BrokerConfig) -> int:
 
 
 def next_scan(group: Group, config: BrokerConfig) -> ScanDue | None:
-    """The first scan that would find something if nobody is heard of again; None where nothing can expire."""
+    """The first scan that would find something if nobody is heard of again; None where nothing can expire,
+    or does not because the group is quarantined.
+    """
+    if group.quarantined is not None:
+        return None
     expiries_ms = [
         *(info.last_update_ms + config.channel_expired_timeout_ms for info in group.channels.values()),
         *(info.last_update_ms + PRODUCER_CHANNEL_EXPIRED_TIMEOUT_MS for info in group.producers.values()),

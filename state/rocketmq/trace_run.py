@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from assignors.rocketmq.message_queue import MessageQueue
+from state.events import Received
 from state.rocketmq.config import BrokerConfig
 from state.rocketmq.effects import ConsumerGroupEvent, Effects, ListenerCall
 from state.rocketmq.group import Group
@@ -23,7 +24,7 @@ from state.rocketmq.messages import (
 )
 from state.rocketmq.rebalance_lock_manager import is_lock_all_expired
 from state.rocketmq.responses import LockBatchMqResponse, RegisterResponse
-from state.rocketmq.step import Event, Received, step
+from state.rocketmq.step import Event, step
 from state.rocketmq.timers import ScanDue
 from state.rocketmq.traces import (
     Call,

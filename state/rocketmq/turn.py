@@ -1,10 +1,21 @@
 """One step under way: the group it changes, the time it is, and what it has said so far."""
 
+from state.errors import ErrorCode
+from state.messages import ReleaseGroup
+from state.responses import ReleaseGroupResponse
 from state.rocketmq.config import BrokerConfig
-from state.rocketmq.effects import ConsumerGroupEvent, Effects, EventType, GroupEvent, ListenerCall, Reply
-from state.rocketmq.group import Group
+from state.rocketmq.effects import (
+    ConsumerGroupEvent,
+    Effects,
+    EventType,
+    GroupEvent,
+    ListenerCall,
+    Push,
+    Reply,
+)
+from state.rocketmq.group import ClientChannelInfo, Group
 from state.rocketmq.messages import RECORD_VERSION, AnyAnswered
-from state.rocketmq.responses import AnyResponse
+from state.rocketmq.responses import AnyResponse, CloseConnection, NotifyConsumerIdsChanged
 from state.rocketmq.timers import scan_after
 
 
@@ -19,10 +30,10 @@ class Turn:
         self.cause = cause
         self.now_ms = now_ms
         self.config = config
-        self._closed: dict[str, None] = {}
         self._replies: list[Reply] = []
         self._calls: list[ListenerCall] = []
-        self._notified: list[str] = []
+        self._closed: set[str] = set()
+        self._pushes: list[Push] = []
         self._events: list[GroupEvent] = []
         self._earliest_armed_ms: int | None = None
 
@@ -54,15 +65,17 @@ class Turn:
             group,
             self._replies,
             self._calls,
-            self._notified,
-            list(self._closed),
+            self._pushes,
             self._events,
             self._earliest_armed_ms if group is not None else None,
         )
 
     def arm_scan(self, lifetime_ms: int) -> None:
         """Something was heard of now and expires after `lifetime_ms` of silence."""
-        scan_ms = scan_after(self.now_ms + lifetime_ms, self.config)
+        self.arm_at(scan_after(self.now_ms + lifetime_ms, self.config))
+
+    def arm_at(self, scan_ms: int) -> None:
+        """There is a scan to be done, not before this time."""
         if self._earliest_armed_ms is None or scan_ms < self._earliest_armed_ms:
             self._earliest_armed_ms = scan_ms
 
@@ -70,16 +83,32 @@ class Turn:
         """Tell the listener."""
         self._calls.append(ListenerCall(event, **details))  # type: ignore[arg-type]
 
-    def close(self, connection: str) -> None:
-        """Close a connection; once is enough."""
-        self._closed[connection] = None
+    def close(self, connection: str, info: ClientChannelInfo, reason: str) -> None:
+        """Close a connection; once is enough, though it may both consume and produce."""
+        if connection not in self._closed:
+            self._closed.add(connection)
+            message = CloseConnection(
+                group_id=self.group_id,
+                connection=connection,
+                client_id=info.client_id,
+                request=self.cause,
+                reason=reason,
+            )
+            self._pushes.append(Push(info.reply_partition, message))
 
     def change(self, reason: str) -> None:
         """CHANGE: every connection of the group is told that its consumer ids changed."""
         connections = list(self.group.channels)
         self.call(ConsumerGroupEvent.CHANGE, connections=tuple(connections))
         if connections and self.config.notify_consumer_ids_changed_enable:
-            self._notified += connections
+            for connection, info in self.group.channels.items():
+                message = NotifyConsumerIdsChanged(
+                    group_id=self.group_id,
+                    connection=connection,
+                    client_id=info.client_id,
+                    request=self.cause,
+                )
+                self._pushes.append(Push(info.reply_partition, message))
             self.record(EventType.CONSUMERS_NOTIFIED, f"{reason}; connections told: {len(connections)}")
 
     def record(self, event: EventType, reason: str, **details: object) -> None:
@@ -107,5 +136,15 @@ class Turn:
             correlation_id=request.correlation_id,
             request=self.cause,
             **fields,  # type: ignore[arg-type]
+        )
+        self._replies.append(Reply(request.reply_partition, body))
+
+    def reply_release(self, request: ReleaseGroup, error: ErrorCode) -> None:
+        """Answer an operator, whose request is the same for groups of every protocol."""
+        body = ReleaseGroupResponse(
+            group_id=self.group_id,
+            correlation_id=request.correlation_id,
+            request=self.cause,
+            error_code=error,
         )
         self._replies.append(Reply(request.reply_partition, body))

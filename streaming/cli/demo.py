@@ -15,12 +15,14 @@ from streaming.broker import BrokerFailed
 from streaming.demo import report
 from streaming.demo.children import ChildFailed
 from streaming.demo.proof import Outcome
+from streaming.demo.rocketmq import RocketMqDemo
 from streaming.demo.script import RECORDS_PER_S, Demo
 from streaming.demo.watch import NotSeen
 from streaming.jars import JarsUnavailable
 from streaming.java import JavaNotFound
 from streaming.logs import configure_logs
 
+DEMOS: dict[str, type[Demo | RocketMqDemo]] = {"kafka": Demo, "rocketmq": RocketMqDemo}
 FAILURES = (BrokerFailed, ChildFailed, FolderError, JarsUnavailable, JavaNotFound, NotSeen)
 
 
@@ -32,11 +34,13 @@ FAILURES = (BrokerFailed, ChildFailed, FolderError, JarsUnavailable, JavaNotFoun
     help="Keep checkpoint, broker data and logs here; default: a temporary folder, kept if something fails.",
 )
 @click.option("--records-per-s", type=click.FloatRange(0.1, 1_000), default=RECORDS_PER_S, show_default=True)
-def demo(as_json: bool, data_dir: Path | None, records_per_s: float) -> None:
+@click.option("--protocol", type=click.Choice(list(DEMOS)), default="kafka", show_default=True)
+def demo(as_json: bool, data_dir: Path | None, records_per_s: float, protocol: str) -> None:
     """Play a scripted run of about two minutes, and prove that it went well.
 
-    Workers join, die, and leave; the coordinator is killed twice, at the worst moments, and goes on. The exit
-    code is 0 if every check holds.
+    kafka: workers join, die, and leave; the coordinator is killed twice, at the worst moments, and goes on.
+    rocketmq: consumers share queues out among themselves, are told of each other, die, and fall into the trap
+    of a client id that two of them have. The exit code is 0 if every check holds.
     """
     configure_logs()
     signal.signal(signal.SIGTERM, _interrupt)
@@ -45,7 +49,7 @@ def demo(as_json: bool, data_dir: Path | None, records_per_s: float) -> None:
     folder = data_dir or Path(tempfile.mkdtemp(prefix="group-coordinator-demo-"))
     ok = False
     try:
-        ok = _play(folder, as_json=as_json, records_per_s=records_per_s)
+        ok = _play(DEMOS[protocol], folder, as_json=as_json, records_per_s=records_per_s)
     finally:
         if ok and data_dir is None:
             shutil.rmtree(folder)
@@ -54,10 +58,10 @@ def demo(as_json: bool, data_dir: Path | None, records_per_s: float) -> None:
     raise SystemExit(0 if ok else 1)
 
 
-def _play(folder: Path, *, as_json: bool, records_per_s: float) -> bool:
+def _play(make: type[Demo | RocketMqDemo], folder: Path, *, as_json: bool, records_per_s: float) -> bool:
     started_s = time.monotonic()
     try:
-        outcome = Demo(folder, _Story(quiet=as_json), records_per_s).play()
+        outcome = make(folder, _Story(quiet=as_json), records_per_s).play()
     except FAILURES as error:
         if as_json:
             click.echo(json.dumps({"ok": False, "error": str(error), "data_dir": str(folder)}))
@@ -74,7 +78,7 @@ def _play(folder: Path, *, as_json: bool, records_per_s: float) -> bool:
 
 def _tell(outcome: Outcome, seconds: float) -> None:
     click.echo("\nWhat happened, and why: the events topic, with what was done to it (***).")
-    click.echo("In brackets is the rule that was followed, a row of docs/rules.md.\n")
+    click.echo("In brackets, where it is said, is the rule that was followed, a row of docs/rules.md.\n")
     for line in report.timeline_lines(outcome):
         click.echo(line)
     click.echo("\nWhat had to hold:\n")

@@ -1,22 +1,22 @@
 """`group-coordinator worker`: one consumer in a group of the coordinator."""
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 from kafka import KafkaConsumer
 from kafka.errors import KafkaError
 
 from assignors.kafka import ASSIGNORS
+from streaming.cli.consumed import line_writer
 from streaming.client import CoordinatorClient, layout_on
 from streaming.layout import DEFAULT_PREFIX
 from streaming.logs import configure_logs
 from streaming.pending import ClientError
-from streaming.worker import Process, Worker, WorkerOptions, WorkerStopped
+from streaming.worker import Worker, WorkerOptions, WorkerStopped
 
 
 @click.command()
@@ -71,7 +71,7 @@ def worker(bootstrap_servers: str, prefix: str, client_id: str, consumed: Path |
             metrics_enabled=False,
         )
         stack.callback(consumer.close, autocommit=False)
-        process = _processor(stack, consumed)
+        process = line_writer(stack, consumed)
         _run(Worker(options, client, consumer, process, _teller(client_id)))
 
 
@@ -94,31 +94,3 @@ def _parse_assignors(value: str) -> tuple[str, ...]:
 
 def _teller(client_id: str) -> Callable[[str], None]:
     return lambda line: click.echo(f"{client_id}: {line}")
-
-
-def _processor(stack: ExitStack, consumed: Path | None) -> Process:
-    """What is done with records: nothing, or a line for each."""
-    if consumed is None:
-        return lambda records: None
-    file = stack.enter_context(consumed.open("ab"))
-
-    def write(records: Sequence[Any]) -> None:
-        file.write(b"".join(_line(record) for record in records))
-        file.flush()  # the kernel has it now: even SIGKILL loses no record that counts as processed
-
-    return write
-
-
-def _line(record: Any) -> bytes:
-    line = {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "key": _text(record.key),
-        "value": _text(record.value),
-    }
-    return msgspec.json.encode(line) + b"\n"
-
-
-def _text(data: bytes | None) -> str | None:
-    return None if data is None else data.decode(errors="replace")

@@ -8,10 +8,15 @@ from msgspec import Struct
 
 from state.group import GroupState
 from state.history import EventType, GroupEvent
+from state.rocketmq.effects import GroupEvent as RocketMqEvent
+from state.rocketmq.responses import ToConnection
 from streaming.client import decode_response
 from streaming.demo.strike import Struck
 from streaming.demo.watch import client_of, held
 from streaming.history_reader import CoordinatorStarted, HistoryReader, decode_entry
+from streaming.rocketmq.history import decode_entry as decode_rocketmq_entry
+
+AnyEntry = GroupEvent | RocketMqEvent | CoordinatorStarted
 
 
 class Check(Struct, frozen=True):
@@ -26,7 +31,7 @@ class Check(Struct, frozen=True):
 class History:
     """The events topic, read through: `entries` without the repeated ones, in the log's order."""
 
-    entries: list[GroupEvent | CoordinatorStarted] = field(default_factory=list)
+    entries: list[AnyEntry] = field(default_factory=list)
     duplicates: int = 0
     gaps: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     conflicts: list[str] = field(default_factory=list)
@@ -35,14 +40,17 @@ class History:
     def of(self, group_id: str) -> list[GroupEvent]:
         return [e for e in self.entries if isinstance(e, GroupEvent) and e.group_id == group_id]
 
+    def of_rocketmq(self, group_id: str) -> list[RocketMqEvent]:
+        return [e for e in self.entries if isinstance(e, RocketMqEvent) and e.group_id == group_id]
+
 
 def read_history(values: Iterable[bytes]) -> History:
     """`values` are those of all records of the events topic, each partition's in order."""
     history, reader = History(), HistoryReader(from_start=True)
     first: dict[tuple[str, str, int], bytes] = {}
     for value in values:
-        entry = decode_entry(value)
-        if isinstance(entry, GroupEvent):
+        entry = decode_entry(value) or decode_rocketmq_entry(value)
+        if isinstance(entry, GroupEvent | RocketMqEvent):
             key = (entry.group_id, entry.incarnation, entry.seq)
             if first.setdefault(key, value) != value:
                 history.conflicts.append(f"{entry.group_id} {entry.incarnation} entry {entry.seq}")
@@ -68,11 +76,14 @@ class Answers:
 
 
 def read_answers(values: Iterable[bytes]) -> Answers:
-    """`values` are those of all records of the responses topic."""
+    """`values` are those of all records of the responses topic; what is said unasked is no answer."""
     answers = Answers()
     first: dict[str, bytes] = {}
     for value in values:
-        request = decode_response(value).request
+        message = decode_response(value)
+        if isinstance(message, ToConnection):
+            continue
+        request = message.request
         answers.by_request[request] += 1
         if first.setdefault(request, value) != value:
             answers.conflicts.append(request)
@@ -118,7 +129,7 @@ def _left(event: GroupEvent) -> bool:
 def no_gaps(history: History) -> Check:
     """The history has every number of every incarnation."""
     missing = [f"{group}: {numbers}" for (group, _), numbers in history.gaps.items()]
-    entries = sum(isinstance(e, GroupEvent) for e in history.entries)
+    entries = sum(not isinstance(e, CoordinatorStarted) for e in history.entries)
     return Check(
         "the history has no gap",
         entries > 0 and not missing,

@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -51,14 +51,23 @@ class Load:
 
 def consumed(paths: Iterable[Path]) -> Counter[str]:
     """How often each record's value is in the workers' files; a line cut short by a kill does not count."""
-    counts: Counter[str] = Counter()
+    return Counter(record["value"] for record in _records(paths))
+
+
+def consumed_by_partition(paths: Iterable[Path]) -> dict[int, int]:
+    """Up to which offset (exclusive) each partition of the one topic was consumed by somebody."""
+    ends: dict[int, int] = {}
+    for record in _records(paths):
+        ends[record["partition"]] = max(ends.get(record["partition"], 0), record["offset"] + 1)
+    return ends
+
+
+def _records(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
     for path in paths:
         lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
         for line in lines:
             if line.endswith(b"\n"):
-                record: dict[str, Any] = msgspec.json.decode(line)
-                counts[record["value"]] += 1
-    return counts
+                yield msgspec.json.decode(line)
 
 
 def _create_topic(bootstrap_servers: str, topic: str, partitions: int) -> None:

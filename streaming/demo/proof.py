@@ -5,9 +5,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from state.history import GroupEvent
 from streaming.demo import checks
-from streaming.demo.checks import Check
+from streaming.demo.checks import AnyEntry, Check
 from streaming.demo.load import consumed
 from streaming.demo.strike import Struck
 from streaming.demo.watch import read_all
@@ -26,7 +25,7 @@ class Outcome(Struct, frozen=True):
     """What was found. `history` is the group's and the coordinators' entries of the events topic."""
 
     checks: list[Check]
-    history: list[GroupEvent | CoordinatorStarted]
+    history: list[AnyEntry]
     deeds: list[Deed]
     counts: dict[str, int]
 

@@ -7,11 +7,14 @@ from typing import Any
 import msgspec
 
 from state.history import GroupEvent
+from state.rocketmq.effects import GroupEvent as RocketMqEvent
 from streaming.demo.proof import Outcome
 from streaming.history_reader import CoordinatorStarted
 
 # What a member id has behind the client id; people know the workers by their names.
 _UUID = re.compile(r"-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+# What a connection's name has behind the client id.
+_UUID_OF_CONNECTION = re.compile(r"/([0-9a-f]{4})[0-9a-f]{4}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def as_json(outcome: Outcome, seconds: float) -> dict[str, Any]:
@@ -53,7 +56,18 @@ def _entries(outcome: Outcome) -> Iterator[tuple[_Key, dict[str, Any]]]:
             yield (entry.at_ms, 2, entry.seq), _group_entry(entry)
 
 
-def _group_entry(event: GroupEvent) -> dict[str, Any]:
+def _group_entry(event: GroupEvent | RocketMqEvent) -> dict[str, Any]:
+    if isinstance(event, RocketMqEvent):
+        return {
+            "at_ms": event.at_ms,
+            "who": "group",
+            "group_id": event.group_id,
+            "seq": event.seq,
+            "type": event.type,
+            "client_id": event.client_id,
+            "reason": event.reason,
+            "cause": event.cause,
+        }
     return {
         "at_ms": event.at_ms,
         "who": "group",
@@ -72,6 +86,10 @@ def _group_entry(event: GroupEvent) -> dict[str, Any]:
 def _line(entry: dict[str, Any]) -> str:
     if entry["who"] != "group":
         return f"*** {entry['who']}: {entry['what']}"
+    if "generation" not in entry:
+        client = f" {entry['client_id']}" if entry["client_id"] else ""
+        text = f"{entry['type']}{client}: {entry['reason']}"
+        return "    " + _UUID_OF_CONNECTION.sub(r"/\1", text)
     member = f" {entry['member_id']}" if entry["member_id"] else ""
     text = f"{entry['type']}{member}: {entry['reason']} [{entry['rule']}]"
     return f"    generation {entry['generation']:<2} {_UUID.sub('', text)}"

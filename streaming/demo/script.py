@@ -15,7 +15,7 @@ from streaming.demo.children import Child, Children
 from streaming.demo.load import Load, consumed
 from streaming.demo.proof import Deed, Observed, Outcome, examine
 from streaming.demo.strike import Struck, strike, wait_until_gone
-from streaming.demo.watch import Watch, client_of, held, read_all, stable_with
+from streaming.demo.watch import Watch, client_of, held, kafka_entry, read_all, stable_with
 from streaming.layout import Layout
 from streaming.partition_text import number_list
 
@@ -86,7 +86,9 @@ class Demo:
         self._story.fact(f"a Kafka broker runs on {self._bootstrap_servers}")
         self._children = stack.enter_context(Children(self.data_dir))
         self._start_coordinator()
-        self._watch = stack.enter_context(Watch(self._bootstrap_servers, self._layout.events_topic, GROUP))
+        self._watch = stack.enter_context(
+            Watch(self._bootstrap_servers, self._layout.events_topic, GROUP, kafka_entry)
+        )
         self._load = Load(self._bootstrap_servers, TOPIC, PARTITIONS, self._records_per_s)
         stack.callback(self._load.stop)
         self._load.start()
@@ -207,7 +209,7 @@ class Demo:
         for setting in SETTINGS:
             arguments += ["-c", setting]
         self._coordinator = self._children.start(f"coordinator-{self._coordinator_starts}", *arguments)
-        self._coordinator.wait_for_line(_is_ready_line, PATIENCE_S)
+        self._coordinator.wait_for_line(is_ready_line, PATIENCE_S)
         how = "goes on from its checkpoint" if self._coordinator_starts > 1 else "is ready"
         self._story.fact(f"the coordinator {how}, {time.monotonic() - started_s:.0f} s after its start")
 
@@ -233,7 +235,8 @@ class Demo:
         self._deeds.append(Deed(int(time.time() * 1000), what))
 
 
-def _is_ready_line(line: str) -> bool:
+def is_ready_line(line: str) -> bool:
+    """Whether this is what `run --json` prints when it is ready."""
     try:
         told = json.loads(line)
     except ValueError:

@@ -18,7 +18,7 @@ from kafka import KafkaConsumer
 
 from checkpoints.folder import Folder
 from state.errors import ErrorCode
-from state.responses import AnyResponse, HeartbeatResponse, JoinGroupResponse
+from state.responses import HeartbeatResponse, JoinGroupResponse, Response
 from streaming.client import decode_response
 from streaming.demo.children import Child
 from streaming.demo.watch import NotSeen, reader
@@ -75,7 +75,7 @@ def strike(
     raise NotSeen(f"an answer of a batch that is not committed: not within {timeout_s:.0f} s")
 
 
-def _is_target(answer: AnyResponse, *, heartbeats: bool) -> bool:
+def _is_target(answer: Response, *, heartbeats: bool) -> bool:
     """Whether to strike at this answer.
 
     Not where it lets a member into a generation: its session begins then, and members whose answers are not
@@ -117,8 +117,10 @@ def planned_ends(checkpoint: Path, batch: int, topic: str) -> dict[int, int]:
     return ends.get(topic, {})
 
 
-def _answers(consumer: KafkaConsumer) -> Iterator[AnyResponse]:
+def _answers(consumer: KafkaConsumer) -> Iterator[Response]:
     for records in consumer.poll(timeout_ms=_POLL_MS).values():
         # The last one first: it is the likeliest to be of a batch that is not committed.
         for record in reversed(records):
-            yield decode_response(record.value)
+            answer = decode_response(record.value)
+            if isinstance(answer, Response):
+                yield answer

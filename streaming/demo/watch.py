@@ -4,30 +4,41 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 from kafka import KafkaConsumer, TopicPartition
 
 from assignors.kafka.protocol import decode_assignment
 from state.history import EventType, GroupEvent
-from streaming.history_reader import HistoryReader, decode_entry
+from streaming.history_reader import HistoryReader, Numbered, decode_entry
 
 _POLL_MS = 100
 
 T = TypeVar("T")
+E = TypeVar("E", bound=Numbered)
 
 
 class NotSeen(RuntimeError):
     """What the demo waited for did not happen in time."""
 
 
-class Watch:
-    """A thread that follows one group's history; `wait_for` waits until something is in it."""
+class Watch(Generic[E]):
+    """A thread that follows one group's history; `wait_for` waits until something is in it.
 
-    def __init__(self, bootstrap_servers: str, events_topic: str, group_id: str) -> None:
+    `decode` reads a record of the events topic, None where it is no entry of a group of that protocol.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        events_topic: str,
+        group_id: str,
+        decode: Callable[[bytes], E | None],
+    ) -> None:
         self._group_id = group_id
+        self._decode = decode
         self._reader = HistoryReader(from_start=True)
-        self._events: list[GroupEvent] = []
+        self._events: list[E] = []
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._consumer = reader(bootstrap_servers, [events_topic])
@@ -49,7 +60,7 @@ class Watch:
         return len(self._events)
 
     def wait_for(
-        self, what: str, find: Callable[[Sequence[GroupEvent]], T | None], timeout_s: float, *, since: int = 0
+        self, what: str, find: Callable[[Sequence[E]], T | None], timeout_s: float, *, since: int = 0
     ) -> T:
         """What `find` makes of the entries from number `since` on, once it is not None. Raises NotSeen."""
         found: T | None = None
@@ -74,11 +85,17 @@ class Watch:
                 self._take(values)
 
     def _take(self, values: Iterable[bytes]) -> None:
-        entries = [decode_entry(value) for value in values]
-        ours = [e for e in entries if isinstance(e, GroupEvent) and e.group_id == self._group_id]
+        entries = [self._decode(value) for value in values]
+        ours = [e for e in entries if e is not None and e.group_id == self._group_id]
         with self._changed:
             self._events += [event for event in ours if self._reader.is_new(event)]
             self._changed.notify_all()
+
+
+def kafka_entry(value: bytes) -> GroupEvent | None:
+    """For `Watch`: an entry of one of Kafka's groups."""
+    entry = decode_entry(value)
+    return entry if isinstance(entry, GroupEvent) else None
 
 
 def reader(bootstrap_servers: str, topics: Iterable[str], *, at_end: bool = False) -> KafkaConsumer:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from state.errors import ErrorCode
 from state.history import EventType, GroupEvent
 from state.responses import OffsetCommitResponse
-from streaming.history_reader import HistoryReader, decode_entry
+from streaming.history_reader import KAFKA, HistoryReader, decode_entry
 from streaming.layout import Layout
 from streaming.progress import BatchProgress
 from streaming.records import Reason
@@ -29,11 +29,12 @@ class _Member(Struct, frozen=True):
 
 
 class GroupRow(Struct, frozen=True):
-    """What is kept of a record of the groups topic."""
+    """What is kept of a record of the groups topic, where the group is Kafka's."""
 
-    state: str
-    members: list[_Member]
+    state: str = ""
+    members: list[_Member] = []
     quarantined: str | None = None
+    protocol: str = KAFKA
 
 
 class _OffsetRow(Struct, frozen=True):
@@ -45,8 +46,10 @@ class _DeadLetterRow(Struct, frozen=True):
 
 
 class _Answer(Struct, frozen=True):
+    """RocketMQ's answers have a `code`, and what it says by itself has neither."""
+
     type: str
-    error_code: int
+    error_code: int | None = None
 
 
 _group = msgspec.json.Decoder(GroupRow)
@@ -164,8 +167,9 @@ class Readings:
             return numbers
 
     def _take_group(self, group_id: str, value: bytes | None) -> None:
-        if value is not None:
-            self._groups[group_id] = _group.decode(value)
+        group = _group.decode(value) if value is not None else None
+        if group is not None and group.protocol == KAFKA:
+            self._groups[group_id] = group
             return
         self._groups.pop(group_id, None)
         self._rebalances.pop(group_id, None)
@@ -197,6 +201,8 @@ class Readings:
 
     def _take_answer(self, value: bytes) -> None:
         answer = _answer.decode(value)
+        if answer.error_code is None:
+            return
         self._answers[answer.type, _error_name(answer.error_code)] += 1
         if answer.type == "OffsetCommit":
             topics = _commit_answer.decode(value).topics

@@ -6,9 +6,7 @@ import pandas as pd
 from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from state.config import CoordinatorConfig
-from state.effects import Effects
-from state.group import Group
-from state.step import Event, step
+from state.protocols import AnyEffects, AnyEvent, AnyGroup, step
 from streaming.operator import Operator
 
 POISON = "poison"
@@ -17,8 +15,8 @@ UNKNOWN_VERSION = 99
 
 
 def poisoned_step(
-    group: Group | None, group_id: str, event: Event, now_ms: int, config: CoordinatorConfig
-) -> Effects:
+    group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
+) -> AnyEffects:
     """The core's step, but a request from the client `POISON` cannot even be refused."""
     request = getattr(event, "request", None)
     if request is not None and request.client_id == POISON:

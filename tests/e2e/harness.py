@@ -162,7 +162,8 @@ def starts(servers: str, layout: Layout) -> list[CoordinatorStarted]:
 def snapshots_of(servers: str, layout: Layout, group_id: str) -> list[GroupSnapshot]:
     """A group's records on the groups topic, the latest last."""
     records = read_topic(servers, layout.groups_topic)
-    return [decode_snapshot(record.value) for record in records if record.key == group_id.encode()]
+    decoded = [decode_snapshot(record.value) for record in records if record.key == group_id.encode()]
+    return [view for view in decoded if view is not None]
 
 
 def child_pids(pid: int) -> list[int]:

@@ -7,10 +7,10 @@ from typing import Self
 import msgspec
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from state.messages import AnyRequest
+from state.messages import AnyRequest, Request
 from state.responses import AnyResponse
 from streaming.layout import Layout
-from streaming.records import Refusal, decode_request, request_id
+from streaming.records import decode_request, request_id
 from streaming.topics import prepare_topics
 
 PATIENCE_S = 30.0
@@ -71,7 +71,7 @@ class OtherSide:
         for partition, records in self._consumer.poll(timeout_ms=200).items():
             for record in records:
                 request = decode_request(record.value)
-                assert not isinstance(request, Refusal), request.message
+                assert isinstance(request, Request), request
                 place = request_id(partition.topic, partition.partition, record.offset)
                 self._backlog.append(
                     Asked(request, place, record.timestamp / 1000, partition.partition, record.key)

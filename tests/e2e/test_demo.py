@@ -55,6 +55,20 @@ def test_the_demo_proves_what_it_says(tmp_path: Path) -> None:
     assert "no heartbeat within its session timeout of 10000 ms" in reasons
 
 
+@pytest.mark.long
+@pytest.mark.timeout(1_200)
+def test_the_demo_of_rocketmq_proves_what_it_says(tmp_path: Path) -> None:
+    demo = [COMMAND, "demo", "--protocol", "rocketmq", "--json", "--data-dir", str(tmp_path / "demo")]
+    done = subprocess.run(demo, capture_output=True, text=True)
+    assert done.stdout.count("\n") == 1, done.stdout + done.stderr
+    told = json.loads(done.stdout)
+    assert done.returncode == 0 and told["ok"], done.stdout
+    assert len(told["checks"]) == 11
+    assert told["counts"]["records_produced"] == told["counts"]["records_consumed"] > 0
+    types = [entry["type"] for entry in told["timeline"] if entry["who"] == "group"]
+    assert types.index("DuplicateClientId") < types.index("DuplicateClientIdOver")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}

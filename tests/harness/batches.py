@@ -10,14 +10,16 @@ from random import Random
 from zlib import crc32
 
 import msgspec
+from msgspec.structs import replace
 
 from checkpoints import codec
 from state import invariants
 from state.config import CoordinatorConfig
-from state.effects import Effects
+from state.events import Received
 from state.fold import Row, Step, Timeline
 from state.group import Group
-from state.step import Event, Received, step
+from state.protocols import AnyEffects, AnyEvent, AnyGroup, step
+from state.rocketmq.timers import ScanDue
 from state.timers import DeadlineReached
 from tests.harness.random_log import GROUPS, PARTITION_OF, PARTITIONS
 
@@ -111,41 +113,41 @@ def _note(outcome: Outcome, timeline: Timeline) -> None:
     outcome.faults += len(timeline.faults)
 
 
-def encode_words(effects: Effects) -> bytes:
+def encode_words(effects: AnyEffects) -> bytes:
     """All a step said, as bytes."""
-    return msgspec.json.encode((effects.replies, effects.events, effects.rules))
+    return msgspec.json.encode(replace(effects, group=None, earliest_armed_ms=None))
 
 
-def encode(group: Group | None) -> bytes | None:
+def encode(group: AnyGroup | None) -> bytes | None:
     """A group as it is stored."""
     return None if group is None else codec.encode({group.group_id: group})[1]
 
 
-def decode(group_id: str, state: bytes | None) -> Group | None:
+def decode(group_id: str, state: bytes | None) -> AnyGroup | None:
     """The other way round."""
     return None if state is None else codec.decode(group_id, codec.STATE_VERSION, state)[group_id]
 
 
-def _restorer(group_id: str, state: bytes | None) -> Callable[[], Group | None]:
+def _restorer(group_id: str, state: bytes | None) -> Callable[[], AnyGroup | None]:
     return lambda: decode(group_id, state)
 
 
 def checked_step(
-    group: Group | None, group_id: str, event: Event, now_ms: int, config: CoordinatorConfig
-) -> Effects:
+    group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
+) -> AnyEffects:
     """The core's step, with the group's invariants checked after it."""
     effects = step(group, group_id, event, now_ms, config)
-    if effects.group is not None:
+    if isinstance(effects.group, Group):
         invariants.check(effects.group)
     return effects
 
 
-def failing_step(fails: Callable[[Event], bool]) -> Step:
+def failing_step(fails: Callable[[AnyEvent], bool]) -> Step:
     """The core's step, but one that raises after it did its work, where told to."""
 
     def take_step(
-        group: Group | None, group_id: str, event: Event, now_ms: int, config: CoordinatorConfig
-    ) -> Effects:
+        group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
+    ) -> AnyEffects:
         effects = checked_step(group, group_id, event, now_ms, config)
         if fails(event):
             raise InjectedFault("chosen to fail")
@@ -154,13 +156,13 @@ def failing_step(fails: Callable[[Event], bool]) -> Step:
     return take_step
 
 
-def chosen(seed: int, one_in: int) -> Callable[[Event], bool]:
+def chosen(seed: int, one_in: int) -> Callable[[AnyEvent], bool]:
     """Choose requests and deadlines by what they are called, so that they are the same ones in every run."""
 
-    def fails(event: Event) -> bool:
+    def fails(event: AnyEvent) -> bool:
         if isinstance(event, Received):
             name = event.request_id
-        elif isinstance(event, DeadlineReached):
+        elif isinstance(event, DeadlineReached | ScanDue):
             name = str(event)
         else:
             return False

@@ -1,6 +1,11 @@
 """What the harness's own clients share."""
 
+from collections.abc import Iterable
 from typing import TypedDict
+
+from state.effects import Effects
+from state.group import Group
+from state.protocols import AnyEffects, AnyGroup
 
 
 class Common(TypedDict):
@@ -11,3 +16,16 @@ class Common(TypedDict):
     reply_partition: int
     api_version: int
     client_id: str
+
+
+def kafka_effects(steps: Iterable[AnyEffects]) -> list[Effects]:
+    """The steps of a group that is Kafka's."""
+    effects = list(steps)
+    assert all(isinstance(step, Effects) for step in effects)
+    return effects  # type: ignore[return-value]
+
+
+def kafka_group(group: AnyGroup | None) -> Group | None:
+    """A group that is Kafka's, if there is one."""
+    assert group is None or isinstance(group, Group)
+    return group

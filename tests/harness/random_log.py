@@ -42,7 +42,7 @@ from state.responses import (
     JoinGroupResponse,
     SyncGroupResponse,
 )
-from tests.harness.common import Common
+from tests.harness.common import Common, kafka_effects
 
 T = TypeVar("T")
 
@@ -191,7 +191,7 @@ def realise(moves: Sequence[Move], config: CoordinatorConfig) -> list[Row]:
         rows.append(row)
         timeline = timelines[move.group_id]
         timeline.apply(row)
-        for effects in timeline.take_effects():
+        for effects in kafka_effects(timeline.take_effects()):
             for reply in effects.replies:
                 clients[move.group_id][int(reply.response.correlation_id)].learn(reply.response)
     return rows

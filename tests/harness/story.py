@@ -4,6 +4,7 @@ import re
 
 from assignors.kafka.protocol import decode_subscribed_topics
 from state.effects import Effects, OffsetChange
+from state.events import Failed, Quarantine, Received
 from state.group import Group, Member
 from state.history import GroupEvent
 from state.responses import (
@@ -17,7 +18,7 @@ from state.responses import (
     SyncGroupResponse,
     TopicsDeletedResponse,
 )
-from state.step import Event, Failed, Quarantine, Received
+from state.step import Event
 from state.timers import DeadlineReached
 from tests.harness.options import time_text
 

@@ -27,10 +27,12 @@ than now.
 """
 
 from dataclasses import dataclass, field
+from typing import cast
 
 from state import invariants
 from state.config import CoordinatorConfig
 from state.effects import Effects
+from state.events import Received
 from state.fold import Row, Timeline
 from state.group import Group
 from state.history import EventType
@@ -44,11 +46,12 @@ from state.messages import (
     ReleaseGroup,
     SyncGroup,
 )
+from state.protocols import AnyEffects, AnyEvent, AnyGroup, step
 from state.responses import JoinGroupResponse
-from state.step import Event, Received, step
+from state.step import Event
 from state.timers import DeadlineReached
 from tests.harness import options, story
-from tests.harness.common import Common
+from tests.harness.common import Common, kafka_effects, kafka_group
 from tests.harness.offset_requests import REQUESTS
 
 DEFAULTS = {
@@ -92,7 +95,7 @@ class World:
         self._asked_by: dict[str, Client] = {}
         self._names = story.Names()
         self._taken: dict[int, tuple[Event, int, Effects]] = {}
-        self._fail_next: type[Event] | None = None
+        self._fail_next: type | None = None
 
     def run(self, command: str) -> list[str]:
         """Do one command, and tell what came of it."""
@@ -118,28 +121,28 @@ class World:
     def group(self, group_id: str = DEFAULTS["group"]) -> Group | None:
         """The group as the core has it, None where there is none."""
         timeline = self._timelines.get(group_id)
-        return timeline.group if timeline is not None else None
+        return kafka_group(timeline.group) if timeline is not None else None
 
     def _configure(self, given: dict[str, str]) -> list[str]:
         changes = {name: options.milliseconds(value) for name, value in given.items()}
         self._config = self._config.with_settings(changes)
         for group_id, timeline in self._timelines.items():
-            self._timelines[group_id] = self._timeline(group_id, timeline.group)
+            self._timelines[group_id] = self._timeline(group_id, kafka_group(timeline.group))
         return []
 
     def _timeline(self, group_id: str, group: Group | None) -> Timeline:
         return Timeline(group_id, group, self._config, step=self._step)
 
     def _step(
-        self, group: Group | None, group_id: str, event: Event, now_ms: int, config: CoordinatorConfig
-    ) -> Effects:
-        effects = step(group, group_id, event, now_ms, config)
+        self, group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
+    ) -> AnyEffects:
+        (effects,) = kafka_effects([step(group, group_id, event, now_ms, config)])
         if self._fail_next is not None and isinstance(event, self._fail_next):
             self._fail_next = None
             raise InjectedFault("told to")
         if effects.group is not None:
             invariants.check(effects.group)
-        self._taken[id(effects)] = (event, now_ms, effects)
+        self._taken[id(effects)] = (cast(Event, event), now_ms, effects)
         return effects
 
     def _advance(self, until_ms: int) -> list[str]:
@@ -235,7 +238,7 @@ class World:
         """What the timelines did since the last time, and let clients learn from the answers."""
         lines = []
         for timeline in self._timelines.values():
-            for effects in timeline.take_effects():
+            for effects in kafka_effects(timeline.take_effects()):
                 event, at_ms, _ = self._taken.pop(id(effects))
                 self._learn(effects)
                 self.rules.update(effects.rules)

@@ -11,14 +11,35 @@ from typing import get_args
 import msgspec
 import pytest
 
+from assignors.rocketmq.message_queue import MessageQueue
 from checkpoints import codec
 from checkpoints.codec import STATE_VERSION, StateError, decode, encode
 from state.group import Group, GroupState, JoinPhase, Member, Offset, PendingMember
 from state.messages import Protocol, ReplyTo
+from state.protocols import AnyGroup
+from state.rocketmq import group as rocketmq
+from state.rocketmq.messages import (
+    ConsumeFromWhere,
+    ConsumeType,
+    MessageModel,
+    MessageRequestMode,
+    SubscriptionData,
+)
 
 DATA = Path(__file__).parents[1] / "data"
 PINNED = sorted(DATA.glob("state_v*.msgpack"))
-STORED = (Group, Member, PendingMember, JoinPhase, Offset, Protocol, ReplyTo)
+STORED = {
+    Group: (Group, Member, PendingMember, JoinPhase, Offset, Protocol, ReplyTo),
+    rocketmq.Group: (
+        rocketmq.Group,
+        rocketmq.ClientChannelInfo,
+        rocketmq.LockEntry,
+        rocketmq.RequestMode,
+        SubscriptionData,
+        MessageQueue,
+    ),
+}
+ENUMS = (GroupState, MessageModel, ConsumeType, ConsumeFromWhere, MessageRequestMode)
 
 
 def sample() -> Group:
@@ -66,32 +87,64 @@ def sample() -> Group:
     )
 
 
+def rocketmq_sample() -> rocketmq.Group:
+    """The same for a group of RocketMQ's."""
+    return rocketmq.Group(
+        group_id="rüpel",
+        incarnation="requests-0-3",
+        seq=7,
+        clock_ms=1_700_000_000_003,
+        last_fired_ms=1_700_000_000_002,
+        message_model=MessageModel.CLUSTERING,
+        consume_type=ConsumeType.CONSUME_PASSIVELY,
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+        channels={"c-1": rocketmq.ClientChannelInfo("X", "PYTHON", 1, 1_700_000_000_001, 2)},
+        subscriptions={"t": SubscriptionData("t", "a > 1", 5, "SQL92", ("a", "b"), (97, 98))},
+        heartbeat_fingerprint=3,
+        producers={"c-2": rocketmq.ClientChannelInfo("Y", "JAVA", 2, 1_700_000_000_000, 1)},
+        locks={MessageQueue("t", "b", 0): rocketmq.LockEntry("X", 1_700_000_000_001)},
+        request_modes={"t": rocketmq.RequestMode(MessageRequestMode.POP, 2)},
+        quarantined="InjectedFault: told to",
+    )
+
+
+def samples() -> dict[str, AnyGroup]:
+    return {"grüppe": sample(), "rüpel": rocketmq_sample()}
+
+
 def stored_fields() -> str:
     """Every stored field in its order, with its type and default: what a payload's meaning hangs on."""
-    lines = [f"GroupState: {' '.join(GroupState)}"]
-    for stored in STORED:
-        config = stored.__struct_config__
-        lines.append(f"{stored.__name__}: {'array' if config.array_like else 'map'}")
-        hints = inspect.get_annotations(stored)
-        lines += [f"  {f.name}: {_name(hints[f.name])}" for f in msgspec.structs.fields(stored)]
+    lines = [f"{enum.__name__}: {' '.join(enum)}" for enum in ENUMS]
+    for group, parts in STORED.items():
+        lines.append(f"begins with {group.__struct_config__.tag}:")
+        for stored in parts:
+            lines.append(f"{stored.__name__}: {_layout(stored)}")
+            lines += [f"  {name}: {_name(hint)}" for name, hint in inspect.get_annotations(stored).items()]
     return "\n".join(lines) + "\n"
+
+
+def _layout(stored: type) -> str:
+    config = getattr(stored, "__struct_config__", None)
+    return "map" if config is not None and not config.array_like else "array"
 
 
 def _name(hint: object) -> str:
     return hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
 
 
-def test_no_field_of_the_sample_is_left_at_its_default() -> None:
-    group = sample()
-    for struct in (group, group.members["m-1"]):
+def test_no_field_of_the_samples_is_left_at_its_default() -> None:
+    group, other = sample(), rocketmq_sample()
+    for struct in (group, group.members["m-1"], other, other.subscriptions["t"]):
         for field in msgspec.structs.fields(struct):
             assert getattr(struct, field.name) != field.default, field.name
 
 
-def test_every_struct_of_a_group_is_known_here() -> None:
+@pytest.mark.parametrize("group", STORED)
+def test_every_struct_of_a_group_is_known_here(group: type[AnyGroup]) -> None:
     """A new struct in the state has to be listed in STORED, or a change of it would go unseen."""
-    schema = msgspec.json.schema(Group)
-    assert set(schema["$defs"]) - {"GroupState"} == {stored.__name__ for stored in STORED}
+    schema = msgspec.json.schema(group)
+    enums = {enum.__name__ for enum in ENUMS}
+    assert set(schema["$defs"]) - enums == {stored.__name__ for stored in STORED[group]}
 
 
 def test_the_stored_fields_are_those_of_the_version(request: pytest.FixtureRequest) -> None:
@@ -106,7 +159,7 @@ def test_the_stored_fields_are_those_of_the_version(request: pytest.FixtureReque
 
 def test_the_pinned_payload_of_this_version_is_this_sample(request: pytest.FixtureRequest) -> None:
     path = DATA / f"state_v{STATE_VERSION}.msgpack"
-    version, payload = encode({"grüppe": sample()})
+    version, payload = encode(samples())
     if request.config.getoption("rewrite") and not path.exists():
         path.write_bytes(payload)
     assert version == STATE_VERSION
@@ -116,7 +169,7 @@ def test_the_pinned_payload_of_this_version_is_this_sample(request: pytest.Fixtu
 @pytest.mark.parametrize("path", PINNED, ids=lambda path: path.stem)
 def test_every_pinned_payload_is_read(path: Path) -> None:
     version = int(path.stem.removeprefix("state_v"))
-    assert decode("grüppe", version, path.read_bytes()) == {"grüppe": sample()}
+    assert decode("shard 0", version, path.read_bytes()) == samples()
 
 
 def test_every_version_is_pinned() -> None:
@@ -124,14 +177,14 @@ def test_every_version_is_pinned() -> None:
 
 
 def test_several_groups_can_stand_under_one_key() -> None:
-    groups = {"a": Group("a", "requests-0-0"), "b": Group("b", "requests-0-1")}
+    groups: dict[str, AnyGroup] = {"a": Group("a", "requests-0-0"), "b": rocketmq.Group("b", "requests-0-1")}
     assert decode("shard 0", *encode(groups)) == groups
     assert decode("shard 0", *encode({})) == {}
 
 
 def test_what_is_decoded_is_encoded_to_the_same_bytes() -> None:
-    row = encode({"grüppe": sample()})
-    assert encode(decode("grüppe", *row)) == row
+    row = encode(samples())
+    assert encode(decode("shard 0", *row)) == row
 
 
 @pytest.mark.parametrize("version", [0, STATE_VERSION + 1, -1])
@@ -152,10 +205,17 @@ def _row_with(*fields: object) -> bytes:
         (msgspec.msgpack.encode(["g"]), r"the state of 'g' \(version 1\) is damaged"),
         (encode({"g": Group("g", "i")})[1][:-1], r"the state of 'g' \(version 1\) is damaged"),
         (encode({"g": Group("g", "i")})[1] + b"\x00", r"the state of 'g' \(version 1\) is damaged"),
-        (_row_with("g"), r"the state of group 'g' \(version 1\) is damaged: .* at least length 2"),
-        (_row_with("g", "i", "seven"), r"the state of group 'g' \(version 1\) is damaged"),
-        (_row_with("g", "i", 0, 0, 0, "Dead"), r"the state of group 'g' \(version 1\) is damaged: .*'Dead'"),
-        (_row_with("h", "i"), r"the state of group 'g' \(version 1\) holds group 'h'"),
+        (_row_with("g", "i"), r"the state of group 'g' \(version 1\) is damaged: Invalid value 'g'"),
+        (_row_with("Pulsar", "g", "i"), r"group 'g' \(version 1\) is damaged: Invalid value 'Pulsar'"),
+        (_row_with("Kafka", "g"), r"the state of group 'g' \(version 1\) is damaged: .* at least length 3"),
+        (
+            _row_with("RocketMQ", "g"),
+            r"the state of group 'g' \(version 1\) is damaged: .* at least length 3",
+        ),
+        (_row_with("Kafka", "g", "i", "seven"), r"the state of group 'g' \(version 1\) is damaged"),
+        (_row_with("Kafka", "g", "i", 0, 0, 0, "Dead"), r"group 'g' \(version 1\) is damaged: .*'Dead'"),
+        (_row_with("RocketMQ", "g", "i", 0, 0, 0, "Dead"), r"group 'g' \(version 1\) is damaged: .*'Dead'"),
+        (_row_with("Kafka", "h", "i"), r"the state of group 'g' \(version 1\) holds group 'h'"),
     ],
 )
 def test_a_damaged_payload_is_refused_by_name(payload: bytes, why: str) -> None:
@@ -163,15 +223,14 @@ def test_a_damaged_payload_is_refused_by_name(payload: bytes, why: str) -> None:
         decode("g", 1, payload)
 
 
-def test_a_payload_with_more_fields_than_known_is_refused() -> None:
+@pytest.mark.parametrize("name", samples())
+def test_a_payload_with_more_fields_than_known_is_refused(name: str) -> None:
     """It was written by newer code that forgot to raise the version; reading on would lose what it wrote."""
-    fields = msgspec.msgpack.decode(encode({"g": sample_named("g")})[1])["g"]
+    encoded = msgspec.msgpack.decode(encode(samples())[1], strict=True, type=dict[str, msgspec.Raw])[name]
+    fields = msgspec.msgpack.decode(encoded, type=list[msgspec.Raw])
+    longer = [*fields, msgspec.Raw(msgspec.msgpack.encode("one more"))]
     with pytest.raises(StateError, match="is damaged"):
-        decode("g", 1, msgspec.msgpack.encode({"g": [*fields, "one more"]}))
-
-
-def sample_named(group_id: str) -> Group:
-    return msgspec.structs.replace(sample(), group_id=group_id)
+        decode(name, 1, msgspec.msgpack.encode({name: longer}))
 
 
 def test_the_row_has_the_columns_of_sparks_schema() -> None:

@@ -5,7 +5,7 @@ import pytest
 from state.config import INT32_MAX, ConfigError, CoordinatorConfig
 
 
-def test_defaults_are_those_of_kafka() -> None:
+def test_defaults_are_those_of_kafka_and_rocketmq() -> None:
     assert CoordinatorConfig().settings() == {
         "group.initial.rebalance.delay.ms": 3_000,
         "group.max.session.timeout.ms": 1_800_000,
@@ -14,6 +14,9 @@ def test_defaults_are_those_of_kafka() -> None:
         "offset.metadata.max.bytes": 4_096,
         "offsets.retention.check.interval.ms": 600_000,
         "offsets.retention.minutes": 10_080,
+        "rocketmq.channel.expired.timeout.ms": 120_000,
+        "rocketmq.lock.max.live.ms": 60_000,
+        "rocketmq.scan.interval.ms": 10_000,
     }
 
 
@@ -23,6 +26,8 @@ def test_settings_are_taken_as_text_or_number_and_the_rest_stays() -> None:
     assert config.group_initial_rebalance_delay_ms == 0
     assert config.group_min_session_timeout_ms == 6_000
     assert CoordinatorConfig().with_settings(config.settings()) == config
+    quick = CoordinatorConfig().with_settings({"rocketmq.scan.interval.ms": "500"})
+    assert (quick.rocketmq.scan_interval_ms, quick.rocketmq.lock_max_live_ms) == (500, 60_000)
 
 
 def test_the_namespace_is_no_setting_and_not_shown() -> None:
@@ -37,6 +42,7 @@ def test_the_namespace_is_no_setting_and_not_shown() -> None:
         ({"group.max.sise": "1"}, "unknown setting 'group.max.sise'; known are: group.initial"),
         ({"group.max.size": "many"}, "group.max.size must be a whole number, not 'many'"),
         ({"group.max.size": "1.5"}, "group.max.size must be a whole number, not '1.5'"),
+        ({"rocketmq.scan.interval.ms": 0}, "rocketmq.scan.interval.ms must be from 1 to 2147483647, not 0"),
         ({"group.max.size": 0}, "group.max.size must be from 1 to 2147483647, not 0"),
         ({"group.min.session.timeout.ms": 2**31}, "must be from -2147483648 to 2147483647, not 2147483648"),
         (

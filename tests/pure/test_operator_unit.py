@@ -1,80 +1,29 @@
 """The operator's call as Spark makes it, but without Spark: a real GroupState of PySpark, frames by hand."""
 
 import json
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pandas as pd
 import pytest
 from pyspark.sql.streaming.state import GroupState as SparkGroupState
-from pyspark.sql.types import StructType
 
 from checkpoints import codec
 from state.config import CoordinatorConfig
-from state.effects import Effects
+from state.events import Failed, Received
 from state.group import Group
 from state.member_id import new_member_id
-from state.step import Event, Failed, Received, step
+from state.protocols import AnyEffects, AnyEvent, AnyGroup, AnyRequest, step
+from state.rocketmq.messages import ConnectionClosed
 from streaming import output as output_module
-from streaming.operator import ConfigEpoch, Operator, OperatorError
-from tests.spark.log import LAYOUT, NAMESPACE, T0, Log, Record, heartbeat, join, release, sync
-
-CONFIG = CoordinatorConfig(group_initial_rebalance_delay_ms=0)
-OPERATOR = Operator(LAYOUT, (ConfigEpoch(0, CONFIG),))
-NO_TIMEOUT = -1
-
-
-def spark_state(
-    row: tuple[int, bytes] | None = None, *, watermark_ms: int = 0, timed_out: bool = False
-) -> SparkGroupState:
-    """The state as Spark hands it over: its timeout is never what was set before."""
-    return SparkGroupState(
-        optionalValue=row,  # type: ignore[arg-type]
-        batchProcessingTimeMs=0,
-        eventTimeWatermarkMs=watermark_ms,
-        timeoutConf="EventTimeTimeout",
-        hasTimedOut=timed_out,
-        watermarkPresent=True,
-        defined=row is not None,
-        updated=False,
-        removed=False,
-        timeoutTimestamp=NO_TIMEOUT,
-        keyAsUnsafe=b"",
-        valueSchema=StructType(),
-    )
-
-
-def frame_of(records: Iterable[Record]) -> pd.DataFrame:
-    """The packed column as `streaming.query` makes it."""
-    return pd.DataFrame(
-        {"row": [b"%d %d %d\n" % (r.partition, r.offset, r.at_ms) + (r.value or b"") for r in records]}
-    )
-
-
-def call(
-    records: Sequence[Record],
-    state: SparkGroupState,
-    *,
-    operator: Operator = OPERATOR,
-    key: bytes = b"g",
-    chunks: int = 1,
-) -> list[pd.DataFrame]:
-    frames = [frame_of(records[n::chunks]) for n in range(chunks)]
-    return list(operator((key,), iter(frames), state))
-
-
-def contents(frames: Iterable[pd.DataFrame], topic: str) -> list[dict[str, Any]]:
-    return [
-        json.loads(value)
-        for frame in frames
-        for to, value in zip(frame["topic"], frame["value"], strict=True)
-        if to == topic
-    ]
+from streaming.operator import ConfigEpoch, OperatorError
+from tests.harness.operator_call import CONFIG, OPERATOR, call, contents, spark_state
+from tests.spark.log import LAYOUT, NAMESPACE, T0, Log, heartbeat, join, release, sync
 
 
 def group_in(state: SparkGroupState, group_id: str = "g") -> Group:
-    return codec.decode(group_id, *state.get)[group_id]
+    group = codec.decode(group_id, *state.get)[group_id]
+    assert isinstance(group, Group)
+    return group
 
 
 def stable_state(log: Log) -> tuple[tuple[int, bytes], str]:
@@ -189,27 +138,31 @@ def test_a_record_that_cannot_be_refused_is_named() -> None:
 
 
 def raise_always(
-    group: Group | None, group_id: str, event: Event, now_ms: int, config: CoordinatorConfig
-) -> Effects:
+    group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
+) -> AnyEffects:
     raise ValueError("told to")
 
 
 def raise_for_poison(
-    group: Group | None, group_id: str, event: Event, now_ms: int, config: CoordinatorConfig
-) -> Effects:
+    group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
+) -> AnyEffects:
     effects = step(group, group_id, event, now_ms, config)
-    if isinstance(event, Received) and event.request.client_id == "poison":
+    if isinstance(event, Received) and _client_of(event) == "poison":
         raise ValueError("told to")
-    assert not isinstance(event, Failed) or event.request.client_id == "poison"
+    assert not isinstance(event, Failed) or _client_of(event) == "poison"
     return effects
+
+
+def _client_of(event: Received[AnyRequest] | Failed[AnyRequest]) -> str:
+    return "" if isinstance(event.request, ConnectionClosed) else event.request.client_id
 
 
 def test_a_deadline_at_fault_is_not_blamed_on_the_record_behind_it() -> None:
     """The group is quarantined by its deadline while a record is applied; the letter shows no record."""
 
     def raise_for_deadlines(
-        group: Group | None, group_id: str, event: Event, now_ms: int, config: CoordinatorConfig
-    ) -> Effects:
+        group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
+    ) -> AnyEffects:
         effects = step(group, group_id, event, now_ms, config)
         if not isinstance(event, Received) and "Deadline" in type(event).__name__:
             raise ValueError("told to")

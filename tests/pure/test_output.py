@@ -24,6 +24,7 @@ from streaming.layout import Layout
 from streaming.log_order import LogRow
 from streaming.output import BY_KEY, OUTPUT_SCHEMA, Output
 from streaming.records import DEAD_LETTER_MAX_BYTES, MESSAGE_MAX_CHARS, Reason
+from streaming.shortening import SHORTENED_TEXT_CHARS
 
 LAYOUT = Layout.named("t")
 MAX_BYTES = 1_000
@@ -212,7 +213,7 @@ def test_an_entry_too_large_loses_assignments_then_lists_of_members() -> None:
         kept = {name: entry[name] for name in ("assignments", "members", "waiting_for") if name in entry}
         assert kept == left
         assert (entry["seq"], entry["type"]) == (3, "Stable")
-        assert len(entry["reason"]) <= output_module.SHORTENED_TEXT_CHARS
+        assert len(entry["reason"]) <= SHORTENED_TEXT_CHARS
 
 
 def test_worst_records_fit_the_real_limit() -> None:

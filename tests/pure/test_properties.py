@@ -13,13 +13,15 @@ from state import fold
 from state.config import CoordinatorConfig
 from state.effects import Effects
 from state.errors import ErrorCode
+from state.events import Received
 from state.fold import Row, Timeline
 from state.group import DEAD, Group
 from state.history import GroupEvent
 from state.messages import ReleaseGroup
-from state.step import Event, Received
+from state.protocols import AnyEffects, AnyEvent, AnyGroup
 from state.timers import DeadlineReached
 from tests.harness import batches
+from tests.harness.common import kafka_effects, kafka_group
 from tests.harness.random_log import GROUPS, realise, script
 
 LONG_MAX_EXAMPLES = 3_000
@@ -79,7 +81,11 @@ def check_history(log: Log, seed: int) -> None:
             timeline.apply(row)
         timeline.fire_until(rows[-1].at_ms + 15_000)
         assert not timeline.faults, timeline.faults[0].traceback
-        _check_words(timeline.take_effects(), {row.request_id for row in asked}, timeline.group)
+        _check_words(
+            kafka_effects(timeline.take_effects()),
+            {row.request_id for row in asked},
+            kafka_group(timeline.group),
+        )
 
 
 def _check_words(steps: Sequence[Effects], asked: set[str], group: Group | None) -> None:
@@ -110,7 +116,7 @@ def check_failed_requests(log: Log, seed: int) -> None:
     rows, config = rows_of(log)
     fails = batches.chosen(seed, 5)
 
-    def request_fails(event: Event) -> bool:
+    def request_fails(event: AnyEvent) -> bool:
         return isinstance(event, Received) and fails(event)
 
     until_ms = rows[-1].at_ms + 15_000
@@ -123,13 +129,13 @@ def check_failed_requests(log: Log, seed: int) -> None:
                 if row.request.group_id == group_id:
                     timeline.apply(row)
             timeline.fire_until(until_ms)
-        steps = failing.take_effects()
+        steps = kafka_effects(failing.take_effects())
         failed = [effects for effects in steps if effects.rules == ["F1"]]
         assert [effects.replies[0].response.error_code for effects in failed] == [
             ErrorCode.UNKNOWN_SERVER_ERROR
         ] * len(failing.faults)
         others = [batches.encode_words(effects) for effects in steps if effects not in failed]
-        assert others == [batches.encode_words(effects) for effects in without.take_effects()]
+        assert others == [batches.encode_words(effects) for effects in kafka_effects(without.take_effects())]
         for group in (failing.group, without.group):
             if group is not None:
                 group.clock_ms = 0  # the failed request was here, at its time
@@ -142,8 +148,8 @@ def check_failed_deadline(log: Log, nth: int) -> None:
     fired = 0
 
     def take_step(
-        group: Group | None, group_id: str, event: Event, now_ms: int, config: CoordinatorConfig
-    ) -> Effects:
+        group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
+    ) -> AnyEffects:
         nonlocal fired
         effects = batches.checked_step(group, group_id, event, now_ms, config)
         if isinstance(event, DeadlineReached):
@@ -157,15 +163,16 @@ def check_failed_deadline(log: Log, nth: int) -> None:
     for row in rows:
         if row.request.group_id != group_id or isinstance(row.request, ReleaseGroup):
             continue
-        quarantined = timeline.group is not None and timeline.group.quarantined is not None
+        group = kafka_group(timeline.group)
+        quarantined = group is not None and group.quarantined is not None
         timeline.apply(row)
-        steps = timeline.take_effects()
+        steps = kafka_effects(timeline.take_effects())
         if quarantined:
             answers = [reply.response.error_code for effects in steps for reply in effects.replies]
             assert answers == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
             assert not [entry for effects in steps for entry in effects.events]
-            assert timeline.group is not None
-            assert not list(timeline.group.parked())
+            assert group is not None
+            assert not list(group.parked())
     if timeline.faults:
         assert timeline.next_deadline_ms() is None
 
@@ -225,7 +232,9 @@ def test_random_logs_reach_deep() -> None:
             for row in rows:
                 if row.request.group_id == group_id:
                     timeline.apply(row)
-            deep.difference_update(rule for effects in timeline.take_effects() for rule in effects.rules)
+            deep.difference_update(
+                rule for effects in kafka_effects(timeline.take_effects()) for rule in effects.rules
+            )
         if not deep:
             return
     raise AssertionError(f"not reached: {sorted(deep)}")

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from assignors.rocketmq.message_queue import MessageQueue
+from state.events import Received
 from state.rocketmq.config import BrokerConfig
 from state.rocketmq.effects import Effects, EventType
 from state.rocketmq.group import Group
@@ -30,8 +31,9 @@ from state.rocketmq.responses import (
     QueryAssignmentResponse,
     RegisterResponse,
     ResponseCode,
+    SetMessageRequestModeResponse,
 )
-from state.rocketmq.step import Received, step
+from state.rocketmq.step import step
 from state.rocketmq.timers import ScanDue, next_scan
 
 QUEUES = tuple(MessageQueue("T", "b", number) for number in range(4))
@@ -108,6 +110,7 @@ class Broker:
 
     def set_mode(self, request: SetMessageRequestMode) -> tuple[ResponseCode, str | None]:
         response = self.send(request).replies[0].response
+        assert isinstance(response, SetMessageRequestModeResponse)
         return response.code, response.remark
 
 

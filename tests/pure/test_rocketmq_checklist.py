@@ -6,6 +6,7 @@ import pytest
 from assignors.rocketmq.averagely import AllocateMessageQueueAveragely
 from assignors.rocketmq.message_queue import MessageQueue, sort_client_ids, sort_queues
 from assignors.rocketmq.strategies import Settings, strategy_named
+from state.events import Received
 from state.rocketmq.config import BrokerConfig
 from state.rocketmq.effects import Effects, EventType
 from state.rocketmq.group import Group
@@ -31,7 +32,7 @@ from state.rocketmq.split import (
     split_heartbeat,
     split_unregister,
 )
-from state.rocketmq.step import Received, step
+from state.rocketmq.step import step
 from state.rocketmq.timers import ScanDue, next_scan
 
 SILENT = SubscriptionGroupConfig(notify_consumer_ids_changed_enable=False)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assignors.rocketmq.message_queue import MessageQueue
+from state.events import Received
 from state.rocketmq.config import BrokerConfig
 from state.rocketmq.effects import ConsumerGroupEvent, Effects, EventType
 from state.rocketmq.group import Group
@@ -29,7 +30,7 @@ from state.rocketmq.messages import (
 )
 from state.rocketmq.rebalance_lock_manager import is_expired
 from state.rocketmq.responses import LockBatchMqResponse
-from state.rocketmq.step import Event, Received, step
+from state.rocketmq.step import Event, step
 from state.rocketmq.timers import ScanDue, next_scan
 
 CONFIG = BrokerConfig()

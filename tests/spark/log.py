@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 from state.member_id import new_member_id
 from state.messages import (
-    AnyRequest,
     Heartbeat,
     JoinGroup,
     LeaveGroup,
@@ -15,6 +14,7 @@ from state.messages import (
     ReleaseGroup,
     SyncGroup,
 )
+from state.protocols import AnyRequest
 from streaming.layout import Layout
 from streaming.partitioner import partition_of
 from streaming.records import clock_record, encode, request_id

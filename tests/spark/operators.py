@@ -10,9 +10,9 @@ import pandas as pd
 from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from state.config import CoordinatorConfig
-from state.effects import Effects
-from state.group import Group
-from state.step import Event, Failed, Received, step
+from state.events import Failed, Received
+from state.protocols import AnyEffects, AnyEvent, AnyGroup, AnyRequest, step
+from state.rocketmq.messages import ConnectionClosed
 from state.timers import DeadlineReached
 from streaming.operator import Operator
 
@@ -27,8 +27,8 @@ class InjectedFault(Exception):
 
 
 def faulty_step(
-    group: Group | None, group_id: str, event: Event, now_ms: int, config: CoordinatorConfig
-) -> Effects:
+    group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
+) -> AnyEffects:
     """The core's step, but raising, after it did its work, for three kinds of clients.
 
     A request of POISON raises. One of DEADLY raises even when it is only to be refused. The deadlines of
@@ -36,13 +36,17 @@ def faulty_step(
     """
     effects = step(group, group_id, event, now_ms, config)
     match event:
-        case Received() | Failed() if event.request.client_id == DEADLY:
+        case Received(request=request) | Failed(request=request) if _client_of(request) == DEADLY:
             raise InjectedFault("a request that cannot even be refused")
-        case Received() if event.request.client_id == POISON:
+        case Received(request=request) if _client_of(request) == POISON:
             raise InjectedFault("a request that raises")
         case DeadlineReached() if event.member_id.startswith(FRAIL):
             raise InjectedFault("a deadline that raises")
     return effects
+
+
+def _client_of(request: AnyRequest) -> str:
+    return "" if isinstance(request, ConnectionClosed) else request.client_id
 
 
 def leave_an_unreadable_state(

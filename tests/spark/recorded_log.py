@@ -7,6 +7,7 @@ import msgspec
 
 from state.config import CoordinatorConfig
 from state.fold import Row, Timeline
+from state.group import Group
 from streaming.records import clock_record, encode, offset_key
 from tests.harness import random_log
 from tests.spark.log import LAYOUT, Record
@@ -109,7 +110,7 @@ def expected_offsets(rows: Sequence[Row], until_ms: int, config: CoordinatorConf
             if row.request.group_id == group_id:
                 timeline.apply(row)
         timeline.fire_until(until_ms)
-        if timeline.group is not None:
+        if isinstance(timeline.group, Group):
             for topic, partitions in timeline.group.offsets.items():
                 for partition, offset in partitions.items():
                     offsets[offset_key(group_id, topic, partition)] = offset.offset

@@ -1,0 +1,35 @@
+"""What can happen to a group, beside its deadlines; the same for every protocol.
+
+`R_co` are a protocol's requests, `D_co` its deadlines.
+"""
+
+from typing import Generic, TypeVar
+
+from msgspec import Struct
+
+R_co = TypeVar("R_co", covariant=True)
+D_co = TypeVar("D_co", covariant=True)
+
+
+class Received(Struct, Generic[R_co], frozen=True):
+    """An event: a request read from the log. `late_by_ms` is how far behind an already fired deadline it
+    stands.
+    """
+
+    request_id: str
+    request: R_co
+    late_by_ms: int = 0
+
+
+class Failed(Struct, Generic[R_co], frozen=True):
+    """An event: handling this request raised, and the group is as it was before. It is answered, no more."""
+
+    request_id: str
+    request: R_co
+
+
+class Quarantine(Struct, Generic[D_co], frozen=True):
+    """An event: handling a deadline raised, and the group is as it was before. Its deadlines are stopped."""
+
+    deadline: D_co
+    error: str

@@ -1,0 +1,66 @@
+"""What the groups topic shows of a RocketMQ group."""
+
+from msgspec import Struct
+
+from state.rocketmq.group import ClientChannelInfo, Group, RequestMode
+from state.rocketmq.messages import RECORD_VERSION, ConsumeFromWhere, ConsumeType, MessageModel
+
+
+class ConnectionSnapshot(Struct, frozen=True):
+    """A client at the other end of a connection."""
+
+    connection: str
+    client_id: str
+    language: str
+    client_version: int
+
+
+class GroupSnapshot(Struct, frozen=True, tag_field="protocol", tag="RocketMQ"):
+    """The group as it is after its history entry number `seq` of this incarnation.
+
+    `subscriptions` goes from topic to filter, `request_modes` by topic. What changes without an entry is not
+    here: times of last contact, and locks that are taken and given back. `truncated`: connections were left
+    out, for all of it would be too large for a record.
+    """
+
+    group_id: str
+    incarnation: str
+    seq: int
+    at_ms: int
+    message_model: MessageModel | None
+    consume_type: ConsumeType | None
+    consume_from_where: ConsumeFromWhere | None
+    consumers: list[ConnectionSnapshot]
+    producers: list[ConnectionSnapshot]
+    subscriptions: dict[str, str]
+    request_modes: dict[str, RequestMode]
+    duplicate_client_ids: dict[str, list[str]]
+    quarantined: str | None
+    truncated: bool = False
+    version: int = RECORD_VERSION
+
+
+def snapshot(group: Group) -> GroupSnapshot:
+    """The group's view for readers, a copy."""
+    return GroupSnapshot(
+        group_id=group.group_id,
+        incarnation=group.incarnation,
+        seq=group.seq,
+        at_ms=group.clock_ms,
+        message_model=group.message_model,
+        consume_type=group.consume_type,
+        consume_from_where=group.consume_from_where,
+        consumers=_connections(group.channels),
+        producers=_connections(group.producers),
+        subscriptions={topic: sub.sub_string for topic, sub in group.subscriptions.items()},
+        request_modes=dict(group.request_modes),
+        duplicate_client_ids=group.duplicate_client_ids(),
+        quarantined=group.quarantined,
+    )
+
+
+def _connections(table: dict[str, ClientChannelInfo]) -> list[ConnectionSnapshot]:
+    return [
+        ConnectionSnapshot(connection, info.client_id, info.language, info.version)
+        for connection, info in table.items()
+    ]

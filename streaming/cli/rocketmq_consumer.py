@@ -1,0 +1,143 @@
+"""`group-coordinator rocketmq-consumer`: one consumer that shares queues out as RocketMQ's clients do."""
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+from kafka import KafkaConsumer
+from kafka.errors import KafkaError
+
+from assignors.rocketmq.machine_room_nearby import NamePrefixResolver
+from assignors.rocketmq.strategies import Settings, UnknownStrategy, strategy_named
+from state.rocketmq.messages import ConsumeFromWhere, MessageModel
+from streaming.cli.consumed import line_writer
+from streaming.client import CoordinatorClient, layout_on
+from streaming.layout import DEFAULT_PREFIX
+from streaming.logs import configure_logs
+from streaming.pending import ClientError
+from streaming.rocketmq.api import ConsumerConfig
+from streaming.rocketmq.consumer import Inbox, PushConsumer
+from streaming.rocketmq.instance import Intervals
+
+FROM_WHERE = {
+    "first": ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    "last": ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+}
+
+
+@click.command("rocketmq-consumer")
+@click.option(
+    "--bootstrap-servers", required=True, metavar="HOST:PORT,...", help="Where the coordinator's topics are."
+)
+@click.option("--group", "group_id", required=True, help="The consumer group.")
+@click.option("--topic", "topics", required=True, multiple=True, help="A topic to consume; repeatable.")
+@click.option("--client-id", help="What it shares queues by; default: address@pid#time, as RocketMQ's.")
+@click.option("--strategy", default="AVG", show_default=True, help="RocketMQ's name of the strategy.")
+@click.option(
+    "--model",
+    type=click.Choice([model.value.lower() for model in MessageModel]),
+    default="clustering",
+    show_default=True,
+)
+@click.option("--orderly", is_flag=True, help="Lock each queue, so that only one client reads it.")
+@click.option("--from", "from_where", type=click.Choice(list(FROM_WHERE)), default="last", show_default=True)
+@click.option("--rebalance-interval-ms", type=click.IntRange(1), default=20_000, show_default=True)
+@click.option("--heartbeat-interval-ms", type=click.IntRange(1), default=30_000, show_default=True)
+@click.option(
+    "--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the coordinator's topics."
+)
+@click.option(
+    "--local-offsets",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where a broadcasting consumer keeps its offsets.",
+)
+@click.option(
+    "--consumed",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Append a JSON line for each record to this file.",
+)
+def rocketmq_consumer(
+    bootstrap_servers: str,
+    prefix: str,
+    client_id: str | None,
+    rebalance_interval_ms: int,
+    heartbeat_interval_ms: int,
+    local_offsets: Path | None,
+    consumed: Path | None,
+    **given: Any,
+) -> None:
+    """Consume topics as RocketMQ's push consumer does, until Ctrl-C."""
+    configure_logs()
+    client_id = client_id or own_client_id()
+    config = _config(**given)
+    intervals = Intervals(rebalance_ms=rebalance_interval_ms, heartbeat_ms=heartbeat_interval_ms)
+    inbox = Inbox()
+    with ExitStack() as stack:
+        try:
+            layout = layout_on(bootstrap_servers, prefix)
+            client = CoordinatorClient(bootstrap_servers, layout, client_id=client_id, listener=inbox)
+        except (ClientError, KafkaError) as error:
+            raise click.ClickException(str(error)) from error
+        stack.enter_context(client)
+        consumer = KafkaConsumer(
+            bootstrap_servers=bootstrap_servers,
+            client_id=client_id,
+            auto_offset_reset="earliest",
+            allow_auto_create_topics=False,
+            metadata_max_age_ms=30_000,
+            metrics_enabled=False,
+        )
+        stack.callback(consumer.close, autocommit=False)
+        process = line_writer(stack, consumed)
+        tell = _tell(client_id)
+        _run(
+            PushConsumer(
+                config,
+                client,
+                inbox,
+                consumer,
+                process,
+                tell,
+                intervals=intervals,
+                local_offsets=local_offsets,
+            )
+        )
+
+
+def own_client_id() -> str:
+    """Another one for each process, wherever it runs: RocketMQ's is made so since 4.9."""
+    return f"{socket.gethostname()}@{os.getpid()}#{time.monotonic_ns()}"
+
+
+def _config(
+    *, group_id: str, topics: tuple[str, ...], strategy: str, model: str, orderly: bool, from_where: str
+) -> ConsumerConfig:
+    settings = Settings(machine_room_resolver=NamePrefixResolver())
+    try:
+        chosen = strategy_named(strategy, settings)
+    except UnknownStrategy as error:
+        raise click.BadParameter(str(error), param_hint="--strategy") from error
+    return ConsumerConfig(
+        group_id,
+        dict.fromkeys(topics, "*"),
+        message_model=MessageModel(model.upper()),
+        consume_from_where=FROM_WHERE[from_where],
+        strategy=chosen,
+        orderly=orderly,
+    )
+
+
+def _tell(client_id: str) -> Callable[[str], None]:
+    return lambda line: click.echo(f"{client_id}: {line}")
+
+
+def _run(consumer: PushConsumer) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda got, _frame: consumer.stop(f"stopped by {signal.Signals(got).name}"))
+    consumer.run()

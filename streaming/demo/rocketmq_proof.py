@@ -1,0 +1,134 @@
+"""The end of RocketMQ's demo: everything is read back from the topics, and every claim is checked."""
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from state.rocketmq.effects import EventType, GroupEvent
+from state.rocketmq.responses import NotifyConsumerIdsChanged
+from streaming.client import decode_response
+from streaming.demo import checks
+from streaming.demo.checks import Check
+from streaming.demo.load import consumed
+from streaming.demo.proof import Deed, Outcome
+from streaming.demo.watch import read_all
+from streaming.history_reader import CoordinatorStarted
+from streaming.layout import Layout
+
+
+class Share(Struct, frozen=True):
+    """Who had which queues at some time, by name."""
+
+    queues: Mapping[str, str]
+
+
+class Trap(Struct, frozen=True):
+    """What a client id of two consumers did: their connections, and the records that waited for nobody."""
+
+    connections: list[str]
+    backlog_before: int
+    backlog_after: int
+
+
+class Observed(Struct, frozen=True):
+    """What the script saw while it ran and the topics can not tell."""
+
+    group_id: str
+    acknowledged: Collection[str]
+    consumed: list[Path]
+    broadcast: list[Path]
+    shares: list[Share]
+    trap: Trap | None
+    deeds: list[Deed]
+
+
+def examine(bootstrap_servers: str, layout: Layout, observed: Observed) -> Outcome:
+    """Read the topics and check all claims."""
+    history = checks.read_history(read_all(bootstrap_servers, layout.events_topic))
+    responses = read_all(bootstrap_servers, layout.responses_topic)
+    dead_letters = read_all(bootstrap_servers, layout.dead_letters_topic)
+    answers = checks.read_answers(responses)
+    messages = [decode_response(value) for value in responses]
+    notifications = [m for m in messages if isinstance(m, NotifyConsumerIdsChanged)]
+    counts = consumed(observed.consumed)
+    events = history.of_rocketmq(observed.group_id)
+    started = [e for e in history.entries if isinstance(e, CoordinatorStarted)]
+    wanted = set(observed.acknowledged)
+    found = [
+        checks.all_consumed(wanted, counts),
+        all_by_all(wanted, observed.broadcast),
+        four_and_three(observed.shares),
+        all_were_notified(events, notifications),
+        silence_was_found(events),
+        trap_was_named(events, observed.trap),
+        backlog_grew(observed.trap),
+        checks.no_gaps(history),
+        checks.history_told_once(history),
+        checks.answered_one_way(answers),
+        Check("no record was a dead letter", not dead_letters, f"{len(dead_letters)} dead letters"),
+    ]
+    return Outcome(
+        checks=found,
+        history=[*started, *events],
+        deeds=observed.deeds,
+        counts={
+            "records_produced": len(wanted),
+            "records_consumed": len(counts),
+            "records_consumed_again": counts.total() - len(counts),
+            "requests_answered": len(answers.by_request),
+            "notifications": len(notifications),
+            "history_entries": len(events),
+        },
+    )
+
+
+def all_by_all(wanted: set[str], files: Sequence[Path]) -> Check:
+    """Every record that was produced was handed to each of these consumers."""
+    missing = {path.stem: len(wanted - consumed([path]).keys()) for path in files}
+    ok = bool(wanted) and not any(missing.values())
+    detail = ", ".join(f"{name} missed {number}" for name, number in missing.items())
+    return Check("every broadcasting consumer consumed every record", ok, detail)
+
+
+def four_and_three(shares: Sequence[Share]) -> Check:
+    """The first two consumers had 4 and 3 queues."""
+    first = dict(shares[0].queues) if shares else {}
+    ok = sorted(first.values()) == ["0-3", "4-6"]
+    return Check("7 queues of 2 consumers were 4 and 3", ok, str(first))
+
+
+def all_were_notified(events: Sequence[GroupEvent], told: Sequence[NotifyConsumerIdsChanged]) -> Check:
+    """When the third consumer came, all three connections were told, itself too."""
+    came = [e for e in events if e.type is EventType.CONSUMER_CONNECTED and e.client_id == "consumer-3"]
+    causes = {e.cause for e in came}
+    clients = sorted({m.client_id for m in told if m.request in causes})
+    ok = clients == ["consumer-1", "consumer-2", "consumer-3"]
+    return Check("all three were told of the third", ok, f"told: {', '.join(clients) or 'nobody'}")
+
+
+def silence_was_found(events: Sequence[GroupEvent]) -> Check:
+    """The consumer that was killed went by a scan, and that scan told nobody."""
+    gone = [e for e in events if e.type is EventType.CONSUMER_REMOVED and e.cause.startswith("scan")]
+    causes = {e.cause for e in gone}
+    told = [e for e in events if e.type is EventType.CONSUMERS_NOTIFIED and e.cause in causes]
+    ok = [e.client_id for e in gone] == ["consumer-2"] and not told
+    detail = "; ".join(f"{e.client_id}: {e.reason}" for e in gone) or "no scan found anybody"
+    return Check("a scan found the killed consumer-2 alone, and told nobody", ok, detail)
+
+
+def trap_was_named(events: Sequence[GroupEvent], trap: Trap | None) -> Check:
+    """The event names the client id and both of its connections, and another says when it was over."""
+    named = [e for e in events if e.type is EventType.DUPLICATE_CLIENT_ID]
+    over = [e for e in events if e.type is EventType.DUPLICATE_CLIENT_ID_OVER]
+    ok = trap is not None and len(trap.connections) == 2 and bool(over)
+    ok = ok and [e.client_id for e in named] == ["consumer-1"] * len(named)
+    detail = f"{len(named)} entries, connections: {len(trap.connections) if trap else 0}, over: {len(over)}"
+    return Check("the history names the client id that two consumers had", ok and bool(named), detail)
+
+
+def backlog_grew(trap: Trap | None) -> Check:
+    """The queues that fell to nobody kept what was produced to them."""
+    ok = trap is not None and trap.backlog_after > trap.backlog_before
+    detail = f"{trap.backlog_before} records, then {trap.backlog_after}" if trap else "not seen"
+    return Check("meanwhile the queues that nobody read filled", ok, detail)

@@ -1,0 +1,209 @@
+"""The coordinator and Kafka as RocketMQ's client sees them: brokers, routes, and a store of offsets.
+
+Queue n of a topic is partition n of the Kafka topic, on one broker of a fixed name. The offsets of a
+clustering group are committed to the coordinator, under a group name of their own, for commits are of Kafka's
+protocol; those of a broadcasting group are each client's own and stand in a file.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Set
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TypedDict
+from uuid import uuid4
+
+import msgspec
+from kafka import KafkaConsumer
+from kafka import TopicPartition as KafkaTopicPartition
+from kafka.errors import KafkaError
+
+from assignors.kafka.api import TopicPartition
+from assignors.rocketmq.message_queue import MessageQueue
+from state.rocketmq.messages import (
+    AnyAnswered,
+    ConsumeFromWhere,
+    GetConsumerListByGroup,
+    LockBatchMq,
+    MessageModel,
+    SubscriptionGroupConfig,
+    UnlockBatchMq,
+    UnregisterConsumer,
+)
+from state.rocketmq.responses import (
+    ConsumerListResponse,
+    LockBatchMqResponse,
+    RegisterResponse,
+    ResponseCode,
+    UnlockBatchMqResponse,
+    UnregisterResponse,
+)
+from state.rocketmq.split import HeartbeatData, Origin, split_heartbeat
+from streaming.client import CoordinatorClient
+from streaming.offsets import Committer
+from streaming.pending import ClientError, R
+from streaming.rocketmq.api import ConsumerConfig
+
+BROKER_NAME = "broker"
+OFFSET_GROUP_PREFIX = "%OFFSET%"
+
+_RPC_TIMEOUT_MS = 10_000
+_FLUSH_TIMEOUT_S = 10.0
+
+_offsets_decoder = msgspec.json.Decoder(list[tuple[MessageQueue, int]])
+
+
+class _About(TypedDict):
+    group_id: str
+    connection: str
+    client_id: str
+    correlation_id: str
+    reply_partition: int
+
+
+class CoordinatorBroker:
+    """One consumer's `streaming.rocketmq.api.Broker`. `connection` is a new name for each connection.
+
+    `local_offsets` is the file of a broadcasting group; None keeps them in memory. `tell` gets a line for
+    people about each failure.
+    """
+
+    def __init__(
+        self,
+        client: CoordinatorClient,
+        consumer: KafkaConsumer,
+        group_id: str,
+        local_offsets: Path | None,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._client = client
+        self._consumer = consumer
+        self._tell = tell
+        self._committer = Committer(client, f"{OFFSET_GROUP_PREFIX}{group_id}", None, tell)
+        self._local_offsets = local_offsets
+        self._local = _read_offsets(local_offsets)
+        self.connection = ""
+        self.reconnect()
+
+    def reconnect(self) -> None:
+        """Be a new connection from now on."""
+        self.connection = f"{self._client.client_id}/{uuid4()}"
+
+    def heartbeat(self, data: HeartbeatData) -> bool:
+        """See `Broker`."""
+        groups = {consumer.group_name: SubscriptionGroupConfig() for consumer in data.consumer_data_set}
+        correlation_id = self._client.next_correlation_id()
+        origin = Origin(self.connection, correlation_id, self._client.reply_partition)
+        answers = [self._ask(part, RegisterResponse) for part in split_heartbeat(data, origin, groups)]
+        return all(answer is not None and answer.code is ResponseCode.SUCCESS for answer in answers)
+
+    def unregister(self, group_id: str) -> None:
+        """See `Broker`."""
+        self._ask(UnregisterConsumer(**self._about(group_id)), UnregisterResponse)
+
+    def topic_queues(self, topic: str) -> list[MessageQueue] | None:
+        """See `Broker`."""
+        try:
+            partitions = self._consumer.partitions_for_topic(topic)
+        except KafkaError as error:
+            self._tell(f"no route to topic {topic}: {error}")
+            return None
+        return [MessageQueue(topic, BROKER_NAME, number) for number in sorted(partitions or ())] or None
+
+    def consumer_ids(self, group_id: str) -> list[str] | None:
+        """See `Broker`."""
+        answer = self._ask(GetConsumerListByGroup(**self._about(group_id)), ConsumerListResponse)
+        if answer is None or answer.code is not ResponseCode.SUCCESS:
+            return None
+        return list(answer.consumer_id_list)
+
+    def lock(self, group_id: str, queues: Collection[MessageQueue]) -> Set[MessageQueue]:
+        """See `Broker`."""
+        request = LockBatchMq(**self._about(group_id), mq_set=tuple(queues))
+        answer = self._ask(request, LockBatchMqResponse)
+        return frozenset() if answer is None else frozenset(answer.lock_ok_mq_set)
+
+    def unlock(self, group_id: str, queues: Collection[MessageQueue]) -> None:
+        """See `Broker`."""
+        request = UnlockBatchMq(**self._about(group_id), mq_set=tuple(queues))
+        self._send(request, UnlockBatchMqResponse)
+
+    def start_offsets(
+        self, config: ConsumerConfig, queues: Collection[MessageQueue]
+    ) -> dict[MessageQueue, int]:
+        """See `Broker`."""
+        try:
+            stored = self._stored(config, queues)
+            fresh = [queue for queue in queues if queue not in stored]
+            return stored | (self._first_offsets(config, fresh) if fresh else {})
+        except (ClientError, KafkaError) as error:
+            self._tell(f"it is not known where to start: {error}")
+            return {}
+
+    def persist(self, config: ConsumerConfig, offsets: Mapping[MessageQueue, int]) -> None:
+        """See `Broker`. Commits are under way when this returns."""
+        if config.message_model is MessageModel.BROADCASTING:
+            self._local.update(offsets)
+            if self._local_offsets is not None:
+                self._local_offsets.write_bytes(msgspec.json.encode(list(self._local.items())))
+        else:
+            self._committer.commit({_partition(queue): offset for queue, offset in offsets.items()})
+
+    def flush(self) -> None:
+        """Wait until what was persisted is committed."""
+        if not self._committer.flush(_FLUSH_TIMEOUT_S):
+            self._tell("a commit had no answer in time; records may be processed again")
+
+    def _stored(self, config: ConsumerConfig, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
+        if config.message_model is MessageModel.BROADCASTING:
+            return {queue: self._local[queue] for queue in queues if queue in self._local}
+        found = self._committer.fetch(map(_partition, queues))
+        return {queue: found[_partition(queue)] for queue in queues if _partition(queue) in found}
+
+    def _first_offsets(
+        self, config: ConsumerConfig, queues: Collection[MessageQueue]
+    ) -> dict[MessageQueue, int]:
+        partitions = {queue: KafkaTopicPartition(*_partition(queue)) for queue in queues}
+        where = config.consume_from_where
+        if where is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET:
+            found = self._consumer.beginning_offsets(list(partitions.values()))
+        else:
+            found = self._consumer.end_offsets(list(partitions.values()))
+        if where is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP:
+            times = dict.fromkeys(partitions.values(), config.consume_timestamp_ms)
+            since = self._consumer.offsets_for_times(times)
+            found |= {partition: at.offset for partition, at in since.items() if at is not None}
+        return {queue: found[partition] for queue, partition in partitions.items()}
+
+    def _about(self, group_id: str) -> _About:
+        return {
+            "group_id": group_id,
+            "connection": self.connection,
+            "client_id": self._client.client_id,
+            "correlation_id": self._client.next_correlation_id(),
+            "reply_partition": self._client.reply_partition,
+        }
+
+    def _ask(self, request: AnyAnswered, answer: type[R]) -> R | None:
+        """The answer, None where there is none."""
+        sent = self._send(request, answer)
+        try:
+            return None if sent is None else sent.result()
+        except ClientError as error:
+            self._tell(str(error))
+            return None
+
+    def _send(self, request: AnyAnswered, answer: type[R]) -> Future[R] | None:
+        try:
+            return self._client.send(request, answer, timeout_ms=_RPC_TIMEOUT_MS)
+        except ClientError as error:
+            self._tell(str(error))
+            return None
+
+
+def _partition(queue: MessageQueue) -> TopicPartition:
+    return TopicPartition(queue.topic, queue.queue_id)
+
+
+def _read_offsets(path: Path | None) -> dict[MessageQueue, int]:
+    if path is None or not path.exists():
+        return {}
+    return dict(_offsets_decoder.decode(path.read_bytes()))

@@ -1,0 +1,164 @@
+"""A push consumer that runs: RocketMQ's rebalancing, messages from Kafka.
+
+One thread does everything in turn: what the client has to do, then a poll, then the handling of what came. So
+a round never finds a message being handled, and a queue can be given up at once.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from kafka import KafkaConsumer, TopicPartition
+
+from assignors.rocketmq.message_queue import MessageQueue
+from state.rocketmq.responses import AnyToConnection, CloseConnection
+from streaming.client import CoordinatorClient
+from streaming.partition_text import number_list
+from streaming.rocketmq.api import ConsumerConfig
+from streaming.rocketmq.broker import BROKER_NAME, CoordinatorBroker
+from streaming.rocketmq.instance import ClientInstance, Intervals
+from streaming.rocketmq.process_queue import ProcessQueue
+from streaming.worker import Process
+
+_POLL_MS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _StopAsked:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Inbox:
+    """What others say to a consumer; it is the `listener` of its CoordinatorClient. Safe for threads."""
+
+    messages: SimpleQueue[AnyToConnection | _StopAsked] = field(default_factory=SimpleQueue)
+
+    def __call__(self, message: AnyToConnection) -> None:
+        self.messages.put(message)
+
+
+class PushConsumer:
+    """One consumer of one group. `run` blocks until `stop` is called.
+
+    `client` has `inbox` as its listener, and its client id is the one that the strategies share queues by.
+    `consumer` is for this consumer alone and has no group. `process` is handed the records of each poll, of
+    one queue at a time; when it returns they count as processed, and if it raises, `run` gives everything up
+    and raises the same. `tell` gets a line for people about each thing that happens.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        client: CoordinatorClient,
+        inbox: Inbox,
+        consumer: KafkaConsumer,
+        process: Process,
+        tell: Callable[[str], None],
+        *,
+        intervals: Intervals | None = None,
+        local_offsets: Path | None = None,
+    ) -> None:
+        self._config = config
+        self._inbox = inbox
+        self._consumer = consumer
+        self._process = process
+        self._tell = tell
+        self._clock_offset_s = time.time() - time.monotonic()
+        self._broker = CoordinatorBroker(client, consumer, config.group_id, local_offsets, tell)
+        self._instance = ClientInstance(client.client_id, [config], self._broker, self._now_ms(), intervals)
+        self._rebalance = self._instance.groups[config.group_id]
+        self._consumed: dict[MessageQueue, ProcessQueue] = {}
+        self._held: list[MessageQueue] | None = None
+        self._stop_reason: str | None = None
+
+    def stop(self, reason: str = "the consumer was stopped") -> None:
+        """Make `run` give its queues up and return. Safe in a signal's handler and from any thread."""
+        self._inbox.messages.put(_StopAsked(reason))
+
+    def run(self) -> None:
+        """Consume."""
+        self._instance.start(self._now_ms())
+        try:
+            while self._stop_reason is None:
+                self._turn()
+        finally:
+            self._consumer.unsubscribe()
+            self._instance.shut_down()
+            self._broker.flush()
+            self._tell(f"gave everything up: {self._stop_reason or 'the consumer failed'}")
+
+    def _turn(self) -> None:
+        """Do what is due, and consume, or wait."""
+        now_ms = self._now_ms()
+        if now_ms >= self._instance.due_ms:
+            self._instance.tick(now_ms)
+        self._assign()
+        wait_ms = max(0, min(_POLL_MS, self._instance.due_ms - self._now_ms()))
+        if self._consumed:
+            self._consume(wait_ms)
+            wait_ms = 0
+        self._listen(wait_ms / 1000)
+
+    def _listen(self, wait_s: float) -> None:
+        try:
+            message = self._inbox.messages.get(wait_s > 0, wait_s)
+        except Empty:
+            return
+        if isinstance(message, _StopAsked):
+            self._stop_reason = message.reason
+        elif message.connection != self._broker.connection:
+            return
+        elif isinstance(message, CloseConnection):
+            self._tell(f"the connection was closed: {message.reason}")
+            self._broker.reconnect()
+            self._instance.reconnected(self._now_ms())
+        else:
+            self._tell("the group's consumer ids changed")
+            self._instance.notified(self._now_ms())
+
+    def _assign(self) -> None:
+        """Consume just the queues that may be consumed now; a queue that is new starts where it is to."""
+        now_ms = self._now_ms()
+        queues = self._rebalance.process_queues
+        wanted = {queue: p for queue, p in queues.items() if self._rebalance.may_consume(queue, now_ms)}
+        self._tell_shares(list(queues))
+        if wanted.keys() != self._consumed.keys():
+            if wanted:
+                self._consumer.assign([_partition(queue) for queue in wanted])
+            else:
+                self._consumer.unsubscribe()
+        for queue, process in wanted.items():
+            if self._consumed.get(queue) is not process:
+                self._consumer.seek(_partition(queue), process.next_offset)
+        self._consumed = wanted
+
+    def _tell_shares(self, queues: list[MessageQueue]) -> None:
+        if queues != self._held:
+            self._held = queues
+            topics = sorted({queue.topic for queue in queues})
+            shares = [f"{t} {number_list([q.queue_id for q in queues if q.topic == t])}" for t in topics]
+            self._tell(f"has {', '.join(shares) or 'no queue'}")
+
+    def _consume(self, wait_ms: int) -> None:
+        polled: Mapping[TopicPartition, Sequence[Any]] = self._consumer.poll(
+            timeout_ms=wait_ms, max_records=self._config.thresholds.for_queue
+        )
+        now_ms = self._now_ms()
+        for process in self._consumed.values():
+            process.last_pull_ms = now_ms
+        for partition, records in polled.items():
+            self._process(records)
+            queue = MessageQueue(partition.topic, BROKER_NAME, partition.partition)
+            self._consumed[queue].next_offset = records[-1].offset + 1
+
+    def _now_ms(self) -> int:
+        """The time of day at the start, and since then a clock that is never set."""
+        return int((self._clock_offset_s + time.monotonic()) * 1000)
+
+
+def _partition(queue: MessageQueue) -> TopicPartition:
+    return TopicPartition(queue.topic, queue.queue_id)

@@ -1,0 +1,34 @@
+"""Reading what the groups and events topics tell of RocketMQ's groups; see `streaming.history_reader`."""
+
+import msgspec
+from msgspec import Struct
+
+from state.protocols import GroupProtocol
+from state.rocketmq.effects import GroupEvent
+from state.rocketmq.snapshot import GroupSnapshot
+
+
+class _Entry(Struct, frozen=True):
+    protocol: str = ""
+
+
+_entry = msgspec.json.Decoder(_Entry)
+_group_event = msgspec.json.Decoder(GroupEvent)
+_snapshot = msgspec.json.Decoder(GroupSnapshot)
+
+
+def decode_entry(value: bytes) -> GroupEvent | None:
+    """A record of the events topic, None where it is not of a RocketMQ group. Raises msgspec.DecodeError."""
+    return _group_event.decode(value) if _is_ours(value) else None
+
+
+def decode_snapshot(value: bytes) -> GroupSnapshot | None:
+    """A record of the groups topic that is no tombstone, None where the group is not RocketMQ's.
+
+    Raises msgspec.DecodeError.
+    """
+    return _snapshot.decode(value) if _is_ours(value) else None
+
+
+def _is_ours(value: bytes) -> bool:
+    return _entry.decode(value).protocol == GroupProtocol.ROCKETMQ

@@ -1,0 +1,137 @@
+"""A client: its consumer groups under one client id and one connection, and the times at which it acts.
+
+Source: MQClientInstance.java, DefaultMQPushConsumerImpl.java, ConsumeMessageOrderlyService.java.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import structlog
+
+from state.rocketmq.messages import SubscriptionData
+from state.rocketmq.split import ConsumerData, HeartbeatData
+from streaming.rocketmq.api import Broker, ConsumerConfig
+from streaming.rocketmq.rebalance import Rebalance
+from streaming.rocketmq.schedule import DEFAULT_MIN_INTERVAL_MS, DEFAULT_WAIT_INTERVAL_MS, Schedule
+
+log = structlog.get_logger()
+
+
+class GroupTaken(ValueError):
+    """A client has each consumer group once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """RocketMQ's defaults, in milliseconds."""
+
+    rebalance_ms: int = DEFAULT_WAIT_INTERVAL_MS
+    rebalance_min_ms: int = DEFAULT_MIN_INTERVAL_MS
+    heartbeat_ms: int = 30_000
+    lock_ms: int = 20_000
+    lock_first_ms: int = 1_000
+    persist_ms: int = 5_000
+    persist_first_ms: int = 10_000
+
+
+class ClientInstance:
+    """`start` it, then `tick` it whenever `due_ms` has come; it does what is due by the time it is given."""
+
+    def __init__(
+        self,
+        client_id: str,
+        consumers: Iterable[ConsumerConfig],
+        broker: Broker,
+        now_ms: int,
+        intervals: Intervals | None = None,
+    ) -> None:
+        self.client_id = client_id
+        self.groups: dict[str, Rebalance] = {}
+        for config in consumers:
+            if config.group_id in self.groups:
+                raise GroupTaken(f"the consumer group[{config.group_id}] has been created before")
+            self.groups[config.group_id] = Rebalance(config, client_id, broker, now_ms)
+        self._broker = broker
+        self._intervals = intervals or Intervals()
+        self._schedule = Schedule(now_ms, self._intervals.rebalance_ms, self._intervals.rebalance_min_ms)
+        self._heartbeat_due_ms = now_ms
+        self._lock_due_ms = now_ms + self._intervals.lock_first_ms
+        self._persist_due_ms = now_ms + self._intervals.persist_first_ms
+
+    @property
+    def due_ms(self) -> int:
+        """When there is something to do next."""
+        return min(self._schedule.due_ms, self._heartbeat_due_ms, self._lock_due_ms, self._persist_due_ms)
+
+    def start(self, now_ms: int) -> None:
+        """Tell the broker who is here, and only then rebalance: it has to know this client's id by then."""
+        if self._heartbeat(now_ms):
+            self._schedule.wake(now_ms)
+
+    def notified(self, now_ms: int) -> None:
+        """NOTIFY_CONSUMER_IDS_CHANGED of any group: all groups rebalance."""
+        self._schedule.wake(now_ms)
+
+    def reconnected(self, now_ms: int) -> None:
+        """The connection is a new one: the broker has to hear of this client again."""
+        self.start(now_ms)
+
+    def tick(self, now_ms: int) -> None:
+        """Do what is due."""
+        if now_ms >= self._heartbeat_due_ms:
+            self._heartbeat(now_ms)
+        if now_ms >= self._lock_due_ms:
+            self._lock_due_ms = now_ms + self._intervals.lock_ms
+            for group in self.groups.values():
+                group.lock_all(now_ms)
+        if now_ms >= self._schedule.due_ms:
+            self._rebalance(now_ms)
+        if now_ms >= self._persist_due_ms:
+            self._persist_due_ms = now_ms + self._intervals.persist_ms
+            for group in self.groups.values():
+                group.persist_all()
+
+    def shut_down(self) -> None:
+        """Store offsets, give locks back, and take leave of the broker."""
+        for group_id, group in self.groups.items():
+            group.shut_down()
+            self._broker.unregister(group_id)
+
+    def _rebalance(self, now_ms: int) -> None:
+        """A round over all groups; one that fails does not stop the others."""
+        balanced = True
+        for group_id, group in self.groups.items():
+            try:
+                balanced &= group.do_rebalance(now_ms)
+            except Exception:
+                log.exception("rebalancing failed", group=group_id)
+                balanced = False
+        self._schedule.ran(now_ms, balanced=balanced)
+        for group in self.groups.values():
+            if group.again_at_ms is not None:
+                self._schedule.wake(group.again_at_ms)
+        if any(group.heartbeat_is_due for group in self.groups.values()):
+            self._heartbeat(now_ms)
+
+    def _heartbeat(self, now_ms: int) -> bool:
+        self._heartbeat_due_ms = now_ms + self._intervals.heartbeat_ms
+        for group in self.groups.values():
+            group.heartbeat_is_due = False
+        consumers = tuple(_consumer_data(group) for group in self.groups.values())
+        return self._broker.heartbeat(
+            HeartbeatData(client_id=self.client_id, consumer_data_set=consumers, language="PYTHON")
+        )
+
+
+def _consumer_data(group: Rebalance) -> ConsumerData:
+    config = group.config
+    subscriptions = tuple(
+        SubscriptionData(topic, sub_string, group.subscription_version_ms)
+        for topic, sub_string in config.subscriptions.items()
+    )
+    return ConsumerData(
+        group_name=config.group_id,
+        message_model=config.message_model,
+        consume_from_where=config.consume_from_where,
+        subscription_data_set=subscriptions,
+    )

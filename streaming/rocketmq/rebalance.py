@@ -1,0 +1,168 @@
+"""One consumer group in one client: which queues it takes, keeps and gives up.
+
+Every client of a group works its share out by itself. Where the clients' views differ for a while, two may
+have a queue at once, or nobody. Source: RebalanceImpl.java, RebalancePushImpl.java.
+"""
+
+from collections.abc import Set
+
+import structlog
+
+from assignors.rocketmq.api import IllegalArgumentException, NullPointerException
+from assignors.rocketmq.message_queue import MessageQueue, sort_client_ids, sort_queues
+from state.rocketmq.messages import MessageModel
+from streaming.rocketmq.api import RETRY_GROUP_TOPIC_PREFIX, Broker, ConsumerConfig
+from streaming.rocketmq.process_queue import ProcessQueue
+
+LOCK_AGAIN_MS = 500
+
+log = structlog.get_logger()
+
+
+class Rebalance:
+    """The group's process queue table, and what changes it.
+
+    `again_at_ms` is when the next round should be at the latest, because a lock was not to be had.
+    `subscription_version_ms` is what the next heartbeat gives the subscriptions.
+    """
+
+    def __init__(self, config: ConsumerConfig, client_id: str, broker: Broker, now_ms: int) -> None:
+        self.config = config
+        self.process_queues: dict[MessageQueue, ProcessQueue] = {}
+        self.subscription_version_ms = now_ms
+        self.again_at_ms: int | None = None
+        self.heartbeat_is_due = False
+        self.paused = False
+        self._client_id = client_id
+        self._broker = broker
+
+    def do_rebalance(self, now_ms: int) -> bool:
+        """One round over all topics; whether each has just the queues it should. One topic's failure does not
+        stop the others.
+        """
+        self.again_at_ms = None
+        if self.paused:
+            return False
+        balanced = True
+        for topic in list(self.config.subscriptions):
+            try:
+                balanced &= self._by_topic(topic, now_ms)
+            except (IllegalArgumentException, NullPointerException) as error:
+                log.warning("a strategy refuses", group=self.config.group_id, topic=topic, error=str(error))
+                balanced = False
+            except Exception:
+                if not topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+                    log.exception("rebalancing failed", group=self.config.group_id, topic=topic)
+                    balanced = False
+        self._drop_other_topics()
+        return balanced
+
+    def held(self, topic: str) -> set[MessageQueue]:
+        """The topic's queues that are this client's now."""
+        return {queue for queue in self.process_queues if queue.topic == topic}
+
+    def may_consume(self, queue: MessageQueue, now_ms: int) -> bool:
+        """Whether messages of the queue may be handled now."""
+        process = self.process_queues.get(queue)
+        return process is not None and (not self._needs_locks or process.is_locked(now_ms))
+
+    def lock_all(self, now_ms: int) -> None:
+        """Renew the locks of all queues; one that is not to be had is not consumed until it is."""
+        queues = list(self.process_queues)
+        if not self._needs_locks or not queues:
+            return
+        locked = self._broker.lock(self.config.group_id, queues)
+        for queue in queues:
+            if queue in locked:
+                self.process_queues[queue].lock(now_ms)
+            else:
+                self.process_queues[queue].locked = False
+
+    def persist_all(self) -> None:
+        """Store where every queue stands."""
+        offsets = {queue: process.next_offset for queue, process in self.process_queues.items()}
+        if offsets:
+            self._broker.persist(self.config, offsets)
+
+    def shut_down(self) -> None:
+        """Give everything up."""
+        self.persist_all()
+        if self._needs_locks and self.process_queues:
+            self._broker.unlock(self.config.group_id, list(self.process_queues))
+        self.process_queues.clear()
+
+    @property
+    def _needs_locks(self) -> bool:
+        return self.config.orderly and self.config.message_model is MessageModel.CLUSTERING
+
+    def _by_topic(self, topic: str, now_ms: int) -> bool:
+        queues = self._broker.topic_queues(topic)
+        if queues is None:  # what is held is kept
+            if not topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+                self.config.listener(topic, frozenset(), frozenset())
+            return True
+        mq_all = frozenset(queues)
+        divided: Set[MessageQueue] = mq_all
+        if self.config.message_model is MessageModel.CLUSTERING:
+            client_ids = self._broker.consumer_ids(self.config.group_id)
+            if client_ids is None:
+                return True
+            divided = self._allocate(mq_all, client_ids)
+        if self._update_process_queue_table(topic, divided, now_ms):
+            self._message_queue_changed(topic, mq_all, divided, now_ms)
+        return divided == self.held(topic)
+
+    def _allocate(self, mq_all: Set[MessageQueue], client_ids: list[str]) -> frozenset[MessageQueue]:
+        share = self.config.strategy.allocate(
+            self.config.group_id, self._client_id, sort_queues(mq_all), sort_client_ids(client_ids)
+        )
+        return frozenset(share or ())
+
+    def _update_process_queue_table(self, topic: str, divided: Set[MessageQueue], now_ms: int) -> bool:
+        """Give up what is another's or stands still, then take what is new; whether anything changed."""
+        removed = [
+            queue
+            for queue, process in self.process_queues.items()
+            if queue.topic == topic and (queue not in divided or process.is_pull_expired(now_ms))
+        ]
+        self._remove(removed)
+        new = [queue for queue in sort_queues(divided) if queue not in self.process_queues]
+        return self._add(new, now_ms) or bool(removed)
+
+    def _remove(self, queues: list[MessageQueue]) -> None:
+        """Drop queues, store where they stand, and free their locks. Nothing of them is being handled: rounds
+        and messages have the same thread.
+        """
+        offsets = {queue: self.process_queues.pop(queue).next_offset for queue in queues}
+        if offsets:
+            self._broker.persist(self.config, offsets)
+            if self._needs_locks:
+                self._broker.unlock(self.config.group_id, queues)
+
+    def _add(self, queues: list[MessageQueue], now_ms: int) -> bool:
+        """Take queues that are not held; orderly consumption has to have their locks first."""
+        if self._needs_locks and queues:
+            locked = self._broker.lock(self.config.group_id, queues)
+            if len(locked) < len(queues):
+                self.again_at_ms = now_ms + LOCK_AGAIN_MS
+            queues = [queue for queue in queues if queue in locked]
+        offsets = self._broker.start_offsets(self.config, queues) if queues else {}
+        for queue, offset in offsets.items():
+            process = self.process_queues[queue] = ProcessQueue(offset, last_pull_ms=now_ms)
+            if self._needs_locks:
+                process.lock(now_ms)
+        return bool(offsets)
+
+    def _message_queue_changed(
+        self, topic: str, mq_all: Set[MessageQueue], divided: Set[MessageQueue], now_ms: int
+    ) -> None:
+        """Brokers are to hear of it by a heartbeat, and thresholds of topics are dealt out anew."""
+        self.subscription_version_ms = now_ms
+        self.heartbeat_is_due = True
+        self.config.thresholds.share(len(self.process_queues))
+        self.config.listener(topic, mq_all, divided)
+
+    def _drop_other_topics(self) -> None:
+        """Queues of topics that are not subscribed to any more go as they are: no offset, no lock."""
+        for queue in [q for q in self.process_queues if q.topic not in self.config.subscriptions]:
+            del self.process_queues[queue]

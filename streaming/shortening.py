@@ -1,0 +1,118 @@
+"""Records made shorter: the sink would refuse one that is larger than its topic allows for ever, and with it
+the batch.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from msgspec import Struct, structs
+
+from state.errors import ErrorCode
+from state.history import GroupEvent
+from state.responses import AnyResponse, ErrorResponse
+from state.rocketmq import effects as rocketmq
+from state.rocketmq.responses import AnyResponse as RocketMqResponse
+from state.rocketmq.responses import Response as RocketMqResponseBase
+from state.rocketmq.responses import ResponseCode
+from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
+from state.snapshot import GroupSnapshot
+from streaming.records import encode
+
+# What is left of a sentence that lists members in a record that has to be made shorter.
+SHORTENED_TEXT_CHARS = 16_384
+
+AnyView = GroupSnapshot | RocketMqSnapshot
+AnyGroupEvent = GroupEvent | rocketmq.GroupEvent
+
+T = TypeVar("T", bound=Struct)
+
+
+def encode_view(view: AnyView, max_bytes: int) -> bytes:
+    """A record of the groups topic. Where it is too large, the bytes of members are left out, and if that is
+    not enough the members.
+    """
+    if isinstance(view, RocketMqSnapshot):
+        return _fitting(view, max_bytes, _without_connections)
+    return _fitting(view, max_bytes, _view_without_bytes, _view_without_members)
+
+
+def encode_event(event: AnyGroupEvent, max_bytes: int) -> bytes:
+    """A record of the events topic; where it is too large, what it lists is left out."""
+    if isinstance(event, rocketmq.GroupEvent):
+        return _fitting(event, max_bytes, _event_without_connections)
+    return _fitting(event, max_bytes, _event_without_assignments, _event_without_members)
+
+
+def too_large(response: AnyResponse | RocketMqResponse) -> AnyResponse | RocketMqResponse:
+    """What is answered instead: an error and nothing else, as brokers do where a record is too large."""
+    if isinstance(response, ErrorResponse):
+        return structs.replace(response, error_message="")
+    if isinstance(response, RocketMqResponseBase):
+        return type(response)(
+            group_id=response.group_id,
+            correlation_id=response.correlation_id,
+            request=response.request,
+            code=ResponseCode.SYSTEM_ERROR,
+            remark="the answer is larger than response.max.bytes",
+        )
+    return type(response)(
+        group_id=response.group_id,
+        correlation_id=response.correlation_id,
+        request=response.request,
+        error_code=ErrorCode.UNKNOWN_SERVER_ERROR,
+        rule="X2",
+    )
+
+
+def _fitting(record: T, max_bytes: int, *shorten: Callable[[T], T]) -> bytes:
+    """The record encoded, made shorter as often as it takes."""
+    value = encode(record)
+    for shorter in shorten:
+        if len(value) <= max_bytes:
+            break
+        record = shorter(record)
+        value = encode(record)
+    return value
+
+
+def _view_without_bytes(view: GroupSnapshot) -> GroupSnapshot:
+    return structs.replace(
+        view, members=[structs.replace(m, metadata=b"", assignment=b"") for m in view.members], truncated=True
+    )
+
+
+def _view_without_members(view: GroupSnapshot) -> GroupSnapshot:
+    return structs.replace(
+        view,
+        members=[],
+        pending_members=[],
+        last_rebalance_reason=view.last_rebalance_reason[:SHORTENED_TEXT_CHARS],
+        quarantined=None if view.quarantined is None else view.quarantined[:SHORTENED_TEXT_CHARS],
+    )
+
+
+def _without_connections(view: RocketMqSnapshot) -> RocketMqSnapshot:
+    return structs.replace(
+        view,
+        consumers=[],
+        producers=[],
+        subscriptions={},
+        request_modes={},
+        duplicate_client_ids={},
+        quarantined=None if view.quarantined is None else view.quarantined[:SHORTENED_TEXT_CHARS],
+        truncated=True,
+    )
+
+
+def _event_without_assignments(event: GroupEvent) -> GroupEvent:
+    return structs.replace(event, assignments=None)
+
+
+def _event_without_members(event: GroupEvent) -> GroupEvent:
+    return structs.replace(
+        event, members=None, waiting_for=None, partitions=None, reason=event.reason[:SHORTENED_TEXT_CHARS]
+    )
+
+
+def _event_without_connections(event: rocketmq.GroupEvent) -> rocketmq.GroupEvent:
+    return structs.replace(event, connections=None, topics=None, reason=event.reason[:SHORTENED_TEXT_CHARS])

@@ -1,0 +1,178 @@
+"""RocketMQ's consumers under a real coordinator: offsets that stay, locks, and silence."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer
+
+from state.errors import ErrorCode
+from state.messages import Protocol
+from state.rocketmq.messages import ConsumeFromWhere, MessageModel
+from streaming.broker import EmbeddedBroker
+from streaming.client import CoordinatorClient, layout_on
+from streaming.demo.children import Child, Children
+from streaming.layout import Layout
+from streaming.pending import CoordinatorError
+from streaming.rocketmq.api import ConsumerConfig
+from streaming.rocketmq.consumer import Inbox, PushConsumer
+from streaming.rocketmq.instance import Intervals
+from tests.e2e.harness import create_topic, read_topic, wait_until
+
+pytestmark = pytest.mark.e2e
+
+PATIENCE_S = 120.0
+PREFIX = "rocketmq-test"
+TOPIC = "rocketmq-test-orders"
+QUEUES = 3
+EXPIRY_MS = 3_000
+INTERVALS = Intervals(
+    rebalance_ms=2_000, heartbeat_ms=1_000, lock_ms=1_000, persist_ms=500, persist_first_ms=500
+)
+
+
+@pytest.fixture(scope="module")
+def coordinator(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
+    """A coordinator that takes a connection for dead after three seconds of silence."""
+    folder = tmp_path_factory.mktemp("coordinator")
+    arguments = ["run", "--json", "--bootstrap-servers", broker.bootstrap_servers, "--prefix", PREFIX]
+    arguments += ["--data-dir", str(folder), "-c", f"rocketmq.channel.expired.timeout.ms={EXPIRY_MS}"]
+    arguments += ["-c", "rocketmq.scan.interval.ms=500"]
+    with Children(folder) as children:
+        child = children.start("coordinator", *arguments)
+        child.wait_for_line(lambda line: "requests_topic" in line, PATIENCE_S)
+        create_topic(broker.bootstrap_servers, TOPIC, QUEUES, {})
+        yield child
+
+
+class RunningConsumer:
+    """A consumer in a thread: what it told and consumed. It handles nothing while `go_on` is unset."""
+
+    def __init__(
+        self, broker: EmbeddedBroker, group_id: str, *, local_offsets: Path | None = None, **config: Any
+    ) -> None:
+        self.told: list[str] = []
+        self.consumed: Counter[str] = Counter()
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self._changed = threading.Condition()
+        self._stack = ExitStack()
+        servers, inbox = broker.bootstrap_servers, Inbox()
+        layout = layout_on(servers, PREFIX)
+        self.client = self._stack.enter_context(
+            CoordinatorClient(servers, layout, client_id="A", listener=inbox)
+        )
+        consumer = KafkaConsumer(bootstrap_servers=servers, auto_offset_reset="earliest")
+        self._stack.callback(consumer.close)
+        self._consumer = PushConsumer(
+            ConsumerConfig(
+                group_id,
+                {TOPIC: "*"},
+                consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+                **config,
+            ),
+            self.client,
+            inbox,
+            consumer,
+            self._process,
+            self._tell,
+            intervals=INTERVALS,
+            local_offsets=local_offsets,
+        )
+        self._thread = threading.Thread(target=self._consumer.run)
+        self._thread.start()
+
+    def wait_for(self, seen: Callable[["RunningConsumer"], object]) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: seen(self), PATIENCE_S), (self.told, self.consumed)
+
+    def wait_for_line(self, text: str) -> None:
+        self.wait_for(lambda consumer: any(text in line for line in consumer.told))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.go_on.set()
+        self._consumer.stop()
+        self._thread.join(PATIENCE_S)
+        self._stack.close()
+
+    def _process(self, records: Sequence[Any]) -> None:
+        with self._changed:
+            self.consumed.update(record.value.decode() for record in records)
+            self._changed.notify_all()
+        assert self.go_on.wait(PATIENCE_S)
+
+    def _tell(self, line: str) -> None:
+        with self._changed:
+            self.told.append(line)
+            self._changed.notify_all()
+
+
+def produce(broker: EmbeddedBroker, numbers: range) -> set[str]:
+    """A record of each number, to the queues in turn."""
+    producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+    for number in numbers:
+        producer.send(TOPIC, value=b"%d" % number, partition=number % QUEUES)
+    producer.close()
+    return {str(number) for number in numbers}
+
+
+def broadcasting(broker: EmbeddedBroker, offsets: Path) -> RunningConsumer:
+    model = MessageModel.BROADCASTING
+    return RunningConsumer(broker, "broadcasting", message_model=model, local_offsets=offsets)
+
+
+def groups(broker: EmbeddedBroker) -> set[str]:
+    """The groups that the groups topic has now."""
+    records = read_topic(broker.bootstrap_servers, Layout.named(PREFIX).groups_topic)
+    latest = {record.key: record.value for record in records}
+    return {key.decode() for key, value in latest.items() if value is not None}
+
+
+def test_consumers_of_all_kinds(broker: EmbeddedBroker, coordinator: Child, tmp_path: Path) -> None:
+    first = produce(broker, range(30))
+    with RunningConsumer(broker, "orderly", orderly=True) as consumer:
+        consumer.wait_for(lambda c: c.consumed.keys() == first)
+        join = consumer.client.join(
+            "orderly",
+            protocol_type="consumer",
+            protocols=[Protocol("range")],
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=10_000,
+        )
+        with pytest.raises(CoordinatorError, match="group 'orderly' is one of RocketMQ") as refused:
+            join.result(PATIENCE_S)
+        assert refused.value.error_code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    offsets = tmp_path / "offsets.json"
+    with broadcasting(broker, offsets) as consumer:
+        consumer.wait_for(lambda c: c.consumed.keys() == first)
+    second = produce(broker, range(30, 60))
+    with (
+        RunningConsumer(broker, "orderly", orderly=True) as orderly,
+        broadcasting(broker, offsets) as broadcast,
+    ):
+        for consumer in (orderly, broadcast):
+            consumer.wait_for(lambda c: c.consumed.keys() >= second)
+            assert consumer.consumed.keys() == second, "offsets were stored"
+
+
+def test_a_consumer_that_was_silent_comes_back_on_a_new_connection(
+    broker: EmbeddedBroker, coordinator: Child
+) -> None:
+    old = produce(broker, range(97, 100))
+    with RunningConsumer(broker, "silent") as consumer:
+        consumer.wait_for(lambda c: c.consumed.keys() >= old)
+        consumer.go_on.clear()
+        before = produce(broker, range(100, 103))
+        consumer.wait_for(lambda c: c.consumed.keys() & before)
+        wait_until(lambda: "silent" not in groups(broker), "the silent consumer's group has ended")
+        consumer.go_on.set()
+        consumer.wait_for_line("the connection was closed: silent for")
+        after = produce(broker, range(103, 106))
+        consumer.wait_for(lambda c: c.consumed.keys() >= before | after)

@@ -1,0 +1,65 @@
+"""The operator's call as Spark makes it, but without Spark: a real GroupState of PySpark, frames by hand."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+from pyspark.sql.streaming.state import GroupState as SparkGroupState
+from pyspark.sql.types import StructType
+
+from state.config import CoordinatorConfig
+from streaming.operator import ConfigEpoch, Operator
+from tests.spark.log import LAYOUT, Record
+
+CONFIG = CoordinatorConfig(group_initial_rebalance_delay_ms=0)
+OPERATOR = Operator(LAYOUT, (ConfigEpoch(0, CONFIG),))
+NO_TIMEOUT = -1
+
+
+def spark_state(
+    row: tuple[int, bytes] | None = None, *, watermark_ms: int = 0, timed_out: bool = False
+) -> SparkGroupState:
+    """The state as Spark hands it over: its timeout is never what was set before."""
+    return SparkGroupState(
+        optionalValue=row,  # type: ignore[arg-type]
+        batchProcessingTimeMs=0,
+        eventTimeWatermarkMs=watermark_ms,
+        timeoutConf="EventTimeTimeout",
+        hasTimedOut=timed_out,
+        watermarkPresent=True,
+        defined=row is not None,
+        updated=False,
+        removed=False,
+        timeoutTimestamp=NO_TIMEOUT,
+        keyAsUnsafe=b"",
+        valueSchema=StructType(),
+    )
+
+
+def frame_of(records: Iterable[Record]) -> pd.DataFrame:
+    """The packed column as `streaming.query` makes it."""
+    return pd.DataFrame(
+        {"row": [b"%d %d %d\n" % (r.partition, r.offset, r.at_ms) + (r.value or b"") for r in records]}
+    )
+
+
+def call(
+    records: Sequence[Record],
+    state: SparkGroupState,
+    *,
+    operator: Operator = OPERATOR,
+    key: bytes = b"g",
+    chunks: int = 1,
+) -> list[pd.DataFrame]:
+    frames = [frame_of(records[n::chunks]) for n in range(chunks)]
+    return list(operator((key,), iter(frames), state))
+
+
+def contents(frames: Iterable[pd.DataFrame], topic: str) -> list[dict[str, Any]]:
+    return [
+        json.loads(value)
+        for frame in frames
+        for to, value in zip(frame["topic"], frame["value"], strict=True)
+        if to == topic
+    ]

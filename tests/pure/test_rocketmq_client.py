@@ -1,0 +1,292 @@
+"""RocketMQ's clients against the real core: rounds, notifications, locks, and what goes wrong by design."""
+
+from collections.abc import Sequence, Set
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assignors.rocketmq.averagely import AllocateMessageQueueAveragely
+from assignors.rocketmq.message_queue import MessageQueue
+from assignors.rocketmq.strategies import Settings, strategy_named
+from state.rocketmq.effects import EventType
+from streaming.rocketmq.schedule import Schedule
+from tests.harness.rocketmq_world import A_MOMENT_MS, World, consumer, pulled, queues_of
+
+
+def test_s1_the_heartbeat_comes_before_the_first_round() -> None:
+    """The broker knows the id when the client asks for the ids, so the first round gives it its share."""
+    world = World(t=4)
+    client = world.start("A", consumer())
+    assert [entry.type for entry in world.history][1] is EventType.CONSUMER_CONNECTED
+    assert world.shares() == {"c1": []}
+    world.run_for(A_MOMENT_MS)
+    assert world.shares() == {"c1": [0, 1, 2, 3]}
+    assert client.client_id == "A"
+
+
+def test_s1_without_an_answer_to_the_heartbeat_the_first_round_is_the_timers() -> None:
+    world = World(t=4)
+    with world.unreachable():
+        client = world.start("A", consumer())
+    assert client.due_ms <= 20_000
+    world.run_for(19_999)
+    assert world.shares() == {"c1": []}
+    world.run_for(11_001)  # the timer's round finds no ids; the heartbeat of 30 s brings them
+    assert world.shares() == {"c1": [0, 1, 2, 3]}
+
+
+def test_s2_a_round_comes_every_20_s() -> None:
+    world = World(t=4)
+    world.start("A", consumer())
+    world.run_for(A_MOMENT_MS)
+    world.topics["t"] = 6  # nobody is notified of more queues
+    world.run_for(17_000)
+    assert world.shares() == {"c1": [0, 1, 2, 3]}
+    world.run_for(3_000)
+    assert world.shares() == {"c1": [0, 1, 2, 3, 4, 5]}
+
+
+def test_s3_wake_ups_coalesce_and_wait_for_a_second_between_rounds() -> None:
+    schedule = Schedule(0)
+    assert schedule.due_ms == 20_000
+    schedule.ran(5_000, balanced=True)
+    schedule.wake(5_100)
+    schedule.wake(5_200)
+    assert schedule.due_ms == 6_000  # not lost, not sooner
+    schedule.ran(6_000, balanced=True)
+    assert schedule.due_ms == 26_000
+    schedule.wake(20_000)
+    assert schedule.due_ms == 20_000
+    schedule.ran(20_000, balanced=False)
+    assert schedule.due_ms == 21_000
+
+
+def test_s4_a_notification_rebalances_all_groups_of_the_client() -> None:
+    world = World(t=2, u=2)
+    world.start("A", consumer("g", "t"), consumer("h", "u"))
+    world.run_for(A_MOMENT_MS)
+    world.topics["u"] = 4
+    world.start("B", consumer("g", "t"))  # a newcomer in g alone
+    world.run_for(A_MOMENT_MS)
+    assert world.shares("u")["c1"] == [0, 1, 2, 3]
+
+
+class Broken:
+    """A listener that fails for one topic."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.heard: list[str] = []
+
+    def __call__(self, topic: str, mq_all: Set[MessageQueue], mq_divided: Set[MessageQueue]) -> None:
+        self.heard.append(topic)
+        if topic == self.topic:
+            raise ValueError("told to")
+
+
+def test_s4_one_group_that_fails_does_not_stop_the_others() -> None:
+    world = World(t=2, u=2)
+    world.start("A", consumer("g", "t", listener=Broken("t")), consumer("h", "u"))
+    world.run_for(A_MOMENT_MS)
+    assert (world.shares("t"), world.shares("u")) == ({"c1": [0, 1]}, {"c1": [0, 1]})
+
+
+def test_s5_one_topic_that_fails_does_not_stop_the_others() -> None:
+    world = World(t=2, u=2)
+    listener = Broken("t")
+    world.start("A", consumer("g", "t", "u", listener=listener))
+    world.run_for(A_MOMENT_MS)
+    assert listener.heard == ["t", "u"]
+    assert world.shares("u") == {"c1": [0, 1]}
+
+
+def test_s5_queues_of_topics_no_longer_subscribed_to_go_as_they_are() -> None:
+    world = World(t=2, u=2)
+    client = world.start("A", consumer("g", "t", "u"))
+    world.run_for(A_MOMENT_MS)
+    world.stored.clear()
+    group = client.groups["g"]
+    del group.config.subscriptions["u"]
+    group.do_rebalance(world.now_ms)
+    assert {queue.topic for queue in group.process_queues} == {"t"}
+    assert not world.stored
+
+
+def test_s6_an_unknown_topic_allocates_nothing_and_keeps_what_is_held() -> None:
+    world = World(t=2)
+    heard: list[tuple[Set[MessageQueue], Set[MessageQueue]]] = []
+    world.start("A", consumer(listener=lambda _, mq_all, mine: heard.append((mq_all, mine))))
+    world.run_for(A_MOMENT_MS)
+    assert heard == [(set(queues_of("t", 2)), set(queues_of("t", 2)))]
+    del world.topics["t"]
+    world.run_for(20_000)
+    assert world.shares() == {"c1": [0, 1]}
+    assert heard[1:] == [(frozenset(), frozenset())]
+
+
+def test_s8_an_error_of_the_broker_keeps_what_is_held_and_counts_as_balanced() -> None:
+    world = World(t=2)
+    client = world.start("A", consumer())
+    world.run_for(A_MOMENT_MS)
+    with world.unreachable():
+        assert client.groups["g"].do_rebalance(world.now_ms)
+    assert world.shares() == {"c1": [0, 1]}
+
+
+def test_s9_ids_are_sorted_as_java_sorts_them() -> None:
+    world = World(t=3)
+    for client_id in ("\uff01", "\U0001f600", "a"):
+        world.start(client_id, consumer())
+    world.run_for(A_MOMENT_MS)
+    assert world.shares() == {"c1": [2], "c2": [1], "c3": [0]}
+
+
+class Recording(AllocateMessageQueueAveragely):
+    """Remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[object, ...]] = []
+
+    def allocate(
+        self,
+        consumer_group: str,
+        current_cid: str | None,
+        mq_all: Sequence[MessageQueue] | None,
+        cid_all: Sequence[str] | None,
+    ) -> list[MessageQueue]:
+        self.asked.append((consumer_group, current_cid, mq_all, cid_all))
+        return super().allocate(consumer_group, current_cid, mq_all, cid_all)
+
+
+def test_s11_every_client_asks_the_strategy_the_same_but_for_its_own_id() -> None:
+    world = World(t=4)
+    strategies = {client_id: Recording() for client_id in ("A", "B")}
+    for client_id, strategy in strategies.items():
+        world.start(client_id, consumer(strategy=strategy))
+    world.run_for(A_MOMENT_MS)
+    for client_id, strategy in strategies.items():
+        assert strategy.asked[-1] == ("g", client_id, queues_of("t", 4), ["A", "B"])
+
+
+def test_s12_seven_queues_of_two_clients_are_four_and_three_and_a_third_is_told() -> None:
+    world = World(t=7)
+    world.start("A", consumer())
+    world.start("B", consumer())
+    world.run_for(A_MOMENT_MS)
+    assert world.shares() == {"c1": [0, 1, 2, 3], "c2": [4, 5, 6]}
+    world.start("C", consumer())
+    world.run_for(A_MOMENT_MS)
+    assert world.shares() == {"c1": [0, 1, 2], "c2": [3, 4], "c3": [5, 6]}
+
+
+def test_s17_a_notification_wakes_a_client_that_would_wait_for_its_timer() -> None:
+    world = World(t=4)
+    first = world.start("A", consumer())
+    world.run_for(A_MOMENT_MS)
+    assert first.due_ms > world.now_ms + 1_000
+    world.start("B", consumer())
+    assert first.due_ms == world.now_ms
+    world.run_for(A_MOMENT_MS)
+    assert world.shares() == {"c1": [0, 1], "c2": [2, 3]}
+
+
+def test_a_lost_notification_costs_the_rest_of_the_interval() -> None:
+    world = World(t=4)
+    world.start("A", consumer())
+    world.run_for(A_MOMENT_MS)
+    world.notifications_are_lost = True
+    world.start("B", consumer())
+    world.run_for(A_MOMENT_MS)
+    assert world.shares() == {"c1": [0, 1, 2, 3], "c2": [2, 3]}  # two have a queue for a while
+    world.run_for(20_000)
+    assert world.shares() == {"c1": [0, 1], "c2": [2, 3]}
+
+
+def test_a_silent_death_is_found_by_the_scan_and_told_to_nobody() -> None:
+    world = World(t=4)
+    world.start("A", consumer())
+    dead = world.start("B", consumer())
+    world.run_for(A_MOMENT_MS)
+    world.crash(dead, seen=False)
+    for _ in range(12):
+        world.run_for(10_000)
+        pulled(world)
+    assert world.shares() == {"c1": [0, 1]}
+    world.run_for(30_000)
+    assert world.shares() == {"c1": [0, 1, 2, 3]}
+
+
+def test_a_death_whose_connection_is_seen_to_close_is_told_at_once() -> None:
+    world = World(t=4)
+    world.start("A", consumer())
+    dead = world.start("B", consumer())
+    world.run_for(A_MOMENT_MS)
+    world.crash(dead, seen=True)
+    world.run_for(A_MOMENT_MS)
+    assert world.shares() == {"c1": [0, 1, 2, 3]}
+
+
+@pytest.mark.parametrize(
+    ("name", "shares", "unread"),
+    [
+        ("AVG", [0, 1], {2, 3}),
+        ("AVG_BY_CIRCLE", [0, 2], {1, 3}),
+        ("CONSISTENT_HASH", [0, 1, 2, 3], set()),
+    ],
+)
+def test_s18_two_clients_of_one_id_take_the_same_share(
+    name: str, shares: list[int], unread: set[int]
+) -> None:
+    world = World(t=4)
+    for _ in range(2):
+        world.start("X", consumer(strategy=strategy_named(name, Settings())))
+    world.run_for(A_MOMENT_MS)
+    assert world.shares() == {"c1": shares, "c2": shares}
+    assert {0, 1, 2, 3} - set(shares) == unread
+    assert EventType.DUPLICATE_CLIENT_ID in [entry.type for entry in world.history]
+
+
+deeds = st.lists(
+    st.tuples(
+        st.sampled_from(("start", "start", "stop", "crash", "lose", "deliver", "queues")),
+        st.integers(0, 5),
+        st.sampled_from((0, 300, 1_000, 5_000, 30_000)),
+    ),
+    max_size=15,
+)
+STRATEGIES = st.sampled_from(("AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"))
+
+
+@given(deeds, STRATEGIES, st.booleans())
+@settings(max_examples=60)
+def test_s19_whatever_happened_and_was_not_heard_of_shares_become_a_partition(
+    script: Sequence[tuple[str, int, int]], name: str, orderly: bool
+) -> None:
+    world = World(t=5)
+    for place, (deed, number, wait_ms) in enumerate((("start", 0, 0), *script)):
+        if deed == "start":
+            strategy = strategy_named(name, Settings())
+            world.start(f"client-{place}", consumer(strategy=strategy, orderly=orderly))
+        _do(world, deed, number)
+        world.run_for(wait_ms)
+        pulled(world)
+    for _ in range(20):  # silent deaths are found after 130 s, locks expire after 60 s, a round is 20 s
+        world.run_for(10_000)
+        pulled(world)
+    if world.clients:
+        held = sorted(number for share in world.shares().values() for number in share)
+        assert held == list(range(world.topics["t"]))
+
+
+def _do(world: World, deed: str, number: int) -> None:
+    alive = list(world.clients.values())
+    match deed:
+        case "stop" if alive:
+            world.stop(alive[number % len(alive)])
+        case "crash" if alive:
+            world.crash(alive[number % len(alive)], seen=number % 2 == 0)
+        case "lose" | "deliver":
+            world.notifications_are_lost = deed == "lose"
+        case "queues":
+            world.topics["t"] = number + 1

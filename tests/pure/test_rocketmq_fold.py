@@ -1,0 +1,268 @@
+"""RocketMQ's groups on the timeline: the log alone decides, and a fault harms itself only."""
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from state import fold
+from state.config import CoordinatorConfig
+from state.errors import ErrorCode
+from state.events import Received
+from state.fold import Row, Timeline
+from state.group import Group as KafkaGroup
+from state.messages import CommittedPartition, CommittedTopic, OffsetCommit, ReleaseGroup
+from state.protocols import AnyEffects, AnyEvent, AnyRequest
+from state.responses import ErrorResponse, ReleaseGroupResponse
+from state.rocketmq.config import BrokerConfig
+from state.rocketmq.effects import Effects, EventType
+from state.rocketmq.messages import (
+    ConnectionClosed,
+    GetConsumerListByGroup,
+    MessageModel,
+    RegisterConsumer,
+)
+from state.rocketmq.responses import (
+    CloseConnection,
+    ConsumerListResponse,
+    NotifyConsumerIdsChanged,
+    RegisterResponse,
+    ResponseCode,
+)
+from state.rocketmq.timers import ScanDue
+from tests.harness import batches
+from tests.harness.random_log import GROUPS
+from tests.harness.rocketmq_log import realise
+
+CONFIG = CoordinatorConfig(
+    group_initial_rebalance_delay_ms=0, rocketmq=BrokerConfig(channel_expired_timeout_ms=45_000)
+)
+T0 = 1_000_000
+
+seeds = st.integers(0, 2**32 - 1)
+logs = st.builds(realise, seeds, st.integers(5, 120))
+Log = list[Row]
+
+
+@given(logs, seeds, st.sampled_from((0, 0, 9, 30)))
+@settings(max_examples=150)
+def test_batching_does_not_matter(rows: Log, seed: int, one_in: int) -> None:
+    take_step = batches.failing_step(batches.chosen(seed, one_in)) if one_in else batches.checked_step
+    cut = batches.cut(rows, seed)
+    whole = batches.run_whole(rows, cut[-1].watermark_ms, CONFIG, take_step)
+    assert batches.run_batches(cut, CONFIG, take_step) == whole
+
+
+@given(logs, seeds)
+@settings(max_examples=40)
+def test_a_replay_says_the_same(rows: Log, seed: int) -> None:
+    cut = batches.cut(rows, seed)
+    first = batches.run_batches(cut, CONFIG)
+    assert batches.run_batches(cut, CONFIG) == first
+    for group_id in GROUPS:
+        state = first.states[group_id]
+        assert batches.encode(batches.decode(group_id, state)) == state
+
+
+@given(logs)
+@settings(max_examples=60)
+def test_history_has_no_gap_in_any_life_of_either_protocol(rows: Log) -> None:
+    for group_id in GROUPS:
+        steps = run(rows, group_id, rows[-1].at_ms + 15_000).take_effects()
+        seqs: dict[str, list[int]] = {}
+        for entry in (entry for effects in steps for entry in effects.events):
+            seqs.setdefault(entry.incarnation, []).append(entry.seq)
+        assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in seqs.values())
+
+
+def run(rows: Log, group_id: str, until_ms: int, step: fold.Step = batches.checked_step) -> Timeline:
+    timeline = Timeline(group_id, None, CONFIG, step=step)
+    for row in rows:
+        if row.request.group_id == group_id:
+            timeline.apply(row)
+    timeline.fire_until(until_ms)
+    return timeline
+
+
+@given(logs, seeds, st.sampled_from((1, 3, fold.JOURNAL_MAX_STEPS)))
+@settings(max_examples=60)
+def test_a_failed_request_harms_itself_only(rows: Log, seed: int, journal: int) -> None:
+    chosen = batches.chosen(seed, 5)
+
+    def request_fails(event: AnyEvent) -> bool:
+        return isinstance(event, Received) and chosen(event)
+
+    failed = {row.request_id for row in rows if request_fails(Received(row.request_id, row.request))}
+    rest = [row for row in rows if row.request_id not in failed]
+    until_ms = rows[-1].at_ms + 15_000
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fold, "JOURNAL_MAX_STEPS", journal)
+        for group_id in GROUPS:
+            failing = run(rows, group_id, until_ms, batches.failing_step(request_fails))
+            without = run(rest, group_id, until_ms)
+            assert words(failing.take_effects(), failed) == words(without.take_effects(), failed)
+            for group in (failing.group, without.group):
+                if group is not None:
+                    group.clock_ms = 0  # the failed request was here, at its time
+            assert failing.group == without.group
+
+
+def words(steps: list[AnyEffects], failed: set[str]) -> list[bytes]:
+    """What was said, but to the requests that failed."""
+    said: list[object] = []
+    for effects in steps:
+        said += [reply for reply in effects.replies if reply.response.request not in failed]
+        said += effects.events
+        said += effects.pushes if isinstance(effects, Effects) else effects.offsets
+    return [msgspec.json.encode(word) for word in said]
+
+
+def heartbeat(connection: str = "c1", client_id: str = "A", group_id: str = "a") -> RegisterConsumer:
+    return RegisterConsumer(
+        group_id=group_id,
+        connection=connection,
+        client_id=client_id,
+        correlation_id=f"beat-{connection}",
+        reply_partition=3,
+        message_model=MessageModel.CLUSTERING,
+    )
+
+
+def asking() -> GetConsumerListByGroup:
+    return GetConsumerListByGroup(
+        group_id="a", connection="c1", client_id="A", correlation_id="list", reply_partition=3
+    )
+
+
+def release() -> ReleaseGroup:
+    return ReleaseGroup(group_id="a", correlation_id="r", reply_partition=0, api_version=0)
+
+
+class FirstScanFails:
+    def __init__(self) -> None:
+        self.scans = 0
+
+    def __call__(self, *args: object) -> AnyEffects:
+        effects = batches.checked_step(*args)  # type: ignore[arg-type]
+        if isinstance(args[2], ScanDue):
+            self.scans += 1
+            if self.scans == 1:
+                raise batches.InjectedFault("told to")
+        return effects
+
+
+def test_a_failed_scan_quarantines_its_group_until_it_is_released() -> None:
+    timeline = Timeline("a", None, CONFIG, step=FirstScanFails())
+    timeline.apply(Row(T0, "requests-0-0", heartbeat()))
+    timeline.fire_until(T0 + 60_000)
+    (fault,) = timeline.faults
+    assert fault.cause == "scan at 1050000"
+    assert timeline.next_deadline_ms() is None
+    timeline.take_effects()
+    timeline.apply(Row(T0 + 100_000, "requests-0-1", asking()))
+    timeline.apply(Row(T0 + 100_001, "requests-0-2", ConnectionClosed(group_id="a", connection="c1")))
+    (refused, closed) = timeline.take_effects()
+    response = refused.replies[0].response
+    assert isinstance(response, ConsumerListResponse)
+    assert response.code is ResponseCode.SYSTEM_ERROR
+    assert response.remark == "group a is quarantined: InjectedFault: told to"
+    assert (closed.replies, closed.events) == ([], [])
+    timeline.apply(Row(T0 + 200_000, "requests-0-3", release()))
+    assert timeline.next_deadline_ms() == T0 + 250_000  # its connection was heard of when it was released
+    (released,) = timeline.take_effects()
+    assert isinstance(released.replies[0].response, ReleaseGroupResponse)
+    assert [entry.type for entry in released.events] == [EventType.RELEASED]
+    timeline.fire_until(T0 + 250_000)
+    assert timeline.group is None
+
+
+def test_a_failed_request_is_answered_with_system_error() -> None:
+    timeline = Timeline(
+        "a", None, CONFIG, step=batches.failing_step(lambda event: isinstance(event, Received))
+    )
+    timeline.apply(Row(T0, "requests-0-0", heartbeat()))
+    timeline.apply(Row(T0, "requests-0-1", ConnectionClosed(group_id="a", connection="c1")))
+    answered, unanswered = timeline.take_effects()
+    response = answered.replies[0].response
+    assert isinstance(response, RegisterResponse)
+    assert response.code is ResponseCode.SYSTEM_ERROR
+    assert unanswered.replies == []
+    assert (timeline.group, len(timeline.faults)) == (None, 2)
+
+
+def test_a_request_behind_a_scan_is_applied_at_the_groups_clock_and_noted() -> None:
+    timeline = Timeline("a", None, CONFIG)
+    timeline.apply(Row(T0, "requests-0-0", heartbeat()))
+    timeline.apply(Row(T0 + 20_000, "requests-0-1", heartbeat("c2", "B")))
+    timeline.fire_until(T0 + 60_000)  # c1 expires at the scan of T0 + 50,000
+    timeline.take_effects()
+    timeline.apply(Row(T0 + 45_000, "requests-0-2", heartbeat("c2", "B")))
+    (effects,) = timeline.take_effects()
+    (entry,) = effects.events
+    assert (entry.type, entry.late_by_ms, entry.at_ms) == (EventType.APPLIED_LATE, 5_000, T0 + 50_000)
+
+
+def commit() -> OffsetCommit:
+    return OffsetCommit(
+        group_id="a",
+        correlation_id="k",
+        reply_partition=0,
+        api_version=8,
+        topics=[CommittedTopic("t", [CommittedPartition(0, 5)])],
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (heartbeat(), commit(), "group 'a' is one of RocketMQ, the request of Kafka"),
+        (commit(), heartbeat(), "group 'a' is one of Kafka, the request of RocketMQ"),
+    ],
+)
+def test_a_group_of_one_protocol_refuses_the_other_and_does_not_notice(
+    first: AnyRequest, second: AnyRequest, message: str
+) -> None:
+    timeline = Timeline("a", None, CONFIG)
+    timeline.apply(Row(T0, "requests-0-0", first))
+    timeline.take_effects()
+    before = batches.encode(timeline.group)
+    timeline.apply(Row(T0 + 1, "requests-0-1", second))
+    (effects,) = timeline.take_effects()
+    response = effects.replies[0].response
+    assert isinstance(response, ErrorResponse)
+    assert response.error_code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert (response.error_message, response.rule) == (message, "X3")
+    assert (effects.events, batches.encode(timeline.group)) == ([], before)
+
+
+def test_a_close_is_lost_on_a_group_of_kafkas() -> None:
+    timeline = Timeline("a", None, CONFIG)
+    timeline.apply(Row(T0, "requests-0-0", commit()))
+    timeline.take_effects()
+    timeline.apply(Row(T0, "requests-0-1", ConnectionClosed(group_id="a", connection="c1")))
+    assert [effects.replies for effects in timeline.take_effects()] == [[]]
+
+
+def test_a_name_is_free_when_its_group_has_ended() -> None:
+    timeline = Timeline("a", None, CONFIG)
+    timeline.apply(Row(T0, "requests-0-0", heartbeat()))
+    timeline.apply(Row(T0 + 1, "requests-0-1", ConnectionClosed(group_id="a", connection="c1")))
+    timeline.apply(Row(T0 + 2, "requests-0-2", commit()))
+    assert isinstance(timeline.group, KafkaGroup)
+
+
+def test_random_logs_reach_deep() -> None:
+    """The logs above are worth little if they stay at the surface."""
+    missing: set[object] = {*EventType} - {EventType.APPLIED_LATE, EventType.QUARANTINED, EventType.RELEASED}
+    missing |= {NotifyConsumerIdsChanged, CloseConnection, ErrorResponse}
+    for seed in range(300):
+        rows = realise(seed, 120)
+        for group_id in GROUPS:
+            for effects in run(rows, group_id, rows[-1].at_ms).take_effects():
+                missing -= {entry.type for entry in effects.events}
+                missing -= {type(reply.response) for reply in effects.replies}
+                if isinstance(effects, Effects):
+                    missing -= {type(push.message) for push in effects.pushes}
+        if not missing:
+            return
+    raise AssertionError(f"not reached: {missing}")

@@ -1,0 +1,145 @@
+"""What RocketMQ's clients do with the queues they have: offsets, locks, thresholds, pauses."""
+
+import pytest
+
+from assignors.rocketmq.averagely import AllocateMessageQueueAveragely
+from assignors.rocketmq.machine_room_nearby import NamePrefixResolver
+from assignors.rocketmq.strategies import Settings, strategy_named
+from state.rocketmq.messages import MessageModel
+from streaming.rocketmq.instance import GroupTaken
+from streaming.rocketmq.process_queue import PULL_MAX_IDLE_MS, PullThresholds
+from tests.harness.rocketmq_world import A_MOMENT_MS, World, consumer, queues_of
+
+
+def test_offsets_go_with_their_queues() -> None:
+    world = World(t=2)
+    first = world.start("A", consumer())
+    world.run_for(A_MOMENT_MS)
+    for number, queue in enumerate(queues_of("t", 2)):
+        first.groups["g"].process_queues[queue].next_offset = 50 + number
+    second = world.start("B", consumer())
+    world.run_for(A_MOMENT_MS)  # the first gives the queue up a second before the second may take it
+    (process,) = second.groups["g"].process_queues.values()
+    assert process.next_offset == 51
+    world.stop(first)
+    assert world.stored["g", queues_of("t", 2)[0]] == 50
+
+
+def test_orderly_queues_are_never_two_clients_at_once() -> None:
+    world = World(t=4)
+    first = world.start("A", consumer(orderly=True))
+    world.run_for(A_MOMENT_MS)
+    second = world.start("B", consumer(orderly=True))
+    for _ in range(40):
+        world.run_for(250)
+        held = [q for c in (first, second) for q in c.groups["g"].held("t")]
+        assert len(held) == len(set(held))
+    assert world.shares() == {"c1": [0, 1], "c2": [2, 3]}
+
+
+def test_an_orderly_queue_is_consumed_only_while_its_lock_is_renewed() -> None:
+    world = World(t=1)
+    client = world.start("A", consumer(orderly=True))
+    world.run_for(A_MOMENT_MS)
+    group, (queue,) = client.groups["g"], queues_of("t", 1)
+    assert group.may_consume(queue, world.now_ms)
+    world.run_for(60_000)
+    assert group.may_consume(queue, world.now_ms)
+    with world.unreachable():
+        world.run_for(20_001)
+        assert not group.may_consume(queue, world.now_ms)
+    world.run_for(20_000)
+    assert group.may_consume(queue, world.now_ms)
+
+
+def test_a_killed_orderly_client_keeps_others_out_for_the_life_of_its_locks() -> None:
+    world = World(t=1)
+    dead = world.start("A", consumer(orderly=True))
+    world.run_for(A_MOMENT_MS)
+    world.start("B", consumer(orderly=True))
+    world.crash(dead, seen=True)
+    world.run_for(50_000)
+    assert world.shares() == {"c2": []}
+    world.run_for(15_000)
+    assert world.shares() == {"c2": [0]}
+
+
+def test_an_orderly_client_that_stops_gives_its_locks_back() -> None:
+    world = World(t=1)
+    first = world.start("A", consumer(orderly=True))
+    world.run_for(A_MOMENT_MS)
+    world.start("B", consumer(orderly=True))
+    world.stop(first)
+    world.run_for(A_MOMENT_MS)
+    assert world.shares() == {"c2": [0]}
+
+
+def test_broadcasting_takes_all_queues_without_asking_or_locking() -> None:
+    world = World(t=3)
+    for client_id in ("A", "B"):
+        world.start(client_id, consumer(message_model=MessageModel.BROADCASTING, orderly=True))
+    world.run_for(A_MOMENT_MS)
+    assert world.shares() == {"c1": [0, 1, 2], "c2": [0, 1, 2]}
+
+
+def test_a_queue_that_is_not_pulled_is_made_anew() -> None:
+    world = World(t=1)
+    client = world.start("A", consumer())
+    world.run_for(A_MOMENT_MS)
+    group, (queue,) = client.groups["g"], queues_of("t", 1)
+    process = group.process_queues[queue]
+    process.next_offset = 9
+    world.run_for(PULL_MAX_IDLE_MS + 20_000)
+    assert group.process_queues[queue] is not process
+    assert group.process_queues[queue].next_offset == 9
+
+
+def test_a_change_heartbeats_at_once_with_a_newer_version() -> None:
+    world = World(t=1)
+    client = world.start("A", consumer())
+    before_ms = client.groups["g"].subscription_version_ms
+    world.run_for(A_MOMENT_MS)
+    assert client.groups["g"].subscription_version_ms > before_ms
+    assert not client.groups["g"].heartbeat_is_due
+
+
+@pytest.mark.parametrize(("queues", "for_queue"), [(2, 512), (3, 341), (2_000, 1)])
+def test_thresholds_of_a_topic_are_dealt_out_to_all_queues_of_the_group(queues: int, for_queue: int) -> None:
+    thresholds = PullThresholds(for_topic=1_024, size_mib_for_topic=1_024)
+    thresholds.share(queues)
+    assert (thresholds.for_queue, thresholds.size_mib_for_queue) == (for_queue, for_queue)
+    untouched = PullThresholds()
+    untouched.share(queues)
+    assert untouched == PullThresholds()
+    untouched.share(0)
+
+
+def test_a_paused_consumer_is_never_balanced() -> None:
+    world = World(t=1)
+    client = world.start("A", consumer())
+    client.groups["g"].paused = True
+    world.run_for(5_000)
+    assert world.shares() == {"c1": []}
+    assert client.due_ms <= world.now_ms + 1_000
+    client.groups["g"].paused = False
+    world.run_for(1_000)
+    assert world.shares() == {"c1": [0]}
+
+
+def test_s11_a_strategy_that_refuses_changes_nothing_and_is_asked_again_in_a_second() -> None:
+    world = World(t=1)
+    of_no_room = strategy_named(
+        "MACHINE_ROOM_NEARBY-AVG", Settings(machine_room_resolver=NamePrefixResolver())
+    )
+    client = world.start("room-A", consumer(strategy=of_no_room))
+    world.run_for(A_MOMENT_MS)
+    assert world.shares() == {"c1": []}
+    assert client.due_ms <= world.now_ms + 1_000
+    client.groups["g"].config.strategy = AllocateMessageQueueAveragely()
+    world.run_for(1_000)
+    assert world.shares() == {"c1": [0]}
+
+
+def test_the_same_group_twice_in_one_client_is_refused() -> None:
+    with pytest.raises(GroupTaken, match=r"the consumer group\[g\] has been created before"):
+        World(t=1).start("A", consumer(), consumer())
