@@ -56,13 +56,17 @@ def _validate(turn: Turn, request: SyncGroup) -> ErrorCode:
     if request.generation_id != group.generation:
         turn.rule("S4")
         return ErrorCode.ILLEGAL_GENERATION
-    if request.protocol_type not in (None, group.protocol_type) or request.protocol_name not in (
-        None,
-        group.protocol_name,
+    if _differ(request.protocol_type, group.protocol_type) or _differ(
+        request.protocol_name, group.protocol_name
     ):
         turn.rule("S5")
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     return ErrorCode.NONE
+
+
+def _differ(given: str | None, own: str | None) -> bool:
+    """Whether both sides name one, and not the same: a group in its first round has no protocol yet."""
+    return given is not None and own is not None and given != own
 
 
 def _has_synced(group: Group, member: Member) -> None:

@@ -1,0 +1,61 @@
+"""What differs between the two sides, and whether it is among the differences that are kept."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import zip_longest
+
+from tests.conformance.kept import KEPT, Kept
+from tests.conformance.servers import Played
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One value of one answer. A side that does not have it says None."""
+
+    case: str
+    step: str
+    path: str
+    kafkas: str | None
+    ours: str | None
+
+    def __str__(self) -> str:
+        return f"{self.case}: {self.step}: {self.path}: Kafka {self.kafkas}, ours {self.ours}"
+
+    def kept(self) -> Kept | None:
+        """The kept difference that this is, if any."""
+        return next((kept for kept in KEPT if self._is(kept)), None)
+
+    def _is(self, kept: Kept) -> bool:
+        pairs = [
+            (self.case, kept.case),
+            (self.step, kept.step),
+            (self.path, kept.path),
+            (str(self.kafkas), kept.kafkas),
+            (str(self.ours), kept.ours),
+        ]
+        return all(fnmatchcase(value, pattern) for value, pattern in pairs)
+
+
+def differences(played: Played) -> list[Difference]:
+    """All that differs in one case."""
+    found = []
+    steps = zip_longest(played.case.steps, played.kafkas, played.ours)
+    for number, (step, kafkas, ours) in enumerate(steps, 1):
+        for path in dict.fromkeys([*kafkas, *ours]):
+            pair = kafkas.get(path), ours.get(path)
+            if pair[0] != pair[1]:
+                where = f"{number} {step.text}"
+                found.append(Difference(played.case.title, where, path, *pair))
+    return found
+
+
+def unkept(all_played: Iterable[Played]) -> list[Difference]:
+    """The differences nobody has given a reason for."""
+    return [found for played in all_played for found in differences(played) if found.kept() is None]
+
+
+def unused(all_played: Sequence[Played]) -> list[Kept]:
+    """The kept differences that did not show: they are to be struck out."""
+    shown = {found.kept() for played in all_played for found in differences(played)}
+    return [kept for kept in KEPT if kept not in shown]

@@ -1,0 +1,62 @@
+"""The differences from Kafka's own coordinator that are kept, each with its reason."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Where a difference may be, and why. `case`, `step`, `path` (of a value in an answer) and the values are
+    patterns.
+    """
+
+    what: str
+    reason: str
+    case: str
+    step: str = "*"
+    path: str = "*"
+    kafkas: str = "*"
+    ours: str = "*"
+
+
+_OLDEST = (
+    "Kafka keeps the empty id for offsets and administration alone, deprecated since 2.2 (KIP-289), for "
+    "clients that commit without a group. Such a client forgot to name its group; refused, it learns so."
+)
+
+KEPT: tuple[Kept, ...] = (
+    Kept(
+        what='offsets and administration of the group `""`: INVALID_GROUP_ID, where Kafka knows such a group',
+        reason=_OLDEST,
+        case="*the empty group id*",
+    ),
+    Kept(
+        what="a first member that lists one protocol twice is answered, where Kafka never answers",
+        reason="In Kafka the second mention counts as a second member's: no protocol is found that all have, "
+        "and completing the round throws. Nobody can rely on an answer that does not come.",
+        case="a protocol that is listed twice",
+    ),
+    Kept(
+        what="of protocols with equally many votes, the one that the first member lists first is selected",
+        reason="Kafka takes the one that comes first in a hash map, which its protocol leaves open.",
+        case="protocols with equally many votes",
+    ),
+    Kept(
+        what="SyncGroup with neither a group id nor a protocol: INVALID_GROUP_ID before "
+        "INCONSISTENT_GROUP_PROTOCOL",
+        reason="Both refuse it for good; no client sends it, for all name their protocol from version 5 on.",
+        case="sync with neither group id nor protocol",
+        path="error_code",
+    ),
+)
+
+_DAYS = "not reached: the least retention is a minute; `tests/scenarios/retention.txt` plays days"
+_OUR_OWN = "not reached: a fault of our own, which Kafka has no answer to"
+
+NOT_REACHED: Mapping[str, str] = {
+    "D6": "not reached: not a request of Kafka's",
+    "T3": "not reached: a new member's JoinGroup has to be parked for five minutes",
+    **dict.fromkeys(("Z1", "Z2", "Z3", "Z4", "Z5", "Z6"), _DAYS),
+    **dict.fromkeys(("F1", "F2", "F3", "F4"), _OUR_OWN),
+}
+"""Rows of docs/rules.md that no script reaches, each with the reason."""

@@ -1,0 +1,181 @@
+"""Plays a case against one server over the wire; each answer stands at the step that asked for it."""
+
+import asyncio
+from asyncio import StreamReader, StreamWriter, Task
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from gateway import codec
+from gateway.framing import framed
+from tests.conformance.normalise import Answer, normalised
+from tests.conformance.requests import NEWEST, Told, body
+from tests.conformance.script import Case, Mode, Step
+
+ANSWER_TIMEOUT_S = 30.0
+# A server has answered all that it took up before the barrier (below); this is for its answer to get here,
+# and for a timer of no delay.
+GRACE_S = 0.3
+REPEAT_INTERVAL_S = 0.25
+_BARRIERS = 2
+
+_MEMBER_ID_REQUIRED = 79
+_BARRIER = Step.parse("barrier heartbeat id=nobody gen=0")
+
+# A decoded answer and its bytes; None where the connection was closed instead.
+_Heard = tuple[Any, bytes] | None
+
+# What `until` may name: an error, a group's state, or how many groups are listed.
+_SAYS = ("error_code", "groups.0.group_state", "groups.length")
+
+UNANSWERED: Answer = {"answer": "none"}
+CLOSED: Answer = {"answer": "the connection was closed"}
+
+
+class _Connection:
+    """One connection; one request at a time."""
+
+    def __init__(self, reader: StreamReader, writer: StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    async def ask(self, api_key: int, version: int, client_id: str, fields: codec.Fields) -> bytes | None:
+        """The answer's bytes, None where the server closes instead."""
+        self._writer.write(framed(codec.encode_request(api_key, version, 1, client_id, fields)))
+        try:
+            await self._writer.drain()
+            size = int.from_bytes(await self._reader.readexactly(4))
+            return await self._reader.readexactly(size)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return None
+
+    async def close(self) -> None:
+        self._writer.close()
+        with suppress(ConnectionError):
+            await self._writer.wait_closed()
+
+
+@dataclass
+class _Client:
+    connection: _Connection | None = None
+    asked: Task[_Heard] | None = None
+    left_open: Task[_Heard] | None = None
+    left_behind: list[_Connection] = field(default_factory=list)
+
+    def all(self) -> list[_Connection]:
+        return [*self.left_behind, *([self.connection] if self.connection else [])]
+
+
+class Player:
+    """One case at one server. `told.prefix` keeps its groups apart from those of other cases."""
+
+    def __init__(self, host: str, port: int, told: Told) -> None:
+        self._address = (host, port)
+        self._told = told
+        self._clients: dict[str, _Client] = {}
+        self._tasks: list[Task[_Heard]] = []
+
+    async def play(self, case: Case) -> Sequence[Answer]:
+        """What each step got, in their order."""
+        try:
+            answers = [await self._step(step) for step in case.steps]
+            waiting = [task for task in self._tasks if not task.done()]
+            if waiting:
+                await self._settle()
+                await asyncio.wait(waiting, timeout=GRACE_S)
+            return [self._outcome(answer) for answer in answers]
+        finally:
+            await self._close()
+
+    async def _step(self, step: Step) -> Task[_Heard] | Answer:
+        client = self._clients.setdefault(step.client, _Client())
+        if step.api == "gone":
+            for connection in client.all():
+                await connection.close()
+            client.connection, client.left_behind = None, []
+            return {}
+        if not step.is_request:
+            assert client.left_open is not None, f"{step.text}: nothing was left open"
+            if step.api == "parked":
+                await self._settle()
+                return {"answer": "yes" if client.left_open.done() else "not yet"}
+            await asyncio.wait([client.left_open], timeout=ANSWER_TIMEOUT_S)
+            return {}
+        if "until" in step.options:
+            return await self._repeat(step, client)
+        task = await self._send(step, client)
+        if step.mode is Mode.ANSWER:
+            await asyncio.wait([task], timeout=ANSWER_TIMEOUT_S)
+        else:
+            client.left_open = task
+            await self._settle()
+            if step.mode is Mode.SETTLED:
+                await asyncio.wait([task], timeout=GRACE_S)
+        return task
+
+    async def _send(self, step: Step, client: _Client) -> Task[_Heard]:
+        if client.connection is None or (client.asked is not None and not client.asked.done()):
+            if client.connection is not None:
+                client.left_behind.append(client.connection)
+            client.connection = _Connection(*await asyncio.open_connection(*self._address))
+        client.asked = asyncio.create_task(self._ask(step, client.connection))
+        self._tasks.append(client.asked)
+        return client.asked
+
+    async def _ask(self, step: Step, connection: _Connection) -> _Heard:
+        key, newest = NEWEST[step.api]
+        version = newest if step.version is None else step.version
+        fields = body(step, version, self._told)
+        raw = await connection.ask(key, version, f"client-{step.client}", fields)
+        if raw is None:
+            return None
+        message = codec.decode_response(key, version, raw)
+        if step.api == "join" and message.error_code in (0, _MEMBER_ID_REQUIRED):
+            self._told.learn(step.client, message)
+        return message, raw
+
+    async def _repeat(self, step: Step, client: _Client) -> Task[_Heard]:
+        """The answer that was waited for, or the last one that came."""
+        wanted = step.options["until"]
+        give_up_s = asyncio.get_running_loop().time() + ANSWER_TIMEOUT_S
+        while True:
+            task = await self._send(step, client)
+            await task
+            answer = self._outcome(task)
+            said = [answer.get(path) for path in _SAYS]
+            if wanted in said or repr(wanted) in said or asyncio.get_running_loop().time() > give_up_s:
+                return task
+            await asyncio.sleep(REPEAT_INTERVAL_S)
+
+    async def _settle(self) -> None:
+        """Wait until the group has taken up all that was sent before: a member nobody knows asks it, twice,
+        for the first time may overtake what came over another connection in the same moment.
+        """
+        client = self._clients.setdefault(_BARRIER.client, _Client())
+        for _ in range(_BARRIERS):
+            await (await self._send(_BARRIER, client))
+
+    def _outcome(self, heard: Task[_Heard] | Answer) -> Answer:
+        """A step's answer; to be asked when all ids are known."""
+        if isinstance(heard, dict):
+            return heard
+        if not heard.done():
+            return UNANSWERED
+        answer = heard.result()
+        if answer is None:
+            return CLOSED
+        message, raw = answer
+        return {**normalised(message, self._told), "all bytes are known": str(_is_whole(message, raw))}
+
+    async def _close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for client in self._clients.values():
+            for connection in client.all():
+                await connection.close()
+
+
+def _is_whole(message: Any, raw: bytes) -> bool:
+    """Whether encoding what was decoded gives the same bytes: then to compare fields is to compare bytes."""
+    return bytes(message.encode(header=True)) == raw

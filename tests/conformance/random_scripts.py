@@ -1,0 +1,103 @@
+"""Random scripts: two clients do what comes, in any order and version, and no step waits to be answered.
+
+Two, so that of members that go one stays, and nobody has to choose a leader by chance. A static one may be
+two clients at once (`B` and `C`): they take each other's place.
+"""
+
+import random
+
+from tests.conformance.script import Case, Step
+
+STEPS = 14
+
+_PROTOCOLS = ("range", "range:x", "range,sticky", "range:x,sticky", "sticky")
+
+
+def random_case(seed: int) -> Case:
+    """The script of a seed."""
+    chance = random.Random(seed)
+    begin = ["A join.3 ?", "A sync assign=@A:all ?"]
+    lines = [*begin, *(f"{_line(chance)} ?" for _ in range(STEPS)), "A describe"]
+    return Case(
+        name=f"random script {seed}",
+        version=None,
+        rows=(),
+        servers="plain",
+        slow=False,
+        quick=False,
+        steps=tuple(map(Step.parse, lines)),
+    )
+
+
+def _line(chance: random.Random) -> str:
+    api = chance.choices(
+        ["join", "sync", "heartbeat", "leave", "commit", "fetch", "describe", "forget", "delete"],
+        [8, 6, 3, 2, 3, 1, 3, 1, 1],
+    )[0]
+    client = chance.choice("ABC")
+    instance = "" if client == "A" else " instance=i1"
+    return _LINES[api](chance, client, instance)
+
+
+def _join(chance: random.Random, client: str, instance: str) -> str:
+    version = chance.randint(5, 9) if instance else chance.randint(0, 9)
+    anew = " id=" if instance and chance.random() < 0.5 else ""
+    return f"{client} join.{version}{instance}{anew} protocols={chance.choice(_PROTOCOLS)}"
+
+
+def _sync(chance: random.Random, client: str, instance: str) -> str:
+    version = chance.randint(3, 5) if instance else chance.randint(0, 5)
+    assigned = f"@A:{chance.randint(1, 9)},@B:{chance.randint(1, 9)},@C:{chance.randint(1, 9)}"
+    return f"{client} sync.{version}{instance}{_generation(chance)} assign={assigned}"
+
+
+def _heartbeat(chance: random.Random, client: str, instance: str) -> str:
+    version = chance.randint(3, 4) if instance else chance.randint(0, 4)
+    return f"{client} heartbeat.{version}{instance}{_generation(chance)}"
+
+
+def _generation(chance: random.Random) -> str:
+    return chance.choices(["", f" gen={chance.randint(-1, 4)}"], [7, 1])[0]
+
+
+def _leave(chance: random.Random, client: str, instance: str) -> str:
+    if not instance:
+        return f"{client} leave.{chance.randint(0, 5)}"
+    return (
+        f"{client} leave.{chance.randint(3, 5)} members={chance.choice(['@B/i1', '@C/i1', '/i1', '@A,/i1'])}"
+    )
+
+
+def _commit(chance: random.Random, client: str, instance: str) -> str:
+    version = chance.randint(7, 10) if instance else chance.randint(2, 10)
+    topics = f"orders:{chance.randint(0, 2)}:{chance.randint(0, 99)},payments:0:{chance.randint(0, 99)}"
+    return f"{client} commit.{version}{instance}{_generation(chance)} topics={topics}"
+
+
+def _fetch(chance: random.Random, client: str, instance: str) -> str:
+    return f"{client} fetch.{chance.randint(2, 10)} topics={chance.choice(['all', 'orders:0,payments:0'])}"
+
+
+def _describe(chance: random.Random, client: str, instance: str) -> str:
+    return f"{client} describe.{chance.randint(0, 6)}"
+
+
+def _forget(chance: random.Random, client: str, instance: str) -> str:
+    return f"{client} forget topics=orders:0,payments:0"
+
+
+def _delete(chance: random.Random, client: str, instance: str) -> str:
+    return f"{client} delete.{chance.randint(0, 2)}"
+
+
+_LINES = {
+    "commit": _commit,
+    "delete": _delete,
+    "describe": _describe,
+    "fetch": _fetch,
+    "forget": _forget,
+    "heartbeat": _heartbeat,
+    "join": _join,
+    "leave": _leave,
+    "sync": _sync,
+}

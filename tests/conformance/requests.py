@@ -1,0 +1,246 @@
+"""What the steps of a script send: the bodies of requests, from the options of a step and what is known.
+
+Options have the protocol's names, shortened. Ids: `@A` is the id A was given last, `@A1` its first one, all
+else is sent as it stands. Without options a client sends what a well-behaved one would: its own id, the
+generation and the protocol it was told.
+"""
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from tests.conformance.script import Step
+
+TIMEOUT_MS = "300000"
+NEWEST: Mapping[str, tuple[int, int]] = {
+    "commit": (8, 9),
+    "fetch": (9, 9),
+    "join": (11, 9),
+    "heartbeat": (12, 4),
+    "leave": (13, 5),
+    "sync": (14, 5),
+    "describe": (15, 6),
+    "list": (16, 5),
+    "delete": (42, 2),
+    "forget": (47, 0),
+}
+"""Of each api its key, and the version that is sent where a step names none."""
+
+_FIRST_BATCHED_LEAVE = 3
+_FIRST_FETCH_OF_GROUPS = 8
+_FIRST_BY_TOPIC_ID = 10
+NOBODY = UUID(int=7)
+
+Body = dict[str, Any]
+
+
+@dataclass
+class Told:
+    """What the clients of a case know of one server."""
+
+    prefix: str
+    topic_ids: Mapping[str, UUID]
+    names: dict[str, str] = field(default_factory=dict)
+    ids: dict[str, str] = field(default_factory=dict)
+    generations: dict[str, int] = field(default_factory=dict)
+    protocols: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
+
+    def learn(self, client: str, join_answer: Any) -> None:
+        """Take from an answer to JoinGroup what the client will say from now on."""
+        member_id = join_answer.member_id
+        if member_id and member_id not in self.names:
+            count = sum(name.startswith(f"@{client}") for name in self.names.values())
+            self.names[member_id] = name = f"@{client}{count + 1}"
+            self.ids[name] = member_id
+        self.ids[f"@{client}"] = member_id
+        if join_answer.error_code == 0:
+            self.generations[client] = join_answer.generation_id
+            self.protocols[client] = (join_answer.protocol_type, join_answer.protocol_name)
+
+    def id(self, text: str) -> str:
+        """The id that is meant."""
+        return self.ids.get(text, text)
+
+    def group(self, name: str) -> str:
+        """Groups are called differently in each case; the empty name stays."""
+        return f"{self.prefix}{name}" if name else ""
+
+    def own(self, client: str) -> str:
+        """The id the client was given last, none at first."""
+        return self.ids.get(f"@{client}", "")
+
+
+def body(step: Step, version: int, told: Told) -> Body:
+    """What to send. Raises KeyError for an api there is none of."""
+    return _BODIES[step.api](step, version, told)
+
+
+def subscription(*topics: str) -> bytes:
+    """A consumer's metadata (ConsumerProtocolSubscription, version 0)."""
+    names = b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
+    return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)
+
+
+def _group(step: Step, told: Told) -> str:
+    return told.group(step.options.get("group", "g"))
+
+
+def _member(step: Step, told: Told) -> Body:
+    generation = step.options.get("gen", str(told.generations.get(step.client, -1)))
+    return {
+        "group_id": _group(step, told),
+        "member_id": told.id(step.options.get("id", told.own(step.client))),
+        "group_instance_id": step.options.get("instance"),
+        "generation_id": int(generation),
+    }
+
+
+def _join(step: Step, version: int, told: Told) -> Body:
+    protocols = step.options.get("protocols", "range").split(",")
+    fields = _member(step, told) | {
+        "session_timeout_ms": int(step.options.get("session", TIMEOUT_MS)),
+        "rebalance_timeout_ms": int(step.options.get("rebalance", TIMEOUT_MS)),
+        "protocol_type": step.options.get("type", "consumer"),
+        "protocols": [_protocol(text) for text in protocols if text],
+        "reason": step.options.get("reason"),
+    }
+    del fields["generation_id"]
+    return fields
+
+
+def _protocol(text: str) -> Body:
+    """`range`: subscribed to orders; `range:+payments`: to payments; `range:x`: with these bytes."""
+    name, colon, metadata = text.partition(":")
+    if not colon:
+        return {"name": name, "metadata": subscription("orders")}
+    topic = metadata.removeprefix("+")
+    return {"name": name, "metadata": metadata.encode() if topic == metadata else subscription(topic)}
+
+
+def _sync(step: Step, version: int, told: Told) -> Body:
+    known_type, known_name = told.protocols.get(step.client, ("consumer", "range"))
+    pairs = [item.split(":") for item in step.options.get("assign", "").split(",") if item]
+    return _member(step, told) | {
+        "protocol_type": _nullable(step.options.get("type", known_type or "consumer")),
+        "protocol_name": _nullable(step.options.get("protocol", known_name)),
+        "assignments": [{"member_id": told.id(who), "assignment": what.encode()} for who, what in pairs],
+    }
+
+
+def _nullable(text: str | None) -> str | None:
+    return None if text == "null" else text
+
+
+def _heartbeat(step: Step, version: int, told: Told) -> Body:
+    return _member(step, told)
+
+
+def _leave(step: Step, version: int, told: Told) -> Body:
+    """`members=@A,@B/i1,/i2`: ids and instance ids; without it the client itself."""
+    if version < _FIRST_BATCHED_LEAVE:
+        return {"group_id": _group(step, told), "member_id": _member(step, told)["member_id"]}
+    members = []
+    for text in step.options.get("members", told.own(step.client)).split(","):
+        member_id, _, instance_id = text.partition("/")
+        reason = step.options.get("reason")
+        members.append(
+            {"member_id": told.id(member_id), "group_instance_id": instance_id or None, "reason": reason}
+        )
+    return {"group_id": _group(step, told), "members": members}
+
+
+def _commit(step: Step, version: int, told: Told) -> Body:
+    """`topics=orders:0:5,orders:1:6:text`: topic, partition, offset, metadata (`*9`: so many letters)."""
+    fields = _member(step, told)
+    fields["generation_id_or_member_epoch"] = fields.pop("generation_id")
+    topics: dict[str, list[Body]] = {}
+    for text in step.options.get("topics", "orders:0:5").split(","):
+        if not text:
+            continue
+        name, partition, offset, *metadata = text.split(":")
+        note = metadata[0] if metadata else ""
+        topics.setdefault(name, []).append(
+            {
+                "partition_index": int(partition),
+                "committed_offset": int(offset),
+                "committed_leader_epoch": int(step.options.get("epoch", "-1")),
+                "committed_metadata": "x" * int(note[1:]) if note.startswith("*") else _nullable(note),
+            }
+        )
+    return fields | {
+        "retention_time_ms": int(step.options.get("retention", "-1")),
+        "topics": [
+            {**_topic(name, version, told), "partitions": partitions} for name, partitions in topics.items()
+        ],
+    }
+
+
+def _topic(name: str, version: int, told: Told) -> Body:
+    if version < _FIRST_BY_TOPIC_ID:
+        return {"name": name}
+    return {"topic_id": told.topic_ids.get(name, NOBODY)}
+
+
+def _fetch(step: Step, version: int, told: Told) -> Body:
+    """`topics=orders:0,payments:0` or `topics=all`; from version 8 on `groups=g,h`, each with those."""
+    asked = step.options.get("topics", "orders:0")
+    stable = {"require_stable": step.options.get("stable") == "yes"}
+    topics: list[Body] | None = None
+    if asked != "all":
+        indexes: dict[str, list[int]] = {}
+        for text in filter(None, asked.split(",")):
+            name, partition = text.split(":")
+            indexes.setdefault(name, []).append(int(partition))
+        topics = [
+            {**_topic(name, version, told), "partition_indexes": partitions}
+            for name, partitions in indexes.items()
+        ]
+    if version < _FIRST_FETCH_OF_GROUPS:
+        return {"group_id": _group(step, told), "topics": topics, **stable}
+    names = step.options.get("groups", step.options.get("group", "g")).split(",")
+    return {"groups": [{"group_id": told.group(name), "topics": topics} for name in names], **stable}
+
+
+def _describe(step: Step, version: int, told: Told) -> Body:
+    return {
+        "groups": [told.group(name) for name in step.options.get("groups", "g").split(",")],
+        "include_authorized_operations": step.options.get("operations") == "yes",
+    }
+
+
+def _list(step: Step, version: int, told: Told) -> Body:
+    return {
+        "states_filter": [text for text in step.options.get("states", "").split(",") if text],
+        "types_filter": [text for text in step.options.get("types", "").split(",") if text],
+    }
+
+
+def _delete(step: Step, version: int, told: Told) -> Body:
+    return {"groups_names": [told.group(name) for name in step.options.get("groups", "g").split(",")]}
+
+
+def _forget(step: Step, version: int, told: Told) -> Body:
+    topics: dict[str, list[Body]] = {}
+    for text in step.options.get("topics", "orders:0").split(","):
+        name, partition = text.split(":")
+        topics.setdefault(name, []).append({"partition_index": int(partition)})
+    return {
+        "group_id": _group(step, told),
+        "topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()],
+    }
+
+
+_BODIES: Mapping[str, Callable[[Step, int, Told], Body]] = {
+    "commit": _commit,
+    "delete": _delete,
+    "describe": _describe,
+    "fetch": _fetch,
+    "forget": _forget,
+    "heartbeat": _heartbeat,
+    "join": _join,
+    "leave": _leave,
+    "list": _list,
+    "sync": _sync,
+}

@@ -1,0 +1,138 @@
+"""Conformance scripts: requests of several clients to one group, one a line.
+
+A file holds cases. A case is a line `== its name`, lines `key: value`, and steps:
+
+    == a new dynamic member is told its id first
+    rows: J5 J7 N5 E4
+    for: 4-9
+    A join.{v}
+    A join.{v}
+
+`for` plays the case once for each version, put in for `{v}`. A step is a client, an api with a version (the
+newest one without), and `name=value` options (see `requests.py`). Steps wait for their answers, except that
+
+- `&` at the end goes on as soon as the request is surely taken up;
+- `?` at the end does so too, unless the answer comes at once: whether it does is for the servers to say;
+- `until=X` repeats the request until X is the answer's error, the group's state or the number of groups.
+
+`A answer` waits for the answer to A's last request with `&` or `?`, `A parked` tells whether that is still to
+come, `A gone` closes A's connections. A client that asks while its last request is unanswered does so over a
+further connection.
+"""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "scripts"
+_MARK = "== "
+_VERSION = "{v}"
+_QUICK_STEPS = 6
+_NOTES = ("answer", "parked", "gone")
+
+
+class Mode(Enum):
+    """How long a step waits for its answer."""
+
+    ANSWER = ""
+    TAKEN_UP = "&"
+    SETTLED = "?"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One line. `version` None is the newest; `text` is the line itself."""
+
+    client: str
+    api: str
+    version: int | None
+    options: Mapping[str, str]
+    mode: Mode
+    text: str
+
+    @property
+    def is_request(self) -> bool:
+        """Whether something is sent."""
+        return self.api not in _NOTES
+
+    @classmethod
+    def parse(cls, line: str) -> "Step":
+        """Read a line. Raises ValueError for what is none."""
+        words = shlex.split(line)
+        mode = Mode.ANSWER
+        if words[-1] in (Mode.TAKEN_UP.value, Mode.SETTLED.value):
+            mode = Mode(words.pop())
+        client, api, *rest = words
+        name, _, version = api.partition(".")
+        options = {key: value for key, _, value in (word.partition("=") for word in rest)}
+        return cls(client, name, int(version) if version else None, options, mode, line)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A script for one version. `servers` is the configuration it needs, `slow` ones wait for a
+    deadline, `quick` ones are few.
+    """
+
+    name: str
+    version: int | None
+    rows: tuple[str, ...]
+    servers: str
+    slow: bool
+    quick: bool
+    steps: tuple[Step, ...]
+
+    @property
+    def title(self) -> str:
+        """The name, and the version where there are several."""
+        return self.name if self.version is None else f"{self.name} [v{self.version}]"
+
+
+def load(folder: Path = FOLDER) -> list[Case]:
+    """All cases of a folder, in the order of its files."""
+    cases = [case for path in sorted(folder.glob("*.txt")) for case in parse(path.read_text())]
+    titles = [case.title for case in cases]
+    twice = {title for title in titles if titles.count(title) > 1}
+    if twice:
+        raise ValueError(f"two cases have the same name: {', '.join(sorted(twice))}")
+    return cases
+
+
+def parse(text: str) -> Iterator[Case]:
+    """The cases of a file, each once for each of its versions."""
+    blocks: list[list[str]] = []
+    for line in text.splitlines():
+        if line.startswith(_MARK):
+            blocks.append([line.removeprefix(_MARK)])
+        elif line and not line.startswith("#"):
+            blocks[-1].append(line)
+    for name, *lines in blocks:
+        yield from _cases(name, lines)
+
+
+def _cases(name: str, lines: list[str]) -> Iterator[Case]:
+    heads = {}
+    while lines and ": " in lines[0]:
+        key, _, value = lines.pop(0).partition(": ")
+        heads[key] = value
+    versions = _versions(heads.get("for", ""))
+    for version in versions:
+        steps = tuple(Step.parse(line.replace(_VERSION, str(version))) for line in lines)
+        yield Case(
+            name=name,
+            version=version,
+            rows=tuple(heads.get("rows", "").split()),
+            servers=heads.get("servers", "plain"),
+            slow=heads.get("slow") == "yes",
+            quick=version == versions[-1] and heads.get("slow") != "yes" and len(steps) <= _QUICK_STEPS,
+            steps=steps,
+        )
+
+
+def _versions(text: str) -> list[int | None]:
+    if not text:
+        return [None]
+    first, _, last = text.partition("-")
+    return list(range(int(first), int(last or first) + 1))

@@ -1,0 +1,144 @@
+"""Two coordinators under the same settings: a real broker's own, and ours behind a gateway on that broker."""
+
+import asyncio
+import json
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+
+from gateway.service import GatewayOptions, serving
+from gateway.upstream import Address
+from streaming.broker import EmbeddedBroker
+from streaming.coordinator import Options
+from streaming.layout import Layout
+from tests.conformance.normalise import Answer
+from tests.conformance.player import Player
+from tests.conformance.requests import Told
+from tests.conformance.script import Case
+from tests.e2e.harness import QUICK_SPARK, coordinating, create_topic, new_layout, read_topic
+
+TOPICS: Mapping[str, int] = {"orders": 2, "payments": 1}
+"""The topics there are, and how many partitions each has."""
+
+_COMMON = {
+    "group.min.session.timeout.ms": "2000",
+    "group.max.session.timeout.ms": "600000",
+    "group.max.size": "3",
+    # No pass of retention meanwhile: it would end groups without offsets.
+    "offsets.retention.check.interval.ms": str(2**31 - 1),
+}
+SETTINGS: Mapping[str, Mapping[str, str]] = {
+    "plain": {**_COMMON, "group.initial.rebalance.delay.ms": "0"},
+    "delayed": {**_COMMON, "group.initial.rebalance.delay.ms": "8000"},
+}
+"""What both sides are started with, by the names that cases ask for."""
+
+# One coordinator, whose answers leave in the order in which they are given.
+_ONE_OF_EACH = {"offsets.topic.num.partitions": "1", "num.network.threads": "1"}
+
+# So many cases are played side by side: they hardly wait for each other, but for the coordinator's batches.
+AT_ONCE = 128
+
+
+@dataclass(frozen=True)
+class Played:
+    """A case and what each of its steps got from either side. `rules` are what ours said decided."""
+
+    case: Case
+    kafkas: Sequence[Answer]
+    ours: Sequence[Answer]
+    rules: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Servers:
+    """Where both are reached."""
+
+    kafka: Address
+    ours: Address
+    layout: Layout
+    topic_ids: Mapping[str, UUID]
+
+    def play(self, cases: Sequence[Case]) -> list[Played]:
+        """Play cases side by side at both; the slow ones last, where nothing holds them up."""
+        quick, slow = ([case for case in cases if case.slow is slow] for slow in (False, True))
+        return self._play(quick) + self._play(slow)
+
+    def _play(self, cases: Sequence[Case]) -> list[Played]:
+        run = uuid.uuid4().hex[:8]
+        prefixes = [f"{run}-{number}-" for number in range(len(cases))]
+        answers = asyncio.run(self._play_all(cases, prefixes))
+        rules = self._rules(prefixes)
+        return [
+            Played(case, kafkas, ours, rules[prefix])
+            for case, prefix, (kafkas, ours) in zip(cases, prefixes, answers, strict=True)
+        ]
+
+    async def _play_all(
+        self, cases: Sequence[Case], prefixes: Sequence[str]
+    ) -> list[tuple[Sequence[Answer], Sequence[Answer]]]:
+        room = asyncio.Semaphore(AT_ONCE)
+
+        async def both(case: Case, prefix: str) -> tuple[Sequence[Answer], Sequence[Answer]]:
+            async with room:
+                players = [
+                    Player(at.host, at.port, Told(prefix, self.topic_ids)) for at in (self.kafka, self.ours)
+                ]
+                kafkas, ours = await asyncio.gather(*(player.play(case) for player in players))
+                return kafkas, ours
+
+        return await asyncio.gather(*(both(*item) for item in zip(cases, prefixes, strict=True)))
+
+    def _rules(self, prefixes: Sequence[str]) -> dict[str, frozenset[str]]:
+        """The rows of docs/rules.md that our answers and history name, by the case's prefix."""
+        found: dict[str, set[str]] = {prefix: set() for prefix in prefixes}
+        for topic in (self.layout.responses_topic, self.layout.events_topic):
+            for record in read_topic(str(self.kafka), topic):
+                said = json.loads(record.value or b"{}")
+                prefix = "-".join(str(said.get("group_id", "")).split("-")[:2]) + "-"
+                if prefix in found and said.get("rule"):
+                    found[prefix].add(said["rule"])
+        return {prefix: frozenset(rules) for prefix, rules in found.items()}
+
+
+@contextmanager
+def running(folder: Path, settings: Mapping[str, str]) -> Iterator[Servers]:
+    """Start a broker, a coordinator and a gateway, all under these settings of Kafka's."""
+    with ExitStack() as stack:
+        overrides = {**settings, **_ONE_OF_EACH}
+        broker = stack.enter_context(EmbeddedBroker(folder / "broker", overrides=overrides))
+        servers = broker.bootstrap_servers
+        for topic, partitions in TOPICS.items():
+            create_topic(servers, topic, partitions, {})
+        _wake(servers)
+        layout = new_layout()
+        options = Options(
+            servers,
+            folder / "coordinator",
+            layout,
+            settings=settings,
+            log_rebalances=False,
+            spark=QUICK_SPARK,
+        )
+        stack.enter_context(coordinating(options))
+        gateway = stack.enter_context(serving(GatewayOptions(servers, layout, Address("127.0.0.1", 0))))
+        yield Servers(Address.parse(servers), gateway, layout, _topic_ids(servers))
+
+
+def _wake(servers: str) -> None:
+    """Have the broker begin to coordinate: it does when the first client looks for a coordinator."""
+    settings = {"group_id": "wake", "enable_auto_commit": False, "metrics_enabled": False}
+    with closing(KafkaConsumer(bootstrap_servers=servers, **settings)) as consumer:
+        consumer.assign([TopicPartition("orders", 0)])
+        consumer.committed(TopicPartition("orders", 0))
+
+
+def _topic_ids(servers: str) -> dict[str, UUID]:
+    with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
+        described = admin.describe_topics(list(TOPICS))
+    return {topic["name"]: UUID(str(topic["topic_id"])) for topic in described}
