@@ -182,7 +182,7 @@ def test_a_request_too_large_for_the_topic_is_not_sent(
 def test_a_client_needs_the_coordinators_topics(broker: EmbeddedBroker) -> None:
     with pytest.raises(TopicsMissing, match="no topic nowhere-requests"):
         layout_on(broker.bootstrap_servers, "nowhere")
-    with pytest.raises(TopicsMissing, match="nowhere-requests has 0 partitions, 4 are expected"):
+    with pytest.raises(TopicsMissing, match="nowhere-requests has 0 partitions, 1 are expected"):
         CoordinatorClient(broker.bootstrap_servers, Layout.named("nowhere"), client_id="me")
 
 
