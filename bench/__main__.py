@@ -67,7 +67,7 @@ def _floor(bootstrap_servers: str, folder: Path, rounds: int) -> list[float]:
 def _coordinator(bootstrap_servers: str, folder: Path, rounds: int, *, quick: bool) -> dict[str, float]:
     _say("the coordinator")
     layout = Layout.named("coordinator")
-    with Coordinator(Options(bootstrap_servers, folder, layout)) as coordinator:
+    with Coordinator(Options(bootstrap_servers, folder, layout, log_rebalances=False)) as coordinator:
         coordinator.status.wait_for(Phase.READY)
         asker = Asker(bootstrap_servers, layout)
         try:

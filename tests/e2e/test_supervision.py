@@ -189,7 +189,8 @@ def test_record_at_fault_is_named_and_can_be_skipped(
                 client.heartbeat(RUINED_GROUP, generation_id=1, member_id="m")
                 stable_member(client, "healthy")
                 poison.heartbeat("poisoned", generation_id=1, member_id="m")
-                record = f"{options.layout.requests_topic}-{partition_of('poisoned', options.layout.request_partitions)}-"
+                partition = partition_of("poisoned", options.layout.request_partitions)
+                record = f"{options.layout.requests_topic}-{partition}-"
                 failing = wait_for_failing(coordinator)
                 waiting = Member(client, "behind", "").join()
         at_fault = check_failing(failing, record)
