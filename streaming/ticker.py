@@ -16,7 +16,7 @@ from kafka.errors import KafkaError
 
 from streaming.records import clock_record
 
-DEFAULT_INTERVAL_MS = 250
+DEFAULT_INTERVAL_MS = 100
 DEFAULT_MAX_SKEW_MS = 5_000
 NOTHING_ATTESTED_MS = 0
 # A clock record that is not acknowledged by then is given up; the next one says more anyway.
