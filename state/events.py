@@ -3,12 +3,13 @@
 `R_co` are a protocol's requests, `D_co` its deadlines.
 """
 
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
 R_co = TypeVar("R_co", covariant=True)
 D_co = TypeVar("D_co", covariant=True)
+D = TypeVar("D")
 
 
 class Received(Struct, Generic[R_co], frozen=True):
@@ -33,3 +34,10 @@ class Quarantine(Struct, Generic[D_co], frozen=True):
 
     deadline: D_co
     error: str
+
+
+def cause_of(event: Received[Any] | Failed[Any] | Quarantine[Any] | D) -> str:
+    """What led to a step: the id of the request, or the deadline."""
+    if isinstance(event, Received | Failed):
+        return event.request_id
+    return str(event.deadline if isinstance(event, Quarantine) else event)

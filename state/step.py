@@ -12,7 +12,7 @@ from state.classic.sync import sync
 from state.config import CoordinatorConfig
 from state.effects import Effects
 from state.errors import ErrorCode
-from state.events import Failed, Quarantine, Received
+from state.events import Failed, Quarantine, Received, cause_of
 from state.group import Group
 from state.history import EventType
 from state.messages import (
@@ -76,7 +76,7 @@ def step(group: Group | None, group_id: str, event: Event, now_ms: int, config: 
     answers. A request and a deadline that is due are both events; whoever calls fires deadlines in time order
     (`state.fold`).
     """
-    turn = Turn(group, group_id, _cause(event), now_ms, config)
+    turn = Turn(group, group_id, cause_of(event), now_ms, config)
     if group is not None:
         assert now_ms >= group.clock_ms, "a group's clock never runs backwards"
         group.clock_ms = now_ms
@@ -93,16 +93,6 @@ def step(group: Group | None, group_id: str, event: Event, now_ms: int, config: 
     if turn.has_group:
         retention.arm(turn)
     return turn.effects()
-
-
-def _cause(event: Event) -> str:
-    match event:
-        case Received() | Failed():
-            return event.request_id
-        case DeadlineReached():
-            return str(event)
-        case Quarantine():
-            return str(event.deadline)
 
 
 def reply_to(event: Received[AnyRequest] | Failed[AnyRequest]) -> ReplyTo:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
+from state.base_turn import BaseTurn
 from state.config import CoordinatorConfig
 from state.effects import Effects, OffsetChange, Reply
 from state.errors import ErrorCode
@@ -11,32 +12,18 @@ from state.messages import RECORD_VERSION, ReplyTo
 from state.responses import AnyResponse
 
 
-class Turn:
+class Turn(BaseTurn[Group, CoordinatorConfig]):
     """What handlers are given. They read and change `group`, and speak through the methods here."""
 
     def __init__(
         self, group: Group | None, group_id: str, cause: str, now_ms: int, config: CoordinatorConfig
     ) -> None:
-        self._group = group
-        self.group_id = group_id
-        self.cause = cause
-        self.now_ms = now_ms
-        self.config = config
+        super().__init__(group, group_id, cause, now_ms, config)
         self.rules: list[str] = []
         self.offset_changes: list[OffsetChange] = []
         self.retention_is_stale = False  # whether all offsets have to be looked at to know what expires next
         self._replies: list[Reply] = []
         self._events: list[GroupEvent] = []
-        self._earliest_armed_ms: int | None = None
-
-    @property
-    def group(self) -> Group:
-        assert self._group is not None, "this step needs a group"
-        return self._group
-
-    @property
-    def has_group(self) -> bool:
-        return self._group is not None
 
     def create_group(self, reason: str) -> None:
         """Begin the group's life; its incarnation is the request that asked for it."""
@@ -85,12 +72,6 @@ class Turn:
     def deadline(self, delay_ms: int) -> int:
         """The time `delay_ms` from now, for a timer that is being armed; a negative delay is none."""
         return self.deadline_at(self.now_ms + max(delay_ms, 0))
-
-    def deadline_at(self, deadline_ms: int) -> int:
-        """This time, for a timer that is being armed."""
-        if self._earliest_armed_ms is None or deadline_ms < self._earliest_armed_ms:
-            self._earliest_armed_ms = deadline_ms
-        return deadline_ms
 
     def arm_session(self, member: Member) -> None:
         """The member has a session timeout from now on to be heard of again."""

@@ -1,7 +1,7 @@
 """The one entry of RocketMQ's side: what one event does to one group."""
 
 from state.errors import ErrorCode
-from state.events import Failed, Quarantine, Received
+from state.events import Failed, Quarantine, Received, cause_of
 from state.messages import ReleaseGroup
 from state.rocketmq import consumer_manager, producer_manager, query_assignment, rebalance_lock_manager
 from state.rocketmq.config import BrokerConfig
@@ -60,7 +60,7 @@ def step(group: Group | None, group_id: str, event: Event, now_ms: int, config: 
     answers. Whoever calls fires due scans (`state.rocketmq.timers.next_scan`) in time order, before requests
     of the same time (`state.fold`).
     """
-    turn = Turn(group, group_id, _cause(event), now_ms, config)
+    turn = Turn(group, group_id, cause_of(event), now_ms, config)
     if group is not None:
         assert now_ms >= group.clock_ms, "a group's clock never runs backwards"
         group.clock_ms = now_ms
@@ -75,16 +75,6 @@ def step(group: Group | None, group_id: str, event: Event, now_ms: int, config: 
             turn.group.quarantined = event.error
             turn.record(EventType.QUARANTINED, f"{event.deadline} raised {event.error}")
     return turn.effects()
-
-
-def _cause(event: Event) -> str:
-    match event:
-        case Received() | Failed():
-            return event.request_id
-        case ScanDue():
-            return str(event)
-        case Quarantine():
-            return str(event.deadline)
 
 
 def _scan(turn: Turn, due: ScanDue) -> None:
@@ -131,7 +121,7 @@ def _release(turn: Turn, request: ReleaseGroup) -> None:
         group.quarantined = None
         for info in (*group.channels.values(), *group.producers.values()):
             info.last_update_ms = turn.now_ms
-        turn.arm_at(turn.now_ms)
+        turn.deadline_at(turn.now_ms)
         turn.record(EventType.RELEASED, "released by an operator; its scans run again")
     turn.reply_release(request, ErrorCode.NONE)
 

@@ -1,5 +1,6 @@
 """One step under way: the group it changes, the time it is, and what it has said so far."""
 
+from state.base_turn import BaseTurn
 from state.errors import ErrorCode
 from state.messages import ReleaseGroup
 from state.responses import ReleaseGroupResponse
@@ -19,32 +20,18 @@ from state.rocketmq.responses import AnyResponse, CloseConnection, NotifyConsume
 from state.rocketmq.timers import scan_after
 
 
-class Turn:
+class Turn(BaseTurn[Group, BrokerConfig]):
     """What handlers are given. They read and change `group`, and speak through the methods here."""
 
     def __init__(
         self, group: Group | None, group_id: str, cause: str, now_ms: int, config: BrokerConfig
     ) -> None:
-        self._group = group
-        self.group_id = group_id
-        self.cause = cause
-        self.now_ms = now_ms
-        self.config = config
+        super().__init__(group, group_id, cause, now_ms, config)
         self._replies: list[Reply] = []
         self._calls: list[ListenerCall] = []
         self._closed: set[str] = set()
         self._pushes: list[Push] = []
         self._events: list[GroupEvent] = []
-        self._earliest_armed_ms: int | None = None
-
-    @property
-    def group(self) -> Group:
-        assert self._group is not None, "this step needs a group"
-        return self._group
-
-    @property
-    def has_group(self) -> bool:
-        return self._group is not None
 
     @property
     def has_consumers(self) -> bool:
@@ -72,12 +59,7 @@ class Turn:
 
     def arm_scan(self, lifetime_ms: int) -> None:
         """Something was heard of now and expires after `lifetime_ms` of silence."""
-        self.arm_at(scan_after(self.now_ms + lifetime_ms, self.config))
-
-    def arm_at(self, scan_ms: int) -> None:
-        """There is a scan to be done, not before this time."""
-        if self._earliest_armed_ms is None or scan_ms < self._earliest_armed_ms:
-            self._earliest_armed_ms = scan_ms
+        self.deadline_at(scan_after(self.now_ms + lifetime_ms, self.config))
 
     def call(self, event: ConsumerGroupEvent, **details: object) -> None:
         """Tell the listener."""
