@@ -12,7 +12,9 @@ import msgspec
 
 from state.protocols import AnyGroup
 
-STATE_VERSION = 1
+# Version 2 appended two fields to Kafka's Group, which have their defaults in a group of version 1.
+STATE_VERSION = 2
+_READABLE = range(1, STATE_VERSION + 1)
 STATE_SCHEMA = "version int, payload binary"
 
 _encoder = msgspec.msgpack.Encoder()
@@ -34,9 +36,9 @@ def encode(groups: Mapping[str, AnyGroup]) -> tuple[int, bytes]:
 
 def decode(key: str, version: int, payload: bytes) -> dict[str, AnyGroup]:
     """The groups of a state row; raises StateError naming what could not be read."""
-    if version != STATE_VERSION:
+    if version not in _READABLE:
         raise StateError(
-            f"the state of {key!r} is of version {version}; this code reads version {STATE_VERSION}"
+            f"the state of {key!r} is of version {version}; this code reads versions 1 to {STATE_VERSION}"
         )
     try:
         encoded = _groups_decoder.decode(payload)

@@ -71,9 +71,11 @@ class Cluster:
         """Where a broker may be found, the live ones first."""
         return [*(self.nodes[node_id] for node_id in self.live), *self._bootstrap]
 
-    async def topics(self, names: Iterable[str]) -> dict[str, Topic]:
-        """The topics of these names that there are. Raises UpstreamLost."""
-        return await self._find(self._by_name, names, lambda name: {"name": name, "topic_id": None})
+    async def topics(self, names: Iterable[str], age_max_s: float = TOPIC_AGE_MAX_S) -> dict[str, Topic]:
+        """The topics of these names that there are, as they were `age_max_s` ago. Raises UpstreamLost."""
+        return await self._find(
+            self._by_name, names, lambda name: {"name": name, "topic_id": None}, age_max_s
+        )
 
     async def topics_by_id(self, topic_ids: Iterable[UUID]) -> dict[UUID, Topic]:
         """The topics of these ids that there are. Raises UpstreamLost."""
@@ -86,17 +88,21 @@ class Cluster:
             self._upstream = None
 
     async def _find(
-        self, known: dict[K, _Known], keys: Iterable[K], asked: Callable[[K], codec.Fields]
+        self,
+        known: dict[K, _Known],
+        keys: Iterable[K],
+        asked: Callable[[K], codec.Fields],
+        age_max_s: float = TOPIC_AGE_MAX_S,
     ) -> dict[K, Topic]:
         wanted = list(dict.fromkeys(keys))
-        if any(_is_stale(known.get(key)) for key in wanted):
+        if any(_is_stale(known.get(key), age_max_s) for key in wanted):
             async with self._asking:
                 # Somebody else may have asked for them meanwhile.
-                stale = [key for key in wanted if _is_stale(known.get(key))]
+                stale = [key for key in wanted if _is_stale(known.get(key), age_max_s)]
                 if stale:
                     await self._metadata([asked(key) for key in stale])
                 for key in stale:
-                    if _is_stale(known.get(key)):
+                    if _is_stale(known.get(key), age_max_s):
                         known[key] = _Known(None, _now_s())
         found = {key: known[key].topic for key in wanted}
         return {key: topic for key, topic in found.items() if topic is not None}
@@ -149,7 +155,7 @@ def _now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _is_stale(known: _Known | None) -> bool:
+def _is_stale(known: _Known | None, age_max_s: float) -> bool:
     if known is None:
         return True
-    return _now_s() - known.at_s > (_MISSING_AGE_MAX_S if known.topic is None else TOPIC_AGE_MAX_S)
+    return _now_s() - known.at_s > (_MISSING_AGE_MAX_S if known.topic is None else age_max_s)

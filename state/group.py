@@ -136,6 +136,9 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True, tag="Kafka"):
     subscribed_topics: list[str] | None = None
     offsets: dict[str, dict[int, Offset]] = {}  # by topic and partition
     retention_deadline_ms: int | None = None
+    # Of topics that the coordinator is to assign: as this generation has it, and as JoinGroups told since.
+    partitions_per_topic: dict[str, int] = {}
+    told_partitions_per_topic: dict[str, int] = {}
 
     def is_initial_rebalance(self) -> bool:
         """Whether the running PreparingRebalance began at Empty."""

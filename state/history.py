@@ -38,7 +38,8 @@ class EventType(StrEnum):
 
 class GroupEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One entry. `generation` is the one after the change; `cause` is the request id or the deadline that led
-    to it.
+    to it. `topics` are those a generation subscribes to; who subscribes to what is in `subscriptions` where
+    members differ.
     """
 
     version: int  # no default, so that it is always written
@@ -63,6 +64,8 @@ class GroupEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     members: list[str] | None = None
     waiting_for: list[str] | None = None
     deadline_ms: int | None = None
+    topics: list[str] | None = None
+    subscriptions: dict[str, list[str]] | None = None
     assignments: dict[str, bytes] | None = None
     partitions: dict[str, list[int]] | None = None
     superseded: str | None = None

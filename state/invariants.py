@@ -1,6 +1,13 @@
 """What always holds of a group between two steps. Tests ask this after every step."""
 
+from assignors.kafka.api import TopicPartition
+from assignors.kafka.at_coordinator import COORDINATOR_ASSIGNORS, PREFIX
+from assignors.kafka.protocol import decode_assignment
+from assignors.kafka.sticky import CooperativeStickyAssignor
 from state.group import Group, GroupState, Member
+
+# A cooperative one leaves out what has to be given up first.
+_EACH_ONCE = COORDINATOR_ASSIGNORS.keys() - {PREFIX + CooperativeStickyAssignor.name}
 
 
 class InvariantError(AssertionError):
@@ -60,8 +67,19 @@ def _invariants(group: Group) -> list[tuple[str, bool]]:
             "while members rebalance nothing expires",
             not (preparing or completing) or group.retention_deadline_ms is None,
         ),
+        (
+            "what the coordinator assigned is each known partition once",
+            state is not GroupState.STABLE or group.protocol_name not in _EACH_ONCE or _is_dealt_once(group),
+        ),
         ("the clock is not behind what has fired", group.clock_ms >= group.last_fired_ms),
     ]
+
+
+def _is_dealt_once(group: Group) -> bool:
+    counts = group.partitions_per_topic
+    known = [TopicPartition(topic, n) for topic, count in counts.items() for n in range(count)]
+    dealt = [p for m in group.members.values() for p in decode_assignment(m.assignment).partitions]
+    return sorted(dealt) == sorted(known)
 
 
 def _waits(member: Member) -> bool:

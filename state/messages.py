@@ -14,6 +14,7 @@ RECORD_VERSION = 1
 Int16 = Annotated[int, Meta(ge=-(2**15), le=2**15 - 1)]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+PartitionCount = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 # A Kafka string is at most 32,767 bytes; characters are the bound that can be checked without encoding.
 ShortStr = Annotated[str, Meta(max_length=32_767)]
 
@@ -42,7 +43,10 @@ class Protocol(Struct, frozen=True):
 
 
 class JoinGroup(Request, frozen=True, kw_only=True, tag=True):
-    """Enter the group, or enter its next generation. Parked until the rebalance completes."""
+    """Enter the group, or enter its next generation. Parked until the rebalance completes.
+
+    `partitions_per_topic` is for groups that leave their assignment to the coordinator.
+    """
 
     session_timeout_ms: Int32
     rebalance_timeout_ms: Int32
@@ -51,6 +55,7 @@ class JoinGroup(Request, frozen=True, kw_only=True, tag=True):
     protocol_type: ShortStr
     protocols: list[Protocol]
     reason: ShortStr | None = None
+    partitions_per_topic: dict[ShortStr, PartitionCount] = {}
 
 
 class MemberAssignment(Struct, frozen=True):

@@ -23,6 +23,7 @@ from assignors.kafka.api import (
     Subscription,
     TopicPartition,
 )
+from assignors.kafka.at_coordinator import PREFIX
 from assignors.kafka.protocol import encode_subscription
 from assignors.kafka.sticky import CooperativeStickyAssignor, StickyAssignor
 from assignors.kafka.uniform import UniformAssignor
@@ -54,7 +55,7 @@ class AssignorAdapter(AbstractPartitionAssignor):  # type: ignore[misc]  # it ha
 
     def supported_protocols(self) -> list[RebalanceProtocol]:
         """Cooperative for `cooperative-sticky`, which kafka-python does not mix with eager assignors."""
-        if self.name == CooperativeStickyAssignor.name:
+        if self.assignor.name == CooperativeStickyAssignor.name:
             return [RebalanceProtocol.COOPERATIVE]
         return [RebalanceProtocol.EAGER]
 
@@ -62,11 +63,11 @@ class AssignorAdapter(AbstractPartitionAssignor):  # type: ignore[misc]  # it ha
         """What to send in JoinGroup: the topics, and what the assignor has to know of earlier partitions."""
         claim = self._claim or Claim()
         user_data: bytes | None = None
-        if self.name in _TELL_USER_DATA and self._claim is not None:
+        if self.assignor.name in _TELL_USER_DATA and self._claim is not None:
             user_data = encode_sticky_user_data(claim)
-        elif self.name == CooperativeStickyAssignor.name:
+        elif self.assignor.name == CooperativeStickyAssignor.name:
             user_data = encode_cooperative_user_data(claim.generation_id)
-        tells_owned = self.name in _TELL_OWNED
+        tells_owned = self.assignor.name in _TELL_OWNED
         subscription = Subscription(
             tuple(topics),
             user_data,
@@ -98,6 +99,24 @@ class AssignorAdapter(AbstractPartitionAssignor):  # type: ignore[misc]  # it ha
     def _assignor_for(self, counts: Mapping[str, int]) -> Assignor:
         """The assignor to deal out these topics with."""
         return self.assignor
+
+
+class CoordinatorAdapter(AssignorAdapter):
+    """Leaves the assignment to the coordinator, which has this assignor of `assignors.kafka` too.
+
+    Behind it the group has to be this project's; the gateway tells the coordinator what partitions there are.
+    """
+
+    @property
+    def name(self) -> str:
+        """The protocol name in JoinGroup: `coordinator:` and the assignor's."""
+        return PREFIX + self.assignor.name
+
+    def assign(
+        self, cluster: ClusterMetadata, members: Iterable[Member]
+    ) -> dict[MemberId, ConsumerProtocolAssignment]:
+        """Nothing, which the coordinator takes no notice of. Clients that know KIP-814 do not ask."""
+        return {}
 
 
 class LagAwareAdapter(AssignorAdapter):

@@ -6,7 +6,7 @@ It speaks the coordinator's own records, not Kafka's wire protocol. What an answ
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import count
 from types import TracebackType
@@ -152,6 +152,7 @@ class CoordinatorClient:
         member_id: str = "",
         group_instance_id: str | None = None,
         reason: str | None = None,
+        partitions_per_topic: Mapping[str, int] | None = None,
     ) -> Future[JoinGroupResponse]:
         """JoinGroup. Answered when the rebalance is complete: it may take the rebalance timeout."""
         request = JoinGroup(
@@ -163,6 +164,7 @@ class CoordinatorClient:
             protocol_type=protocol_type,
             protocols=list(protocols),
             reason=reason,
+            partitions_per_topic=dict(partitions_per_topic or {}),
         )
         timeout_ms = max(self._timeout_ms, rebalance_timeout_ms + JOIN_GRACE_MS)
         return self.send(request, JoinGroupResponse, timeout_ms=timeout_ms)

@@ -105,12 +105,17 @@ def _without_connections(view: RocketMqSnapshot) -> RocketMqSnapshot:
 
 
 def _event_without_assignments(event: GroupEvent) -> GroupEvent:
-    return structs.replace(event, assignments=None)
+    return structs.replace(event, assignments=None, subscriptions=None)
 
 
 def _event_without_members(event: GroupEvent) -> GroupEvent:
     return structs.replace(
-        event, members=None, waiting_for=None, partitions=None, reason=event.reason[:SHORTENED_TEXT_CHARS]
+        event,
+        members=None,
+        waiting_for=None,
+        topics=None,
+        partitions=None,
+        reason=event.reason[:SHORTENED_TEXT_CHARS],
     )
 
 

@@ -18,6 +18,7 @@ from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaTopicPartition
 
 from assignors.kafka.api import TopicPartition
+from assignors.kafka.at_coordinator import is_for_coordinator
 from assignors.kafka.protocol import PROTOCOL_TYPE
 from state.messages import LeavingMember
 from state.responses import AnyResponse, HeartbeatResponse, JoinGroupResponse, SyncGroupResponse
@@ -196,6 +197,7 @@ class Worker:
             member_id=membership.member_id,
             group_instance_id=options.group_instance_id,
             reason=self._rejoin_reason,
+            partitions_per_topic=self._counts_for_coordinator(),
         )
         self._expect(future)
 
@@ -281,6 +283,12 @@ class Worker:
             self._tell(f"could not leave the group: {error}")
         else:
             self._tell(f"left the group: {reason}")
+
+    def _counts_for_coordinator(self) -> dict[str, int]:
+        """What the coordinator has to know where it may be asked to assign."""
+        options = self._options
+        needs_them = any(is_for_coordinator(name) for name in options.assignors)
+        return self._partition_counts(frozenset(options.topics)) if needs_them else {}
 
     def _partition_counts(self, topics: frozenset[str]) -> dict[str, int]:
         return {topic: len(self._consumer.partitions_for_topic(topic)) for topic in sorted(topics)}

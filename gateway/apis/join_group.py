@@ -1,15 +1,26 @@
 """JoinGroup (key 11): parked by the coordinator until the rebalance completes."""
 
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
+import structlog
+
+from assignors.kafka.at_coordinator import is_for_coordinator
+from assignors.kafka.protocol import ProtocolError, decode_subscribed_topics
 from gateway.backend import PARKED_TIMEOUT_MS
 from gateway.call import Call
 from gateway.codec import Fields
+from gateway.upstream import UpstreamLost
 from state.messages import JoinGroup, Protocol
 from state.responses import JoinGroupResponse
 
 _FIRST_VERSION_WITH_REBALANCE_TIMEOUT = 1
 _FIRST_VERSION_WITH_NULLABLE_PROTOCOL = 7
+# A member may join because a topic grew just now.
+_PARTITIONS_AGE_MAX_S = 1.0
+
+log = structlog.get_logger()
 
 
 async def serve(call: Call, request: Any) -> Fields:
@@ -26,6 +37,7 @@ async def serve(call: Call, request: Any) -> Fields:
             protocol_type=request.protocol_type,
             protocols=[Protocol(protocol.name, protocol.metadata) for protocol in request.protocols],
             reason=request.reason,
+            partitions_per_topic=await _partitions_per_topic(call, request.protocols),
         ),
         JoinGroupResponse,
         max(PARKED_TIMEOUT_MS, rebalance_timeout_ms),
@@ -44,3 +56,20 @@ async def serve(call: Call, request: Any) -> Fields:
             for m in answer.members
         ],
     }
+
+
+async def _partitions_per_topic(call: Call, protocols: Iterable[Any]) -> dict[str, int]:
+    """How many partitions the topics have that the coordinator may be asked to assign."""
+    topics: set[str] = set()
+    for protocol in protocols:
+        if is_for_coordinator(protocol.name):
+            with suppress(ProtocolError):  # the coordinator will refuse it
+                topics.update(decode_subscribed_topics(protocol.metadata))
+    if not topics:
+        return {}
+    try:
+        found = await call.services.cluster.topics(sorted(topics), _PARTITIONS_AGE_MAX_S)
+    except UpstreamLost as error:
+        log.warning("no metadata of topics to assign", error=str(error))
+        return {}
+    return {name: topic.partitions for name, topic in found.items()}

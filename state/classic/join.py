@@ -1,6 +1,6 @@
 """JoinGroup: who may enter, under which id, and whether that starts a rebalance. Rows J, A, N, E, U."""
 
-from state.classic import rebalance, static_member
+from state.classic import assignment, rebalance, static_member
 from state.errors import ErrorCode
 from state.group import Group, GroupState, Member, PendingMember
 from state.history import EventType
@@ -13,18 +13,22 @@ FIRST_VERSION_WITH_MEMBER_ID_REQUIRED = 4  # KIP-394
 
 
 def join(turn: Turn, request: JoinGroup, reply_to: ReplyTo) -> None:
-    """Rows J1 to J8: the checks before the member itself is looked at."""
+    """Rows J1 to J8, M1 to M3: the checks before the member itself is looked at."""
     config = turn.config
     timeout_ms = request.session_timeout_ms
     if not config.group_min_session_timeout_ms <= timeout_ms <= config.group_max_session_timeout_ms:
         turn.rule("J1")
         return _refuse(turn, reply_to, ErrorCode.INVALID_SESSION_TIMEOUT, request.member_id)
+    error = assignment.judge_protocols(turn, request)
+    if error is not ErrorCode.NONE:
+        return _refuse(turn, reply_to, error, request.member_id)
     if not turn.has_group:
         if request.member_id:
             turn.rule("J4")
             return _refuse(turn, reply_to, ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
         turn.rule("J5")
         turn.create_group("first JoinGroup for this group id")
+    assignment.learn_partitions(turn, request)
     if not _accepts(turn, turn.group, request.member_id):
         return _refuse_for_size(turn, request, reply_to)
     if request.member_id:

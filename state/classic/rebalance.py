@@ -4,7 +4,8 @@ Source: GroupMetadataManager.java (addMemberThenRebalanceOrCompleteJoin, prepare
 tryCompleteInitialRebalance..., completeClassicGroupJoin), ClassicGroup.java.
 """
 
-from state.classic.subscription import subscribed_topics
+from assignors.kafka.at_coordinator import is_for_coordinator
+from state.classic import assignment, subscription
 from state.config import NEW_MEMBER_JOIN_TIMEOUT_MS
 from state.errors import ErrorCode
 from state.group import GroupState, JoinPhase, Member
@@ -167,19 +168,33 @@ def complete_join(turn: Turn) -> None:
     if not group.members:
         turn.rule("C4")
         group.protocol_name, group.leader_id = None, None
-        group.subscribed_topics = subscribed_topics(group)
+        group.subscribed_topics = subscription.all_topics(subscription.subscriptions(group))
+        assignment.settle_partitions(group)
         turn.transition(GroupState.EMPTY, EventType.EMPTY, "the last member is gone")
         return
     turn.rule("C5")
+    _begin_generation(turn)
+    if is_for_coordinator(group.protocol_name):
+        _assign(turn)
+
+
+def _begin_generation(turn: Turn) -> None:
+    """Answer every parked join; a SyncGroup is due from all."""
+    group = turn.group
     group.protocol_name = group.select_protocol()
-    group.subscribed_topics = subscribed_topics(group)
+    by_member = subscription.subscriptions(group)
+    group.subscribed_topics = subscription.all_topics(by_member)
+    assignment.settle_partitions(group)
+    who = "the coordinator makes" if is_for_coordinator(group.protocol_name) else "the leader is asked for"
     turn.transition(
         GroupState.COMPLETING_REBALANCE,
         EventType.COMPLETING_REBALANCE,
-        "the generation is formed, the leader is asked for the assignment",
+        f"the generation is formed, {who} the assignment",
         members=list(group.members),
         leader_id=group.leader_id,
         protocol_name=group.protocol_name,
+        topics=group.subscribed_topics,
+        subscriptions=subscription.where_they_differ(by_member),
     )
     for member in group.members.values():
         if member.parked_join is not None:
@@ -189,6 +204,17 @@ def complete_join(turn: Turn) -> None:
         member.is_new = False
         member.awaiting_sync = True
     group.sync_deadline_ms = turn.deadline(group.rebalance_timeout_ms())
+
+
+def _assign(turn: Turn) -> None:
+    """Row M4: nobody is waited for, each SyncGroup is answered as it comes."""
+    turn.rule("M4")
+    group = turn.group
+    unknown = [t for t in group.subscribed_topics or [] if not group.partitions_per_topic.get(t)]
+    reason = "the coordinator made the assignment"
+    if unknown:
+        reason += f"; no JoinGroup told how many partitions there are of {', '.join(unknown)}"
+    become_stable(turn, assignment.assign(group, group.generation - 1), reason)
 
 
 def _settle_leader(turn: Turn) -> bool:
@@ -225,6 +251,8 @@ def _wait_for_joins(turn: Turn, at_least_ms: int = 0) -> None:
 def answer_join(turn: Turn, reply_to: ReplyTo, member: Member, *, skip_assignment: bool = False) -> None:
     """The generation as it is; the leader alone is told who else is in it."""
     group = turn.group
+    is_leader = group.leader_id == member.member_id
+    skip_assignment |= is_leader and is_for_coordinator(group.protocol_name)
     turn.reply(
         reply_to,
         JoinGroupResponse,
@@ -234,7 +262,7 @@ def answer_join(turn: Turn, reply_to: ReplyTo, member: Member, *, skip_assignmen
         leader=group.leader_id,
         skip_assignment=skip_assignment,
         member_id=member.member_id,
-        members=current_members(turn) if group.leader_id == member.member_id else [],
+        members=current_members(turn) if is_leader else [],
     )
 
 
@@ -244,3 +272,36 @@ def current_members(turn: Turn) -> list[JoinGroupMember]:
         JoinGroupMember(m.member_id, m.group_instance_id, m.metadata(group.protocol_name))
         for m in group.members.values()
     ]
+
+
+def become_stable(turn: Turn, assignments: dict[str, bytes], reason: str) -> None:
+    """The generation has its assignment: hand it to every parked sync. Who is left out gets empty bytes."""
+    group = turn.group
+    for member in group.members.values():
+        member.assignment = assignments.get(member.member_id, b"")
+    turn.transition(
+        GroupState.STABLE,
+        EventType.STABLE,
+        reason,
+        leader_id=group.leader_id,
+        protocol_name=group.protocol_name,
+        assignments={m.member_id: m.assignment for m in group.members.values()},
+        waiting_for=[m.member_id for m in group.members.values() if m.awaiting_sync],
+    )
+    for member in group.members.values():
+        if member.parked_sync is not None:
+            answer_sync(turn, member.parked_sync, member)
+            member.parked_sync = None
+            turn.arm_session(member)
+
+
+def answer_sync(turn: Turn, reply_to: ReplyTo, member: Member) -> None:
+    """The member's own part of the assignment."""
+    group = turn.group
+    turn.reply(
+        reply_to,
+        SyncGroupResponse,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        assignment=member.assignment,
+    )

@@ -3,7 +3,6 @@
 from state.classic import rebalance
 from state.errors import ErrorCode
 from state.group import Group, GroupState, Member
-from state.history import EventType
 from state.messages import ReplyTo, SyncGroup
 from state.responses import SyncGroupResponse
 from state.turn import Turn
@@ -27,14 +26,15 @@ def sync(turn: Turn, request: SyncGroup, reply_to: ReplyTo) -> None:
     if group.state is GroupState.STABLE:
         # Here no session is re-armed: the coordinator of Kafka 2.x did, today's does not.
         turn.rule("S9")
-        _answer(turn, reply_to, member)
+        rebalance.answer_sync(turn, reply_to, member)
         return
     if member.parked_sync is not None:
         rebalance.supersede(turn, member.parked_sync, "the member sent a newer SyncGroup")
     member.parked_sync = reply_to
     if group.leader_id == member.member_id:
         turn.rule("S8")
-        _become_stable(turn, {a.member_id: a.assignment for a in request.assignments})
+        assignments = {a.member_id: a.assignment for a in request.assignments}
+        rebalance.become_stable(turn, assignments, f"leader {group.leader_id} brought the assignment")
     else:
         turn.rule("S7")
 
@@ -73,37 +73,3 @@ def _has_synced(group: Group, member: Member) -> None:
     member.awaiting_sync = False
     if not any(m.awaiting_sync for m in group.members.values()):
         group.sync_deadline_ms = None
-
-
-def _become_stable(turn: Turn, assignments: dict[str, bytes]) -> None:
-    """The leader's assignment is the group's: hand it to every parked sync. Who is left out gets empty
-    bytes.
-    """
-    group = turn.group
-    for member in group.members.values():
-        member.assignment = assignments.get(member.member_id, b"")
-    turn.transition(
-        GroupState.STABLE,
-        EventType.STABLE,
-        f"leader {group.leader_id} brought the assignment",
-        leader_id=group.leader_id,
-        protocol_name=group.protocol_name,
-        assignments={m.member_id: m.assignment for m in group.members.values()},
-        waiting_for=[m.member_id for m in group.members.values() if m.awaiting_sync],
-    )
-    for member in group.members.values():
-        if member.parked_sync is not None:
-            _answer(turn, member.parked_sync, member)
-            member.parked_sync = None
-            turn.arm_session(member)
-
-
-def _answer(turn: Turn, reply_to: ReplyTo, member: Member) -> None:
-    group = turn.group
-    turn.reply(
-        reply_to,
-        SyncGroupResponse,
-        protocol_type=group.protocol_type,
-        protocol_name=group.protocol_name,
-        assignment=member.assignment,
-    )

@@ -11,6 +11,7 @@ from kafka import KafkaConsumer
 from kafka.errors import KafkaError
 
 from assignors.kafka import ASSIGNORS
+from assignors.kafka.at_coordinator import COORDINATOR_ASSIGNORS
 from streaming.cli.consumed import line_writer
 from streaming.client import CoordinatorClient, layout_on
 from streaming.layout import DEFAULT_PREFIX
@@ -34,7 +35,7 @@ from streaming.worker import Worker, WorkerOptions, WorkerStopped
     default="range,roundrobin",
     show_default=True,
     callback=lambda _context, _option, value: _parse_assignors(value),
-    help="The assignors it offers, best first.",
+    help="The assignors it offers, best first; coordinator:uniform and the like are run by the coordinator.",
 )
 @click.option("--session-timeout-ms", type=click.IntRange(1), default=10_000, show_default=True)
 @click.option("--rebalance-timeout-ms", type=click.IntRange(1), default=60_000, show_default=True)
@@ -86,9 +87,10 @@ def _run(worker: Worker) -> None:
 
 def _parse_assignors(value: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in value.split(","))
-    unknown = [name for name in names if name not in ASSIGNORS]
+    known = [*ASSIGNORS, *COORDINATOR_ASSIGNORS]
+    unknown = [name for name in names if name not in known]
     if unknown:
-        raise click.BadParameter(f"unknown: {', '.join(unknown)}; known are: {', '.join(ASSIGNORS)}")
+        raise click.BadParameter(f"unknown: {', '.join(unknown)}; known are: {', '.join(known)}")
     return names
 
 

@@ -46,10 +46,20 @@ def partitions(text: str) -> list[tuple[str, list[tuple[int, str]]]]:
     return list(topics.items())
 
 
-def protocols(text: str, topics: str | None = None) -> list[Protocol]:
-    """`range:meta,roundrobin`: names, each with metadata or without; or each with a subscription to `t,u`."""
+def counts(text: str) -> dict[str, int]:
+    """`t:3,u:1`: how many there are of each."""
     pairs = [part.partition(":") for part in text.split(",") if part]
-    if topics is not None:
-        subscription = encode_subscription(Subscription(tuple(topics.split(","))), version=0)
-        return [Protocol(name, subscription) for name, _, _ in pairs]
+    return {name: int(count) for name, _, count in pairs}
+
+
+def protocols(text: str, topics: str | None = None, metadata: str | None = None) -> list[Protocol]:
+    """`range:meta,roundrobin`: names, each with metadata or without. Or names alone, all with the same: a
+    subscription to `topics`, `t,u`, or `metadata`.
+    """
+    if topics is not None or metadata is not None:
+        same = encode_subscription(Subscription(tuple((topics or "").split(","))), version=0)
+        if metadata is not None:
+            same = metadata.encode()
+        return [Protocol(name, same) for name in text.split(",") if name]
+    pairs = [part.partition(":") for part in text.split(",") if part]
     return [Protocol(name, metadata.encode()) for name, _, metadata in pairs]

@@ -59,7 +59,10 @@ PROTOCOLS: tuple[list[Protocol], ...] = (
     [Protocol("range", b"1")],
     [Protocol("sticky", b"1"), Protocol("sticky", b"2"), Protocol("range", b"4")],
     [],
+    [Protocol("coordinator:sticky", SUBSCRIPTION), Protocol("range", SUBSCRIPTION)],
+    [Protocol("coordinator:best", SUBSCRIPTION)],
 )
+USUAL_PROTOCOLS = (0, 0, 6)
 SHORT_PAUSES_MS = (0, 1, 400, 1_000)
 PAUSES_MS = (*SHORT_PAUSES_MS, 2_999, 3_000, 5_000, 6_000, 7_000, 20_000, 60_000, 300_000)
 ODD_KINDS = (
@@ -148,6 +151,7 @@ def script(seed: int, length: int) -> list[Move]:
     hurry = random.choice((0.3, 0.8, 0.95))
     oddness = random.choice((0.05, 0.2, 0.5))
     settling = random.choice((0, 25))
+    usual_protocols = random.choice(USUAL_PROTOCOLS)
 
     def move(index: int) -> Move:
         odds = oddness if index >= settling else 0.0
@@ -161,7 +165,9 @@ def script(seed: int, length: int) -> list[Move]:
             group_id=random.choice(groups),
             client=first_client + random.randrange(clients),
             kind=kind,
-            protocols=random.randrange(len(PROTOCOLS)) if kind != "next" and random.random() < 0.5 else 0,
+            protocols=random.randrange(len(PROTOCOLS))
+            if kind != "next" and random.random() < 0.5
+            else usual_protocols,
             session_timeout_ms=odd(random.choice((6_000, 10_000, 30_000)), (5_000, 60_000, 600_000)),
             rebalance_timeout_ms=odd(random.choice((20_000, 60_000)), (1_000, 0, -1, 400_000)),
             api_version=random.choice((9, 9, 3, 4, 5, 8, 0)),
@@ -273,6 +279,7 @@ def _join(move: Move, common: Common, member_id: str, instance_id: str | None) -
         rebalance_timeout_ms=move.rebalance_timeout_ms,
         protocol_type="consumer",
         protocols=PROTOCOLS[move.protocols],
+        partitions_per_topic={"t": move.number % 9} if move.number % 2 else {},
     )
 
 

@@ -2,7 +2,7 @@
 
 import re
 
-from assignors.kafka.protocol import decode_subscribed_topics
+from assignors.kafka.protocol import decode_assignment, decode_subscribed_topics
 from state.effects import Effects, OffsetChange
 from state.events import Failed, Quarantine, Received
 from state.group import Group, Member
@@ -120,7 +120,7 @@ def _reply(response: AnyResponse) -> str:
             parts.append(f"member={member_id}")
         case SyncGroupResponse(protocol_name=str()):
             parts.append(f"protocol={response.protocol_type}/{response.protocol_name}")
-            parts.append(f"assignment={response.assignment.decode()}")
+            parts.append(f"assignment={_assignment(response.assignment)}")
         case LeaveGroupResponse():
             parts += [
                 f"{_who(m.member_id, m.group_instance_id)}:{m.error_code.name}" for m in response.members
@@ -150,7 +150,7 @@ def _about_offsets(response: AnyResponse) -> list[str]:
         case DescribeGroupResponse():
             members = [
                 f"{_who(m.member_id, m.group_instance_id)}:{_metadata(m.member_metadata)}"
-                f":{m.member_assignment.decode()}"
+                f":{_assignment(m.member_assignment)}"
                 for m in response.members
             ]
             told = [response.group_state, f"protocol={response.protocol_type}/{response.protocol_data}"]
@@ -163,6 +163,13 @@ def _metadata(metadata: bytes) -> str:
     if metadata.startswith(b"\0"):
         return f"[{' '.join(decode_subscribed_topics(metadata))}]"
     return metadata.decode()
+
+
+def _assignment(assignment: bytes) -> str:
+    """Likewise: the partitions of one that the coordinator made."""
+    if assignment.startswith(b"\0"):
+        return f"[{' '.join(f'{topic}-{n}' for topic, n in decode_assignment(assignment).partitions)}]"
+    return assignment.decode()
 
 
 def _who(member_id: str, instance_id: str | None) -> str:
@@ -179,6 +186,8 @@ def _entry(entry: GroupEvent) -> str:
         "leader": entry.leader_id,
         "protocol": entry.protocol_name,
         "members": _joined(entry.members),
+        "topics": _joined(entry.topics),
+        "subscriptions": " ".join(f"{m}:{_joined(t)}" for m, t in (entry.subscriptions or {}).items()),
         "waiting_for": _joined(entry.waiting_for),
         "deadline": None if entry.deadline_ms is None else time_text(entry.deadline_ms),
         "partitions": _partitions(entry.partitions),
@@ -240,5 +249,5 @@ def _member(member: Member) -> str:
     if member.awaiting_sync:
         parts.append("has not synced")
     if member.assignment:
-        parts.append(f"assignment {member.assignment.decode()}")
+        parts.append(f"assignment {_assignment(member.assignment)}")
     return ", ".join(parts)

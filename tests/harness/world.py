@@ -12,6 +12,7 @@ Commands, one a line:
     leave m1 members=@m1,@m2/i2,/i3
     release operator                        lets a quarantined group go on
     join m1 topics=t,u                      its metadata is a real subscription to these
+    join m1 partitions=t:4,u:1              and how many partitions they have, for the coordinator to assign
     commit m1 offsets=t-0=5,t-1=7:note      a member's; `commit admin ...` by one that never joined
     commit m1 offsets=t-0=5 retention=1h    (`x*9` in a note is nine of it)
     fetch m1 partitions=t-0,t-1             or all: `fetch m1`
@@ -63,7 +64,7 @@ DEFAULTS = {
     "api": "9",
 }
 API_OF = {"sync": 5, "heartbeat": 4, "leave": 5, "commit": 9}
-REMEMBERED = (*DEFAULTS, "instance", "topics")
+REMEMBERED = (*DEFAULTS, "instance", "topics", "partitions")
 NEW_IDS = (EventType.MEMBER_ID_ASSIGNED, EventType.MEMBER_ADDED, EventType.MEMBER_REPLACED)
 
 
@@ -219,8 +220,9 @@ class World:
             session_timeout_ms=options.milliseconds(known["session"]),
             rebalance_timeout_ms=options.milliseconds(known["rebalance"]),
             protocol_type=known["type"],
-            protocols=options.protocols(known["protocols"], known.get("topics")),
+            protocols=options.protocols(known["protocols"], known.get("topics"), given.get("metadata")),
             reason=given.get("reason"),
+            partitions_per_topic=options.counts(known.get("partitions", "")),
         )
 
     def _leaving(self, client: Client, given: dict[str, str]) -> list[LeavingMember]:

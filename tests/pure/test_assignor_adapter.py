@@ -15,7 +15,8 @@ from kafka.structs import TopicPartition as KafkaTopicPartition
 
 from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
 from assignors.kafka.api import TopicPartition
-from streaming.assignor_adapter import AssignorAdapter, LagAwareAdapter, Member
+from assignors.kafka.at_coordinator import COORDINATOR_ASSIGNORS
+from streaming.assignor_adapter import AssignorAdapter, CoordinatorAdapter, LagAwareAdapter, Member
 
 EVERY = {**ASSIGNORS, **BROKER_ASSIGNORS}
 Owned = dict[str, set[KafkaTopicPartition]]
@@ -111,6 +112,19 @@ def test_a_consumer_takes_them_and_offers_them_in_its_order() -> None:
     offered = {name: metadata.rack_id for name, metadata in consumer._coordinator.group_protocols()}
     consumer.close(autocommit=False, timeout_ms=0)
     assert list(offered.items()) == [("sticky", "east"), ("lag-aware", None)]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_one_for_the_coordinator_differs_in_its_name_and_assigns_nothing(name: str) -> None:
+    plain, ours = AssignorAdapter(EVERY[name]), CoordinatorAdapter(EVERY[name])
+    assert ours.name == f"coordinator:{name}"
+    assert ours.name in COORDINATOR_ASSIGNORS
+    assert ours.supported_protocols() == plain.supported_protocols()
+    given = ConsumerProtocolAssignment(0, [("t", [1, 2])], b"")
+    for adapter in (plain, ours):
+        adapter.on_assignment(given, 3)
+    assert ours.metadata({"t"}).encode() == plain.metadata({"t"}).encode()
+    assert ours.assign(make_cluster({"t": 7}), []) == {}
 
 
 @pytest.mark.parametrize("name", EVERY)

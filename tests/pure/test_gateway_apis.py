@@ -2,6 +2,8 @@
 
 import pytest
 
+from assignors.kafka.api import Subscription
+from assignors.kafka.protocol import decode_assignment, encode_subscription
 from gateway import codec
 from gateway.apis import DESCRIBE_CLUSTER, FETCH, FIND_COORDINATOR, HIDDEN, OWN_VERSIONS
 from gateway.apis.api_versions import API_VERSIONS
@@ -12,7 +14,7 @@ from gateway.framing import PRODUCE, RequestHeader
 from state.errors import ErrorCode
 from state.messages import JoinGroup, LeaveGroup
 from streaming.pending import ClientClosed, ClientError, CoordinatorError, RequestNotSent, RequestTimedOut
-from tests.harness.gateway import HOST, NODE_ID, World, played
+from tests.harness.gateway import HOST, NODE_ID, TOPICS, World, played
 from tests.harness.gateway_requests import (
     COMMIT,
     DELETE_GROUPS,
@@ -63,6 +65,29 @@ async def test_every_version_of_a_join_is_understood(world: World) -> None:
         assert joined.error_code == (79 if version == 4 else 0)
         assert joined.protocol_name == ("" if version == 4 else "range")
         assert joined.protocol_type == ("consumer" if version >= 7 else None)
+
+
+@played
+async def test_the_coordinator_is_told_of_the_topics_it_is_to_assign(world: World) -> None:
+    """From the brokers' metadata; the leader is told to skip the assignment where its version has the word."""
+    subscription = encode_subscription(Subscription(("orders", "absent")))
+    fields = join_fields(protocols=[{"name": "coordinator:uniform", "metadata": subscription}])
+    for version in (5, 9):
+        client = await world.client()
+        fields["group_id"] = f"v{version}"
+        fields["member_id"] = (await client.ask(JOIN, version, **fields | {"member_id": ""})).member_id
+        asked = world.core.asked[-1]
+        assert isinstance(asked, JoinGroup)
+        assert asked.partitions_per_topic == {"orders": TOPICS["orders"]}
+        await client.send(JOIN, version, **fields)
+        await world.core.wait_for(lambda before=asked: world.core.asked[-1] is not before)  # type: ignore[misc]
+        world.core.advance(3_000)
+        _, joined = await client.receive()
+        assert joined.leader == joined.member_id
+        assert joined.skip_assignment == (version == 9)
+        identity = {"member_id": joined.member_id, "generation_id": joined.generation_id}
+        synced = await client.ask(SYNC, 3, group_id=fields["group_id"], **identity, assignments=[])
+        assert len(decode_assignment(synced.assignment).partitions) == TOPICS["orders"]
 
 
 @played
