@@ -5,6 +5,7 @@ In it stand:
     <folder>/spark/         Spark's own checkpoint of the query
     <folder>/identity.json  the cluster, topic and namespace this state belongs to
     <folder>/epochs.json    the configurations it has run under, each with the batch it started at
+    <folder>/outages.json   when no coordinator ran, each with the batch from which on it is known
     <folder>/lock           held by the one coordinator that may work here, and by its JVM; its process id
     <folder>/owner          held by that coordinator's process alone
 """
@@ -21,6 +22,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 LINGERING_JVM_TIMEOUT_S = 60.0
+# A group that nothing happened to through so many of them knows no earlier ones.
+OUTAGES_KEPT = 100
 
 T = TypeVar("T")
 
@@ -49,6 +52,14 @@ class Epoch(Struct, frozen=True):
     settings: dict[str, int]
     skip: list[str]
     code_version: str
+
+
+class KnownOutage(Struct, frozen=True):
+    """No coordinator ran after `after_ms`, until `until_ms`; batches from `from_batch` on know of it."""
+
+    from_batch: int
+    after_ms: int
+    until_ms: int
 
 
 class Folder:
@@ -146,6 +157,30 @@ class Folder:
         if epochs != known:
             _write(path, epochs)
         return epochs
+
+    def outages(self, after_ms: int, until_ms: int) -> list[KnownOutage]:
+        """The outages up to the one that ends now, which batches know of that are not planned yet.
+
+        `after_ms` is the latest append time that a planned batch has read. An outage that no batch came to
+        know of is part of the one that ends now.
+        """
+        path = self.path / "outages.json"
+        known = _read(path, list[KnownOutage]) or []
+        from_batch = self.last_batch("offsets") + 1
+        outages = [outage for outage in known if outage.from_batch < from_batch]
+        if after_ms < until_ms:
+            outages.append(KnownOutage(from_batch, after_ms, until_ms))
+        _write(path, outages[-OUTAGES_KEPT:])
+        return outages[-OUTAGES_KEPT:]
+
+    def planned_ends(self, batch: int, topic: str) -> dict[int, int]:
+        """Up to which offset of each partition (exclusive) a batch reads; nothing where it is not planned."""
+        path = self.spark / "offsets" / str(batch)
+        if not path.exists():
+            return {}
+        # A version, Spark's own metadata, then a line for each source: here one.
+        ends = msgspec.json.decode(path.read_bytes().splitlines()[2], type=dict[str, dict[int, int]])
+        return ends.get(topic, {})
 
     def last_batch(self, log: str) -> int:
         """The last batch in Spark's `offsets` (planned) or `commits` (done) log, -1 where there is none."""

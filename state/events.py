@@ -36,6 +36,20 @@ class Quarantine(Struct, Generic[D_co], frozen=True):
     error: str
 
 
+class Outage(Struct, frozen=True):
+    """An event: no coordinator ran after `after_ms`, and at `until_ms` one takes the group over."""
+
+    after_ms: int
+    until_ms: int
+
+    @property
+    def length_ms(self) -> int:
+        return self.until_ms - self.after_ms
+
+    def __str__(self) -> str:
+        return f"takeover at {self.until_ms}"
+
+
 def cause_of(event: Received[Any] | Failed[Any] | Quarantine[Any] | D) -> str:
     """What led to a step: the id of the request, or the deadline."""
     if isinstance(event, Received | Failed):

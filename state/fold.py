@@ -5,19 +5,23 @@ time; then the row is applied; then whatever is due at that very moment fires. A
 watermark is the licence to fire what is due by it. So the outcome is a function of the log, however it is cut
 into calls (batching invariance).
 
+While no coordinator runs, time stands still: nothing is due in an outage, and what was appended in one is
+handled at its end, when the group has been taken over. Outages are an input like the log.
+
 It is also where one record cannot stop the others: a step that raises is undone and answered, see
 `Timeline._undo`.
 """
 
 import traceback
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 
 from msgspec import Struct
 
 from state.config import CoordinatorConfig
-from state.events import Failed, Quarantine, Received
-from state.protocols import AnyEffects, AnyEvent, AnyGroup, AnyRequest, next_deadline, step
+from state.events import Failed, Outage, Quarantine, Received
+from state.protocols import AnyDeadline, AnyEffects, AnyEvent, AnyGroup, AnyRequest, next_deadline, step
 
 # A copy of the group is made when the steps since the last one are this many, or this large.
 JOURNAL_MAX_STEPS = 4_096
@@ -49,7 +53,7 @@ class Timeline:
 
     `restore` gives a fresh copy of the group as it is at the start; it is called only when a step has to be
     undone. Effects gather in `effects`, faults in `faults`; the caller takes them (`take_effects`) as often
-    as it likes.
+    as it likes. `outages` are in the order of time and do not overlap.
     """
 
     def __init__(
@@ -60,12 +64,16 @@ class Timeline:
         *,
         restore: Callable[[], AnyGroup | None] | None = None,
         step: Step = step,
+        outages: Sequence[Outage] = (),
     ) -> None:
         self.group_id = group_id
         self.group = group
         self.faults: list[Fault] = []
         self._config = config
         self._step = step
+        self._outages = outages
+        # How many of them time has gone past.
+        self._passed = 0 if group is None else bisect_right(outages, group.clock_ms, key=_until)
         self._effects: list[AnyEffects] = []
         self._restore = restore or _copier(group)
         self._journal: list[tuple[AnyEvent, int]] = []
@@ -86,11 +94,12 @@ class Timeline:
 
     def apply(self, row: Row) -> None:
         """Bring the group to the row's time, apply the row, and fire what is due at once."""
-        self.fire_until(row.at_ms)
-        clock_ms, late_by_ms = row.at_ms, 0
+        at_ms = self._handled_at(row.at_ms)
+        self.fire_until(at_ms)
+        clock_ms, late_by_ms = at_ms, 0
         if self.group is not None:
-            clock_ms = max(row.at_ms, self.group.clock_ms)
-            late_by_ms = max(self.group.last_fired_ms - row.at_ms, 0)
+            clock_ms = max(at_ms, self.group.clock_ms)
+            late_by_ms = max(self.group.last_fired_ms - at_ms, 0)
         self._journal_bytes += row.size_bytes
         try:
             self._take(Received(row.request_id, row.request, late_by_ms), clock_ms)
@@ -100,19 +109,42 @@ class Timeline:
         self.fire_until(clock_ms)
 
     def fire_until(self, until_ms: int) -> None:
-        """Fire every deadline due by then, in order, those armed on the way included."""
+        """Fire every deadline due by then, in order, those armed on the way included, and take over where an
+        outage lies on it.
+        """
+        while self._passed < len(self._outages):
+            outage = self._outages[self._passed]
+            if until_ms < outage.until_ms:
+                until_ms = min(until_ms, outage.after_ms)
+                break
+            self._passed += 1
+            self._fire_until(outage.after_ms)
+            if self.group is not None and self.group.clock_ms < outage.until_ms:
+                self._fire(outage, outage.until_ms)
+        self._fire_until(until_ms)
+
+    def _handled_at(self, appended_ms: int) -> int:
+        """What was appended while no coordinator ran is handled when one runs again."""
+        at = bisect_left(self._outages, appended_ms, key=_until)
+        if at < len(self._outages) and self._outages[at].after_ms < appended_ms:
+            return self._outages[at].until_ms
+        return appended_ms
+
+    def _fire_until(self, until_ms: int) -> None:
         while self._due_ms is not None and self._due_ms <= until_ms:
             due = next_deadline(self.group, self._config) if self.group is not None else None
             self._due_ms = None if due is None else due.deadline_ms
             if due is None or due.deadline_ms > until_ms:
                 return
             assert self.group is not None
-            now_ms = max(due.deadline_ms, self.group.clock_ms)
-            try:
-                self._take(due, now_ms)
-            except Exception as error:  # noqa: BLE001
-                self._undo(str(due))
-                self._take(Quarantine(due, f"{type(error).__name__}: {error}"), now_ms)
+            self._fire(due, max(due.deadline_ms, self.group.clock_ms))
+
+    def _fire(self, due: AnyDeadline | Outage, now_ms: int) -> None:
+        try:
+            self._take(due, now_ms)
+        except Exception as error:  # noqa: BLE001
+            self._undo(str(due))
+            self._take(Quarantine(due, f"{type(error).__name__}: {error}"), now_ms)
 
     def _take(self, event: AnyEvent, now_ms: int) -> None:
         effects = self._step(self.group, self.group_id, event, now_ms, self._config)
@@ -138,6 +170,10 @@ class Timeline:
         self._restore = _copier(deepcopy(self.group))
         self._journal.clear()
         self._journal_bytes = 0
+
+
+def _until(outage: Outage) -> int:
+    return outage.until_ms
 
 
 def _copier(group: AnyGroup | None) -> Callable[[], AnyGroup | None]:

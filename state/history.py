@@ -34,6 +34,7 @@ class EventType(StrEnum):
     APPLIED_LATE = "AppliedLate"
     QUARANTINED = "Quarantined"
     RELEASED = "Released"
+    TAKEN_OVER = "TakenOver"
 
 
 class GroupEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):

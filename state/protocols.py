@@ -12,7 +12,7 @@ from state import timers
 from state.config import CoordinatorConfig
 from state.effects import Effects, Reply
 from state.errors import ErrorCode
-from state.events import Failed, Quarantine, Received
+from state.events import Failed, Outage, Quarantine, Received
 from state.group import Group as KafkaGroup
 from state.messages import AnyRequest as KafkaRequest
 from state.messages import ReleaseGroup
@@ -28,7 +28,7 @@ from state.timers import DeadlineReached
 AnyGroup = KafkaGroup | RocketMqGroup
 AnyRequest = KafkaRequest | RocketMqRequest
 AnyDeadline = DeadlineReached | ScanDue
-AnyEvent = Received[AnyRequest] | Failed[AnyRequest] | AnyDeadline | Quarantine[AnyDeadline]
+AnyEvent = Received[AnyRequest] | Failed[AnyRequest] | AnyDeadline | Outage | Quarantine[AnyDeadline | Outage]
 AnyEffects = Effects | rocketmq_effects.Effects
 
 
@@ -68,7 +68,7 @@ def protocol_of(group: AnyGroup) -> GroupProtocol:
 
 
 def _asked(event: AnyEvent) -> GroupProtocol | None:
-    """Whose request this is; None for a deadline, and for what an operator asks of any group."""
+    """Whose request this is; None for what is no request, and for what an operator asks of any group."""
     if not isinstance(event, Received | Failed) or isinstance(event.request, ReleaseGroup):
         return None
     is_rocketmq = type(event.request) in _ROCKETMQ_REQUESTS

@@ -12,7 +12,7 @@ from state.classic.sync import sync
 from state.config import CoordinatorConfig
 from state.effects import Effects
 from state.errors import ErrorCode
-from state.events import Failed, Quarantine, Received, cause_of
+from state.events import Failed, Outage, Quarantine, Received, cause_of
 from state.group import Group
 from state.history import EventType
 from state.messages import (
@@ -48,10 +48,17 @@ from state.responses import (
     SyncGroupResponse,
     TopicsDeletedResponse,
 )
+from state.takeover import take_over
 from state.timers import DeadlineReached
 from state.turn import Turn
 
-Event = Received[AnyRequest] | Failed[AnyRequest] | DeadlineReached | Quarantine[DeadlineReached]
+Event = (
+    Received[AnyRequest]
+    | Failed[AnyRequest]
+    | DeadlineReached
+    | Outage
+    | Quarantine[DeadlineReached | Outage]
+)
 
 RESPONSE_TO: dict[type[AnyRequest], type[AnyResponse]] = {
     JoinGroup: JoinGroupResponse,
@@ -73,8 +80,8 @@ def step(group: Group | None, group_id: str, event: Event, now_ms: int, config: 
 
     `group` is changed in place (None: there is no such group; the returned effects hold the group
     afterwards). `now_ms` is never before the group's clock. Nothing a client may send raises: errors are
-    answers. A request and a deadline that is due are both events; whoever calls fires deadlines in time order
-    (`state.fold`).
+    answers. A request, a deadline that is due and a takeover are all events; whoever calls fires deadlines in
+    time order (`state.fold`).
     """
     turn = Turn(group, group_id, cause_of(event), now_ms, config)
     if group is not None:
@@ -85,6 +92,8 @@ def step(group: Group | None, group_id: str, event: Event, now_ms: int, config: 
             _received(turn, event)
         case DeadlineReached():
             expiry.deadline_reached(turn, event)
+        case Outage():
+            take_over(turn, event)
         case Failed():
             turn.rule("F1")
             refuse(turn, event.request, reply_to(event), ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -124,7 +133,7 @@ def refuse(turn: Turn, request: AnyRequest, to: ReplyTo, error: ErrorCode) -> No
     turn.reply(to, RESPONSE_TO[type(request)], error, **echoed)
 
 
-def _quarantine(turn: Turn, event: Quarantine[DeadlineReached]) -> None:
+def _quarantine(turn: Turn, event: Quarantine[DeadlineReached | Outage]) -> None:
     """Stop the group's deadlines; whoever waits for an answer of it gets one."""
     turn.rule("F2")
     group = turn.group

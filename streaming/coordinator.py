@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -28,6 +28,7 @@ from streaming.failing_batch import describe_failing_batch
 from streaming.layout import Layout
 from streaming.metrics.service import Metrics
 from streaming.operator import ConfigEpoch, Operator
+from streaming.outage import end_outage
 from streaming.progress import ProgressReader
 from streaming.session import Session
 from streaming.status import Phase, StatusBoard
@@ -38,6 +39,8 @@ FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
 FAILURES_TO_NAME_THE_BATCH = 3
 TICKER_ALARM_AGE_S = 10.0
+# Without a broker for so long, members may go unheard: what follows is a takeover, as after a restart.
+STANDSTILL_S = 10.0
 POLL_S = 0.2
 
 log = structlog.get_logger()
@@ -222,10 +225,10 @@ class Coordinator:
     def _keep_running(self) -> None:
         """Start the query, and start it again whenever it ends, until the service stops."""
         failures, failed_batch = 0, -1
-        while True:
+        while not self._stopping.is_set():
             error = self._run_query()
             if error is None or self._stopping.is_set():
-                return
+                continue
             batch = self._folder.last_batch("commits") + 1
             failures = failures + 1 if batch == failed_batch else 1
             failed_batch = batch
@@ -233,12 +236,18 @@ class Coordinator:
             self._report_failure(error, batch, failures, pause_s)
             self._pause(pause_s)
 
-    def _run_query(self) -> PySparkException | None:
-        """Run the query until it fails (what with) or the service stops (None)."""
+    def _run_query(self) -> PySparkException | KafkaError | None:
+        """Run the query until it fails (what with), or the service stops or no broker answers (None)."""
         assert self._session is not None
+        assert self._ticker is not None
+        options = self.options
         try:
+            outages = end_outage(options.bootstrap_servers, options.layout, self._folder)
             running = query.start(
-                self._session.spark, self.options.bootstrap_servers, str(self._folder.spark), self._operator
+                self._session.spark,
+                options.bootstrap_servers,
+                str(self._folder.spark),
+                replace(self._operator, outages=tuple(outages)),
             )
             log.info("query started", run_id=running.runId)
             progress = ProgressReader(running)
@@ -247,17 +256,31 @@ class Coordinator:
                     return PySparkException("the query ended by itself")
                 self._watch_progress(progress)
                 self._watch_ticker()
+                if self._ticker.silence_s() > STANDSTILL_S:
+                    break
             running.stop()
-        except PySparkException as error:
+            self._wait_for_broker()
+        except (PySparkException, KafkaError) as error:
             return error
         return None
+
+    def _wait_for_broker(self) -> None:
+        """Wait until clock records are acknowledged again, or the service stops."""
+        assert self._ticker is not None
+        if self._ticker.silence_s() > STANDSTILL_S:
+            log.warning("query stopped until a broker answers")
+            self.status.enter(
+                Phase.RESTARTING, "no broker answers", batch_id=self._folder.last_batch("commits")
+            )
+        while self._ticker.silence_s() > STANDSTILL_S and not self._stopping.wait(POLL_S):
+            self._watch_ticker()
 
     def _pause(self, pause_s: float) -> None:
         end_s = time.monotonic() + pause_s
         while time.monotonic() < end_s and not self._stopping.wait(POLL_S):
             self._watch_ticker()
 
-    def _report_failure(self, error: PySparkException, batch: int, failures: int, pause_s: float) -> None:
+    def _report_failure(self, error: Exception, batch: int, failures: int, pause_s: float) -> None:
         phase = Phase.RESTARTING
         reason = f"batch {batch} failed, attempt {failures}: {_first_line(error)}"
         if failures >= FAILURES_TO_NAME_THE_BATCH:

@@ -13,8 +13,10 @@ from pyspark import TaskContext
 from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from checkpoints import codec
+from checkpoints.folder import KnownOutage
 from state.config import CoordinatorConfig
 from state.effects import Reply
+from state.events import Outage
 from state.fold import Row, Step, Timeline
 from state.protocols import AnyGroup, AnyRequest, step
 from state.rocketmq.messages import ConnectionClosed
@@ -50,21 +52,37 @@ class Operator:
 
     layout: Layout
     epochs: tuple[ConfigEpoch, ...]
+    outages: tuple[KnownOutage, ...] = ()
     step: Step = step
 
     def __call__(
         self, key: tuple[bytes], frames: Iterable[pd.DataFrame], state: SparkGroupState
     ) -> Iterator[pd.DataFrame]:
-        call = GroupCall(self, self._epoch(), bytes(key[0]), state)
+        call = GroupCall(self, _batch_id(), bytes(key[0]), state)
         if not state.hasTimedOut:
             yield from call.apply(_in_log_order(frames))
         yield from call.finish(state.getCurrentWatermarkMs())
 
-    def _epoch(self) -> ConfigEpoch:
-        context = TaskContext.get()
-        batch = context.getLocalProperty(BATCH_ID_PROPERTY) if context else None
-        batch_id = int(batch) if batch is not None else self.epochs[-1].from_batch
+    def epoch(self, batch_id: int | None) -> ConfigEpoch:
+        """The one that the batch has; None: the last."""
+        if batch_id is None:
+            return self.epochs[-1]
         return next(e for e in reversed(self.epochs) if e.from_batch <= batch_id)
+
+    def known_outages(self, batch_id: int | None) -> list[Outage]:
+        """Those that the batch knows of; None: all."""
+        return [
+            Outage(outage.after_ms, outage.until_ms)
+            for outage in self.outages
+            if batch_id is None or outage.from_batch <= batch_id
+        ]
+
+
+def _batch_id() -> int | None:
+    """The batch of this call; None outside of Spark."""
+    context = TaskContext.get()
+    batch = context.getLocalProperty(BATCH_ID_PROPERTY) if context else None
+    return None if batch is None else int(batch)
 
 
 def _in_log_order(frames: Iterable[pd.DataFrame]) -> LogOrder:
@@ -81,7 +99,8 @@ def _in_log_order(frames: Iterable[pd.DataFrame]) -> LogOrder:
 class GroupCall:
     """One call: the group is decoded, its rows are applied, its state is written back."""
 
-    def __init__(self, operator: Operator, epoch: ConfigEpoch, key: bytes, state: SparkGroupState) -> None:
+    def __init__(self, operator: Operator, batch_id: int | None, key: bytes, state: SparkGroupState) -> None:
+        epoch = operator.epoch(batch_id)
         self._layout = operator.layout
         self._skip = epoch.skip
         self._state = state
@@ -90,7 +109,14 @@ class GroupCall:
         self._partition = partition_of(self.group_id, operator.layout.request_partitions)
         self._output = Output(operator.layout, key)
         restore = self._decoder()
-        self._timeline = Timeline(self.group_id, restore(), epoch.config, restore=restore, step=operator.step)
+        self._timeline = Timeline(
+            self.group_id,
+            restore(),
+            epoch.config,
+            restore=restore,
+            step=operator.step,
+            outages=operator.known_outages(batch_id),
+        )
         self._seq_before = self._seq()
         self._faults_told = 0
 

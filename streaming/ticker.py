@@ -54,7 +54,7 @@ class Ticker:
         self._wall_ms = wall_ms
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ticker", daemon=True)
-        self._attested_at_s = time.monotonic()
+        self._attested_at_s = self._acknowledged_at_s = time.monotonic()
         self.attested_ms = NOTHING_ATTESTED_MS
         self.alarm: str | None = None
 
@@ -68,6 +68,10 @@ class Ticker:
     def age_s(self) -> float:
         """How long ago a round was attested, or the ticker was made."""
         return time.monotonic() - self._attested_at_s
+
+    def silence_s(self) -> float:
+        """How long ago the broker acknowledged anything, or the ticker was made."""
+        return time.monotonic() - self._acknowledged_at_s
 
     def _run(self) -> None:
         while not self._stopped.is_set():
@@ -93,6 +97,7 @@ class Ticker:
             self._stopped.wait(self._interval_s)
 
     def _attest(self, append_times_ms: list[int]) -> None:
+        self._acknowledged_at_s = time.monotonic()
         wall_ms = self._wall_ms()
         skew_ms = max((abs(at_ms - wall_ms) for at_ms in append_times_ms), default=0.0)
         if skew_ms > self._max_skew_ms:
@@ -112,6 +117,18 @@ class Ticker:
         if self.alarm is None:
             log.error("time stands still", reason=reason)
         self.alarm = f"time stands still, no deadline passes: {reason}"
+
+
+def brokers_time_ms(bootstrap_servers: str, topic: str, partitions: int) -> int:
+    """The time it is, as the requests topic tells it: every request it has by now is from then or before.
+
+    Raises KafkaError.
+    """
+    appender = _Appender(bootstrap_servers, topic, partitions)
+    try:
+        return max(appender.append(NOTHING_ATTESTED_MS))
+    finally:
+        appender.close()
 
 
 class _Appender:

@@ -96,6 +96,7 @@ def _note_if_duplicate(turn: Turn, request: RegisterConsumer) -> None:
         client_id=request.client_id,
         connection=request.connection,
         connections=connections,
+        message_model=request.message_model,
     )
 
 

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from state.responses import ErrorResponse, ReleaseGroupResponse
 from state.rocketmq.group import Group
+from state.rocketmq.messages import MessageModel
 from state.rocketmq.responses import (
     AnyResponse,
     AnyToConnection,
@@ -56,6 +57,7 @@ class EventType(StrEnum):
     APPLIED_LATE = "AppliedLate"
     QUARANTINED = "Quarantined"
     RELEASED = "Released"
+    TAKEN_OVER = "TakenOver"
 
 
 class GroupEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="protocol", tag="RocketMQ"):
@@ -63,6 +65,7 @@ class GroupEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_fiel
 
     `(group_id, incarnation, seq)` is its name, as in `state.history`; `cause` is the id of the request or the
     scan that led to it. `protocol` tells it from an entry of one of Kafka's groups, which has none.
+    `message_model` is told where it decides what an entry means: a client id that several have.
     """
 
     version: int  # no default, so that it is always written
@@ -77,6 +80,7 @@ class GroupEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_fiel
     connection: str | None = None
     connections: list[str] | None = None
     topics: list[str] | None = None
+    message_model: MessageModel | None = None
     late_by_ms: int | None = None
 
 

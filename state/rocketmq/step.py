@@ -1,7 +1,7 @@
 """The one entry of RocketMQ's side: what one event does to one group."""
 
 from state.errors import ErrorCode
-from state.events import Failed, Quarantine, Received, cause_of
+from state.events import Failed, Outage, Quarantine, Received, cause_of
 from state.messages import ReleaseGroup
 from state.rocketmq import consumer_manager, producer_manager, query_assignment, rebalance_lock_manager
 from state.rocketmq.config import BrokerConfig
@@ -33,11 +33,12 @@ from state.rocketmq.responses import (
     UnlockBatchMqResponse,
     UnregisterResponse,
 )
+from state.rocketmq.takeover import take_over
 from state.rocketmq.timers import ScanDue
 from state.rocketmq.turn import Turn
 
 Asked = AnyRequest | ReleaseGroup
-Event = Received[Asked] | Failed[Asked] | ScanDue | Quarantine[ScanDue]
+Event = Received[Asked] | Failed[Asked] | ScanDue | Outage | Quarantine[ScanDue | Outage]
 
 RESPONSE_TO: dict[type[AnyAnswered], type[AnyResponse]] = {
     RegisterConsumer: RegisterResponse,
@@ -69,6 +70,8 @@ def step(group: Group | None, group_id: str, event: Event, now_ms: int, config: 
             _received(turn, event)
         case ScanDue():
             _scan(turn, event)
+        case Outage():
+            take_over(turn, event)
         case Failed():
             _refuse(turn, event.request, "the broker failed at this request")
         case Quarantine():

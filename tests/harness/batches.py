@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from checkpoints import codec
 from state import invariants
 from state.config import CoordinatorConfig
-from state.events import Received
+from state.events import Outage, Received
 from state.fold import Row, Step, Timeline
 from state.group import Group
 from state.protocols import AnyEffects, AnyEvent, AnyGroup, step
@@ -67,13 +67,30 @@ def cut(rows: Sequence[Row], seed: int) -> list[Batch]:
     return [Batch(*pair) for pair in zip(content, watermarks, strict=True)]
 
 
+def outages(rows: Sequence[Row], seed: int) -> list[Outage]:
+    """Up to three times in which no coordinator ran."""
+    random = Random(seed)
+    found: list[Outage] = []
+    at_ms = 0
+    for begin_ms in sorted(row.at_ms for row in random.sample(rows, min(len(rows), random.randint(0, 3)))):
+        begin_ms += random.choice((-1, 0, 0, 1_000))
+        if begin_ms >= at_ms:
+            at_ms = begin_ms + random.choice((1, 1_000, 9_000, 70_000, 400_000))
+            found.append(Outage(begin_ms, at_ms))
+    return found
+
+
 def run_whole(
-    rows: Sequence[Row], until_ms: int, config: CoordinatorConfig, take_step: Step = step
+    rows: Sequence[Row],
+    until_ms: int,
+    config: CoordinatorConfig,
+    take_step: Step = step,
+    outages: Sequence[Outage] = (),
 ) -> Outcome:
     """The log in one piece, and then what is due by a time."""
     outcome = Outcome()
     for group_id in GROUPS:
-        timeline = Timeline(group_id, None, config, step=take_step)
+        timeline = Timeline(group_id, None, config, step=take_step, outages=outages)
         for row in rows:
             if row.request.group_id == group_id:
                 timeline.apply(row)
@@ -82,19 +99,33 @@ def run_whole(
     return outcome
 
 
-def run_batches(batches: Sequence[Batch], config: CoordinatorConfig, take_step: Step = step) -> Outcome:
+def run_batches(
+    batches: Sequence[Batch],
+    config: CoordinatorConfig,
+    take_step: Step = step,
+    outages: Sequence[Outage] = (),
+) -> Outcome:
     """The log batch by batch, each from decoded state to encoded state.
+
+    A batch knows of an outage only where it sees something later than its beginning.
 
     Groups without rows are called as Spark calls them: if their deadline is before the watermark, not at it.
     The last batch calls every group, so that the ends can be compared.
     """
     outcome = Outcome()
     for n, batch in enumerate(batches):
+        sees_ms = max([batch.watermark_ms, *(row.at_ms for row in batch.rows)])
+        known = [outage for outage in outages if outage.after_ms < sees_ms]
         for group_id in GROUPS:
             rows = [row for row in batch.rows if row.request.group_id == group_id]
             state = outcome.states.get(group_id)
             timeline = Timeline(
-                group_id, decode(group_id, state), config, restore=_restorer(group_id, state), step=take_step
+                group_id,
+                decode(group_id, state),
+                config,
+                restore=_restorer(group_id, state),
+                step=take_step,
+                outages=known,
             )
             due_ms = timeline.next_deadline_ms()
             timed_out = due_ms is not None and due_ms < batch.watermark_ms
@@ -162,7 +193,7 @@ def chosen(seed: int, one_in: int) -> Callable[[AnyEvent], bool]:
     def fails(event: AnyEvent) -> bool:
         if isinstance(event, Received):
             name = event.request_id
-        elif isinstance(event, DeadlineReached | ScanDue):
+        elif isinstance(event, DeadlineReached | ScanDue | Outage):
             name = str(event)
         else:
             return False

@@ -4,7 +4,7 @@ import re
 
 from assignors.kafka.protocol import decode_assignment, decode_subscribed_topics
 from state.effects import Effects, OffsetChange
-from state.events import Failed, Quarantine, Received
+from state.events import Failed, Outage, Quarantine, Received
 from state.group import Group, Member
 from state.history import GroupEvent
 from state.responses import (
@@ -87,13 +87,15 @@ def _event(event: Event) -> str:
             return event.request_id
         case Failed():
             return f"{event.request_id} failed"
-        case DeadlineReached():
-            return _deadline(event)
+        case DeadlineReached() | Outage():
+            return _due(event)
         case Quarantine():
-            return f"{_deadline(event.deadline)} failed"
+            return f"{_due(event.deadline)} failed"
 
 
-def _deadline(deadline: DeadlineReached) -> str:
+def _due(deadline: DeadlineReached | Outage) -> str:
+    if isinstance(deadline, Outage):
+        return "takeover"
     of = f" of {deadline.member_id}" if deadline.member_id else ""
     return f"{deadline.kind.name.lower()} deadline{of}"
 

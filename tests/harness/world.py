@@ -21,6 +21,7 @@ Commands, one a line:
     describe admin                          `delete admin` ends the group
     at 3s                                   deadlines on the way fire; `sleep 3s` goes on by that much
     fail request                            the next request, or `deadline`, raises after it did its work
+    outage 60s                              no coordinator runs, from now on and for so long
     show                                    the group as it is now
 
 `group=other` (default `g`) sends a request to another group, `appended=2s` gives it another append time
@@ -33,7 +34,7 @@ from typing import cast
 from state import invariants
 from state.config import CoordinatorConfig
 from state.effects import Effects
-from state.events import Received
+from state.events import Outage, Received
 from state.fold import Row, Timeline
 from state.group import Group
 from state.history import EventType
@@ -91,6 +92,7 @@ class World:
         self._config = CoordinatorConfig()
         self._now_ms = 0
         self._offset = 0
+        self._outages: list[Outage] = []
         self._clients: dict[str, Client] = {}
         self._timelines: dict[str, Timeline] = {}
         self._asked_by: dict[str, Client] = {}
@@ -108,6 +110,10 @@ class World:
                 return self._advance(options.milliseconds(words[0]))
             case "sleep":
                 return self._advance(self._now_ms + options.milliseconds(words[0]))
+            case "outage":
+                until_ms = self._now_ms + options.milliseconds(words[0])
+                self._outages.append(Outage(self._now_ms, until_ms))
+                return self._advance(until_ms)
             case "fail":
                 self._fail_next = Received if words[0] == "request" else DeadlineReached
                 return []
@@ -132,7 +138,7 @@ class World:
         return []
 
     def _timeline(self, group_id: str, group: Group | None) -> Timeline:
-        return Timeline(group_id, group, self._config, step=self._step)
+        return Timeline(group_id, group, self._config, step=self._step, outages=self._outages)
 
     def _step(
         self, group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig

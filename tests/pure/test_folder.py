@@ -10,7 +10,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from checkpoints.folder import Epoch, Folder, FolderError, Identity, new_namespace
+from checkpoints.folder import (
+    OUTAGES_KEPT,
+    Epoch,
+    Folder,
+    FolderError,
+    Identity,
+    KnownOutage,
+    new_namespace,
+)
 
 IDENTITY = Identity("cluster-1", "eu-requests", "topic-1", 4, "00000000-0000-0000-0000-000000000001")
 OLD, NEW = {"group.max.size": 5}, {"group.max.size": 7}
@@ -203,6 +211,35 @@ def test_the_last_batch_counts_numbers_and_not_text(folder: Folder) -> None:
     assert folder.last_batch("offsets") == -1
     plan(folder, 10, 9)
     assert (folder.last_batch("offsets"), folder.last_batch("commits")) == (10, 9)
+
+
+def test_an_outage_is_known_to_batches_that_are_not_planned_yet(folder: Folder) -> None:
+    plan(folder, 6, 5)
+    assert folder.outages(100, 900) == [KnownOutage(7, 100, 900)]
+    assert folder.outages(100, 1_200) == [KnownOutage(7, 100, 1_200)], "no batch knew of the one before"
+    plan(folder, 8, 8)
+    outages = [KnownOutage(7, 100, 1_200), KnownOutage(9, 2_000, 2_001)]
+    assert folder.outages(2_000, 2_001) == outages
+    plan(folder, 9, 9)
+    assert folder.outages(3_000, 3_000) == outages, "no time passed, or the clock was set back"
+    assert Folder(folder.path).outages(3_000, 2_999) == outages
+
+
+def test_only_the_latest_outages_are_kept(folder: Folder) -> None:
+    for batch in range(OUTAGES_KEPT + 5):
+        plan(folder, batch, batch)
+        known = folder.outages(10 * batch, 10 * batch + 1)
+    assert [outage.from_batch for outage in known] == list(range(6, OUTAGES_KEPT + 6))
+
+
+def test_what_a_batch_was_planned_to_read_is_in_sparks_offset_log(folder: Folder) -> None:
+    assert folder.planned_ends(-1, "requests") == {}
+    plan(folder, 3, 2)
+    line = b'{"requests":{"0":17,"1":0}}'
+    (folder.spark / "offsets" / "3").write_bytes(b'v1\n{"batchWatermarkMs":5}\n' + line)
+    assert folder.planned_ends(3, "requests") == {0: 17, 1: 0}
+    assert folder.planned_ends(3, "other") == {}
+    assert folder.planned_ends(4, "requests") == {}
 
 
 def test_a_new_configuration_starts_at_the_first_batch_that_is_not_planned(folder: Folder) -> None:

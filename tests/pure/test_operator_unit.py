@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from checkpoints import codec
+from checkpoints.folder import KnownOutage
 from state.config import CoordinatorConfig
 from state.events import Failed, Received
 from state.group import Group
@@ -123,6 +124,28 @@ def test_outside_of_a_batch_the_latest_configuration_holds() -> None:
     operator = replace(OPERATOR, epochs=(ConfigEpoch(0, CONFIG), ConfigEpoch(7, stricter)))
     frames = call([Log().request(T0, join("g"))], spark_state(), operator=operator)
     assert contents(frames, LAYOUT.responses_topic)[0]["error_code"] == 26
+
+
+OUTAGES = (KnownOutage(5, T0 + 1, T0 + 400_000), KnownOutage(9, T0 + 500_000, T0 + 900_000))
+
+
+def test_while_no_coordinator_ran_nobody_expires() -> None:
+    """The watermark is far beyond the member's session, and so was its heartbeat."""
+    log = Log()
+    row, member_id = stable_state(log)
+    operator = replace(OPERATOR, outages=OUTAGES)
+    state = spark_state(row, watermark_ms=T0 + 400_100)
+    said = call([log.request(T0 + 300_000, heartbeat("g", member_id))], state, operator=operator)
+    assert [answer["error_code"] for answer in contents(said, LAYOUT.responses_topic)] == [0]
+    assert [entry["type"] for entry in contents(said, LAYOUT.events_topic)] == ["TakenOver"]
+    assert group_in(state).clock_ms == T0 + 400_000
+    assert state._timeout_timestamp == T0 + 410_000
+
+
+def test_a_batch_knows_of_the_outages_that_ended_before_it_was_planned() -> None:
+    operator = replace(OPERATOR, outages=OUTAGES)
+    known = {batch_id: len(operator.known_outages(batch_id)) for batch_id in (4, 5, 8, 9, None)}
+    assert known == {4: 0, 5: 1, 8: 1, 9: 2, None: 2}
 
 
 def test_a_state_that_cannot_be_read_is_named() -> None:

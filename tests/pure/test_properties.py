@@ -48,16 +48,18 @@ def check_batching(log: Log, seed: int, one_in: int) -> None:
     rows, config = rows_of(log)
     take_step = batches.failing_step(batches.chosen(seed, one_in)) if one_in else batches.checked_step
     cut = batches.cut(rows, seed)
-    whole = batches.run_whole(rows, cut[-1].watermark_ms, config, take_step)
-    assert batches.run_batches(cut, config, take_step) == whole
+    outages = batches.outages(rows, seed)
+    whole = batches.run_whole(rows, cut[-1].watermark_ms, config, take_step, outages)
+    assert batches.run_batches(cut, config, take_step, outages) == whole
 
 
 def check_replay(log: Log, seed: int) -> None:
     """A call that is run again, from the state as it was stored, says the same byte for byte."""
     rows, config = rows_of(log)
     cut = batches.cut(rows, seed)
-    first = batches.run_batches(cut, config)
-    assert batches.run_batches(cut, config) == first
+    outages = batches.outages(rows, seed)
+    first = batches.run_batches(cut, config, outages=outages)
+    assert batches.run_batches(cut, config, outages=outages) == first
     for group_id in GROUPS:
         state = first.states[group_id]
         assert batches.encode(batches.decode(group_id, state)) == state
@@ -73,7 +75,9 @@ def check_history(log: Log, seed: int) -> None:
     broken_clock = random.random() < 0.5
     for group_id in GROUPS:
         asked = [row for row in rows if row.request.group_id == group_id]
-        timeline = Timeline(group_id, None, config, step=batches.checked_step)
+        timeline = Timeline(
+            group_id, None, config, step=batches.checked_step, outages=batches.outages(rows, seed)
+        )
         for row in asked:
             if broken_clock and random.random() < 0.2:
                 timeline.fire_until(row.at_ms + random.randint(0, 60_000))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from state import fold
 from state.config import CoordinatorConfig
 from state.errors import ErrorCode
-from state.events import Received
+from state.events import Outage, Received
 from state.fold import Row, Timeline
 from state.group import Group as KafkaGroup
 from state.messages import CommittedPartition, CommittedTopic, OffsetCommit, ReleaseGroup
@@ -49,8 +49,9 @@ Log = list[Row]
 def test_batching_does_not_matter(rows: Log, seed: int, one_in: int) -> None:
     take_step = batches.failing_step(batches.chosen(seed, one_in)) if one_in else batches.checked_step
     cut = batches.cut(rows, seed)
-    whole = batches.run_whole(rows, cut[-1].watermark_ms, CONFIG, take_step)
-    assert batches.run_batches(cut, CONFIG, take_step) == whole
+    outages = batches.outages(rows, seed)
+    whole = batches.run_whole(rows, cut[-1].watermark_ms, CONFIG, take_step, outages)
+    assert batches.run_batches(cut, CONFIG, take_step, outages) == whole
 
 
 @given(logs, seeds)
@@ -173,6 +174,22 @@ def test_a_failed_scan_quarantines_its_group_until_it_is_released() -> None:
     assert isinstance(released.replies[0].response, ReleaseGroupResponse)
     assert [entry.type for entry in released.events] == [EventType.RELEASED]
     timeline.fire_until(T0 + 250_000)
+    assert timeline.group is None
+
+
+def test_connections_are_not_closed_for_the_time_in_which_no_coordinator_ran() -> None:
+    """They count as heard of when one takes over, and what they said meanwhile is handled then."""
+    outage = Outage(T0 + 1_000, T0 + 600_000)
+    timeline = Timeline("a", None, CONFIG, outages=[outage])
+    timeline.apply(Row(T0, "requests-0-0", heartbeat()))
+    timeline.apply(Row(T0 + 300_000, "requests-0-1", heartbeat("c2", "B")))
+    _, takeover, joined = timeline.take_effects()
+    assert [entry.type for entry in takeover.events] == [EventType.TAKEN_OVER]
+    assert joined.notified == ["c1", "c2"]
+    timeline.fire_until(outage.until_ms + CONFIG.rocketmq.channel_expired_timeout_ms)
+    assert timeline.take_effects() == []
+    assert timeline.next_deadline_ms() == T0 + 650_000
+    timeline.fire_until(T0 + 650_000)
     assert timeline.group is None
 
 

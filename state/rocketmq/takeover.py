@@ -1,0 +1,27 @@
+"""A coordinator takes a RocketMQ group over after none ran for a while."""
+
+from state.events import Outage
+from state.rocketmq.effects import EventType
+from state.rocketmq.group import ClientChannelInfo, LockEntry
+from state.rocketmq.turn import Turn
+
+
+def take_over(turn: Turn, outage: Outage) -> None:
+    """Nobody could be heard of meanwhile: connections and locks count as heard of now.
+
+    A broker of RocketMQ that starts again knows nobody until clients come back; this one forgets nobody.
+    """
+    group = turn.group
+    heard_of: tuple[ClientChannelInfo | LockEntry, ...] = (
+        *group.channels.values(),
+        *group.producers.values(),
+        *group.locks.values(),
+    )
+    if group.quarantined is not None or not heard_of:
+        return
+    for entry in heard_of:
+        entry.last_update_ms = turn.now_ms
+    turn.record(
+        EventType.TAKEN_OVER,
+        f"no coordinator ran for {outage.length_ms} ms: connections and locks count as heard of now",
+    )
