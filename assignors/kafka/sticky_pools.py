@@ -52,15 +52,16 @@ class Pools:
         for member, topics in enumerate(group.topics_of):
             for topic in topics:
                 subscribers[topic] |= 1 << member
+        if not group.replica_racks:
+            self.kind_of, self.near, self.far = group.topic_of(), subscribers, [0] * len(subscribers)
+            return
         kinds: dict[tuple[int, frozenset[str]], int] = {}
         for topic, mask in enumerate(subscribers):
             for partition in range(group.first[topic], group.first[topic + 1]):
-                racks = group.replica_racks[partition] if group.replica_racks else frozenset[str]()
+                racks = group.replica_racks[partition]
                 if (topic, racks) not in kinds:
                     kinds[topic, racks] = len(self.near)
-                    near = mask
-                    if group.replica_racks:
-                        near = sum(1 << m for m in members_in(mask) if group.is_near(m, partition))
+                    near = sum(1 << m for m in members_in(mask) if group.is_near(m, partition))
                     self.near.append(near)
                     self.far.append(mask & ~near)
                 self.kind_of.append(kinds[topic, racks])
@@ -92,10 +93,13 @@ class Pools:
         kind = self.kind_of[partition]
         return self.base_cost(partition) - self.grip(partition, member) + self.rack_cost_at(kind, member)
 
-    def better_places(self, partition: int) -> Iterator[int]:
+    def better_places(self, partition: int) -> list[int]:
         """Members at which it would cost less than at just any, its holder left out."""
-        places = {self.group.owner[partition], self.group.previous[partition]}
-        return iter(sorted(places - {NOBODY, self.holder[partition]}))
+        owner, previous = self.group.owner[partition], self.group.previous[partition]
+        nowhere = (NOBODY, self.holder[partition])
+        if owner in nowhere and previous in nowhere:  # as nearly always: it is where it was
+            return []
+        return sorted({owner, previous}.difference(nowhere))
 
     def loosest(self, member: int, kind: int) -> int:
         """The partition of this kind that costs least to take from the member, which must hold one."""
@@ -110,7 +114,7 @@ class Pools:
         self.holder[partition] = member
         grip = self.grip(partition, member)
         self.held[member].setdefault(self.kind_of[partition], {}).setdefault(grip, {})[partition] = None
-        if any(True for _ in self.better_places(partition)):
+        if self.better_places(partition):
             self.astray[member][partition] = None
         self._set_load(member, self.load[member] + 1)
 

@@ -3,6 +3,7 @@
 Source: AllocateMessageQueueStrategy.java, AbstractAllocateMessageQueueStrategy.java.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -42,10 +43,31 @@ class AllocateMessageQueueStrategy(Protocol):
         """
 
 
+class AbstractAllocateMessageQueueStrategy(ABC):
+    """A strategy that is asked for the share of a client of the group only, with no argument empty."""
+
+    def allocate(
+        self,
+        consumer_group: str,
+        current_cid: str | None,
+        mq_all: Sequence[MessageQueue] | None,
+        cid_all: Sequence[str] | None,
+    ) -> list[MessageQueue]:
+        """See `AllocateMessageQueueStrategy.allocate`; nothing for a client that is not in `cid_all`."""
+        own_cid, queues, client_ids = check(current_cid, mq_all, cid_all)
+        return self.share(consumer_group, own_cid, queues, client_ids) if own_cid in client_ids else []
+
+    @abstractmethod
+    def share(
+        self, consumer_group: str, own_cid: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        """The queues of `own_cid`, which is in `client_ids`."""
+
+
 def check(
     current_cid: str | None, mq_all: Sequence[MessageQueue] | None, cid_all: Sequence[str] | None
-) -> tuple[str, Sequence[MessageQueue], Sequence[str]] | None:
-    """The arguments, none of them empty; None where `current_cid` is not in `cid_all` and gets nothing.
+) -> tuple[str, Sequence[MessageQueue], Sequence[str]]:
+    """The arguments, none of them empty.
 
     Raises IllegalArgumentException for the first argument that is missing or empty.
     """
@@ -55,6 +77,4 @@ def check(
         raise IllegalArgumentException("mqAll is null or mqAll empty")
     if not cid_all:
         raise IllegalArgumentException("cidAll is null or cidAll empty")
-    if current_cid not in cid_all:
-        return None
     return current_cid, mq_all, cid_all

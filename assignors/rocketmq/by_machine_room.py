@@ -3,11 +3,11 @@
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from assignors.rocketmq.api import NullPointerException, check
+from assignors.rocketmq.api import AbstractAllocateMessageQueueStrategy, NullPointerException
 from assignors.rocketmq.message_queue import MessageQueue
 
 
-class AllocateMessageQueueByMachineRoom:
+class AllocateMessageQueueByMachineRoom(AbstractAllocateMessageQueueStrategy):
     """Brokers are named `room@name`. Queues of rooms outside `consumeridcs` are left to nobody.
 
     All clients count, whatever room they are in. What does not come out even is dealt from the *end* of the
@@ -19,21 +19,13 @@ class AllocateMessageQueueByMachineRoom:
     def __init__(self, consumeridcs: Collection[str] | None = None) -> None:
         self._consumeridcs = consumeridcs
 
-    def allocate(
-        self,
-        consumer_group: str,
-        current_cid: str | None,
-        mq_all: Sequence[MessageQueue] | None,
-        cid_all: Sequence[str] | None,
+    def share(
+        self, consumer_group: str, own_cid: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """See `AllocateMessageQueueStrategy.allocate`.
+        """See `AbstractAllocateMessageQueueStrategy.share`.
 
         Raises NullPointerException if a broker has a room and no `consumeridcs` were given.
         """
-        checked = check(current_cid, mq_all, cid_all)
-        if checked is None:
-            return []
-        own_cid, queues, client_ids = checked
         index = client_ids.index(own_cid)
         kept = [queue for queue in queues if self._is_ours(queue.broker_name)]
         quota, extra = divmod(len(kept), len(client_ids))

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from assignors.rocketmq.api import IllegalArgumentException, check
+from assignors.rocketmq.api import AbstractAllocateMessageQueueStrategy, IllegalArgumentException
 from assignors.rocketmq.message_queue import MessageQueue
 
 DEFAULT_VIRTUAL_NODE_COUNT = 10
@@ -50,7 +50,7 @@ class HashRing:
         return self._owners[self._points[place % len(self._points)]]
 
 
-class AllocateMessageQueueConsistentHash:
+class AllocateMessageQueueConsistentHash(AbstractAllocateMessageQueueStrategy):
     """A queue belongs to the owner of its text on a ring with `virtual_node_count` points a client.
 
     Without points nobody gets anything. Two clients of one id both get all that the id owns.
@@ -68,17 +68,8 @@ class AllocateMessageQueueConsistentHash:
         self._virtual_node_count = virtual_node_count
         self._hash_function = hash_function
 
-    def allocate(
-        self,
-        consumer_group: str,
-        current_cid: str | None,
-        mq_all: Sequence[MessageQueue] | None,
-        cid_all: Sequence[str] | None,
+    def share(
+        self, consumer_group: str, own_cid: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """See `AllocateMessageQueueStrategy.allocate`."""
-        checked = check(current_cid, mq_all, cid_all)
-        if checked is None:
-            return []
-        own_cid, queues, client_ids = checked
         ring = HashRing(client_ids, self._virtual_node_count, self._hash_function)
         return [queue for queue in queues if ring.owner(str(queue)) == own_cid]

@@ -6,10 +6,10 @@ from typing import Protocol, TypeVar
 
 from assignors.kafka.members import java_order
 from assignors.rocketmq.api import (
+    AbstractAllocateMessageQueueStrategy,
     AllocateMessageQueueStrategy,
     IllegalArgumentException,
     NullPointerException,
-    check,
 )
 from assignors.rocketmq.message_queue import MessageQueue
 
@@ -39,7 +39,7 @@ class NamePrefixResolver:
         return room if dash else ""
 
 
-class AllocateMachineRoomNearby:
+class AllocateMachineRoomNearby(AbstractAllocateMessageQueueStrategy):
     """Any other strategy within each room, then over the rooms that have queues but no client.
 
     The queues of such a room are shared by all clients, each room's by itself: late ids may get none of any.
@@ -60,21 +60,13 @@ class AllocateMachineRoomNearby:
         """The inner strategy's name is part of it."""
         return f"MACHINE_ROOM_NEARBY-{self._strategy.name}"
 
-    def allocate(
-        self,
-        consumer_group: str,
-        current_cid: str | None,
-        mq_all: Sequence[MessageQueue] | None,
-        cid_all: Sequence[str] | None,
+    def share(
+        self, consumer_group: str, own_cid: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """See `AllocateMessageQueueStrategy.allocate`; the own room's share is first, then room by room.
+        """See `AbstractAllocateMessageQueueStrategy.share`; the own room's share is first, then room by room.
 
         Raises what the inner strategy raises; NullPointerException if that has no list to give.
         """
-        checked = check(current_cid, mq_all, cid_all)
-        if checked is None:
-            return []
-        own_cid, queues, client_ids = checked
         queues_in = _by_room(queues, self._resolver.broker_deploy_in, "mq")
         clients_in = _by_room(client_ids, self._resolver.consumer_deploy_in, "consumer id")
         own_room = self._resolver.consumer_deploy_in(own_cid)

@@ -54,8 +54,5 @@ def _one_queue(
 ) -> list[MessageQueue]:
     if client_id and all(c.isspace() and c not in _NOT_WHITESPACE_IN_JAVA for c in client_id):
         raise IllegalArgumentException("currentCID is empty")
-    checked = check(client_id, mq_all, cid_all)
-    if checked is None:
-        return []
-    own_cid, queues, client_ids = checked
-    return [queues[client_ids.index(own_cid) % len(queues)]]
+    own_cid, queues, client_ids = check(client_id, mq_all, cid_all)
+    return [queues[client_ids.index(own_cid) % len(queues)]] if own_cid in client_ids else []

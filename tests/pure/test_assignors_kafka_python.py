@@ -23,36 +23,23 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
-from kafka.coordinator.assignors.sticky.user_data import StickyAssignorUserData
 from kafka.protocol.consumer import JoinGroupResponse
 from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
-from kafka.protocol.metadata import MetadataResponse
 
 from assignors.kafka import ASSIGNORS
 from assignors.kafka.api import MemberId, MemberSubscription, Subscription, TopicPartition
 from assignors.kafka.protocol import decode_subscription
+from tests.harness.kafka_python import STICKY, Past, cluster_of, members_of, tell
 
 CASES = 3000
-THEIRS = {"sticky": StickyPartitionAssignor, "cooperative-sticky": CooperativeStickyAssignor}
-Past = dict[MemberId, list[TopicPartition]]
 COUNTS = {f"t{count}{copy}": count for count in (0, 1, 2, 3, 5, 8, 13) for copy in "ab"}
 TOPICS = [*COUNTS, "without-metadata"]
 
 
 @pytest.fixture(scope="module")
 def cluster() -> ClusterMetadata:
-    """A cluster whose topics are COUNTS, as its metadata response tells."""
-    topic_of = MetadataResponse.MetadataResponseTopic
-    partition_of = topic_of.MetadataResponsePartition
-    topics = [
-        topic_of(name=name, partitions=[partition_of(partition_index=p) for p in range(count)])
-        for name, count in COUNTS.items()
-    ]
-    broker = MetadataResponse.MetadataResponseBroker(node_id=0, host="localhost", port=9092)
-    response = MetadataResponse(version=1, brokers=[broker], topics=topics)
-    cluster = ClusterMetadata(bootstrap_servers=["localhost:9092"])
-    cluster.update_metadata(MetadataResponse.decode(response.encode(version=1), version=1))
-    return cluster
+    """A cluster whose topics are COUNTS."""
+    return cluster_of(COUNTS)
 
 
 def random_group(random: Random, *, same_topics: bool) -> dict[MemberId, MemberSubscription]:
@@ -120,19 +107,6 @@ def random_past(random: Random, group: dict[MemberId, MemberSubscription]) -> Pa
     return past
 
 
-def tell(name: str, topics: tuple[str, ...], owned: list[TopicPartition], generation: int) -> bytes:
-    """What a member sends in JoinGroup, as kafka-python writes it."""
-    partitions_of: dict[str, list[int]] = {}
-    for topic, number in owned:
-        partitions_of.setdefault(topic, []).append(number)
-    runs = list(partitions_of.items())
-    if name == "cooperative-sticky":
-        message = ConsumerProtocolSubscription(2, list(topics), b"", runs, generation)
-    else:
-        message = ConsumerProtocolSubscription(0, list(topics), StickyAssignorUserData(runs, generation))
-    return bytes(message.encode())
-
-
 def hand_over(
     name: str, cluster: ClusterMetadata, group: dict[MemberId, MemberSubscription], past: Past, *, ours: bool
 ) -> Past:
@@ -155,13 +129,7 @@ def ask_ours(name: str, told: dict[MemberId, bytes]) -> Past:
 
 
 def ask_theirs(name: str, cluster: ClusterMetadata, told: dict[MemberId, bytes]) -> Past:
-    members = [
-        JoinGroupResponse.JoinGroupResponseMember(
-            member_id=member_id, group_instance_id=None, metadata=ConsumerProtocolSubscription.decode(data)
-        )
-        for member_id, data in told.items()
-    ]
-    answer = THEIRS[name]().assign(cluster, members)
+    answer = STICKY[name]().assign(cluster, members_of(told))
     return {m: [TopicPartition(*p) for p in given.partitions()] for m, given in answer.items()}
 
 

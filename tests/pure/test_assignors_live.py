@@ -5,65 +5,22 @@ for many more. Where Kafka goes by the order of its hash tables, the names of me
 that this is the order of names, by which ours go: single letters, in small tables.
 """
 
-import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
-from assignors.kafka.api import Assignor, MemberId, MemberSubscription, Subscription, TopicPartition
+from assignors.kafka.api import MemberSubscription, Subscription, TopicPartition
 from assignors.kafka.racks import are_racks_of_use
 from assignors.kafka.user_data import Claim, encode_sticky_user_data
-from streaming.jars import broker_classpath
-from streaming.java import find_java
+from tests.harness.kafkas_assignors import Answer, Case, ask_kafka, read_answer, read_partitions
 
 HERE = Path(__file__).parent
-HARNESS = HERE / "test_assignors_live.java"
 RECORDED = HERE / "test_assignors_live.txt"
 RECORDED_OF_EACH, LIVE_OF_EACH = 8, 2000
 MEMBERS, TOPICS, RACKS = "abcdefghijkl", "pqrst", "xyz"
-
-Answer = dict[MemberId, list[TopicPartition]]
-
-
-@dataclass
-class Case:
-    """One group as the harness reads it; `owned` is what the members say they had."""
-
-    assignor: str
-    racks: dict[str, list[frozenset[str]]]
-    members: dict[MemberId, MemberSubscription]
-    generation: dict[MemberId, int]
-    owned: dict[MemberId, tuple[TopicPartition, ...]] = field(default_factory=dict)
-
-    def text(self) -> str:
-        lines = [self.assignor]
-        for topic, partitions in self.racks.items():
-            lines.append(f"topic {topic} {'|'.join(','.join(sorted(racks)) or '-' for racks in partitions)}")
-        for member_id, member in self.members.items():
-            subscription = member.subscription
-            words = [
-                member.group_instance_id,
-                subscription.rack_id,
-                str(self.generation[member_id]),
-                ",".join(subscription.topics),
-                ",".join(f"{p.topic}:{p.partition}" for p in self.owned[member_id]),
-                (subscription.user_data or b"").hex(),
-            ]
-            lines.append(" ".join(["member", member_id, *(word or "-" for word in words)]))
-        return "\n".join([*lines, "", ""])
-
-    def ours(self) -> Answer:
-        counts = {topic: len(partitions) for topic, partitions in self.racks.items()}
-        assignor: Assignor = {"server-range": ASSIGNORS["range"], **ASSIGNORS, **BROKER_ASSIGNORS}[
-            self.assignor
-        ]
-        racks = {} if self.assignor == "server-range" else self.racks
-        return {m: sorted(mine) for m, mine in assignor.assign(counts, self.members, racks).items()}
 
 
 def random_case(
@@ -119,26 +76,6 @@ def read_case(block: str) -> Case:
         )
         case.members[key] = MemberSubscription(subscription, instance_id)
     return case
-
-
-def read_partitions(text: str) -> tuple[TopicPartition, ...]:
-    names = (name.split(":") for name in text.split(",") if name)
-    return tuple(TopicPartition(topic, int(number)) for topic, number in names)
-
-
-def read_answer(line: str) -> Answer:
-    pairs = (word.split("=") for word in line.split()[1:])
-    return {member_id: sorted(read_partitions(partitions)) for member_id, partitions in pairs}
-
-
-def ask_kafka(cases: list[Case]) -> list[str]:
-    """Kafka's answer to each, as the harness prints it."""
-    classpath = ":".join(map(str, broker_classpath()))
-    command = [str(find_java()), "-Dlog4j2.level=OFF", "-cp", classpath, str(HARNESS)]
-    text = "".join(case.text() for case in cases)
-    run = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=250)
-    assert run.returncode == 0, run.stderr[-4000:]
-    return run.stdout.splitlines()
 
 
 def identical_cases(random: Random, of_each: int) -> Iterator[Case]:
