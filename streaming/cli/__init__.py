@@ -9,6 +9,7 @@ from importlib import import_module
 import click
 
 COMMANDS = {
+    "assign": "streaming.cli.assign",
     "demo": "streaming.cli.demo",
     "gateway": "gateway.cli",
     "groups": "streaming.cli.groups",

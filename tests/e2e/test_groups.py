@@ -29,6 +29,7 @@ from state.messages import (
 from state.responses import JoinGroupResponse, OffsetCommitResponse
 from streaming.admin.requests import COMMIT_VERSION, GroupRequests
 from streaming.broker import EmbeddedBroker
+from streaming.cli.assign import assign
 from streaming.cli.groups import groups
 from streaming.client import CoordinatorClient, layout_on
 from streaming.demo.children import Children
@@ -223,6 +224,25 @@ def test_all_groups_are_described(ask: Ask, billing: list[str]) -> None:
         ("billing", "Stable", 4),
     ]
     assert everything.err == "Consumer group 'audit' has no active members.\n"
+
+
+def test_what_if_a_member_of_a_group_dies(broker: EmbeddedBroker, layout: Layout, billing: list[str]) -> None:
+    where = ["--bootstrap-servers", broker.bootstrap_servers, "--prefix", PREFIX]
+    where += ["--timeout", str(ANSWER_TIMEOUT_MS)]
+    question = [*where, "--from-group", "billing", "--without", "pod-0", "--strategy", "sticky"]
+    result = CliRunner().invoke(assign, [*question, "-o", "json"])
+    structlog.reset_defaults()
+    now, sticky = json.loads(result.stdout)
+    assert {share["member_id"]: share["assignment"] for share in now["shares"]} == {
+        billing[0]: {ORDERS: [0, 2]},
+        billing[1]: {ORDERS: [1]},
+    }
+    assert [(share["partitions"], share["weight"]) for share in now["shares"]] == [(2, 12), (1, 6)]
+    assert [share["assignment"] for share in sticky["shares"]] == [{ORDERS: [0, 1, 2]}]
+    assert (sticky["moves"]["moved"], sticky["moves"]["needless"]) == (2, 0)
+    result = CliRunner().invoke(assign, [*where, "--from-group", "nobody"])
+    structlog.reset_defaults()
+    assert (result.exit_code, result.stderr) == (1, "Error: group nobody does not exist\n")
 
 
 def test_an_active_group_is_protected(ask: Ask, billing: list[str]) -> None:

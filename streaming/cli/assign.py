@@ -1,0 +1,183 @@
+"""`group-coordinator assign`: who would get what, and what would move, with another assignor or member."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from assignors.kafka.api import MemberId
+from streaming.admin.gather import describe_groups, describe_partitions
+from streaming.cli.groups.common import connected, output_option, parsed_by, show_json
+from streaming.client import DEFAULT_REQUEST_TIMEOUT_MS
+from streaming.layout import DEFAULT_PREFIX
+from streaming.logs import configure_logs
+from streaming.whatif.compare import Outcome, outcomes, standing
+from streaming.whatif.live import live_group, subscribed_topics
+from streaming.whatif.model import Group, InputError
+from streaming.whatif.parsing import parse_members, parse_topics, read_assignment, read_group, read_weights
+from streaming.whatif.strategies import CLIENT_STRATEGIES, KNOWN, check_strategy, rounds
+from streaming.whatif.text import outcome_text, summary_text
+from streaming.why.names import Names
+
+_SOURCES = "takes --topics with --members, --input, or --from-group with --bootstrap-servers"
+
+_file = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command()
+@click.option(
+    "--topics",
+    metavar="TOPIC:N,...|@FILE",
+    callback=parsed_by(parse_topics),
+    help="Topics with their numbers of partitions; a file has them as a JSON object.",
+)
+@click.option(
+    "--members",
+    metavar="ID[=TOPIC+TOPIC],...|N",
+    help="Members, which subscribe to all topics or those named; a number is that many members.",
+)
+@click.option("--input", "source", type=_file, metavar="FILE", help="A group as JSON: docs/assign.md.")
+@click.option("--from-group", "group_id", metavar="GROUP", help="A group of the coordinator, as it is now.")
+@click.option("--bootstrap-servers", metavar="HOST:PORT,...", help="Where the coordinator's topics are.")
+@click.option("--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of those topics.")
+@click.option(
+    "--timeout",
+    "timeout_ms",
+    type=click.IntRange(1),
+    metavar="MS",
+    default=DEFAULT_REQUEST_TIMEOUT_MS,
+    show_default=True,
+    help="How long each answer of the coordinator is waited for.",
+)
+@click.option(
+    "--strategy",
+    "strategies",
+    multiple=True,
+    default=CLIENT_STRATEGIES,
+    callback=parsed_by(check_strategy),
+    metavar="NAME",
+    help=f"Repeatable; default: those of Kafka's clients. Known: {', '.join(KNOWN)}.",
+)
+@click.option(
+    "--current",
+    metavar="FILE|NAME",
+    help="The assignment held now: a file of JSON, or what a strategy makes of the group.",
+)
+@click.option("--without", "gone", multiple=True, metavar="MEMBER", help="A member that goes; repeatable.")
+@click.option(
+    "--with", "come", multiple=True, metavar="ID[=TOPIC+TOPIC]", help="A member that comes; repeatable."
+)
+@click.option("--weights", type=_file, metavar="FILE", help="Weights of partitions, such as lags, as JSON.")
+@click.option("--summary", is_flag=True, help="Only the strategies side by side.")
+@click.option("--plot", type=_file, metavar="FILE.png", help="Also draw it.")
+@output_option
+def assign(
+    topics: dict[str, int] | None,
+    members: str | None,
+    source: Path | None,
+    group_id: str | None,
+    bootstrap_servers: str | None,
+    prefix: str,
+    timeout_ms: int,
+    strategies: Sequence[str],
+    current: str | None,
+    gone: Sequence[str],
+    come: Sequence[str],
+    weights: Path | None,
+    summary: bool,
+    plot: Path | None,
+    output: str,
+) -> None:
+    """Tell who would get which partitions, and what would move, without any consumer.
+
+    Each strategy starts from the assignment held now. Where none is given and members come or go, each starts
+    from its own for the members before.
+    """
+    configure_logs()
+    ways = [(topics, members), (source,), (group_id, bootstrap_servers)]
+    chosen = [way for way in ways if any(given is not None for given in way)]
+    if len(chosen) != 1 or None in chosen[0]:
+        raise click.UsageError(_SOURCES)
+    try:
+        if topics and members:
+            before = Group(topics, parse_members(members, topics))
+        elif source is not None:
+            before = read_group(source)
+        else:
+            before = _from_group(group_id or "", bootstrap_servers or "", prefix, timeout_ms)
+        before = _told(before, current, weights)
+        after = _changed(before, gone, come)
+        answer = outcomes(before, after, dict.fromkeys(strategies))
+        if before.current is not None:
+            answer.insert(0, standing(before, before.current))
+    except InputError as error:
+        raise click.ClickException(str(error)) from error
+    names = Names([*before.members, *after.members])
+    _show(answer, names, output, summary=summary)
+    if plot is not None:
+        _plot(answer, names, plot)
+
+
+def _from_group(group_id: str, bootstrap_servers: str, prefix: str, timeout_ms: int) -> Group:
+    with connected(bootstrap_servers, prefix, timeout_ms) as cluster:
+        found = describe_groups(cluster.requests, [group_id], with_offsets=True)
+        if group_id not in found.groups:
+            raise InputError(*found.refusals())
+        described = found.groups[group_id]
+        there = cluster.log.existing(subscribed_topics(described))
+        counts = {topic: len(partitions) for topic, partitions in there.items()}
+        return live_group(described, counts, describe_partitions(cluster.log, found)[group_id])
+
+
+def _told(group: Group, current: str | None, weights: Path | None) -> Group:
+    """The group with what the user tells beside."""
+    if weights is not None:
+        group = replace(group, weights=read_weights(weights))
+    if current in KNOWN:
+        return replace(group, current=rounds(current, group, {})[-1])
+    return group if current is None else replace(group, current=read_assignment(Path(current)))
+
+
+def _changed(group: Group, gone: Sequence[str], come: Sequence[str]) -> Group:
+    """The group when these have come and gone."""
+    for text in come:
+        for member_id, member in parse_members(text, group.topics).items():
+            group = group.having(member_id, member)
+    for name in gone:
+        group = group.without(_member_named(name, group))
+    return group
+
+
+def _member_named(name: str, group: Group) -> MemberId:
+    """The member of this id, instance id, or name as it is shown."""
+    names = Names(group.members)
+    ways: Sequence[Callable[[MemberId], str | None]] = (
+        str,
+        lambda member_id: group.members[member_id].instance_id,
+        names.of,
+    )
+    for way in ways:
+        found = [member_id for member_id in group.members if way(member_id) == name]
+        if len(found) == 1:
+            return found[0]
+    raise InputError(f"no member is called {name}; there are {', '.join(map(names.of, group.members))}")
+
+
+def _show(answer: Sequence[Outcome], names: Names, output: str, *, summary: bool) -> None:
+    if output == "json":
+        show_json(answer)
+        return
+    blocks = [] if summary else [outcome_text(outcome, names) for outcome in answer]
+    if summary or len(answer) > 1:
+        blocks.append(summary_text(answer))
+    click.echo("\n\n".join(blocks))
+
+
+def _plot(answer: Sequence[Outcome], names: Names, path: Path) -> None:
+    from streaming.whatif.plot import draw  # matplotlib takes a second to import
+
+    try:
+        draw(answer, names, path)
+    except OSError as error:
+        raise click.ClickException(f"cannot write {path}: {error}") from error

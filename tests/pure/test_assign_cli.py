@@ -1,0 +1,117 @@
+"""The command `assign`: where a group comes from, members that come and go, and what is refused."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from streaming.cli.assign import assign
+
+DOCS = Path(__file__).parents[2] / "docs" / "assign.md"
+THREE = ["--topics", "orders:6,payments:3", "--members", "a,b,c"]
+
+
+def run(*arguments: str, exit_code: int = 0) -> Result:
+    result = CliRunner().invoke(assign, arguments)
+    assert result.exit_code == exit_code, result.output
+    return result
+
+
+def test_kafkas_own_are_compared_if_nothing_else_is_said() -> None:
+    blocks = run(*THREE).stdout.strip().split("\n\n")
+    assert [block.split()[0] for block in blocks] == [
+        *("range", "roundrobin", "sticky", "cooperative-sticky"),
+        "STRATEGY",
+    ]
+
+
+def test_one_strategy_needs_no_summary() -> None:
+    assert "STRATEGY" not in run(*THREE, "--strategy", "range").stdout
+
+
+def test_one_dies_and_another_joins() -> None:
+    (outcome,) = json.loads(
+        run(*THREE, "--without", "b", "--with", "d=orders", "--strategy", "range", "-o", "json").stdout
+    )
+    assert {share["member_id"]: share["assignment"] for share in outcome["shares"]} == {
+        "a": {"orders": [0, 1], "payments": [0, 1]},
+        "c": {"orders": [2, 3], "payments": [2]},
+        "d": {"orders": [4, 5]},
+    }
+    assert outcome["moves"]["moved"] == 5
+
+
+def test_what_is_held_now_is_a_strategys(tmp_path: Path) -> None:
+    told = run(*THREE, "--current", "range", "--strategy", "sticky", "-o", "json").stdout
+    now, sticky = json.loads(told)
+    assert (now["strategy"], now["shares"]) == ("now", sticky["shares"])
+    path = tmp_path / "now.json"
+    path.write_text(json.dumps({share["member_id"]: share["assignment"] for share in now["shares"]}))
+    assert run(*THREE, "--current", str(path), "--strategy", "sticky", "-o", "json").stdout == told
+
+
+def test_a_file_with_weights_and_a_picture(tmp_path: Path) -> None:
+    group, weights, picture = (tmp_path / name for name in ("group.json", "weights.json", "a.png"))
+    group.write_text('{"topics": {"orders": 2}, "members": {"a": {"instance_id": "i-1"}, "b": {}}}')
+    weights.write_text('{"orders": [3, 4]}')
+    arguments = ["--input", str(group), "--weights", str(weights), "--summary", "--plot", str(picture)]
+    result = run(*arguments, "--without", "i-1", "--strategy", "lag-aware")
+    assert result.stdout.splitlines()[1].split() == [
+        "lag-aware",
+        "2",
+        "2",
+        "0.0",
+        "7",
+        "7",
+        "0",
+        "1",
+        "0",
+        "1",
+    ]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--members", "a"], "takes --topics with --members, --input, or --from-group with"),
+        ([*THREE, "--input", "group.json"], "takes --topics with --members"),
+        ([*THREE, "--from-group", "g"], "takes --topics with --members"),
+        (["--topics", "orders", "--members", "a"], "'orders' is not TOPIC:PARTITIONS"),
+        ([*THREE, "--strategy", "rang"], "unknown strategy 'rang'; known are range, roundrobin"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], message: str) -> None:
+    assert message in run(*arguments, exit_code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([*THREE, "--without", "d"], "no member is called d; there are a, b, c"),
+        ([*THREE, "--with", "a"], "a is a member already"),
+        ([*THREE, "--with", "d=prices"], "d subscribes to prices, which is none of the topics: orders, pay"),
+        ([*THREE, "--current", "nowhere.json"], "nowhere.json: No such file"),
+        ([*THREE, "--strategy", "MACHINE_ROOM"], "goes by the racks of members and partitions"),
+        ([*THREE, "--plot", "nowhere/a.png"], "cannot write nowhere/a.png"),
+        (["--from-group", "g", "--bootstrap-servers", "here:there"], "'here:there' is no list of HOST:PORT"),
+    ],
+)
+def test_what_cannot_be_answered(arguments: list[str], message: str) -> None:
+    result = CliRunner().invoke(assign, arguments)
+    assert result.exit_code in (1, 2)
+    assert message in result.stderr
+
+
+def test_the_documentation_shows_what_is_printed(request: pytest.FixtureRequest) -> None:
+    documented = DOCS.read_text()
+    block = re.search(r"```text\n\$ group-coordinator assign (.*)\n([^`]*)```", documented)
+    assert block is not None
+    printed = "\n" + run(*shlex.split(block[1])).stdout
+    if request.config.getoption("rewrite", default=False):
+        DOCS.write_text(documented[: block.start(2)] + printed + documented[block.end(2) :])
+        return
+    assert block[2] == printed

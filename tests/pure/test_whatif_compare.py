@@ -1,0 +1,221 @@
+"""What strategies make of groups, and what they move: examples, and what holds for any group."""
+
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assignors.kafka.api import TopicPartition
+from streaming.whatif.compare import Outcome, outcomes, standing
+from streaming.whatif.model import Group, InputError, Member
+from streaming.whatif.parsing import parse_members, partitions
+from streaming.whatif.plot import MAX_MEMBERS, draw
+from streaming.whatif.strategies import KAFKA, KNOWN, rounds
+from streaming.whatif.text import outcome_text, summary_text
+from streaming.why.moves import Holdings, needless, owners
+from streaming.why.names import Names
+
+TOPICS = {"orders": 6, "payments": 3}
+GOES_BY_COUNTS = sorted(KAFKA)
+
+wishes = st.lists(st.sampled_from(list(TOPICS)), min_size=1, unique=True).map(tuple)
+equal_members = st.integers(1, 6).map(lambda size: {m: Member(tuple(TOPICS)) for m in "abcdef"[:size]})
+any_members = st.dictionaries(st.sampled_from("abcdef"), st.builds(Member, wishes), min_size=1)
+
+
+@st.composite
+def groups(draw: st.DrawFn, members: st.SearchStrategy[dict[str, Member]] = any_members) -> Group:
+    """Each partition is with a member, or with one that is gone, or with nobody."""
+    group = Group(TOPICS, draw(members))
+    held: dict[str, set[TopicPartition]] = {}
+    for partition in group.partitions():
+        owner = draw(st.sampled_from([*group.members, "gone", None]))
+        if owner is not None:
+            held.setdefault(owner, set()).add(partition)
+    return Group(TOPICS, group.members, {owner: frozenset(taken) for owner, taken in held.items()})
+
+
+def assigned(outcome: Outcome) -> Holdings:
+    return {share.member_id: partitions(share.assignment) for share in outcome.shares}
+
+
+def the(strategy: str, group: Group) -> Outcome:
+    (outcome,) = outcomes(group, group, [strategy])
+    return outcome
+
+
+@given(groups(), st.sampled_from([*GOES_BY_COUNTS, "lag-aware", "AVG", "CONSISTENT_HASH"]))
+def test_the_counts_are_those_of_the_assignments(group: Group, strategy: str) -> None:
+    outcome = the(strategy, group)
+    after = assigned(outcome)
+    assert group.current is not None
+    assert outcome.moves is not None
+    last, now = owners(group.current), owners(after)
+    assert outcome.moves.moved == sum(now[p] != last[p] for p in now.keys() & last.keys())
+    assert outcome.moves.fresh == len(now.keys() - last.keys())
+    assert [s.partitions for s in outcome.shares] == [len(after[s.member_id]) for s in outcome.shares]
+    assert partitions(outcome.nobodys) == set(group.partitions()) - now.keys()
+    counts = [len(taken) for taken in after.values()]
+    assert (outcome.spread.least, outcome.spread.most) == (min(counts), max(counts))
+
+
+@given(groups(equal_members), st.sampled_from(GOES_BY_COUNTS))
+def test_where_all_have_the_same_topics_needless_is_as_in_why(group: Group, strategy: str) -> None:
+    outcome = the(strategy, group)
+    assert group.current is not None
+    assert outcome.moves is not None
+    now = owners(assigned(outcome))
+    assert outcome.moves.needless == needless(owners(group.current), now, group.members)
+
+
+@given(groups())
+def test_sticky_moves_nothing_needlessly(group: Group) -> None:
+    for strategy in ("sticky", "cooperative-sticky"):
+        moves = the(strategy, group).moves
+        assert moves is not None
+        assert moves.needless == 0
+
+
+@given(groups())
+def test_cooperative_members_become_as_even_as_sticky_ones_and_stay_so(group: Group) -> None:
+    assert group.current is not None
+    done = rounds("cooperative-sticky", group, group.current)
+    assert len(done) <= 2
+    (sticky,) = rounds("sticky", group, group.current)
+    assert sorted(map(len, done[-1].values())) == sorted(map(len, sticky.values()))
+    assert rounds("cooperative-sticky", group, done[-1]) == [done[-1]]
+    for member_id, held in done[0].items():
+        others = {p for m, taken in group.current.items() if m != member_id and m != "gone" for p in taken}
+        assert not held & others, "a partition is given to another only when its owner has given it up"
+
+
+@pytest.mark.parametrize("strategy", KAFKA)
+def test_without_a_current_assignment_nothing_moves(strategy: str) -> None:
+    group = Group(TOPICS, parse_members("a,b", TOPICS))
+    dealt = KAFKA[strategy].assign(TOPICS, group.subscriptions({}, 1))
+    outcome = the(strategy, group)
+    assert assigned(outcome) == {m: frozenset(held) for m, held in dealt.items()}
+    assert outcome.moves is None
+
+
+def test_each_strategy_starts_from_its_own_assignment_when_a_member_goes() -> None:
+    before = Group(TOPICS, parse_members("a,b,c", TOPICS))
+    ranged, sticky = outcomes(before, before.without("c"), ["range", "sticky"])
+    assert ranged.moves is not None
+    assert sticky.moves is not None
+    assert (ranged.moves.moved, ranged.moves.needless) == (5, 2)
+    assert (sticky.moves.moved, sticky.moves.needless) == (3, 0)
+
+
+def test_who_has_to_give_up_much_since_topics_differ_does_not_do_so_needlessly() -> None:
+    """a can give to b alone, b to c alone: an even split moves two from each."""
+    topics = {"x": 6, "y": 3}
+    members = {"a": Member(("x",)), "b": Member(("x", "y")), "c": Member(("y",))}
+    group = Group(topics, members, {"a": partitions({"x": [*range(6)]}), "b": partitions({"y": [0, 1, 2]})})
+    moves = the("sticky", group).moves
+    assert moves is not None
+    assert (moves.moved, moves.needless) == (6, 0)
+
+
+def test_lag_aware_goes_by_weights() -> None:
+    weights = {TopicPartition("orders", n): 100 if n == 0 else 1 for n in range(6)}
+    group = Group({"orders": 6}, parse_members("a,b", {"orders": 6}), weights=weights)
+    outcome = the("lag-aware", group)
+    assert {s.member_id: (s.partitions, s.weight) for s in outcome.shares} == {"a": (1, 100), "b": (5, 5)}
+    assert outcome.weight_spread is not None
+    assert (outcome.weight_spread.least, outcome.weight_spread.most) == (5, 100)
+
+
+def test_what_falls_to_a_rocketmq_client_that_does_not_subscribe_is_nobodys() -> None:
+    group = Group(TOPICS, parse_members("a,b=payments", TOPICS))
+    assert the("AVG", group).nobodys == {"orders": [3, 4, 5]}
+
+
+def test_machine_rooms_are_racks() -> None:
+    members = {"a": Member(("orders",), rack="east"), "b": Member(("orders",), rack="west")}
+    racks = {"orders": [["east"], ["west"], ["west"], ["east"], ["north"], ["east"]]}
+    group = Group(
+        {"orders": 6}, {m: Member(("orders",), None, v.rack) for m, v in members.items()}, racks=racks
+    )
+    nearby, rooms = outcomes(group, group, ["MACHINE_ROOM_NEARBY-AVG", "MACHINE_ROOM"])
+    assert {s.member_id: s.assignment for s in nearby.shares} == {
+        "a": {"orders": [0, 3, 4, 5]},
+        "b": {"orders": [1, 2]},
+    }
+    assert rooms.nobodys == {"orders": [4]}
+
+
+@pytest.mark.parametrize("strategy", [name for name in KNOWN if name.startswith("MACHINE_ROOM")])
+def test_machine_rooms_have_to_be_known(strategy: str) -> None:
+    with pytest.raises(InputError, match=f"{strategy} goes by the racks"):
+        the(strategy, Group(TOPICS, parse_members("a", TOPICS)))
+
+
+def test_a_room_that_is_missing_is_refused() -> None:
+    members = {"a": Member(("orders",), rack="east")}
+    group = Group({"orders": 2}, members, racks={"orders": [["east"], []]})
+    with pytest.raises(InputError, match=r"refuses topic orders: Machine room is null for mq"):
+        the("MACHINE_ROOM_NEARBY-AVG", group)
+
+
+def test_a_strategy_that_is_not_known() -> None:
+    with pytest.raises(InputError, match="unknown strategy 'rang'; known are range, roundrobin, sticky"):
+        the("rang", Group(TOPICS, parse_members("a", TOPICS)))
+
+
+HANDED_OVER = """\
+cooperative-sticky
+MEMBER #PARTITIONS GAINS LOSES ASSIGNMENT
+a      3           0     3     orders 0-2
+b      3           0     0     payments 0-2
+c      3           3     0     orders 3-5
+spread: 3 to 3, standard deviation 0.0 partitions a member
+moved: 3 of 9 partitions, 0 needlessly
+rounds: 2; the first takes 3 partitions from their members, the second gives them out, all others go on"""
+
+NOBODYS = """\
+AVG
+MEMBER #PARTITIONS WEIGHT ASSIGNMENT
+a      5           0      orders 0-2, payments 0-1
+b      1           7      payments 2
+spread: 1 to 5, standard deviation 2.0 partitions a member
+weight: 0 to 7, standard deviation 3.5 a member
+nobody consumes orders 3-5"""
+
+SUMMARY = """\
+STRATEGY LEAST MOST STDDEV NOBODYS MOVED NEEDLESSLY ROUNDS
+now      3     6    1.5    0       -     -          -
+range    3     3    0.0    0       6     3          1
+sticky   3     3    0.0    0       3     0          1"""
+
+
+def test_a_hand_over_in_two_rounds_is_told() -> None:
+    current = {"a": partitions({"orders": [*range(6)]}), "b": partitions({"payments": [0, 1, 2]})}
+    group = Group(TOPICS, parse_members("a,b,c", TOPICS), current)
+    assert outcome_text(the("cooperative-sticky", group), Names(group.members)) == HANDED_OVER
+
+
+def test_weights_and_what_nobody_consumes_are_told() -> None:
+    group = Group(TOPICS, parse_members("a,b=payments", TOPICS), weights={TopicPartition("payments", 2): 7})
+    assert outcome_text(the("AVG", group), Names(group.members)) == NOBODYS
+
+
+def test_strategies_side_by_side() -> None:
+    current = {"a": partitions({"orders": [*range(6)]}), "b": partitions({"payments": [0, 1, 2]})}
+    before = Group(TOPICS, parse_members("a,b", TOPICS), current)
+    after = before.having("c", Member(tuple(TOPICS)))
+    told = [standing(before, current), *outcomes(before, after, ["range", "sticky"])]
+    assert summary_text(told) == SUMMARY
+
+
+def test_a_picture(tmp_path: Path) -> None:
+    before = Group({"orders": 500}, parse_members(str(MAX_MEMBERS + 20), {"orders": 500}))
+    told = outcomes(before, before.having("d$1", Member(("orders",))), ["range", "sticky"])
+    draw(told, Names(before.members), tmp_path / "assign.png")
+    data = (tmp_path / "assign.png").read_bytes()
+    width, height = struct.unpack(">II", data[16:24])
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    assert 800 < width < 2_500
+    assert 1_000 < height < 3_000

@@ -1,0 +1,137 @@
+"""How groups are written for `assign`, and what does not fit together."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assignors.kafka.api import TopicPartition
+from streaming.whatif.model import Group, InputError, Member
+from streaming.whatif.parsing import parse_members, parse_topics, read_assignment, read_group, read_weights
+
+TOPICS = {"orders": 2, "payments": 1}
+BOTH = ("orders", "payments")
+
+
+def written(path: Path, content: Any) -> Path:
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_topics(tmp_path: Path) -> None:
+    assert parse_topics("orders:2, payments:1") == TOPICS
+    assert parse_topics(f"@{written(tmp_path / 'topics.json', TOPICS)}") == TOPICS
+
+
+@pytest.mark.parametrize("text", ["orders", "orders:", ":3", "orders:x", "orders:-1", "orders:2,"])
+def test_what_is_no_topic(text: str) -> None:
+    with pytest.raises(InputError, match="is not TOPIC:PARTITIONS"):
+        parse_topics(text)
+
+
+def test_members() -> None:
+    assert parse_members("a, b=payments", TOPICS) == {"a": Member(BOTH), "b": Member(("payments",))}
+    assert parse_members("b=orders+payments", TOPICS) == {"b": Member(BOTH)}
+
+
+def test_so_many_members_in_the_order_of_their_numbers() -> None:
+    members = parse_members("12", TOPICS)
+    assert list(members) == sorted(members)
+    assert list(members)[::11] == ["c01", "c12"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("a,,b", "a member without an id"), ("=orders", "without an id"), ("a,a", "twice")]
+)
+def test_what_are_no_members(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        parse_members(text, TOPICS)
+
+
+def test_a_file_of_a_whole_group(tmp_path: Path) -> None:
+    content = {
+        "topics": TOPICS,
+        "members": {
+            "a": {"topics": ["orders"], "assignment": {"orders": [0, 1]}},
+            "b": {"instance_id": "i-2", "rack": "east"},
+        },
+        "weights": {"orders": [900, 30]},
+        "racks": {"orders": [["east", "west"], ["west"]]},
+    }
+    assert read_group(written(tmp_path / "group.json", content)) == Group(
+        TOPICS,
+        {"a": Member(("orders",)), "b": Member(BOTH, "i-2", "east")},
+        {"a": frozenset({TopicPartition("orders", 0), TopicPartition("orders", 1)}), "b": frozenset()},
+        {TopicPartition("orders", 0): 900, TopicPartition("orders", 1): 30},
+        {"orders": [["east", "west"], ["west"]]},
+    )
+
+
+def test_without_assignments_nobody_knows_who_holds_what(tmp_path: Path) -> None:
+    group = read_group(written(tmp_path / "group.json", {"topics": TOPICS, "members": {"a": {}}}))
+    assert (group.current, group.members) == (None, {"a": Member(BOTH)})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"topics": TOPICS}, "missing required field `members`"),
+        ({"topics": TOPICS, "members": {"a": {"topic": ["orders"]}}}, "unknown field `topic`"),
+        ({"topics": TOPICS, "members": {"a": {"assignment": [0]}}}, "Expected `object"),
+    ],
+)
+def test_a_file_that_is_something_else(tmp_path: Path, content: Any, message: str) -> None:
+    path = written(tmp_path / "group.json", content)
+    with pytest.raises(InputError, match=message) as caught:
+        read_group(path)
+    assert str(caught.value).startswith(str(path))
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="No such file"):
+        read_weights(tmp_path / "weights.json")
+
+
+def test_weights_and_assignments_are_by_partition_number(tmp_path: Path) -> None:
+    path = written(tmp_path / "weights.json", {"orders": [5, 7]})
+    assert read_weights(path) == {TopicPartition("orders", 0): 5, TopicPartition("orders", 1): 7}
+    path = written(tmp_path / "now.json", {"a": {"orders": [1]}})
+    assert read_assignment(path) == {"a": {TopicPartition("orders", 1)}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"members": {}}, "the group has no members"),
+        ({"topics": {"orders": 0}}, "topic orders has 0 partitions"),
+        ({"members": {"a": Member(())}}, "member a subscribes to no topic"),
+        (
+            {"members": {"a": Member(("order",))}},
+            "member a subscribes to order, which is none of the topics: orders, payments",
+        ),
+        (
+            {"current": {"a": {TopicPartition("orders", 2)}}},
+            "the current assignment has orders-2, but orders has 2 partitions",
+        ),
+        ({"weights": {TopicPartition("prices", 0): 1}}, "weights has prices-0, but there is no such topic"),
+        ({"weights": {TopicPartition("orders", 0): -1}}, "weight -1 of orders-0 is negative"),
+        ({"racks": {"orders": [["east"]]}}, "racks of topic orders: a list for each"),
+        (
+            {"current": {member_id: {TopicPartition("orders", 1)} for member_id in "ab"}},
+            "the current assignment gives orders-1 to 2 members",
+        ),
+    ],
+)
+def test_what_does_not_fit_together(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Group(**{"topics": TOPICS, "members": {"a": Member(BOTH)}, **changes})
+
+
+def test_a_member_comes_once_and_the_last_one_does_not_go() -> None:
+    group = Group(TOPICS, {"a": Member(BOTH)})
+    assert list(group.having("b", Member(BOTH)).members) == ["a", "b"]
+    with pytest.raises(InputError, match="a is a member already"):
+        group.having("a", Member(BOTH))
+    with pytest.raises(InputError, match="no members"):
+        group.without("a")
