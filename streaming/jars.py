@@ -1,9 +1,11 @@
-"""The jars that Spark's Kafka connector and the embedded broker need: which ones, and where they are.
+"""The jars that Spark's Kafka connector, the embedded broker and Kafka's tools need, and where they are.
 
 `jars.toml` lists them with their sizes and SHA-256 sums. A set is downloaded once, checked in full, and then
-moved as a whole folder to its place in the cache, so a folder there is always complete.
+moved as a whole folder to its place in the cache, so a folder there is always complete. What is in two sets
+is downloaded once: Ivy has one cache for all.
 
-``python -m streaming.jars`` fetches all sets; ``--lock`` resolves them anew and rewrites the checksums.
+``python -m streaming.jars`` fetches the sets that the programs run on; the tools, which only tests use, come
+when they are first asked for. ``--lock`` resolves all sets anew and rewrites the checksums.
 """
 
 import fcntl
@@ -20,7 +22,8 @@ from typing import Literal, NamedTuple, get_args
 from streaming.ivy import Artifact, IvyFailed, retrieve
 from streaming.paths import cache_dir
 
-SetName = Literal["spark", "broker"]
+SetName = Literal["spark", "broker", "tools"]
+PROGRAM_SETS: tuple[SetName, ...] = ("spark", "broker")
 
 JARS_TOML = Path(__file__).with_name("jars.toml")
 _LOCK_MARK = "# ---- written by --lock: do not edit below ----\n"
@@ -58,12 +61,19 @@ def broker_classpath() -> list[Path]:
     return jar_paths("broker")
 
 
+def tools_classpath() -> list[Path]:
+    """Absolute paths of the jars of Kafka's command-line tools, fetched first if need be. Raises
+    `JarsUnavailable`.
+    """
+    return jar_paths("tools")
+
+
 def jar_paths(name: SetName) -> list[Path]:
     """Absolute paths of a set's jars, fetched first if need be. Raises `JarsUnavailable`."""
     jar_set = read_jar_sets(JARS_TOML.read_text())[name]
     folder = _jars_dir() / f"{name}-{_digest(jar_set.files)}"
     if not _is_complete(folder, jar_set.files):
-        with _exclusive(name):
+        with _exclusive():
             # Another process may have fetched them while this one waited for the lock.
             if not _is_complete(folder, jar_set.files):
                 _fetch(jar_set, folder)
@@ -104,7 +114,7 @@ def lock() -> None:
     text = JARS_TOML.read_text()
     locked: dict[SetName, list[LockedFile]] = {}
     for name, jar_set in read_jar_sets(text).items():
-        with _exclusive(name), _downloaded(jar_set) as folder:
+        with _exclusive(), _downloaded(jar_set) as folder:
             locked[name] = _list_files(folder)
     head, mark, _ = text.partition(_LOCK_MARK)
     JARS_TOML.write_text(head + mark + render_lock(locked))
@@ -125,9 +135,9 @@ def _jars_dir() -> Path:
     return folder
 
 
-def _ivy_home(name: SetName) -> Path:
-    # One for each set: Ivy's cache must not be written by two processes, and the lock is for each set too.
-    return cache_dir().absolute() / "ivy" / name
+def _ivy_home() -> Path:
+    # Its cache must not be written by two processes: only who holds the lock uses it.
+    return cache_dir().absolute() / "ivy"
 
 
 def _digest(files: tuple[LockedFile, ...]) -> str:
@@ -143,8 +153,8 @@ def _is_complete(folder: Path, files: tuple[LockedFile, ...]) -> bool:
 
 
 @contextmanager
-def _exclusive(name: SetName) -> Iterator[None]:
-    with (_jars_dir() / f"{name}.lock").open("w") as held:
+def _exclusive() -> Iterator[None]:
+    with (_jars_dir() / "lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)  # let go when the file is closed, even by a crash
         yield
 
@@ -153,7 +163,7 @@ def _fetch(jar_set: JarSet, folder: Path) -> None:
     with _downloaded(jar_set) as staging:
         if faults := find_faults(staging, jar_set.files):
             # Else the same bytes would come back from Ivy's cache for ever.
-            shutil.rmtree(_ivy_home(jar_set.name), ignore_errors=True)
+            shutil.rmtree(_ivy_home(), ignore_errors=True)
             title = f"The {jar_set.name} jars are not the ones pinned in {JARS_TOML.name}:"
             raise JarsUnavailable("\n  ".join([title, *faults]))
         if folder.exists():
@@ -172,7 +182,7 @@ def _downloaded(jar_set: JarSet) -> Iterator[Path]:
 
 
 def _retrieve(jar_set: JarSet, into: Path, on_line: Callable[[str], None]) -> None:
-    home = _ivy_home(jar_set.name)
+    home = _ivy_home()
     for tries_left in reversed(range(_TRIES)):
         try:
             retrieve(jar_set.artifacts, into, home=home, transitive=jar_set.transitive, on_line=on_line)
@@ -221,7 +231,7 @@ def main(arguments: list[str]) -> None:
     try:
         if arguments:
             lock()
-        for name in get_args(SetName):
+        for name in PROGRAM_SETS:
             jar_paths(name)
     except JarsUnavailable as failure:
         sys.exit(str(failure))

@@ -18,6 +18,7 @@ from typing import Self
 from streaming import tether
 
 STOP_GRACE_S = 20
+GROUP_COORDINATOR = Path(sysconfig.get_path("scripts")) / "group-coordinator"
 _LOG_TAIL_LINES = 15
 _LOOK_AGAIN_S = 0.05
 
@@ -27,12 +28,16 @@ class ChildFailed(RuntimeError):
 
 
 class Child:
-    """A run of the command `group-coordinator`, started when this is made; `log_path` gets what it prints."""
+    """A run of the command `group-coordinator`, or of another program, started when this is made; `log_path`
+    gets what it prints.
+    """
 
-    def __init__(self, name: str, arguments: Iterable[str], log_path: Path) -> None:
+    def __init__(
+        self, name: str, arguments: Iterable[str], log_path: Path, program: Path = GROUP_COORDINATOR
+    ) -> None:
         self.name = name
         self.log_path = log_path
-        command = [str(Path(sysconfig.get_path("scripts")) / "group-coordinator"), *arguments]
+        command = [str(program), *arguments]
         with log_path.open("ab") as log:
             self._tether = subprocess.Popen(
                 [sys.executable, "-I", "-S", tether.__file__, str(STOP_GRACE_S), *command],
@@ -117,8 +122,8 @@ class Children:
         self._logs_dir = logs_dir
         self._children: list[Child] = []
 
-    def start(self, name: str, *arguments: str) -> Child:
-        child = Child(name, arguments, self._logs_dir / f"{name}.log")
+    def start(self, name: str, *arguments: str, program: Path = GROUP_COORDINATOR) -> Child:
+        child = Child(name, arguments, self._logs_dir / f"{name}.log", program)
         self._children.append(child)
         return child
 

@@ -1,14 +1,25 @@
 """Jar lists, checks after a download, the cache, and what is said when jars can not be had."""
 
 import hashlib
+import shutil
 import socket
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from streaming import ivy, jars
 from streaming.ivy import Artifact
-from streaming.jars import JARS_TOML, JarsUnavailable, LockedFile, find_faults, read_jar_sets, render_lock
+from streaming.jars import (
+    JARS_TOML,
+    PROGRAM_SETS,
+    JarsUnavailable,
+    LockedFile,
+    SetName,
+    find_faults,
+    read_jar_sets,
+    render_lock,
+)
 from streaming.paths import cache_dir
 
 
@@ -39,12 +50,12 @@ def publish(repository: Path, artifact: Artifact, content: bytes) -> None:
 
 
 def declare(monkeypatch: pytest.MonkeyPatch, folder: Path, files: list[LockedFile]) -> Path:
-    """Have the module read a `jars.toml` with the one artifact ``org.example:thing:1.0``."""
+    """Have the module read a `jars.toml` whose sets all have the one artifact ``org.example:thing:1.0``."""
     table = 'transitive = false\nartifacts = ["org.example:thing:1.0"]\n'
     path = folder / "jars.toml"
     lock_mark = "# ---- written by --lock: do not edit below ----\n"
-    text = f"[spark]\n{table}[broker]\n{table}{lock_mark}"
-    path.write_text(text + render_lock({"spark": files, "broker": []}))
+    text = "".join(f"[{name}]\n{table}" for name in get_args(SetName)) + lock_mark
+    path.write_text(text + render_lock(dict.fromkeys(get_args(SetName), files)))
     monkeypatch.setattr(jars, "JARS_TOML", path)
     return path
 
@@ -59,6 +70,18 @@ def test_the_projects_list_is_locked_in_full() -> None:
 def test_spark_gets_exactly_the_jars_it_asked_for() -> None:
     spark = read_jar_sets(JARS_TOML.read_text())["spark"]
     assert len(spark.files) == len(spark.artifacts) == 4
+
+
+def test_the_tools_are_those_of_the_brokers_version() -> None:
+    sets = read_jar_sets(JARS_TOML.read_text())
+    versions = {
+        artifact.name: artifact.version for name in ("broker", "tools") for artifact in sets[name].artifacts
+    }
+    assert versions["kafka-tools"] == versions["kafka_2.13"]
+    brokers, tools = ({file.name: file for file in sets[name].files} for name in ("broker", "tools"))
+    shared = brokers.keys() & tools.keys()
+    assert len(shared) > len(brokers) / 2
+    assert {name: tools[name] for name in shared} == {name: brokers[name] for name in shared}
 
 
 def test_faults_name_each_file(tmp_path: Path) -> None:
@@ -86,6 +109,29 @@ def test_fetched_once_then_taken_from_the_cache(
 
     monkeypatch.setattr(jars, "retrieve", lambda *_, **__: pytest.fail("nothing is to be fetched"))
     assert jars.spark_jars() == [jar]
+
+
+def test_what_two_sets_share_is_fetched_once(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(tmp_path / "repository", Artifact("org.example", "thing", "1.0"), b"thing")
+    declare(monkeypatch, tmp_path, [locked("thing-1.0.jar", b"thing")])
+    monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", (tmp_path / "repository").as_uri())
+    jars.broker_classpath()
+    shutil.rmtree(tmp_path / "repository")
+    (jar,) = jars.tools_classpath()
+    assert jar.read_bytes() == b"thing"
+
+
+def test_the_command_fetches_what_the_programs_run_on(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(tmp_path / "repository", Artifact("org.example", "thing", "1.0"), b"thing")
+    declare(monkeypatch, tmp_path, [locked("thing-1.0.jar", b"thing")])
+    monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", (tmp_path / "repository").as_uri())
+    jars.main([])
+    fetched = {path.parent.name.rpartition("-")[0] for path in (cache / "jars").glob("*/*.jar")}
+    assert fetched == set(PROGRAM_SETS) == {"spark", "broker"}
 
 
 def test_jar_cut_short_in_the_cache_is_fetched_again(

@@ -1,0 +1,257 @@
+"""Kafka's own command-line tools through the gateway, with a real broker and the coordinator behind it.
+
+Kafka 4's tools ask for groups of KIP-848 first, and for classic ones when they find no such api.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, closing
+from dataclasses import dataclass
+from itertools import chain
+
+import pytest
+from kafka import KafkaAdminClient
+
+from gateway.service import GatewayOptions
+from state.history import EventType
+from state.responses import DescribeGroupResponse
+from streaming.admin.requests import GroupRequests
+from streaming.broker import EmbeddedBroker
+from streaming.client import CoordinatorClient
+from tests.e2e.gateway_clients import (
+    PARTITIONS,
+    RECORDS,
+    ConfluentMember,
+    Member,
+    PythonMember,
+    assert_coordinated,
+    new_group,
+    produce,
+    share,
+)
+from tests.e2e.harness import history_of, wait_until
+from tests.harness.java_tools import ConsoleConsumer, JavaTools
+
+pytestmark = pytest.mark.e2e
+
+EACH = RECORDS // PARTITIONS
+JAVA_SESSION_MS = 15_000
+
+AnyMember = Member | ConsoleConsumer
+
+
+@dataclass(frozen=True)
+class Group:
+    """A group and its topic, seen from both sides: by Kafka's tools, and by asking the coordinator itself."""
+
+    group_id: str
+    topic: str
+    tools: JavaTools
+    coordinator: GroupRequests
+
+    def tool(self, *arguments: str) -> str:
+        """What `kafka-consumer-groups` says of this group."""
+        return self.tools.groups(*arguments, "--group", self.group_id)
+
+    def console_consumer(self, **settings: str) -> AbstractContextManager[ConsoleConsumer]:
+        return self.tools.console_consumer(self.group_id, self.topic, **settings)
+
+    def described(self) -> DescribeGroupResponse:
+        return self.coordinator.describe([self.group_id])[0][self.group_id]
+
+    def offsets(self) -> dict[int, int]:
+        """What is committed, by partition."""
+        _, fetched = self.coordinator.describe([self.group_id], with_offsets=True)
+        return {partition.partition: it.offset for partition, it in fetched[self.group_id].offsets.items()}
+
+    def wait_until(self, state: str, members: int) -> None:
+        """Wait until the coordinator says so."""
+
+        def is_so() -> bool:
+            described = self.described()
+            return described.group_state == state and len(described.members) == members
+
+        wait_until(is_so, f"the group is {state} with {members} members")
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    """One for these tests alone: no other test has ever made a group there."""
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def broker_without_groups(broker: EmbeddedBroker) -> Iterator[None]:
+    """When a test ends, the broker's own coordinator has served nobody."""
+    yield
+    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
+        assert admin.list_groups() == []
+
+
+@pytest.fixture(scope="module")
+def tools(gateway: str, tmp_path_factory: pytest.TempPathFactory) -> JavaTools:
+    return JavaTools(gateway, tmp_path_factory.mktemp("tools"))
+
+
+@pytest.fixture(scope="module")
+def coordinator(options: GatewayOptions) -> Iterator[GroupRequests]:
+    """Asks the coordinator itself, past the gateway."""
+    with CoordinatorClient(options.bootstrap_servers, options.layout, client_id="test") as client:
+        yield GroupRequests(client)
+
+
+@pytest.fixture
+def group(gateway: str, topic: str, tools: JavaTools, coordinator: GroupRequests) -> Group:
+    """One that is not there yet; its topic has records."""
+    produce(gateway, topic, range(RECORDS))
+    return Group(new_group(), topic, tools, coordinator)
+
+
+@pytest.fixture
+def member(gateway: str, group: Group) -> Iterator[PythonMember]:
+    """The only member of the group, which has read and committed all records."""
+    with closing(PythonMember(gateway, group.group_id, group.topic)) as member:
+        assert take(range(RECORDS), member) == [[*range(RECORDS)]]
+        member.commit()
+        yield member
+
+
+def rows(printed: str) -> list[list[str]]:
+    """The cells of a table's rows; none of them may have blanks."""
+    lines = [line.split() for line in printed.splitlines() if line]
+    (head,) = [number for number, cells in enumerate(lines) if cells[0] in ("GROUP", "TOPIC")]
+    return lines[head + 1 :]
+
+
+def test_the_groups_tool_describes(
+    options: GatewayOptions, gateway: str, group: Group, member: PythonMember
+) -> None:
+    group_id, topic = group.group_id, group.topic
+    (me,) = group.described().members
+    who = [me.member_id, me.client_host, me.client_id]
+    assert [group_id, "Stable"] in rows(group.tools.groups("--list", "--state"))
+    produce(gateway, topic, range(PARTITIONS))
+    assert rows(group.tool("--describe", "--offsets")) == [
+        [group_id, topic, str(p), str(offset), str(EACH + 1), "1", *who]
+        for p, offset in sorted(group.offsets().items())
+    ]
+    assert rows(group.tool("--describe", "--members", "--verbose")) == [
+        [group_id, *who, str(PARTITIONS), "-", f"{topic}:0,1,2,3", "-", "-"]
+    ]
+    ((name, address, node, *state),) = rows(group.tool("--describe", "--state"))
+    assert (name, node, state) == (group_id, "(1)", ["range", "Stable", "1"])
+    host, _, port = address.rpartition(":")
+    assert (host, int(port)) in member.brokers()
+    assert address != options.bootstrap_servers
+    assert_coordinated(options, group_id, joins=1)
+
+
+def test_the_groups_tool_changes_a_group_at_rest(
+    options: GatewayOptions, group: Group, member: PythonMember
+) -> None:
+    assert_at_work_it_is_refused(group)
+    member.close()
+    group.wait_until("Empty", members=0)
+    assert_offsets_are_reset(group)
+    assert rows(group.tool("--delete-offsets", "--topic", f"{group.topic}:2")) == [
+        [group.topic, "2", "Successful"]
+    ]
+    assert group.offsets() == {0: EACH - 3, 1: EACH - 3, 3: EACH}
+    printed = group.tool("--describe")
+    assert f"Consumer group '{group.group_id}' has no active members." in printed
+    assert rows(printed) == [
+        [group.group_id, group.topic, str(p), str(offset), str(EACH), str(EACH - offset), "-", "-", "-"]
+        for p, offset in sorted(group.offsets().items())
+    ]
+    printed = group.tool("--delete", "--group", "never-there")
+    assert "'never-there' could not be deleted due to: " in printed
+    assert "GroupIdNotFoundException" in printed
+    assert f"These consumer groups were deleted successfully: '{group.group_id}'" in printed
+    assert group.described().group_state == "Dead"
+    assert_coordinated(options, group.group_id, joins=1)
+
+
+def assert_at_work_it_is_refused(group: Group) -> None:
+    topic = ["--topic", group.topic]
+    refusal = f"Assignments can only be reset if the group '{group.group_id}' is inactive"
+    assert refusal in group.tool("--reset-offsets", *topic, "--to-earliest", "--execute")
+    refused = rows(group.tool("--delete-offsets", *topic))
+    assert [cells[:2] for cells in refused] == [[group.topic, str(p)] for p in range(PARTITIONS)]
+    assert all("GroupSubscribedToTopicException" in cells[3] for cells in refused)
+    assert "GroupNotEmptyException" in group.tool("--delete")
+    assert group.described().group_state == "Stable"
+    assert group.offsets() == dict.fromkeys(range(PARTITIONS), EACH)
+
+
+def assert_offsets_are_reset(group: Group) -> None:
+    """Those of two partitions, to three records before where they are."""
+    reset = ["--reset-offsets", "--topic", f"{group.topic}:0,1", "--shift-by", "-3"]
+    moved = [[group.group_id, group.topic, str(p), str(EACH - 3)] for p in (0, 1)]
+    assert sorted(rows(group.tool(*reset, "--dry-run"))) == moved
+    assert group.offsets() == dict.fromkeys(range(PARTITIONS), EACH)
+    assert sorted(rows(group.tool(*reset, "--execute"))) == moved
+    assert group.offsets() == {0: EACH - 3, 1: EACH - 3, 2: EACH, 3: EACH}
+
+
+def test_a_console_consumer_goes_on_where_another_stopped(
+    options: GatewayOptions, gateway: str, group: Group
+) -> None:
+    with group.console_consumer() as first:
+        assert take(range(RECORDS), first) == [[*range(RECORDS)]]
+    assert first.poll() == []
+    assert group.offsets() == dict.fromkeys(range(PARTITIONS), EACH)
+    later = range(1_000, 1_000 + PARTITIONS)
+    produce(gateway, group.topic, later)
+    with group.console_consumer() as second:
+        assert take(later, second) == [[*later]]
+    assert second.poll() == []
+    assert group.offsets() == dict.fromkeys(range(PARTITIONS), EACH + 1)
+    assert_coordinated(options, group.group_id, joins=2)
+
+
+def test_three_libraries_in_one_group(options: GatewayOptions, gateway: str, group: Group) -> None:
+    with ExitStack() as stack:
+        settings = {"session_timeout_ms": str(JAVA_SESSION_MS), "heartbeat_interval_ms": "1000"}
+        in_java = stack.enter_context(group.console_consumer(**settings))
+        # So it leads the group, and assigns to members of the other libraries.
+        group.wait_until("Stable", members=1)
+        others: list[Member] = [
+            stack.enter_context(closing(PythonMember(gateway, group.group_id, group.topic))),
+            stack.enter_context(closing(ConfluentMember(gateway, group.group_id, group.topic))),
+        ]
+        group.wait_until("Stable", members=3)
+        everyone: list[AnyMember] = [in_java, *others]
+        before, later = range(1_000, 1_000 + RECORDS), range(2_000, 2_000 + RECORDS)
+        produce(gateway, group.topic, before)
+        taken = take(before, *everyone)
+        assert sorted(chain.from_iterable(taken)) == list(before)
+        assert [{value % PARTITIONS for value in values} for values in taken] == [
+            one.partitions() for one in everyone
+        ]
+        in_java.kill()
+        produce(gateway, group.topic, later)
+        take(later, *others)
+        share(*others)
+    history = history_of(options.bootstrap_servers, options.layout, group.group_id)
+    *_, shared = [it for it in history if it.type == EventType.STABLE and len(it.assignments or {}) == 3]
+    (expired,) = [
+        it for it in history if it.type == EventType.MEMBER_REMOVED and "session timeout" in it.reason
+    ]
+    assert expired.member_id == shared.leader_id
+    assert expired.client_id == "console-consumer"
+    assert_coordinated(options, group.group_id, joins=3)
+
+
+def take(expected: range, *members: AnyMember) -> list[list[int]]:
+    """Poll until each of these records has come to a member: what came to each, in order. After a rebalance
+    records may come again.
+    """
+    taken: list[list[int]] = [[] for _ in members]
+
+    def is_all() -> bool:
+        for member, values in zip(members, taken, strict=True):
+            values += [value for value in member.poll() if value in expected]
+        return set(expected) == {value for values in taken for value in values}
+
+    wait_until(is_all, f"{len(expected)} records")
+    return [sorted(values) for values in taken]

@@ -1,0 +1,114 @@
+"""Kafka's own command-line tools, as they are: each in a JVM of its own."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from itertools import count
+from pathlib import Path
+
+from streaming.demo.children import Child
+from streaming.jars import tools_classpath
+from streaming.java import find_java
+
+_RUN_TIMEOUT_S = 120
+# The tool's own default, 5 s, is short for a coordinator that shares a busy machine.
+_ANSWER_TIMEOUT_MS = 60_000
+# A run is little else than its start.
+_JVM_OPTIONS = ("-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m")
+_TOOLS = "org.apache.kafka.tools.consumer"
+_ASSIGNMENTS = "org.apache.kafka.clients.consumer.internals.ConsumerRebalanceListenerInvoker"
+_ASSIGNED, _REVOKED = "Adding newly assigned partitions: ", "Revoke previously assigned partitions "
+
+# Logs have a file of their own: what a tool prints is then nothing but its output.
+_LOG4J2 = f"""\
+rootLogger.level = warn
+rootLogger.appenderRef.file.ref = file
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = ${{sys:tool.log}}
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d %p %c{{1}}: %m%n%ex
+logger.assignments.name = {_ASSIGNMENTS}
+logger.assignments.level = info
+"""
+
+
+class JavaTools:
+    """Runs tools against the cluster at `servers`; their logs are in `folder`, a file each."""
+
+    def __init__(self, servers: str, folder: Path) -> None:
+        self._servers = servers
+        self._folder = folder
+        self._settings = folder / "log4j2.properties"
+        self._settings.write_text(_LOG4J2)
+        self._numbers = count(1)
+
+    def groups(self, *arguments: str) -> str:
+        """What `kafka-consumer-groups` prints; errors are told there alone, not by its exit code."""
+        command = self._java("group.ConsumerGroupCommand", self._new_log("groups"))
+        done = subprocess.run(
+            [str(find_java()), *command, "--timeout", str(_ANSWER_TIMEOUT_MS), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_RUN_TIMEOUT_S,
+            check=True,
+        )
+        return done.stdout
+
+    @contextmanager
+    def console_consumer(self, group_id: str, topic: str, **settings: str) -> Iterator["ConsoleConsumer"]:
+        """`kafka-console-consumer`, ended with the block. `settings` are a consumer's, with `_` for `.`."""
+        log_path = self._new_log("consumer")
+        arguments = self._java("ConsoleConsumer", log_path)
+        arguments += ["--group", group_id, "--topic", topic, "--from-beginning"]
+        for name, value in settings.items():
+            arguments += ["--command-property", f"{name.replace('_', '.')}={value}"]
+        with closing(ConsoleConsumer(arguments, log_path)) as consumer:
+            yield consumer
+
+    def _new_log(self, name: str) -> Path:
+        return self._folder / f"{name}-{next(self._numbers)}.log"
+
+    def _java(self, tool: str, log_path: Path) -> list[str]:
+        classpath = os.pathsep.join(str(jar) for jar in tools_classpath())
+        log = [f"-Dlog4j2.configurationFile={self._settings}", f"-Dtool.log={log_path}"]
+        server = ["--bootstrap-server", self._servers]
+        return [*_JVM_OPTIONS, *log, "-cp", classpath, f"{_TOOLS}.{tool}", *server]
+
+
+class ConsoleConsumer:
+    """A console consumer of records that are numbers; it commits by itself, and when it is closed."""
+
+    def __init__(self, arguments: list[str], log_path: Path) -> None:
+        self._log_path = log_path
+        self._child = Child(log_path.stem, arguments, log_path.with_suffix(".out"), program=find_java())
+        self._polled = 0
+
+    def poll(self) -> list[int]:
+        """The records that it has printed since the last call."""
+        whole_lines = self._child.log_path.read_text().rpartition("\n")[0].splitlines()
+        values = [int(line) for line in whole_lines if line.isdigit()]
+        fresh, self._polled = values[self._polled :], len(values)
+        return fresh
+
+    def partitions(self) -> set[int]:
+        """What it holds, by its own log."""
+        text = self._log_path.read_text() if self._log_path.exists() else ""
+        held: set[int] = set()
+        for line in text.rpartition("\n")[0].splitlines():
+            if _REVOKED in line:
+                held = set()
+            elif _ASSIGNED in line:
+                named = line.partition(_ASSIGNED)[2].strip("[]").split(", ")
+                held = {int(partition.rpartition("-")[2]) for partition in named if partition}
+        return held
+
+    def kill(self) -> None:
+        """SIGKILL: it commits nothing and leaves no group."""
+        self._child.kill()
+
+    def close(self) -> None:
+        """End it as Ctrl-C does, and wait for its end."""
+        self._child.stop()
