@@ -119,9 +119,14 @@ def _nothing(partition: int, error: Codes) -> dict[str, Any]:
 
 
 def _failed(error: ErrorCode) -> dict[str, Any]:
-    """Clients of OffsetFetch look for the coordinator again only when they are told this, as Kafka does."""
+    """A coordinator that did not answer is told as one that loads: that makes every client ask again.
+
+    COORDINATOR_NOT_AVAILABLE is unknown to clients of OffsetFetch. After NOT_COORDINATOR librdkafka looks for
+    the coordinator, but never asks again (`rd_kafka_assignment_apply_offsets`): it would read nothing of what
+    it was just assigned.
+    """
     lost = error is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    code = GatewayError.NOT_COORDINATOR if lost else error
+    code = GatewayError.COORDINATOR_LOAD_IN_PROGRESS if lost else error
     return {"error_code": code, "topics": []}
 
 

@@ -2,182 +2,42 @@
 
 import random
 import socket
-import uuid
-from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
 
 import pytest
-from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka.admin import AdminClient as ConfluentAdmin
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka import KafkaAdminClient, TopicPartition
 
 from gateway import codec
 from gateway.framing import framed
 from gateway.security import Security
 from gateway.service import GatewayOptions, serving
 from gateway.upstream import Address
-from state.history import EventType
 from streaming.broker import EmbeddedBroker
 from streaming.client import CoordinatorClient
-from streaming.coordinator import Options
-from streaming.layout import Layout
-from tests.e2e.harness import (
-    QUICK_SPARK,
-    Member,
-    coordinating,
-    create_topic,
-    history_of,
-    new_layout,
-    stable_member,
-    wait_until,
+from tests.e2e.gateway_clients import (
+    PARTITIONS,
+    RECORDS,
+    SESSION_MS,
+    ConfluentMember,
+    PythonMember,
+    assert_coordinated,
+    consume,
+    consume_and_commit,
+    members_added,
+    new_group,
+    produce,
+    share,
 )
+from tests.e2e.harness import Member, stable_member, wait_until
 
 pytestmark = pytest.mark.e2e
 
-PARTITIONS = 4
-RECORDS = 40
-SESSION_MS = 20_000
-
-
-@pytest.fixture(scope="module")
-def layout(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layout]:
-    """The topics of a coordinator that runs."""
-    layout = new_layout()
-    options = Options(
-        bootstrap_servers=broker.bootstrap_servers,
-        folder=tmp_path_factory.mktemp("coordinator"),
-        layout=layout,
-        settings={"group.initial.rebalance.delay.ms": "500"},
-        spark=QUICK_SPARK,
-    )
-    with coordinating(options):
-        yield layout
-
-
-@pytest.fixture
-def options(broker: EmbeddedBroker, layout: Layout) -> GatewayOptions:
-    return GatewayOptions(broker.bootstrap_servers, layout, Address("127.0.0.1", 0))
-
-
-@pytest.fixture
-def gateway(options: GatewayOptions) -> Iterator[str]:
-    """What clients take for bootstrap.servers."""
-    with serving(options) as address:
-        yield str(address)
-
-
-@pytest.fixture
-def topic(broker: EmbeddedBroker) -> str:
-    name = f"orders-{uuid.uuid4()}"
-    create_topic(broker.bootstrap_servers, name, PARTITIONS, {})
-    return name
-
-
-def new_group() -> str:
-    return f"group-{uuid.uuid4()}"
-
-
-def produce(servers: str, topic: str, values: range) -> None:
-    with closing(KafkaProducer(bootstrap_servers=servers)) as producer:
-        sent = [producer.send(topic, str(v).encode(), partition=v % PARTITIONS) for v in values]
-        for future in sent:
-            future.get(30)
-
-
-class PythonMember:
-    """kafka-python's consumer."""
-
-    def __init__(self, servers: str, group_id: str, topic: str, **security: Any) -> None:
-        self.consumer = KafkaConsumer(
-            topic,
-            bootstrap_servers=servers,
-            group_id=group_id,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            session_timeout_ms=SESSION_MS,
-            heartbeat_interval_ms=1_000,
-            partition_assignment_strategy=[RangePartitionAssignor],
-            **security,
-        )
-
-    def poll(self) -> list[int]:
-        polled = self.consumer.poll(timeout_ms=100)
-        return [int(record.value) for records in polled.values() for record in records]
-
-    def partitions(self) -> set[int]:
-        return {p.partition for p in self.consumer.assignment()}
-
-    def commit(self) -> None:
-        self.consumer.commit()
-
-    def brokers(self) -> set[tuple[str, int]]:
-        """Every address it has learned."""
-        return {(broker.host, broker.port) for broker in self.consumer._client.cluster.brokers()}
-
-    def close(self) -> None:
-        self.consumer.close()
-
-
-class ConfluentMember:
-    """librdkafka's consumer."""
-
-    def __init__(
-        self, servers: str, group_id: str, topic: str, security: Mapping[str, str] = MappingProxyType({})
-    ) -> None:
-        self.consumer = ConfluentConsumer(
-            {
-                "bootstrap.servers": servers,
-                "group.id": group_id,
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-                "session.timeout.ms": SESSION_MS,
-                "heartbeat.interval.ms": 1_000,
-                "partition.assignment.strategy": "range",
-                **security,
-            }
-        )
-        self.consumer.subscribe([topic])
-
-    def poll(self) -> list[int]:
-        record = self.consumer.poll(0.1)
-        if record is None:
-            return []
-        assert record.error() is None, record.error()
-        return [int(record.value() or b"")]
-
-    def partitions(self) -> set[int]:
-        return {p.partition for p in self.consumer.assignment()}
-
-    def commit(self) -> None:
-        self.consumer.commit(asynchronous=False)
-
-    def brokers(self) -> set[tuple[str, int]]:
-        listed = self.consumer.list_topics(timeout=10).brokers.values()
-        return {(broker.host, broker.port) for broker in listed}
-
-    def close(self) -> None:
-        self.consumer.close()
-
-
-def share(*members: Any) -> None:
-    """Poll until the members share the topic, each with a part of its own."""
-
-    def shared() -> bool:
-        for member in members:
-            member.poll()
-        held = [member.partitions() for member in members]
-        return all(held) and sum(map(len, held)) == PARTITIONS == len(set().union(*held))
-
-    wait_until(shared, f"{len(members)} members with a part each")
-
 
 def test_clients_of_two_libraries_in_one_group(
-    broker: EmbeddedBroker, gateway: str, layout: Layout, topic: str
+    broker: EmbeddedBroker, gateway: str, options: GatewayOptions, topic: str
 ) -> None:
     group_id = new_group()
     produce(gateway, topic, range(RECORDS))
@@ -198,30 +58,7 @@ def test_clients_of_two_libraries_in_one_group(
     produce(gateway, topic, range(1_000, 1_004))
     assert consume(4, third) == [1_000, 1_001, 1_002, 1_003]
     third.close()
-    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
-        assert group_id not in str(admin.list_groups())
-    assert members_added(broker, layout, group_id) == 3
-
-
-def consume_and_commit(servers: str, topic: str, *members: Any) -> None:
-    """Records that come while members share a topic are seen once, by whoever holds the partition."""
-    produce(servers, topic, range(100, 100 + RECORDS))
-    assert consume(RECORDS, *members, since=100) == list(range(100, 100 + RECORDS))
-    for member in members:
-        member.commit()
-
-
-def consume(records: int, *members: Any, since: int = 0) -> list[int]:
-    """The next records from that value on the members are given, at least so many, in order."""
-    seen: list[int] = []
-
-    def have_enough() -> bool:
-        for member in members:
-            seen.extend(value for value in member.poll() if value >= since)
-        return len(seen) >= records
-
-    wait_until(have_enough, f"{records} records")
-    return sorted(seen)
+    assert_coordinated(options, group_id, joins=3)
 
 
 def committed(member: PythonMember, topic: str) -> dict[int, int]:
@@ -249,10 +86,10 @@ def test_admin_clients(gateway: str, topic: str) -> None:
 
 
 def test_a_gateway_that_restarts_takes_over(
-    broker: EmbeddedBroker, layout: Layout, options: GatewayOptions, topic: str
+    broker: EmbeddedBroker, options: GatewayOptions, topic: str
 ) -> None:
     group_id = new_group()
-    fixed = GatewayOptions(options.bootstrap_servers, layout, free_address(), reply_partition=3)
+    fixed = replace(options, listen=free_address(), reply_partition=3)
     with ExitStack() as stack:
         with serving(fixed) as address:
             member = stack.enter_context(closing(PythonMember(str(address), group_id, topic)))
@@ -263,12 +100,12 @@ def test_a_gateway_that_restarts_takes_over(
             member.commit()
             member.close()
     # It went on as the member it was: nobody else ever joined.
-    assert members_added(broker, layout, group_id) == 1
+    assert_coordinated(options, group_id, joins=1)
 
 
-def test_gateways_may_share_a_reply_partition(options: GatewayOptions, layout: Layout, topic: str) -> None:
+def test_gateways_may_share_a_reply_partition(options: GatewayOptions, topic: str) -> None:
     group_id = new_group()
-    same = GatewayOptions(options.bootstrap_servers, layout, options.listen, reply_partition=2)
+    same = replace(options, reply_partition=2)
     with ExitStack() as stack:
         addresses = [str(stack.enter_context(serving(same))) for _ in range(2)]
         one = stack.enter_context(closing(PythonMember(addresses[0], group_id, topic)))
@@ -278,16 +115,16 @@ def test_gateways_may_share_a_reply_partition(options: GatewayOptions, layout: L
 
 
 def test_what_was_parked_at_the_gateway_before_harms_nobody(
-    broker: EmbeddedBroker, layout: Layout, options: GatewayOptions
+    options: GatewayOptions,
 ) -> None:
     group_id = new_group()
-    mine = GatewayOptions(options.bootstrap_servers, layout, options.listen, reply_partition=3)
-    with CoordinatorClient(broker.bootstrap_servers, layout, client_id="other") as other:
+    mine = replace(options, reply_partition=3)
+    with CoordinatorClient(options.bootstrap_servers, options.layout, client_id="other") as other:
         leader = stable_member(other, group_id)
         with serving(mine) as address, connected(address) as connection:
             # The first version 1 JoinGroup parks, for the leader has to join again.
             connection.sendall(join_frame(group_id, leader))
-            wait_until(lambda: members_added(broker, layout, group_id) == 2, "the join at the coordinator")
+            wait_until(lambda: members_added(options, group_id) == 2, "the join at the coordinator")
         with serving(mine) as address:
             assert leader.join().result().generation_id == 2
             # The other's answer is on the reply partition now, before this one's.
@@ -311,10 +148,10 @@ def test_clients_name_themselves_over_tls(
         address = str(stack.enter_context(serving(secured)))
         in_python = {"ssl_cafile": str(pem), "sasl_plain_username": "ann", "sasl_plain_password": "secret"}
         security = {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", **in_python}
-        one = stack.enter_context(closing(PythonMember(address, group_id, topic, **security)))
+        one = stack.enter_context(closing(PythonMember(address, group_id, topic, settings=security)))
         in_confluent = {"ssl.ca.location": str(pem), "sasl.username": "ann", "sasl.password": "secret"}
         settings = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", **in_confluent}
-        other = stack.enter_context(closing(ConfluentMember(address, group_id, topic, settings)))
+        other = stack.enter_context(closing(ConfluentMember(address, group_id, topic, settings=settings)))
         share(one, other)
         consume_and_commit(broker.bootstrap_servers, topic, one, other)
 
@@ -333,12 +170,6 @@ def join_frame(group_id: str, like: Member) -> bytes:
         "protocols": [{"name": "range", "metadata": like.member_id.encode()}],
     }
     return framed(codec.encode_request(11, 1, 1, "gone", body))
-
-
-def members_added(broker: EmbeddedBroker, layout: Layout, group_id: str) -> int:
-    """How many members the coordinator ever took into the group."""
-    history = history_of(broker.bootstrap_servers, layout, group_id)
-    return sum(event.type == EventType.MEMBER_ADDED for event in history)
 
 
 def free_address() -> Address:

@@ -1,0 +1,324 @@
+"""Unmodified clients, and what the tests do with them through a gateway."""
+
+import uuid
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from types import MappingProxyType
+from typing import Any, ClassVar, TypeVar
+
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
+from confluent_kafka import Consumer as ConfluentConsumer
+from confluent_kafka import TopicPartition as ConfluentPartition
+from kafka import ConsumerRebalanceListener, KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from kafka.errors import FencedInstanceIdError
+
+from gateway.service import GatewayOptions
+from state.history import EventType
+from tests.e2e.harness import history_of, wait_until
+
+PARTITIONS = 4
+RECORDS = 40
+SESSION_MS = 20_000
+HEARTBEAT_MS = 1_000
+METADATA_MAX_AGE_MS = 1_000
+POLL_MS = 1_000
+ANSWER_TIMEOUT_S = 60.0
+
+T = TypeVar("T")
+
+
+def new_group() -> str:
+    return f"group-{uuid.uuid4()}"
+
+
+def produce(servers: str, topic: str, values: Iterable[int]) -> None:
+    with closing(KafkaProducer(bootstrap_servers=servers)) as producer:
+        sent = [producer.send(topic, str(v).encode(), partition=v % PARTITIONS) for v in values]
+        for future in sent:
+            future.get(30)
+
+
+class Moves(ConsumerRebalanceListener):  # type: ignore[misc] # kafka-python ships no types
+    """What a consumer's listener was told: partitions as they came and as they went, call by call."""
+
+    def __init__(self) -> None:
+        self.assigned: list[set[int]] = []
+        self.revoked: list[set[int]] = []
+
+    def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
+        self.assigned.append({p.partition for p in assigned})
+
+    def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
+        self.revoked.append({p.partition for p in revoked})
+
+
+class Consuming(ABC):
+    """A consumer on a thread of its own that polls without a pause, as applications do.
+
+    kafka-python 3.0 needs that: a JoinGroup that is answered between two polls it sends again. When it joins
+    for a topic that came, and the poll ends before the SyncGroup is answered, it never looks at that answer:
+    `poll_ms` has to be longer there.
+    """
+
+    consumer: Any
+
+    def __init__(self, moves: Moves, poll_ms: int) -> None:
+        self.moves = moves
+        self.poll_ms = poll_ms
+        self._values: deque[int] = deque()
+        self._is_closing = False
+        self._thread = ThreadPoolExecutor(max_workers=1)
+        self._polling: Future[None] = self._thread.submit(self._poll_again)
+
+    @abstractmethod
+    def read(self) -> list[int]:
+        """Poll once. Raises what the library says."""
+
+    def poll(self) -> list[int]:
+        """The values that came since the last call. Raises what the library raised, which ended it."""
+        self._raise_what_was_raised()
+        return [self._values.popleft() for _ in range(len(self._values))]
+
+    def partitions(self) -> set[int]:
+        self._raise_what_was_raised()
+        return {p.partition for p in self.consumer.assignment()}
+
+    def topics(self) -> set[str]:
+        self._raise_what_was_raised()
+        return {p.topic for p in self.consumer.assignment()}
+
+    def close(self) -> None:
+        """Leave, as far as the library does."""
+        if not self._is_closing:
+            self._is_closing = True
+            self.do(self.consumer.close)
+            self._thread.shutdown()
+
+    def do(self, work: Callable[[], T]) -> T:
+        """What `work` gives, between two polls."""
+        return self._thread.submit(work).result(ANSWER_TIMEOUT_S)
+
+    def _raise_what_was_raised(self) -> None:
+        if self._polling.done():
+            self._polling.result()
+
+    def _poll_again(self) -> None:
+        if not self._is_closing:
+            self._values.extend(self.read())
+            self._polling = self._thread.submit(self._poll_again)
+
+
+class PythonMember(Consuming):
+    """kafka-python's consumer. `topic` with a leading ^ is a pattern; `settings` are the library's own."""
+
+    FENCED: ClassVar[type[Exception]] = FencedInstanceIdError
+    ASSIGNORS: ClassVar = {
+        "range": RangePartitionAssignor,
+        "roundrobin": RoundRobinPartitionAssignor,
+        "cooperative-sticky": CooperativeStickyAssignor,
+    }
+
+    def __init__(
+        self,
+        servers: str,
+        group_id: str,
+        topic: str,
+        *,
+        assignor: str = "range",
+        instance_id: str | None = None,
+        session_ms: int = SESSION_MS,
+        poll_ms: int = POLL_MS,
+        settings: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self.consumer = KafkaConsumer(
+            bootstrap_servers=servers,
+            group_id=group_id,
+            group_instance_id=instance_id,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=session_ms,
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            metadata_max_age_ms=METADATA_MAX_AGE_MS,
+            partition_assignment_strategy=[self.ASSIGNORS[assignor]],
+            **settings,
+        )
+        wanted = {"pattern": topic} if topic.startswith("^") else {"topics": [topic]}
+        moves = Moves()
+        self.consumer.subscribe(**wanted, listener=moves)
+        super().__init__(moves, poll_ms)
+
+    def read(self) -> list[int]:
+        polled = self.consumer.poll(timeout_ms=self.poll_ms)
+        return [int(record.value) for records in polled.values() for record in records]
+
+    def notice_errors(self) -> bool:
+        """Raises the library's fatal error if there is one: a poll does not tell of it."""
+        self.commit()
+        return False
+
+    def commit(self) -> None:
+        self.do(self.consumer.commit)
+
+    def commit_async(self, done: Callable[[object], None]) -> None:
+        """`done` is told the error, None where there is none."""
+
+        def told(_: object, answer: object) -> None:
+            done(answer if isinstance(answer, Exception) else None)
+
+        self.do(lambda: self.consumer.commit_async(callback=told))
+
+    def committed(self, topic: str) -> dict[int, int | None]:
+        asked = [TopicPartition(topic, p) for p in range(PARTITIONS)]
+        return self.do(lambda: {p.partition: self.consumer.committed(p) for p in asked})
+
+    def pause(self, topic: str, partition: int) -> None:
+        self.do(lambda: self.consumer.pause(TopicPartition(topic, partition)))
+
+    def resume(self, topic: str, partition: int) -> None:
+        self.do(lambda: self.consumer.resume(TopicPartition(topic, partition)))
+
+    def seek(self, topic: str, partition: int, offset: int) -> None:
+        self.do(lambda: self.consumer.seek(TopicPartition(topic, partition), offset))
+
+    def brokers(self) -> set[tuple[str, int]]:
+        """Every address it has learned."""
+        return {(broker.host, broker.port) for broker in self.consumer._client.cluster.brokers()}
+
+
+class ConfluentMember(Consuming):
+    """librdkafka's consumer, likewise."""
+
+    FENCED: ClassVar[type[Exception]] = KafkaException
+
+    def __init__(
+        self,
+        servers: str,
+        group_id: str,
+        topic: str,
+        *,
+        assignor: str = "range",
+        instance_id: str | None = None,
+        session_ms: int = SESSION_MS,
+        poll_ms: int = POLL_MS,
+        settings: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self._committed: list[Callable[[object], None]] = []
+        self.consumer = ConfluentConsumer(
+            {
+                "bootstrap.servers": servers,
+                "group.id": group_id,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "session.timeout.ms": session_ms,
+                "heartbeat.interval.ms": HEARTBEAT_MS,
+                "topic.metadata.refresh.interval.ms": METADATA_MAX_AGE_MS,
+                "partition.assignment.strategy": assignor,
+                "on_commit": self._on_commit,
+                **({"group.instance.id": instance_id} if instance_id else {}),
+                **settings,
+            }
+        )
+        moves = Moves()
+        self.consumer.subscribe(
+            [topic],
+            on_assign=lambda _, partitions: moves.on_partitions_assigned(partitions),
+            on_revoke=lambda _, partitions: moves.on_partitions_revoked(partitions),
+        )
+        super().__init__(moves, poll_ms)
+
+    def read(self) -> list[int]:
+        record = self.consumer.poll(self.poll_ms / 1000)
+        if record is None:
+            return []
+        if error := record.error():
+            if error.code() == KafkaError._FATAL:
+                raise KafkaException(error)
+            return []  # the library tells of it, and goes on by itself
+        return [int(record.value() or b"")]
+
+    def notice_errors(self) -> bool:
+        """Raises the library's fatal error if there is one."""
+        self.poll()
+        return False
+
+    def commit(self) -> None:
+        self.do(lambda: self.consumer.commit(asynchronous=False))
+
+    def commit_async(self, done: Callable[[object], None]) -> None:
+        self._committed.append(done)
+        self.do(lambda: self.consumer.commit(asynchronous=True))
+
+    def _on_commit(self, error: object, _: object) -> None:
+        if self._committed:
+            self._committed.pop()(error)
+
+    def committed(self, topic: str) -> dict[int, int | None]:
+        asked = [ConfluentPartition(topic, p) for p in range(PARTITIONS)]
+        found = self.do(lambda: self.consumer.committed(asked, timeout=ANSWER_TIMEOUT_S))
+        return {p.partition: None if p.offset == OFFSET_INVALID else p.offset for p in found}
+
+    def pause(self, topic: str, partition: int) -> None:
+        self.do(lambda: self.consumer.pause([ConfluentPartition(topic, partition)]))
+
+    def resume(self, topic: str, partition: int) -> None:
+        self.do(lambda: self.consumer.resume([ConfluentPartition(topic, partition)]))
+
+    def seek(self, topic: str, partition: int, offset: int) -> None:
+        self.do(lambda: self.consumer.seek(ConfluentPartition(topic, partition, offset)))
+
+    def brokers(self) -> set[tuple[str, int]]:
+        listed = self.consumer.list_topics(timeout=10).brokers.values()
+        return {(broker.host, broker.port) for broker in listed}
+
+
+Member = PythonMember | ConfluentMember
+
+
+def share(*members: Member) -> None:
+    """Wait until the members share the topic, each with a part of its own."""
+
+    def shared() -> bool:
+        held = [member.partitions() for member in members]
+        return all(held) and sum(map(len, held)) == PARTITIONS == len(set().union(*held))
+
+    wait_until(shared, f"{len(members)} members with a part each")
+
+
+def consume_and_commit(servers: str, topic: str, *members: Member) -> None:
+    """Records that come while members share a topic are seen once, by whoever holds the partition."""
+    produce(servers, topic, range(100, 100 + RECORDS))
+    assert consume(RECORDS, *members, since=100) == list(range(100, 100 + RECORDS))
+    for member in members:
+        member.commit()
+
+
+def consume(records: int, *members: Member, since: int = 0) -> list[int]:
+    """The next records from that value on the members are given, at least so many, in order."""
+    seen: list[int] = []
+
+    def have_enough() -> bool:
+        for member in members:
+            seen.extend(value for value in member.poll() if value >= since)
+        return len(seen) >= records
+
+    wait_until(have_enough, f"{records} records")
+    return sorted(seen)
+
+
+def members_added(options: GatewayOptions, group_id: str) -> int:
+    """How many members the coordinator ever took into the group, as its events topic tells."""
+    history = history_of(options.bootstrap_servers, options.layout, group_id)
+    return sum(event.type == EventType.MEMBER_ADDED for event in history)
+
+
+def assert_coordinated(options: GatewayOptions, group_id: str, *, joins: int) -> None:
+    """The group is this coordinator's, so many members joined it, and the broker knows of no such group."""
+    assert members_added(options, group_id) == joins
+    with closing(KafkaAdminClient(bootstrap_servers=options.bootstrap_servers)) as admin:
+        assert group_id not in {group["group_id"] for group in admin.list_groups()}

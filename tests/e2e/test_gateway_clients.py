@@ -1,0 +1,285 @@
+"""What consumers do all day, told for two client libraries, each through the same gateway and coordinator.
+
+A story has a group of its own and mostly waits, so several are told at a time. Each ends with a look at the
+events topic, and at the broker, which must know of no such group.
+"""
+
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
+
+from gateway.service import GatewayOptions
+from state.errors import ErrorCode
+from state.history import EventType, GroupEvent
+from streaming.demo.children import Child
+from tests.e2e.gateway_admins import ConfluentAdmin, PythonAdmin
+from tests.e2e.gateway_clients import (
+    PARTITIONS,
+    RECORDS,
+    ConfluentMember,
+    Member,
+    PythonMember,
+    assert_coordinated,
+    consume,
+    new_group,
+    produce,
+    share,
+)
+from tests.e2e.gateway_victim import COMMITTED
+from tests.e2e.harness import WAIT_TIMEOUT_S, create_topic, history_of, wait_until
+
+pytestmark = pytest.mark.e2e
+
+Library = type[PythonMember] | type[ConfluentMember]
+LIBRARIES: dict[str, Library] = {"kafka-python": PythonMember, "librdkafka": ConfluentMember}
+ADMINS: dict[Library, type[PythonAdmin] | type[ConfluentAdmin]] = {
+    PythonMember: PythonAdmin,
+    ConfluentMember: ConfluentAdmin,
+}
+SHORT_SESSION_MS = 10_000
+AT_ONCE = 6
+
+
+@dataclass
+class Group:
+    """One library's consumers, on a topic of their own. `stack` closes them, also if the story fails."""
+
+    options: GatewayOptions
+    gateway: str
+    library: Library
+    stack: ExitStack
+    logs: Path
+    group_id: str = field(default_factory=new_group)
+    topic: str = field(default_factory=lambda: f"orders-{uuid.uuid4()}")
+    joins: int = 0
+
+    def join(self, topic: str | None = None, **settings: Any) -> Member:
+        """A new member."""
+        self.joins += 1
+        return self.restart(topic, **settings)
+
+    def restart(self, topic: str | None = None, **settings: Any) -> Member:
+        """A static member that takes another's place."""
+        member = self.library(self.gateway, self.group_id, topic or self.topic, **settings)
+        return self.stack.enter_context(closing(member))
+
+    def produce(self, *values: int) -> None:
+        produce(self.gateway, self.topic, values)
+
+    def history(self, *types: EventType) -> list[GroupEvent]:
+        history = history_of(self.options.bootstrap_servers, self.options.layout, self.group_id)
+        return [event for event in history if event.type in types]
+
+
+def eager(group: Group, *, assignor: str, parts: list[set[int]]) -> None:
+    """Both assignors are the clients': the coordinator has to hand their subscriptions and plans through."""
+    members = [group.join(assignor=assignor) for _ in parts]
+    share(*members)
+    assert sorted((member.partitions() for member in members), key=min) == parts
+
+
+def cooperative_sticky(group: Group) -> None:
+    """KIP-429: what stays is never given back; what moves is free for one generation."""
+    first = group.join(assignor="cooperative-sticky")
+    share(first)
+    second = group.join(assignor="cooperative-sticky")
+    share(first, second)
+    assert [gone for gone in first.moves.revoked if gone] == [second.partitions()]
+    assert not any(second.moves.revoked)
+    kept, moved = sorted(first.partitions()), sorted(second.partitions())
+    # The second generation takes partitions from the first member, the third gives them to the second.
+    stable = group.history(EventType.STABLE)
+    plans = [sorted(map(parts, (event.assignments or {}).values())) for event in stable]
+    assert plans == [[list(range(PARTITIONS))], sorted([[], kept]), sorted([kept, moved])]
+
+
+def parts(assignment: bytes) -> list[int]:
+    """The partitions a member is given by a client's plan."""
+    topics = ConsumerProtocolAssignment.decode(assignment).assigned_partitions
+    return sorted(partition for topic in topics for partition in topic.partitions)
+
+
+def static_members(group: Group) -> None:
+    """KIP-345: who comes back under its name within the session goes on; who is replaced is fenced."""
+    one, two = group.join(instance_id="one"), group.join(instance_id="two")
+    share(one, two)
+    held, rounds = one.partitions(), len(group.history(EventType.PREPARING_REBALANCE))
+    one.close()
+    again = group.restart(instance_id="one")
+    wait_until(lambda: again.partitions() == held, "the same partitions after the restart")
+    duplicate = group.restart(instance_id="one")
+    wait_until(lambda: duplicate.partitions() == held, "the same partitions for the duplicate")
+    with pytest.raises(group.library.FENCED, match=r"(?i)fenced"):
+        wait_until(lambda: again.notice_errors(), "the error of who is fenced")
+    assert not any(two.moves.revoked)
+    assert len(group.history(EventType.PREPARING_REBALANCE)) == rounds
+    assert len(group.history(EventType.MEMBER_REPLACED)) == 2
+
+
+def commits(group: Group) -> None:
+    """Offsets are there for everybody, and whoever takes a partition over goes on behind them."""
+    one, two = group.join(), group.join()
+    share(one, two)
+    group.produce(*range(RECORDS))
+    assert consume(RECORDS, one, two) == list(range(RECORDS))
+    outcomes: list[object] = []
+    one.commit()
+    two.commit_async(outcomes.append)
+    wait_until(lambda: bool(outcomes), "the answer to the commit")
+    assert outcomes == [None]
+    ends = dict.fromkeys(range(PARTITIONS), RECORDS // PARTITIONS)
+    assert one.committed(group.topic) == two.committed(group.topic) == ends
+    two.close()
+    share(one)
+    (removed,) = group.history(EventType.MEMBER_REMOVED)
+    assert removed.reason == "left the group"
+    group.produce(*range(100, 100 + RECORDS))
+    assert consume(RECORDS, one) == list(range(100, 100 + RECORDS))
+
+
+def crash(group: Group) -> None:
+    """A member that is killed is found by session timeout; only what it had not committed is read twice."""
+    half = RECORDS // 2
+    survivor = group.join(session_ms=SHORT_SESSION_MS)
+    share(survivor)
+    victim = start_victim(group, values_to_commit=half)
+    wait_until(lambda: len(survivor.partitions()) == PARTITIONS // 2, "the survivor has half of it")
+    group.produce(*range(RECORDS))
+    seen = consume(half, survivor)
+    survivor.commit()
+    victim.wait_for_line(COMMITTED.__eq__, WAIT_TIMEOUT_S)
+    group.produce(*range(RECORDS, 2 * RECORDS))
+    seen += consume(half, survivor)
+    survivor.commit()
+    wait_until(lambda: len(values_of(victim)) == RECORDS, "the victim has read its half")
+    victim.kill()
+    group.produce(*range(2 * RECORDS, 3 * RECORDS))
+    seen += consume(half, survivor)
+    survivor.commit()
+    seen += consume(2 * half, survivor)
+    (removed,) = group.history(EventType.MEMBER_REMOVED)
+    assert f"session timeout of {SHORT_SESSION_MS} ms" in removed.reason
+    uncommitted = [value for value in values_of(victim) if value >= RECORDS]
+    assert Counter(seen + values_of(victim)) == Counter([*range(3 * RECORDS), *uncommitted])
+
+
+def start_victim(group: Group, values_to_commit: int) -> Child:
+    """A member in a process of its own."""
+    group.joins += 1
+    member = (group.library.__name__, group.gateway, group.group_id, group.topic)
+    arguments = ("-m", "tests.e2e.gateway_victim", *member, str(SHORT_SESSION_MS), str(values_to_commit))
+    victim = Child("victim", arguments, group.logs / f"{group.group_id}.log", program=Path(sys.executable))
+    group.stack.callback(victim.stop)
+    return victim
+
+
+def values_of(victim: Child) -> list[int]:
+    """What it has read so far."""
+    return [int(line) for line in victim.log_path.read_text().splitlines() if line.isdigit()]
+
+
+def pattern(group: Group) -> None:
+    """A topic that is made later belongs to the subscription, and is shared out by a rebalance."""
+    member = group.join(f"^{group.topic}.*", poll_ms=10_000)
+    wait_until(lambda: member.topics() == {group.topic}, "the topic there is")
+    later = f"{group.topic}-later"
+    create_topic(group.options.bootstrap_servers, later, PARTITIONS, {})
+    wait_until(lambda: member.topics() == {group.topic, later}, "the topic that came")
+    produce(group.gateway, later, range(RECORDS))
+    assert consume(RECORDS, member) == list(range(RECORDS))
+
+
+def pause_and_seek(group: Group) -> None:
+    """Where a member reads is its own business, and no rebalance."""
+    member = group.join()
+    share(member)
+    member.pause(group.topic, 0)
+    group.produce(*range(RECORDS))
+    of_others = [value for value in range(RECORDS) if value % PARTITIONS]
+    assert consume(len(of_others), member) == of_others
+    member.resume(group.topic, 0)
+    assert consume(RECORDS // PARTITIONS, member) == list(range(0, RECORDS, PARTITIONS))
+    member.seek(group.topic, 1, 3)
+    again = list(range(1 + 3 * PARTITIONS, RECORDS, PARTITIONS))
+    assert consume(len(again), member) == again
+    assert len(group.history(EventType.PREPARING_REBALANCE)) == 1
+
+
+def administration(group: Group) -> None:
+    """Admin clients see the group, and change it when nobody is in it."""
+    name, topic = group.group_id, group.topic
+    with ADMINS[group.library](group.gateway) as admin:
+        member = group.join()
+        share(member)
+        group.produce(*range(RECORDS))
+        consume(RECORDS, member)
+        member.commit()
+        wait_until(lambda: admin.states().get(name) == "STABLE", "the group is listed as stable")
+        assert admin.describe(name) == ("STABLE", 1)
+        assert admin.delete(name) is ErrorCode.NON_EMPTY_GROUP
+        assert admin.alter_offsets(name, topic, {0: 1}) == {ErrorCode.UNKNOWN_MEMBER_ID}
+        if isinstance(admin, PythonAdmin):
+            assert admin.delete_offsets(name, topic, 0) == {ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
+        member.close()
+        assert admin.describe(name) == ("EMPTY", 0)
+        assert admin.alter_offsets(name, topic, {0: 3, 1: 4}) == {ErrorCode.NONE}
+        assert admin.offsets(name) == {0: 3, 1: 4, 2: 10, 3: 10}
+        if isinstance(admin, PythonAdmin):
+            assert admin.delete_offsets(name, topic, 2) == {ErrorCode.NONE}
+            assert admin.offsets(name) == {0: 3, 1: 4, 3: 10}
+        assert admin.delete(name) is ErrorCode.NONE
+        assert admin.delete(name) is ErrorCode.GROUP_ID_NOT_FOUND
+        assert admin.offsets(name) == {}
+        wait_until(lambda: name not in admin.states(), "the group is not listed any more")
+
+
+# The longest first.
+STORIES: dict[str, Callable[[Group], None]] = {
+    "crash": crash,
+    "cooperative-sticky": cooperative_sticky,
+    "static-members": static_members,
+    "commits": commits,
+    "pattern": pattern,
+    "administration": administration,
+    "range": partial(eager, assignor="range", parts=[{0, 1}, {2, 3}]),
+    "roundrobin": partial(eager, assignor="roundrobin", parts=[{0, 2}, {1, 3}]),
+    "pause-and-seek": pause_and_seek,
+}
+Told = dict[tuple[str, str], Future[None]]
+
+
+def tell(name: str, library: str, options: GatewayOptions, gateway: str, logs: Path) -> None:
+    with ExitStack() as stack:
+        group = Group(options, gateway, LIBRARIES[library], stack, logs)
+        create_topic(options.bootstrap_servers, group.topic, PARTITIONS, {})
+        STORIES[name](group)
+    assert_coordinated(options, group.group_id, joins=group.joins)
+
+
+@pytest.fixture(scope="module")
+def told(options: GatewayOptions, gateway: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+    """All stories, by their name and the library's; some are being told yet."""
+    logs = tmp_path_factory.mktemp("logs")
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        yield {
+            (name, library): pool.submit(tell, name, library, options, gateway, logs)
+            for name in STORIES
+            for library in LIBRARIES
+        }
+        pool.shutdown(cancel_futures=True)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("story", STORIES)
+def test_story(told: Told, story: str, library: str) -> None:
+    told[story, library].result()
