@@ -33,7 +33,7 @@ test-long: $(STAMP) ## the tests that take minutes
 conformance: $(STAMP) ## compare with Kafka's own coordinator, and write docs/conformance.md
 	$(BIN)/python -m tests.conformance.report
 
-bench: $(STAMP) ## measure latency and throughput
+bench: $(STAMP) ## measure latency and throughput, beside Kafka's own coordinator
 	$(BIN)/python -m bench
 
 lint: $(STAMP) ## style, types and the direction of imports

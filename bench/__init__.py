@@ -1,1 +1,1 @@
-"""`python -m bench`: how fast the coordinator is, side by side with the least any Spark query can do."""
+"""`python -m bench`: how fast the coordinator is, beside the least any Spark query can do and Kafka's own."""

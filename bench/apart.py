@@ -1,0 +1,35 @@
+"""Load comes from a process of its own: a gateway in this one would share the interpreter with it."""
+
+from collections.abc import Callable
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class LoadFailed(RuntimeError):
+    """The load client ended without a result; standard error says why."""
+
+
+def apart(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """What a function of a module gives, called in a new process. Raises LoadFailed."""
+    context = get_context("spawn")  # a fork would take the threads' locks along
+    results, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_send, args=(theirs, function, args, kwargs), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        result: T = results.recv()
+    except EOFError:
+        raise LoadFailed(f"{function.__module__}.{function.__name__} gave nothing") from None
+    finally:
+        process.terminate()
+        process.join()
+        results.close()
+    return result
+
+
+def _send(results: Connection, function: Callable[..., object], args: Any, kwargs: Any) -> None:
+    results.send(function(*args, **kwargs))

@@ -1,0 +1,224 @@
+"""Heartbeats over the wire: one at a time, and many under way.
+
+Many means 1,000 connections, dealt round over the groups, with one heartbeat under way on each: a consumer
+has one connection and one request under way, and a broker takes up no more of one connection. Each answer is
+compared, byte for byte, with the one that says no error.
+
+The client is to cost little: a request is bytes made once, in which the correlation id is replaced, an answer
+is compared without being decoded, and there is no task or future for a heartbeat. Whether it is the
+bottleneck all the same is measured and not assumed: the load client's share of a core is a figure beside each
+rate. Near 1.0 the rate is the client's, and the server's own is higher.
+"""
+
+import asyncio
+import random
+import struct
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import cycle, islice
+
+from bench.measure import percentile
+from bench.member import Group, Member
+from bench.report import Figure, say
+from bench.sides import Sides
+from bench.wire import CLIENT_ID, HEARTBEAT, Connection, WrongAnswer
+from gateway import codec
+from gateway.framing import framed, request_header
+from gateway.upstream import Address
+
+GROUPS = (1, 20, 1_000)
+CONNECTIONS = 1_000
+LOST_AFTER_S = 60.0
+PAUSE_MAX_S = 0.2
+
+_INT32 = struct.Struct(">i")
+_AT_IN_REQUEST, _AT_IN_ANSWER = 8, 0  # where the correlation id stands, in a frame and in an answer
+_INT32_MASK = 0x7FFFFFFF
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What each side has in a turn. `connections` are those that many heartbeats are sent over."""
+
+    turns: int
+    singles: int
+    load_s: float
+    connections: int = CONNECTIONS
+
+
+@dataclass
+class Beats:
+    """What was measured: seconds of each single heartbeat; of each turn the heartbeats answered a second, how
+    many that were, and the cores the load client used meanwhile.
+    """
+
+    singles_s: list[float] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
+    answered: list[int] = field(default_factory=list)
+    client_cores: list[float] = field(default_factory=list)
+
+
+def heartbeat_figures(groups: int, beats: Sides[Beats]) -> list[Figure]:
+    """The quantiles of single heartbeats, the medians of the turns."""
+
+    def figure(what: str, unit: str, of: Callable[[Beats], float]) -> Figure:
+        sides = beats.map(of)
+        return Figure(f"{groups:,} group{'s' * (groups > 1)}: {what}", unit, sides.ours, sides.kafkas)
+
+    return [
+        figure("heartbeat, one at a time, p50", "ms", lambda side: percentile(side.singles_s, 0.5) * 1e3),
+        figure("heartbeat, one at a time, p99", "ms", lambda side: percentile(side.singles_s, 0.99) * 1e3),
+        figure("heartbeats, many under way", "/s", lambda side: percentile(side.rates, 0.5)),
+        figure("  the load client's part", "cores", lambda side: percentile(side.client_cores, 0.5)),
+    ]
+
+
+def measure_heartbeats(sides: Sides[Address], groups: int, plan: Plan) -> Sides[Beats]:
+    """Heartbeats of that many groups, ours and Kafka's by turns; a first turn is for warming up.
+
+    Raises WrongAnswer for any answer that has an error.
+    """
+    return asyncio.run(_by_turns(sides, groups, plan))
+
+
+async def _by_turns(sides: Sides[Address], groups: int, plan: Plan) -> Sides[Beats]:
+    crews = Sides(
+        ours=await Crew.formed(sides.ours, groups, plan.connections),
+        kafkas=await Crew.formed(sides.kafkas, groups, plan.connections),
+    )
+    warming, beats = Sides(ours=Beats(), kafkas=Beats()), Sides(ours=Beats(), kafkas=Beats())
+    for turn in range(plan.turns + 1):
+        say(f"    turn {turn} of {plan.turns}" if turn else "    warming up")
+        for crew, measured in zip(crews, beats if turn else warming, strict=True):
+            await crew.one_at_a_time(plan.singles, measured)
+            await crew.many(plan.load_s, measured)
+    for crew in crews:
+        await crew.leave()
+        crew.close()
+    return beats
+
+
+class Heart:
+    """A connection, and the heartbeat of the member it belongs to."""
+
+    def __init__(self, member: Member, connection: Connection) -> None:
+        fields = {
+            "group_id": member.group.group_id,
+            "generation_id": member.generation,
+            "member_id": member.member_id,
+        }
+        request = codec.encode_request(*HEARTBEAT, 0, CLIENT_ID, fields)
+        self.connection = connection
+        self.sent_at_s = 0.0
+        self._number = 0
+        self._request = bytearray(framed(request))
+        self._no_error = bytearray(codec.encode_response(request_header(request), {"error_code": 0}))
+
+    def beat(self) -> None:
+        """Send the next one."""
+        self._number = (self._number + 1) & _INT32_MASK
+        _INT32.pack_into(self._request, _AT_IN_REQUEST, self._number)
+        _INT32.pack_into(self._no_error, _AT_IN_ANSWER, self._number)
+        self.sent_at_s = time.perf_counter()
+        self.connection.send(self._request)
+
+    def is_answer(self, answer: bytes) -> bool:
+        """Whether it answers the last one, and says no error."""
+        return answer == self._no_error
+
+
+class Load:
+    """Keeps one heartbeat under way on each connection for a while, then waits for the last answers."""
+
+    def __init__(self, hearts: Sequence[Heart], seconds: float) -> None:
+        self.latencies_s: list[float] = []
+        self._hearts = hearts
+        self._under_way = len(hearts)
+        self._began_s = time.perf_counter()
+        self._end_s = self._began_s + seconds
+        self._last_s = self._began_s
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def took_s(self) -> float:
+        """From the first sent to the last answered."""
+        return self._last_s - self._began_s
+
+    async def run(self) -> None:
+        """Raises WrongAnswer, TimeoutError where answers do not come."""
+        for heart in self._hearts:
+            heart.connection.heard = partial(self._heard, heart)
+            heart.connection.lost = partial(self._fail, "a connection ended")
+            heart.beat()
+        async with asyncio.timeout(self._end_s - self._began_s + LOST_AFTER_S):
+            await self._done
+
+    def _heard(self, heart: Heart, answer: bytes) -> None:
+        now_s = time.perf_counter()
+        if not heart.is_answer(answer):
+            self._fail(f"not the answer to a heartbeat: {answer.hex(' ')}")
+            return
+        self.latencies_s.append(now_s - heart.sent_at_s)
+        self._last_s = now_s
+        if now_s < self._end_s:
+            heart.beat()
+            return
+        self._under_way -= 1
+        if not self._under_way and not self._done.done():
+            self._done.set_result(None)
+
+    def _fail(self, why: str) -> None:
+        if not self._done.done():
+            self._done.set_exception(WrongAnswer(why))
+
+
+class Crew:
+    """Groups of one member each at one server, and connections to send their heartbeats over."""
+
+    def __init__(self, groups: Sequence[Group], hearts: Sequence[Heart]) -> None:
+        self.groups = groups
+        self._hearts = hearts
+        self._waits = random.Random(7)
+        self._next = cycle(hearts)
+
+    @classmethod
+    async def formed(cls, address: Address, groups: int, connections: int) -> "Crew":
+        """Bring all groups to Stable, and connect."""
+        run = uuid.uuid4()
+        made = [Group(f"heartbeats-{run}-{number}") for number in range(groups)]
+        members = [await group.add(address) for group in made]
+        await asyncio.gather(*(member.enter() for member in members))
+        more = islice(cycle(members), max(connections - groups, 0))
+        hearts = [
+            *(Heart(member, member.connection) for member in members),
+            *[Heart(member, await Connection.open(address)) for member in more],
+        ]
+        return cls(made, hearts)
+
+    async def one_at_a_time(self, rounds: int, beats: Beats) -> None:
+        """Each group in turn, one heartbeat under way at a time, at random moments."""
+        for heart in islice(self._next, rounds):
+            single = Load([heart], 0)
+            await single.run()
+            beats.singles_s += single.latencies_s
+            await asyncio.sleep(self._waits.uniform(0, PAUSE_MAX_S))
+
+    async def many(self, seconds: float, beats: Beats) -> None:
+        """All connections at once."""
+        load, cpu_s = Load(self._hearts, seconds), time.process_time()
+        await load.run()
+        beats.client_cores.append((time.process_time() - cpu_s) / load.took_s)
+        beats.rates.append(len(load.latencies_s) / load.took_s)
+        beats.answered.append(len(load.latencies_s))
+
+    async def leave(self) -> None:
+        """End the groups."""
+        await asyncio.gather(*(group.leave(group.members[0].connection) for group in self.groups))
+
+    def close(self) -> None:
+        """End all connections."""
+        for heart in self._hearts:
+            heart.connection.close()

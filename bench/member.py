@@ -1,0 +1,167 @@
+"""Members of groups, on the wire: they enter, stay and rejoin as Kafka's consumers do."""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from assignors.kafka.api import Assignment, Subscription, TopicPartition
+from assignors.kafka.protocol import PROTOCOL_TYPE, encode_assignment, encode_subscription
+from bench.wire import (
+    HEARTBEAT,
+    JOIN,
+    LEAVE,
+    MEMBER_ID_REQUIRED,
+    REBALANCE_IN_PROGRESS,
+    SYNC,
+    Connection,
+    WrongAnswer,
+    expect_no_error,
+)
+from gateway.upstream import Address
+
+SESSION_TIMEOUT_MS = 600_000  # nobody is to expire while something else is measured
+REBALANCE_TIMEOUT_MS = 300_000  # max.poll.interval.ms of Kafka's clients
+HEARTBEAT_INTERVAL_S = 3.0  # theirs too
+
+_PROTOCOL = "range"
+_TOPIC = "orders"
+_PARTITIONS_EACH = 12
+_SUBSCRIPTION = encode_subscription(Subscription((_TOPIC,)))
+
+
+class Group:
+    """A group's members, and what its leaders dealt out, so that each can tell whether it got its own."""
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.members: list[Member] = []
+        self.dealt: dict[tuple[int, str], bytes] = {}
+        self._formed_at_s = 0.0
+        self._formed = asyncio.Event()
+
+    async def add(self, address: Address) -> "Member":
+        """One more, connected; it joins by `enter` or `live`."""
+        member = Member(self, len(self.members), await Connection.open(address))
+        self.members.append(member)
+        self._formed.clear()
+        return member
+
+    async def formed_at_s(self) -> float:
+        """When the last of all members had its assignment in one generation; waits for that."""
+        await self._formed.wait()
+        return self._formed_at_s
+
+    def synced(self) -> None:
+        """A member has its assignment."""
+        generations = {member.generation for member in self.members}
+        if len(generations) == 1 and None not in generations:
+            self._formed_at_s = time.perf_counter()
+            self._formed.set()
+
+    async def leave(self, connection: Connection) -> None:
+        """End all memberships by a request over this connection, which must be free. Raises WrongAnswer."""
+        leaving = [{"member_id": member.member_id, "reason": None} for member in self.members]
+        answer = expect_no_error(await connection.ask(LEAVE, group_id=self.group_id, members=leaving))
+        for left in answer.members:
+            expect_no_error(left)
+
+    def close(self) -> None:
+        """End the members' connections."""
+        for member in self.members:
+            member.connection.close()
+
+
+@dataclass
+class Member:
+    """One member. `generation` is the one it has its assignment in, None while it has none."""
+
+    group: Group
+    number: int
+    connection: Connection
+    member_id: str = ""
+    generation: int | None = field(default=None, init=False)
+
+    async def live(self) -> None:
+        """Enter, and rejoin whenever a heartbeat says so, until cancelled. Raises WrongAnswer."""
+        while True:
+            await self.enter()
+            await self._stay()
+
+    async def enter(self) -> None:
+        """Join until there is an assignment. Raises WrongAnswer."""
+        self.generation = None
+        if not self.member_id:
+            answer = await self._ask_to_join()
+            if answer.error_code != MEMBER_ID_REQUIRED:
+                raise WrongAnswer(f"a member without id is told {answer}")
+            self.member_id = answer.member_id
+        while self.generation is None:
+            await self._sync(expect_no_error(await self._ask_to_join()))
+
+    async def _ask_to_join(self) -> Any:
+        return await self.connection.ask(
+            JOIN,
+            group_id=self.group.group_id,
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
+            member_id=self.member_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocols=[{"name": _PROTOCOL, "metadata": _SUBSCRIPTION}],
+        )
+
+    async def _sync(self, joined: Any) -> None:
+        generation: int = joined.generation_id
+        if joined.leader == self.member_id:
+            for place, member in enumerate(joined.members):
+                self.group.dealt[generation, member.member_id] = _assignment(place)
+        answer = await self.connection.ask(
+            SYNC,
+            **self._membership(generation),
+            protocol_type=PROTOCOL_TYPE,
+            protocol_name=_PROTOCOL,
+            assignments=self._assignments(joined),
+        )
+        if answer.error_code == REBALANCE_IN_PROGRESS:
+            return
+        expect_no_error(answer)
+        if bytes(answer.assignment) != self.group.dealt[generation, self.member_id]:
+            raise WrongAnswer(f"{self.member_id} has an assignment that is not its own")
+        self.generation = generation
+        self.group.synced()
+
+    def _assignments(self, joined: Any) -> list[dict[str, Any]]:
+        """What the leader brings; of the others `joined` names no members."""
+        dealt = self.group.dealt
+        return [
+            {"member_id": m.member_id, "assignment": dealt[joined.generation_id, m.member_id]}
+            for m in joined.members
+        ]
+
+    async def _stay(self) -> None:
+        """Heartbeat until told to rejoin.
+
+        The members' first heartbeats are dealt evenly over the interval, as in a group that is not new.
+        """
+        pause_s = HEARTBEAT_INTERVAL_S * (self.number + 1) / len(self.group.members)
+        while True:
+            await asyncio.sleep(pause_s)
+            assert self.generation is not None
+            answer = await self.connection.ask(HEARTBEAT, **self._membership(self.generation))
+            if answer.error_code == REBALANCE_IN_PROGRESS:
+                return
+            expect_no_error(answer)
+            pause_s = HEARTBEAT_INTERVAL_S
+
+    def _membership(self, generation: int) -> dict[str, Any]:
+        return {
+            "group_id": self.group.group_id,
+            "generation_id": generation,
+            "member_id": self.member_id,
+        }
+
+
+def _assignment(place: int) -> bytes:
+    first = place * _PARTITIONS_EACH
+    numbers = range(first, first + _PARTITIONS_EACH)
+    return encode_assignment(Assignment(tuple(TopicPartition(_TOPIC, number) for number in numbers)))

@@ -1,0 +1,139 @@
+"""What passing through the gateway costs a client's records: librdkafka's, 1 kB each, to a topic and back.
+
+A topic for each turn and side, so that both read what they wrote, from the broker's memory.
+"""
+
+import random
+import time
+import uuid
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from bench.measure import percentile
+from bench.report import Figure, say
+from bench.sides import Sides
+from bench.wire import WrongAnswer
+from gateway.upstream import Address
+
+RECORD_BYTES = 1_000
+PARTITIONS = 4
+MB = 1_000_000
+
+_AT_ONCE = 1_000
+_PATIENCE_S = 30.0
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A turn ends with so many bytes, or after so long."""
+
+    megabytes: int = 200
+    seconds: float = 5.0
+
+    @property
+    def records(self) -> int:
+        """The bytes, in records."""
+        return self.megabytes * MB // RECORD_BYTES
+
+
+@dataclass
+class Passed:
+    """MB/s, a turn each."""
+
+    produced: list[float] = field(default_factory=list)
+    consumed: list[float] = field(default_factory=list)
+
+
+def passthrough_figures(passed: Sides[Passed]) -> list[Figure]:
+    """The medians."""
+    produced = passed.map(lambda side: percentile(side.produced, 0.5))
+    consumed = passed.map(lambda side: percentile(side.consumed, 0.5))
+    return [
+        Figure("records of 1 kB produced", "MB/s", produced.ours, produced.kafkas),
+        Figure("records of 1 kB consumed", "MB/s", consumed.ours, consumed.kafkas),
+    ]
+
+
+def measure_passthrough(sides: Sides[Address], turns: int, limit: Limit) -> Sides[Passed]:
+    """Through the gateway and straight to the broker by turns; a first turn is for warming up."""
+    warming, passed = Sides(ours=Passed(), kafkas=Passed()), Sides(ours=Passed(), kafkas=Passed())
+    for turn in range(turns + 1):
+        say(f"    turn {turn} of {turns}" if turn else "    warming up")
+        for address, measured in zip(sides, passed if turn else warming, strict=True):
+            there_and_back(address, limit, measured)
+    return passed
+
+
+def there_and_back(address: Address, limit: Limit, passed: Passed) -> int:
+    """Produce and consume records at this address; how many. Raises WrongAnswer where some are missing."""
+    servers, topic = str(address), f"passthrough-{uuid.uuid4()}"
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(_PATIENCE_S)
+    records, rate = _produce(servers, topic, limit)
+    passed.produced.append(rate)
+    passed.consumed.append(_consume(servers, topic, records))
+    admin.delete_topics([topic])[topic].result(_PATIENCE_S)
+    return records
+
+
+def _produce(servers: str, topic: str, limit: Limit) -> tuple[int, float]:
+    """How many records the broker has acknowledged, and MB/s."""
+    refused: list[object] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": servers,
+            "acks": "all",
+            "log_level": 4,  # warnings: it tells of each producer that ends
+            "delivery.report.only.error": True,
+            "on_delivery": lambda error, _: refused.append(error),
+        }
+    )
+    value, sent = random.Random(7).randbytes(RECORD_BYTES), 0
+    producer.list_topics(topic, _PATIENCE_S)  # connect
+    began_s = time.perf_counter()
+    while sent < limit.records and time.perf_counter() - began_s < limit.seconds:
+        for _ in range(_AT_ONCE):
+            _enqueue(producer, topic, value)
+        sent += _AT_ONCE
+    left = producer.flush(_PATIENCE_S)
+    took_s = time.perf_counter() - began_s
+    if left or refused:
+        raise WrongAnswer(f"{left} records not acknowledged, {len(refused)} refused: {refused[:1]}")
+    return sent, sent * RECORD_BYTES / MB / took_s
+
+
+def _enqueue(producer: Producer, topic: str, value: bytes) -> None:
+    while True:
+        try:
+            producer.produce(topic, value)
+        except BufferError:
+            producer.poll(0.01)  # the queue is full: wait for the broker
+        else:
+            return
+
+
+def _consume(servers: str, topic: str, records: int) -> float:
+    """MB/s, from the first records in hand to the last."""
+    settings = {"bootstrap.servers": servers, "group.id": "passthrough", "enable.auto.commit": False}
+    with closing(Consumer(settings)) as consumer:
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+        first = consumed = _take(consumer)
+        began_s = time.perf_counter()
+        while consumed < records:
+            consumed += _take(consumer)
+        took_s = time.perf_counter() - began_s
+    return (consumed - first) * RECORD_BYTES / MB / took_s
+
+
+def _take(consumer: Consumer) -> int:
+    """Take as many as were sent at once. Raises WrongAnswer where they do not come, or are others."""
+    messages = consumer.consume(_AT_ONCE, _PATIENCE_S)
+    whole = sum(not m.error() and len(m.value() or b"") == RECORD_BYTES for m in messages)
+    if whole != _AT_ONCE:
+        errors = [m.error() for m in messages if m.error()]
+        raise WrongAnswer(f"{whole} of {_AT_ONCE} records came as they were sent: {errors[:1]}")
+    return whole

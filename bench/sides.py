@@ -1,0 +1,71 @@
+"""The two sides that are measured beside each other, and how both are started under the same settings."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from kafka import KafkaConsumer, TopicPartition
+
+from gateway.limits import Limits
+from gateway.service import GatewayOptions, serving
+from gateway.upstream import Address
+from streaming.broker import HOST, EmbeddedBroker
+from streaming.coordinator import Coordinator, Options
+from streaming.layout import Layout
+from streaming.status import Phase
+
+START_TIMEOUT_S = 120.0
+INITIAL_DELAY = "group.initial.rebalance.delay.ms"
+
+# How long an answer takes is what is asked: the gateway is not to give up on one that takes longer.
+_PATIENT = Limits(member_held_s=30.0)
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+@dataclass(frozen=True)
+class Sides(Generic[T]):
+    """Something of ours, and the same of Kafka's own."""
+
+    ours: T
+    kafkas: T
+
+    def map(self, function: Callable[[T], U]) -> "Sides[U]":
+        """The same done to both."""
+        return Sides(function(self.ours), function(self.kafkas))
+
+    def __iter__(self) -> Iterator[T]:
+        yield self.ours
+        yield self.kafkas
+
+
+@contextmanager
+def running(folder: Path, initial_delay_ms: int) -> Iterator[Sides[Address]]:
+    """Where to reach a coordinator of ours behind its gateway, and the broker behind both.
+
+    All that is ours but Spark runs in this process, as in `group-coordinator run`: load is to come from
+    another. Raises TimeoutError where ours does not start.
+    """
+    settings = {INITIAL_DELAY: str(initial_delay_ms)}
+    layout = Layout.named("coordinator")
+    with ExitStack() as stack:
+        broker = stack.enter_context(EmbeddedBroker(folder / "broker", overrides=settings))
+        servers = broker.bootstrap_servers
+        wake(servers)
+        options = Options(servers, folder / "coordinator", layout, settings, log_rebalances=False)
+        coordinator = stack.enter_context(Coordinator(options))
+        if not coordinator.status.wait_for(Phase.READY, timeout_s=START_TIMEOUT_S):
+            raise TimeoutError(f"the coordinator is not ready: {coordinator.status.current}")
+        gateway_options = GatewayOptions(servers, layout, Address(HOST, 0), limits=_PATIENT)
+        gateway = stack.enter_context(serving(gateway_options))
+        yield Sides(ours=gateway, kafkas=Address.parse(servers))
+
+
+def wake(servers: str) -> None:
+    """Have the broker begin to coordinate: it does when the first client looks for a coordinator."""
+    settings = {"group_id": "wake", "enable_auto_commit": False, "metrics_enabled": False}
+    with closing(KafkaConsumer(bootstrap_servers=servers, **settings)) as consumer:
+        consumer.committed(TopicPartition("any", 0))

@@ -1,0 +1,97 @@
+"""A client of Kafka's wire protocol that does not decide, retry or hide anything."""
+
+import asyncio
+from asyncio import Future, Transport
+from collections.abc import Callable
+from itertools import count
+from typing import Any, Self
+
+from gateway import codec
+from gateway.framing import FrameBuffer, framed
+from gateway.upstream import Address
+
+CLIENT_ID = "bench"
+JOIN, HEARTBEAT, LEAVE, SYNC = (11, 9), (12, 4), (13, 5), (14, 5)
+"""Of each api its key and the newest version that both sides have."""
+
+REBALANCE_IN_PROGRESS, MEMBER_ID_REQUIRED = 27, 79
+
+_ANSWER_MAX_BYTES = 2**31 - 1
+
+
+class WrongAnswer(RuntimeError):
+    """Something else was answered than what is measured: the figures would mean nothing."""
+
+
+class Connection(asyncio.Protocol):
+    """One connection. Like a consumer's it has one request under way at a time.
+
+    Each answer, without the frame's size, goes to `heard`; `lost` is called where the connection ends first.
+    """
+
+    def __init__(self) -> None:
+        self.heard: Callable[[bytes], None] = self._unasked
+        self.lost: Callable[[], None] = lambda: None
+        self._buffer = FrameBuffer(_ANSWER_MAX_BYTES)
+        self._numbers = count(1)
+        self._transport: Transport | None = None
+
+    @classmethod
+    async def open(cls, address: Address) -> Self:
+        """Connect. Raises OSError."""
+        _, connection = await asyncio.get_running_loop().create_connection(cls, address.host, address.port)
+        return connection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        assert isinstance(transport, Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        for answer in self._buffer.feed(data):
+            self.heard(answer)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self.lost()
+
+    def send(self, frame: bytes | bytearray) -> None:
+        """Send a request, size and all."""
+        assert self._transport is not None
+        self._transport.write(frame)
+
+    def close(self) -> None:
+        """End it, at once."""
+        assert self._transport is not None
+        self._transport.abort()
+
+    async def ask(self, api: tuple[int, int], **fields: Any) -> Any:
+        """The decoded answer to one request. Raises WrongAnswer where the connection ends instead.
+
+        When it is cancelled, the answer is dropped as it comes, and the connection is of no more use.
+        """
+        answered: Future[bytes] = asyncio.get_running_loop().create_future()
+        self.heard = lambda answer: None if answered.done() else answered.set_result(answer)
+        self.lost = lambda: None if answered.done() else answered.set_exception(_lost())
+        number = next(self._numbers)
+        self.send(framed(codec.encode_request(*api, number, CLIENT_ID, fields)))
+        answer = await answered
+        self.heard = self._unasked
+        if int.from_bytes(answer[:4]) != number:
+            raise WrongAnswer(f"the answer is not to request {number}: {answer!r}")
+        return codec.decode_response(*api, answer)
+
+    def _unasked(self, answer: bytes) -> None:
+        raise WrongAnswer(f"nobody asked for {answer!r}")
+
+
+def expect_no_error(answer: Any) -> Any:
+    """The answer. Raises WrongAnswer unless its error code is 0."""
+    if answer.error_code != 0:
+        raise WrongAnswer(f"an error where there should be none: {answer}")
+    return answer
+
+
+def _lost() -> WrongAnswer:
+    return WrongAnswer("the connection ended with a request under way")
