@@ -226,6 +226,7 @@ def test_an_outage_is_known_to_batches_that_are_not_planned_yet(folder: Folder) 
 
 
 def test_only_the_latest_outages_are_kept(folder: Folder) -> None:
+    known: list[KnownOutage] = []
     for batch in range(OUTAGES_KEPT + 5):
         plan(folder, batch, batch)
         known = folder.outages(10 * batch, 10 * batch + 1)

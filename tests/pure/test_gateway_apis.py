@@ -69,7 +69,7 @@ async def test_every_version_of_a_join_is_understood(world: World) -> None:
 
 @played
 async def test_the_coordinator_is_told_of_the_topics_it_is_to_assign(world: World) -> None:
-    """From the brokers' metadata; the leader is told to skip the assignment where its version has the word."""
+    """From the brokers' metadata. A leader is told to skip the assignment, if its version can be told."""
     subscription = encode_subscription(Subscription(("orders", "absent")))
     fields = join_fields(protocols=[{"name": "coordinator:uniform", "metadata": subscription}])
     for version in (5, 9):

@@ -185,6 +185,7 @@ def test_connections_are_not_closed_for_the_time_in_which_no_coordinator_ran() -
     timeline.apply(Row(T0 + 300_000, "requests-0-1", heartbeat("c2", "B")))
     _, takeover, joined = timeline.take_effects()
     assert [entry.type for entry in takeover.events] == [EventType.TAKEN_OVER]
+    assert isinstance(joined, Effects)
     assert joined.notified == ["c1", "c2"]
     timeline.fire_until(outage.until_ms + CONFIG.rocketmq.channel_expired_timeout_ms)
     assert timeline.take_effects() == []
