@@ -1,11 +1,14 @@
-"""The groups there are, from the groups topic: what ListGroups tells."""
+"""The groups there are, from the groups topic: what ListGroups tells.
+
+RocketMQ's groups are left out. They are no groups to Kafka's clients, and administrators' tools go on to ask
+for the description, the offsets or the deletion of whatever is listed, which here would be refused.
+"""
 
 import threading
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-import msgspec
 import structlog
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
@@ -13,6 +16,7 @@ from kafka.errors import KafkaError
 from state.snapshot import GroupSnapshot
 from streaming.history_reader import GroupTable, decode_snapshot
 from streaming.layout import Layout
+from streaming.records import UNREADABLE
 
 _POLL_MS = 200
 _CLOSE_TIMEOUT_S = 10.0
@@ -27,7 +31,7 @@ class GroupsReader:
     """Follows the groups topic on a thread of its own. Raises KafkaError where no broker answers."""
 
     def __init__(self, bootstrap_servers: str, layout: Layout) -> None:
-        self._table = GroupTable()
+        self._table = GroupTable(decode_snapshot)
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._caught_up = threading.Event()
@@ -81,13 +85,10 @@ class GroupsReader:
     def _is_caught_up(self) -> bool:
         return all(self._consumer.position(p) >= self._ends[p] for p in self._partitions)
 
-    def _take(self, records: Iterable[object]) -> None:
+    def _take(self, records: Iterable[Any]) -> None:
         for record in records:
-            key, value = record.key, record.value  # type: ignore[attr-defined]
             try:
-                snapshot = None if value is None else decode_snapshot(value)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                with self._lock:
+                    self._table.take(record.key, record.value)
+            except UNREADABLE as error:
                 log.warning("a group's record cannot be read", error=str(error))
-                continue
-            with self._lock:
-                self._table.apply((key or b"").decode(errors="replace"), snapshot)

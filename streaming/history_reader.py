@@ -5,8 +5,9 @@ is the same. A history that skips a number has a gap: something is lost, or was 
 this reader came.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -14,6 +15,8 @@ from msgspec import Struct
 from state.history import EventType, GroupEvent
 from state.protocols import GroupProtocol
 from state.snapshot import GroupSnapshot
+from streaming.rocketmq import history as rocketmq
+from streaming.shortening import AnyGroupEvent, AnyView
 
 # What a record that names no protocol is of.
 KAFKA = GroupProtocol.KAFKA.value
@@ -68,6 +71,16 @@ def decode_snapshot(value: bytes) -> GroupSnapshot | None:
     return _snapshot.decode(value) if _view.decode(value).protocol == KAFKA else None
 
 
+def decode_any_entry(value: bytes) -> AnyGroupEvent | CoordinatorStarted | None:
+    """The same of groups of either protocol."""
+    return decode_entry(value) or rocketmq.decode_entry(value)
+
+
+def decode_any_snapshot(value: bytes) -> AnyView | None:
+    """A record of the groups topic that is no tombstone, whichever protocol the group is of."""
+    return decode_snapshot(value) or rocketmq.decode_snapshot(value)
+
+
 @dataclass(slots=True)
 class _Life:
     """How far the history of one life of a group has been read."""
@@ -86,7 +99,11 @@ class Numbered(Protocol):
     @property
     def seq(self) -> int: ...
     @property
+    def at_ms(self) -> int: ...
+    @property
     def type(self) -> str: ...
+    @property
+    def reason(self) -> str: ...
 
 
 class HistoryReader:
@@ -123,27 +140,44 @@ class HistoryReader:
         return False
 
 
-class GroupTable:
-    """The latest snapshot of every group."""
-
-    def __init__(self) -> None:
-        self.duplicates = 0
-        self._groups: dict[str, GroupSnapshot] = {}
+class Versioned(Protocol):
+    """A view of any group: which of its history's entries it is after."""
 
     @property
-    def groups(self) -> list[GroupSnapshot]:
+    def incarnation(self) -> str: ...
+    @property
+    def seq(self) -> int: ...
+
+
+V = TypeVar("V", bound=Versioned)
+
+
+class GroupTable(Generic[V]):
+    """The latest view of every group that `decode` tells of; the others are left out."""
+
+    def __init__(self, decode: Callable[[bytes], V | None]) -> None:
+        self.duplicates = 0
+        self._decode = decode
+        self._groups: dict[str, V] = {}
+
+    @property
+    def groups(self) -> list[V]:
         """The groups there are now, by id."""
         return [self._groups[group_id] for group_id in sorted(self._groups)]
 
-    def apply(self, group_id: str, snapshot: GroupSnapshot | None) -> bool:
-        """Take a record of the groups topic (None: a tombstone, or a group that is not Kafka's any more);
-        whether it changed anything.
+    def take(self, key: bytes | None, value: bytes | None) -> bool:
+        """Take a record of the groups topic; whether it changed anything.
+
+        A tombstone ends a group, and so does a view that is not told of: the name is another protocol's now.
+        Raises one of `streaming.records.UNREADABLE`.
         """
+        group_id = (key or b"").decode()
+        view = None if value is None else self._decode(value)
         known = self._groups.get(group_id)
-        if snapshot is None:
+        if view is None:
             return self._groups.pop(group_id, None) is not None
-        if known is not None and known.incarnation == snapshot.incarnation and known.seq >= snapshot.seq:
+        if known is not None and known.incarnation == view.incarnation and known.seq >= view.seq:
             self.duplicates += 1
             return False
-        self._groups[group_id] = snapshot
+        self._groups[group_id] = view
         return True

@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-import msgspec
 import structlog
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
@@ -19,19 +18,22 @@ from rich.table import Table
 from rich.text import Text
 
 from assignors.kafka.protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
-from state.history import GroupEvent
 from state.rocketmq.effects import GroupEvent as RocketMqEvent
+from state.rocketmq.snapshot import ConnectionSnapshot
+from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 from state.snapshot import GroupSnapshot, MemberSnapshot
 from streaming.history_reader import (
     CoordinatorStarted,
     GroupTable,
     HistoryReader,
-    decode_entry,
-    decode_snapshot,
+    decode_any_entry,
+    decode_any_snapshot,
 )
 from streaming.layout import Layout
 from streaming.partition_text import partition_list
-from streaming.rocketmq.history import decode_entry as decode_rocketmq_entry
+from streaming.records import UNREADABLE
+from streaming.rocketmq.view import client_version, group_state
+from streaming.shortening import AnyGroupEvent, AnyView
 
 _POLL_MS = 200
 _LAST_ENTRIES = 8
@@ -46,7 +48,7 @@ class LiveView:
         self._bootstrap_servers = bootstrap_servers
         self._layout = layout
         self._console = console or Console()
-        self._table = GroupTable()
+        self._table: GroupTable[AnyView] = GroupTable(decode_any_snapshot)
         self._history = HistoryReader(from_start=False)
         self._entries: deque[str] = deque(maxlen=_LAST_ENTRIES)
 
@@ -122,20 +124,19 @@ class LiveView:
             if topic == self._layout.events_topic:
                 yield from self._read_entry(value or b"")
             else:
-                group_id = (key or b"").decode(errors="replace")
-                self._table.apply(group_id, decode_snapshot(value) if value is not None else None)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                self._table.take(key, value)
+        except UNREADABLE as error:
             log.warning("a record cannot be read", topic=topic, error=str(error))
 
     def _read_entry(self, value: bytes) -> Iterator[str]:
-        entry = decode_entry(value) or decode_rocketmq_entry(value)
+        entry = decode_any_entry(value)
         if isinstance(entry, CoordinatorStarted):
             yield f"{clock(entry.at_ms)}  a coordinator started"
         elif entry is not None and self._history.is_new(entry):
             yield entry_line(entry)
 
 
-def entry_line(event: GroupEvent | RocketMqEvent) -> str:
+def entry_line(event: AnyGroupEvent) -> str:
     """One history entry as a line of text."""
     if isinstance(event, RocketMqEvent):
         client = f" [{event.client_id}]" if event.client_id else ""
@@ -154,9 +155,7 @@ def clock(at_ms: float) -> str:
     return f"{time.strftime('%H:%M:%S', time.localtime(whole_s))}.{ms:03}"
 
 
-def render(
-    groups: Iterable[GroupSnapshot], entries: Iterable[str], notes: str, now_ms: float
-) -> RenderableType:
+def render(groups: Iterable[AnyView], entries: Iterable[str], notes: str, now_ms: float) -> RenderableType:
     """The table of groups, and the last history entries below it."""
     table = Table(
         "Group",
@@ -168,15 +167,41 @@ def render(
         pad_edge=False,
     )
     for group in groups:
-        state = group.state if group.quarantined is None else f"{group.state}\nquarantined"
-        table.add_row(
-            Text(group.group_id),
-            Text(state),
-            str(group.generation),
-            Text("\n".join(member_line(m, group) for m in group.members) or "-"),
-            Text(_last_rebalance(group, now_ms)),
-        )
+        row = _rocketmq_row(group) if isinstance(group, RocketMqSnapshot) else _row(group, now_ms)
+        table.add_row(*map(Text, row))
     return Group(table, Text("\n".join(entries), overflow="ellipsis", no_wrap=True), Text(notes, style="dim"))
+
+
+def _row(group: GroupSnapshot, now_ms: float) -> list[str]:
+    return [
+        group.group_id,
+        _state(group.state, group),
+        str(group.generation),
+        "\n".join(member_line(m, group) for m in group.members) or "-",
+        _last_rebalance(group, now_ms),
+    ]
+
+
+def _rocketmq_row(group: RocketMqSnapshot) -> list[str]:
+    """Nobody knows which client took which queues, so there are no holdings to show, and no rebalances."""
+    clients = len({consumer.client_id for consumer in group.consumers})
+    return [
+        group.group_id,
+        _state(f"RocketMQ {group_state(group)}", group),
+        "-",
+        "\n".join(client_line(c, group) for c in group.consumers) or "-",
+        f"{clients} clients, {group.message_model}: {', '.join(group.subscriptions)}" if clients else "-",
+    ]
+
+
+def _state(state: str, group: AnyView) -> str:
+    return state if group.quarantined is None else f"{state}\nquarantined"
+
+
+def client_line(consumer: ConnectionSnapshot, group: RocketMqSnapshot) -> str:
+    """A consumer's connection; `!` marks a client id that several have."""
+    mark = "!" if consumer.client_id in group.duplicate_client_ids else " "
+    return f"{mark} {consumer.client_id} on {consumer.connection}, {client_version(consumer)}"
 
 
 def member_line(member: MemberSnapshot, group: GroupSnapshot) -> str:

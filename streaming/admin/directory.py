@@ -1,4 +1,4 @@
-"""ListGroups: the groups there are, read from the compacted groups topic at call time.
+"""ListGroups: the groups there are, of both protocols, from the compacted groups topic at call time.
 
 The list has everything that stood in the topic when its end offsets were asked, at the call's beginning. That
 is what the coordinator's last committed batch did, and all before it; what a batch under way does is not in
@@ -11,23 +11,45 @@ from collections.abc import Iterable
 import structlog
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaTimeoutError
+from msgspec import Struct
 
 from assignors.kafka.protocol import PROTOCOL_TYPE
+from state.protocols import GroupProtocol
+from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 from state.snapshot import GroupSnapshot
-from streaming.history_reader import GroupTable, decode_snapshot
+from streaming.history_reader import GroupTable, decode_any_snapshot
 from streaming.layout import Layout
 from streaming.records import UNREADABLE
+from streaming.rocketmq.view import client_version, group_state
+from streaming.shortening import AnyView
 
 # All groups of the classic coordinator are of this type; Kafka's newer ones are "Consumer" groups.
 GROUP_TYPE = "Classic"
+ROCKETMQ_TYPE = GroupProtocol.ROCKETMQ.value
 
 _POLL_MS = 200
 
 log = structlog.get_logger()
 
 
-def list_groups(bootstrap_servers: str, layout: Layout, timeout_ms: int) -> list[GroupSnapshot]:
-    """Every group, empty ones too, by id. Raises KafkaTimeoutError, or another KafkaError of the broker."""
+class ListedGroup(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A group's row in the list. Only RocketMQ's groups have `clients`, the number of client ids, and the
+    `client_versions` that connections tell of.
+    """
+
+    group: str
+    type: str
+    state: str
+    protocol_type: str
+    clients: int | None = None
+    client_versions: list[str] = []
+
+
+def list_groups(bootstrap_servers: str, layout: Layout, timeout_ms: int) -> list[AnyView]:
+    """Every group of either protocol, empty ones too, by id.
+
+    Raises KafkaTimeoutError, or another KafkaError of the broker.
+    """
     consumer = KafkaConsumer(
         bootstrap_servers=bootstrap_servers,
         allow_auto_create_topics=False,
@@ -40,42 +62,63 @@ def list_groups(bootstrap_servers: str, layout: Layout, timeout_ms: int) -> list
         consumer.close(autocommit=False)
 
 
-def _read(consumer: KafkaConsumer, topic: str, timeout_ms: int) -> list[GroupSnapshot]:
+def _read(consumer: KafkaConsumer, topic: str, timeout_ms: int) -> list[AnyView]:
     give_up_s = time.monotonic() + timeout_ms / 1000
     partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic))]
     consumer.assign(partitions)
     ends = consumer.end_offsets(partitions, timeout_ms=timeout_ms)
     consumer.seek_to_beginning(*partitions)
-    table = GroupTable()
+    table: GroupTable[AnyView] = GroupTable(decode_any_snapshot)
     while any(consumer.position(partition) < ends[partition] for partition in partitions):
         if time.monotonic() > give_up_s:
             raise KafkaTimeoutError(f"topic {topic} was not read to its end within {timeout_ms} ms")
         for records in consumer.poll(timeout_ms=_POLL_MS).values():
             for record in records:
-                _apply(table, record.key, record.value)
+                _take(table, record.key, record.value)
     return table.groups
 
 
-def _apply(table: GroupTable, key: bytes | None, value: bytes | None) -> None:
+def _take(table: GroupTable[AnyView], key: bytes | None, value: bytes | None) -> None:
     try:
-        table.apply((key or b"").decode(), decode_snapshot(value) if value is not None else None)
+        table.take(key, value)
     except UNREADABLE as error:
         log.warning("a record of the groups topic cannot be read", key=key, error=str(error))
 
 
+def consumer_groups(groups: Iterable[AnyView]) -> list[AnyView]:
+    """RocketMQ's groups, and those of Kafka's that kafka-consumer-groups tells of: their protocol type is
+    "consumer" or, with offsets and no members yet (simple groups), not set.
+
+    Source: ListGroupsOptions.forConsumerGroups.
+    """
+    return [g for g in groups if isinstance(g, RocketMqSnapshot) or _is_of_consumers(g)]
+
+
+def _is_of_consumers(group: GroupSnapshot) -> bool:
+    return (group.protocol_type or "") in ("", PROTOCOL_TYPE)
+
+
+def listed(group: AnyView) -> ListedGroup:
+    """The group's row."""
+    if isinstance(group, RocketMqSnapshot):
+        return ListedGroup(
+            group=group.group_id,
+            type=ROCKETMQ_TYPE,
+            state=group_state(group),
+            protocol_type="",
+            clients=len({consumer.client_id for consumer in group.consumers}),
+            client_versions=sorted({client_version(consumer) for consumer in group.consumers}),
+        )
+    return ListedGroup(
+        group=group.group_id, type=GROUP_TYPE, state=group.state, protocol_type=group.protocol_type or ""
+    )
+
+
 def select_groups(
-    groups: Iterable[GroupSnapshot], states: frozenset[str], types: frozenset[str]
-) -> list[GroupSnapshot]:
+    groups: Iterable[AnyView], states: frozenset[str], types: frozenset[str]
+) -> list[ListedGroup]:
     """The consumer groups among them that are in one of the states and of one of the types; an empty set is
     no filter.
-
-    As in kafka-consumer-groups these are the groups whose protocol type is "consumer" or, with offsets and
-    no members yet (simple groups), not set. Source: ListGroupsOptions.forConsumerGroups.
     """
-    if types and GROUP_TYPE not in types:
-        return []
-    return [
-        group
-        for group in groups
-        if (group.protocol_type or "") in ("", PROTOCOL_TYPE) and (not states or group.state in states)
-    ]
+    rows = map(listed, consumer_groups(groups))
+    return [row for row in rows if (not types or row.type in types) and (not states or row.state in states)]

@@ -10,6 +10,7 @@ from streaming.admin.describe import PartitionRow, is_consumer_group, mentioned_
 from streaming.admin.error_text import error_text
 from streaming.admin.log_offsets import LogOffsets
 from streaming.admin.requests import Committed, GroupRequests
+from streaming.admin.rocketmq import offsets_remark
 
 Offsets = Mapping[TopicPartition, Committed]
 
@@ -18,12 +19,18 @@ Offsets = Mapping[TopicPartition, Committed]
 class Described:
     """Groups by id, in the order of their ids; with what they have committed, if that was asked for.
 
-    A group that could not be described is in neither: `errors` has a sentence for each.
+    A group that could not be described is in neither: `errors` has a sentence for each. `rocketmq` are those
+    of RocketMQ's, which the groups topic tells of.
     """
 
     groups: dict[str, DescribeGroupResponse] = field(default_factory=dict)
     offsets: dict[str, Offsets] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
+    rocketmq: list[str] = field(default_factory=list)
+
+    def refusals(self) -> list[str]:
+        """Why groups are left out, for those who can only do with Kafka's."""
+        return [*self.errors, *map(offsets_remark, self.rocketmq)]
 
 
 def describe_groups(
@@ -33,8 +40,9 @@ def describe_groups(
 
     Raises `streaming.pending.ClientError` where an answer does not come.
     """
-    answers, fetched = requests.describe(group_ids, with_offsets=with_offsets)
-    found = Described()
+    ids = list(group_ids)
+    answers, fetched = requests.describe(ids, with_offsets=with_offsets)
+    found = Described(rocketmq=sorted(set(ids) - answers.keys()))
     for group_id, answer in sorted(answers.items()):
         codes = {answer.error_code}
         if with_offsets:

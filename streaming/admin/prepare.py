@@ -58,7 +58,7 @@ def prepare_reset(
     for group_id, wanted in partitions.items():
         committed = {p: c.offset for p, c in described.offsets.get(group_id, {}).items()}
         plans[group_id] = plan_reset(scenario, group_id, wanted, Known(bounds, committed, at_time))
-    errors = [*described.errors, *(_refusal(group_id, state) for group_id, state in active.items())]
+    errors = [*described.refusals(), *(_refusal(group_id, state) for group_id, state in active.items())]
     if isinstance(scenario, FromFile):
         lost = [group_id for group_id in inactive if group_id not in scenario.plan]
         errors += [f"No reset plan for group {group_id} found." for group_id in lost]

@@ -1,12 +1,11 @@
 """The tables of the command, with the columns that users of kafka-consumer-groups know."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from state.snapshot import GroupSnapshot
 from streaming.admin.describe import MemberRow, PartitionRow, StateRow
-from streaming.admin.directory import GROUP_TYPE
+from streaming.admin.directory import ListedGroup
 from streaming.admin.error_text import error_text
 from streaming.admin.tables import Column, render_table
 
@@ -37,20 +36,23 @@ class Removal(Struct, frozen=True, kw_only=True):
     error: str | None
 
 
-def group_list(groups: Iterable[GroupSnapshot], *, with_type: bool, with_state: bool) -> str:
-    """Ids, a line each; with types or states a table."""
+def group_list(groups: Sequence[ListedGroup], *, with_type: bool, with_state: bool) -> str:
+    """Ids, a line each; with types or states a table, with more columns where a RocketMQ group is in it."""
     if not (with_type or with_state):
-        return "\n".join(group.group_id for group in groups)
+        return "\n".join(group.group for group in groups)
+    with_clients = any(group.clients is not None for group in groups)
     columns = [Column("GROUP", 25)]
     columns += [Column("TYPE", 20)] if with_type else []
     columns += [Column("STATE", 20)] if with_state else []
+    columns += [Column("#CLIENTS", 8), Column("CLIENT-VERSION", 0)] if with_clients else []
     return render_table(
         columns,
         [
             [
-                group.group_id,
-                *([GROUP_TYPE] if with_type else []),
+                group.group,
+                *([group.type] if with_type else []),
                 *([group.state] if with_state else []),
+                *([group.clients, ", ".join(group.client_versions) or None] if with_clients else []),
             ]
             for group in groups
         ],

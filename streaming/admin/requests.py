@@ -4,6 +4,7 @@ Every method raises a `ClientError` of `streaming.pending` where no answer comes
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from assignors.kafka.api import TopicPartition
@@ -29,6 +30,7 @@ from state.responses import (
     TopicErrors,
 )
 from streaming.client import CoordinatorClient
+from streaming.pending import CoordinatorError, R
 
 # The versions of Kafka's messages that these requests are. Source: *Request.json of Apache Kafka 4.
 DESCRIBE_VERSION, FETCH_VERSION, COMMIT_VERSION, DELETE_VERSION, OFFSET_DELETE_VERSION = 5, 9, 9, 2, 0
@@ -67,7 +69,10 @@ class GroupRequests:
     def describe(
         self, group_ids: Iterable[str], *, with_offsets: bool = False
     ) -> tuple[dict[str, DescribeGroupResponse], dict[str, FetchedOffsets]]:
-        """DescribeGroups, by group id; and OffsetFetch of all partitions, if wanted, sent with them."""
+        """DescribeGroups, by group id; and OffsetFetch of all partitions, if wanted, sent with them.
+
+        A group that is not Kafka's is left out.
+        """
         send, header = self._client.send, self._client.header
         ids = list(group_ids)
         described = {
@@ -77,10 +82,8 @@ class GroupRequests:
             name: send(OffsetFetch(**header(name, FETCH_VERSION)), OffsetFetchResponse)
             for name in (ids if with_offsets else ())
         }
-        return (
-            {name: future.result() for name, future in described.items()},
-            {name: _fetched(future.result()) for name, future in fetched.items()},
-        )
+        answers = _of_kafka(fetched)
+        return _of_kafka(described), {name: _fetched(answer) for name, answer in answers.items()}
 
     def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> PartitionErrors:
         """OffsetCommit by no member, which a group without members takes: the outcome of each partition.
@@ -139,6 +142,18 @@ class GroupRequests:
         ]
         answer = self._client.leave(group_id, leaving).result()
         return answer.error_code, [member.error_code for member in answer.members]
+
+
+def _of_kafka(asked: Mapping[str, Future[R]]) -> dict[str, R]:
+    """The answers, but those that refuse the group as one of another protocol."""
+    answers = {}
+    for name, future in asked.items():
+        try:
+            answers[name] = future.result()
+        except CoordinatorError as error:
+            if error.error_code is not ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
+                raise
+    return answers
 
 
 def _fetched(answer: OffsetFetchResponse) -> FetchedOffsets:

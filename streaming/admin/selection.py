@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from assignors.kafka.api import TopicPartition
-from streaming.admin.directory import GROUP_TYPE
+from streaming.admin.directory import GROUP_TYPE, ROCKETMQ_TYPE
+from streaming.rocketmq.view import GroupState as RocketMqState
 
-# What Kafka's tool knows; the last three are of group types that are not here, so no group is in them.
+# What Kafka's tool knows (Assigning and Reconciling are of group types that are not here, so no group is in
+# them), and those of RocketMQ's groups.
 _STATES = (
     "Empty",
     "PreparingRebalance",
@@ -15,8 +17,9 @@ _STATES = (
     "Dead",
     "Assigning",
     "Reconciling",
+    *RocketMqState,
 )
-_TYPES = (GROUP_TYPE, "Consumer")
+_TYPES = (GROUP_TYPE, "Consumer", ROCKETMQ_TYPE)
 
 
 @dataclass(frozen=True, slots=True)

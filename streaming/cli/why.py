@@ -1,22 +1,37 @@
 """`group-coordinator why`: why a group rebalanced."""
 
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import click
 import msgspec
 from kafka.errors import KafkaError
 
 from state.history import GroupEvent
+from state.rocketmq.effects import GroupEvent as RocketMqEvent
 from streaming.client import layout_on
 from streaming.layout import DEFAULT_PREFIX
 from streaming.logs import configure_logs
 from streaming.pending import ClientError
+from streaming.shortening import AnyGroupEvent
 from streaming.why.clock import Clock
 from streaming.why.history import HistoryUnavailable, read_history
 from streaming.why.report import Report, lanes_of, report
+from streaming.why.rocketmq.model import Report as RocketMqReport
+from streaming.why.rocketmq.report import report as rocketmq_report
+from streaming.why.rocketmq.text import report_text as rocketmq_text
 from streaming.why.since import parse_since
 from streaming.why.text import report_text
+
+R = TypeVar("R", Report, RocketMqReport)
+History = Sequence[AnyGroupEvent]
+
+_NO_PICTURE = (
+    "{} is a group of RocketMQ's, of which there is no picture: its clients rebalance by themselves, so "
+    "there are no rebalances to draw. Leave the option out to see who came and went."
+)
 
 
 @click.command()
@@ -40,7 +55,7 @@ from streaming.why.text import report_text
     "--plot",
     type=click.Path(path_type=Path, dir_okay=False, writable=True),
     metavar="FILE.png",
-    help="Also draw the group's states and its members over time.",
+    help="Also draw the group's states and its members over time (Kafka's groups).",
 )
 @click.option(
     "--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the coordinator's topics."
@@ -49,6 +64,9 @@ def why(
     group_id: str, bootstrap_servers: str, since: str | None, output: str, plot: Path | None, prefix: str
 ) -> None:
     """Tell why a group rebalanced: when, who or what caused it, how long it took, and what moved.
+
+    Of a RocketMQ group, whose clients rebalance by themselves: who came and went, whom the coordinator told
+    of it, and which client ids several had at once.
 
     It reads the group's history on the events topic; the coordinator need not run.
     """
@@ -61,13 +79,10 @@ def why(
         raise click.ClickException(str(error)) from error
     except (KafkaError, ValueError) as error:
         raise click.ClickException(f"cannot read from {bootstrap_servers}: {error}") from error
-    told = report(group_id, history, now_ms, since_ms)
-    if output == "json":
-        click.echo(msgspec.json.format(msgspec.json.encode(told), indent=2))
+    if isinstance(history[-1], RocketMqEvent):
+        _tell_rocketmq(group_id, history, now_ms, since_ms, output, plot)
     else:
-        click.echo(report_text(told, Clock()), nl=False)
-    if plot is not None:
-        _plot(told, history, plot)
+        _tell_kafka(group_id, history, now_ms, since_ms, output, plot)
 
 
 def _parse_since(text: str | None, now_ms: int) -> int | None:
@@ -77,6 +92,41 @@ def _parse_since(text: str | None, now_ms: int) -> int | None:
         return parse_since(text, now_ms)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--since") from error
+
+
+def _tell_kafka(
+    group_id: str, history: History, now_ms: int, since_ms: int | None, output: str, plot: Path | None
+) -> None:
+    ours = [event for event in history if isinstance(event, GroupEvent)]
+    _tell_of_others(group_id, len(history) - len(ours), "RocketMQ's")
+    told = report(group_id, ours, now_ms, since_ms)
+    _show(told, report_text, output)
+    if plot is not None:
+        _plot(told, ours, plot)
+
+
+def _tell_rocketmq(
+    group_id: str, history: History, now_ms: int, since_ms: int | None, output: str, plot: Path | None
+) -> None:
+    if plot is not None:
+        raise click.BadParameter(_NO_PICTURE.format(group_id), param_hint="--plot")
+    ours = [event for event in history if isinstance(event, RocketMqEvent)]
+    _tell_of_others(group_id, len(history) - len(ours), "Kafka's")
+    _show(rocketmq_report(group_id, ours, now_ms, since_ms), rocketmq_text, output)
+
+
+def _tell_of_others(group_id: str, entries: int, whose: str) -> None:
+    """Of a time when the group's name was one of the other protocol nothing more is told."""
+    if entries:
+        told = f"{entries} entries of that time are left out"
+        click.echo(f"Note: {group_id} was the name of a group of {whose} before; {told}.", err=True)
+
+
+def _show(told: R, as_text: Callable[[R, Clock], str], output: str) -> None:
+    if output == "json":
+        click.echo(msgspec.json.format(msgspec.json.encode(told), indent=2))
+    else:
+        click.echo(as_text(told, Clock()), nl=False)
 
 
 def _plot(told: Report, history: list[GroupEvent], path: Path) -> None:

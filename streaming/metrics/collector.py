@@ -3,7 +3,8 @@
 Kafka's own metrics are named as the JMX exporter writes them in lower case: `kafka.coordinator.group:type=
 GroupMetadataManager,name=NumGroups` is kafka_coordinator_group_groupmetadatamanager_numgroups. Kafka's counts
 are untyped there and so they are here; its rates are left to PromQL. Names and labels that begin with
-kafka_consumergroup_ are those of danielqsj/kafka_exporter. What neither has begins with group_coordinator_.
+kafka_consumergroup_ are those of danielqsj/kafka_exporter, and those that begin with rocketmq_ are those of
+RocketMQ 5's broker. What none of them has begins with group_coordinator_.
 """
 
 from collections import Counter
@@ -14,7 +15,10 @@ from prometheus_client.registry import Collector
 
 from state.group import DEAD, GroupState
 from state.history import EventType
+from state.rocketmq.snapshot import GroupSnapshot as RocketMqGroup
+from streaming.history_reader import KAFKA
 from streaming.metrics.readings import GroupRow, Numbers, Partition, Readings
+from streaming.metrics.rocketmq import rocketmq_gauges
 from streaming.status import Phase, Status
 
 MANAGER = "kafka_coordinator_group_groupmetadatamanager"
@@ -33,9 +37,12 @@ class ReadingsCollector(Collector):
         numbers = self._readings.numbers()
         yield from _counts(numbers)
         yield from _own_counts(numbers)
-        if numbers.groups is not None and numbers.offsets is not None:
-            yield from _group_gauges(numbers.groups)
-            yield from _offset_gauges(numbers.offsets, numbers.end_offsets)
+        if numbers.groups is None or numbers.rocketmq_groups is None or numbers.offsets is None:
+            return
+        yield from _group_gauges(numbers.groups)
+        yield from rocketmq_gauges(numbers.rocketmq_groups)
+        yield from _by_protocol(numbers.groups, numbers.rocketmq_groups)
+        yield from _offset_gauges(numbers.offsets, numbers.end_offsets)
 
 
 def _counts(numbers: Numbers) -> Iterator[Metric]:
@@ -43,39 +50,44 @@ def _counts(numbers: Numbers) -> Iterator[Metric]:
         ("offset_commit", numbers.offsets_committed, "Offsets committed"),
         ("offset_expiration", numbers.offsets_expired, "Offsets expired"),
         ("offset_deletion", numbers.offsets_deleted, "Offsets deleted by request"),
-        ("group_completed_rebalance", numbers.entries.get(EventType.STABLE, 0), "Completed rebalances"),
+        (
+            "group_completed_rebalance",
+            numbers.entries.get((KAFKA, EventType.STABLE), 0),
+            "Completed rebalances",
+        ),
     ):
         yield UnknownMetricFamily(f"{COORDINATOR}_{name}_count", f"{meaning}.", value)
 
 
 def _own_counts(numbers: Numbers) -> Iterator[Metric]:
-    yield _labelled_counter("history_entries", "Entries of the events topic.", "type", numbers.entries)
-    yield _labelled_counter(
-        "dead_letters", "Records of the dead-letter topic.", "reason", numbers.dead_letters
-    )
-    yield _labelled_counter(
-        "rebalances", "Completed rebalances of a group.", "consumergroup", numbers.rebalances
-    )
-    answers = CounterMetricFamily(
-        f"{OWN}_responses", "Answers by type of request and error code.", labels=("type", "error_code")
-    )
-    for labels, count in sorted(numbers.answers.items()):
-        answers.add_metric(labels, count)
-    yield answers
-    yield CounterMetricFamily(
-        f"{OWN}_history_duplicates", "History entries that came more than once.", numbers.duplicates
-    )
+    for name, meaning, labels, counts in (
+        ("history_entries", "Entries of the events topic.", ("protocol", "type"), numbers.entries),
+        ("dead_letters", "Records of the dead-letter topic.", ("reason",), _by_one(numbers.dead_letters)),
+        ("rebalances", "Completed rebalances of a group.", ("consumergroup",), _by_one(numbers.rebalances)),
+        ("responses", "Answers by type of request and error code.", ("type", "error_code"), numbers.answers),
+        ("rocketmq_pushes", "What RocketMQ's clients were told unasked.", ("type",), _by_one(numbers.pushes)),
+    ):
+        family = CounterMetricFamily(f"{OWN}_{name}", meaning, labels=labels)
+        for values, count in sorted(counts.items()):
+            family.add_metric(values, count)
+        yield family
+    for name, meaning, count in (
+        ("history_duplicates", "History entries that came more than once.", numbers.duplicates),
+        (
+            "rocketmq_expired_connections",
+            "Consumers' connections that a scan took for dead.",
+            numbers.expired_connections,
+        ),
+    ):
+        yield CounterMetricFamily(f"{OWN}_{name}", meaning, count)
     backlog = GaugeMetricFamily(f"{OWN}_backlog_records", "Records of the requests topic not yet handled.")
     if numbers.backlog_records is not None:
         backlog.add_metric((), numbers.backlog_records)
     yield backlog
 
 
-def _labelled_counter(name: str, meaning: str, label: str, counts: Mapping[str, int]) -> Metric:
-    family = CounterMetricFamily(f"{OWN}_{name}", meaning, labels=(label,))
-    for value, count in sorted(counts.items()):
-        family.add_metric((value,), count)
-    return family
+def _by_one(counts: Mapping[str, int]) -> dict[tuple[str, ...], int]:
+    return {(value,): count for value, count in counts.items()}
 
 
 def _group_gauges(groups: Mapping[str, GroupRow]) -> Iterator[Metric]:
@@ -84,15 +96,20 @@ def _group_gauges(groups: Mapping[str, GroupRow]) -> Iterator[Metric]:
     for state in (*GroupState, DEAD):
         name = f"{MANAGER}_numgroups{state.lower()}"
         yield GaugeMetricFamily(name, f"Groups in state {state}.", states[state])
-    by_protocol = GaugeMetricFamily(f"{COORDINATOR}_group_count", "Groups by protocol.", labels=("protocol",))
-    by_protocol.add_metric(("classic",), len(groups))
-    yield by_protocol
-    quarantined = sum(group.quarantined is not None for group in groups.values())
-    yield GaugeMetricFamily(f"{OWN}_quarantined_groups", "Groups whose deadlines are stopped.", quarantined)
     members = GaugeMetricFamily(f"{EXPORTER}_members", "Members of a group.", labels=("consumergroup",))
     for group_id, group in sorted(groups.items()):
         members.add_metric((group_id,), len(group.members))
     yield members
+
+
+def _by_protocol(groups: Mapping[str, GroupRow], rocketmq: Mapping[str, RocketMqGroup]) -> Iterator[Metric]:
+    counts = GaugeMetricFamily(f"{COORDINATOR}_group_count", "Groups by protocol.", labels=("protocol",))
+    counts.add_metric(("classic",), len(groups))
+    counts.add_metric(("rocketmq",), len(rocketmq))
+    yield counts
+    reasons = [*(group.quarantined for group in groups.values()), *(g.quarantined for g in rocketmq.values())]
+    quarantined = sum(reason is not None for reason in reasons)
+    yield GaugeMetricFamily(f"{OWN}_quarantined_groups", "Groups whose deadlines are stopped.", quarantined)
 
 
 def _offset_gauges(

@@ -8,20 +8,37 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TypeVar, get_args
 
 import msgspec
 from msgspec import Struct
 
 from state.errors import ErrorCode
 from state.history import EventType, GroupEvent
+from state.protocols import GroupProtocol
 from state.responses import OffsetCommitResponse
-from streaming.history_reader import KAFKA, HistoryReader, decode_entry
+from state.rocketmq.effects import EventType as RocketMqEventType
+from state.rocketmq.effects import GroupEvent as RocketMqEvent
+from state.rocketmq.responses import AnyToConnection, ResponseCode
+from state.rocketmq.snapshot import GroupSnapshot as RocketMqGroup
+from streaming.history_reader import KAFKA, CoordinatorStarted, HistoryReader, decode_any_entry
 from streaming.layout import Layout
 from streaming.progress import BatchProgress
 from streaming.records import Reason
+from streaming.rocketmq.history import decode_snapshot as decode_rocketmq_group
+from streaming.rocketmq.history import is_expiry
 
 # (topic, partition)
 Partition = tuple[str, int]
+
+G = TypeVar("G")
+
+_ENTRIES: tuple[tuple[str, str], ...] = (
+    *((GroupProtocol.KAFKA, kind) for kind in EventType),
+    *((GroupProtocol.ROCKETMQ, kind) for kind in RocketMqEventType),
+)
+_PUSHES = tuple(str(kind.__struct_config__.tag) for kind in get_args(AnyToConnection))
 
 
 class _Member(Struct, frozen=True):
@@ -46,10 +63,11 @@ class _DeadLetterRow(Struct, frozen=True):
 
 
 class _Answer(Struct, frozen=True):
-    """RocketMQ's answers have a `code`, and what it says by itself has neither."""
+    """RocketMQ's answers have a `code`, and what its clients are told unasked has neither."""
 
     type: str
     error_code: int | None = None
+    code: int | None = None
 
 
 _group = msgspec.json.Decoder(GroupRow)
@@ -62,18 +80,24 @@ _commit_answer = msgspec.json.Decoder(OffsetCommitResponse)
 
 @dataclass(slots=True)
 class Numbers:
-    """A copy of everything, for one scrape. `groups` and `offsets` are None until they are read to the end:
-    half of a topic would show groups that are gone.
+    """A copy of everything, for one scrape. Groups and offsets are None until they are read to the end: half
+    of a topic would show groups that are gone.
     """
 
     groups: dict[str, GroupRow] | None = None
+    rocketmq_groups: dict[str, RocketMqGroup] | None = None
     # By group, then by topic and partition.
     offsets: dict[str, dict[Partition, int]] | None = None
     end_offsets: dict[Partition, int] = field(default_factory=dict)
     backlog_records: int | None = None
     rebalances: dict[str, int] = field(default_factory=dict)
-    entries: dict[str, int] = field(default_factory=dict)
+    # By protocol and type.
+    entries: dict[tuple[str, str], int] = field(default_factory=dict)
+    expired_connections: int = 0
+    # By type and error code.
     answers: dict[tuple[str, str], int] = field(default_factory=dict)
+    # What RocketMQ's clients were told unasked, by type.
+    pushes: dict[str, int] = field(default_factory=dict)
     dead_letters: dict[str, int] = field(default_factory=dict)
     offsets_committed: int = 0
     offsets_expired: int = 0
@@ -90,19 +114,22 @@ class Readings:
         self._history = HistoryReader(from_start=False)
         self._is_complete = False
         self._groups: dict[str, GroupRow] = {}
+        self._rocketmq_groups: dict[str, RocketMqGroup] = {}
         self._offsets: dict[str, dict[Partition, int]] = {}
         self._end_offsets: dict[Partition, int] = {}
         self._read_to: dict[Partition, int] = {}
         self._backlog_records: int | None = None
         self._rebalances: Counter[str] = Counter()
         # What can come begins with 0: an alert on an increase would not see a count that begins with 1.
-        self._entries: Counter[str] = Counter(dict.fromkeys(EventType, 0))
+        self._entries: Counter[tuple[str, str]] = Counter(dict.fromkeys(_ENTRIES, 0))
+        self._expired_connections = 0
         self._answers: Counter[tuple[str, str]] = Counter()
+        self._pushes: Counter[str] = Counter(dict.fromkeys(_PUSHES, 0))
         self._dead_letters: Counter[str] = Counter(dict.fromkeys(Reason, 0))
         self._committed = self._expired = self._deleted = 0
 
     def take(self, topic: str, key: bytes | None, value: bytes | None) -> GroupEvent | None:
-        """Take one record of a topic; a history entry that is new is given back.
+        """Take one record of a topic; a history entry of Kafka's groups that is new is given back.
 
         Raises one of `streaming.records.UNREADABLE`.
         """
@@ -154,7 +181,9 @@ class Readings:
                 backlog_records=self._backlog_records,
                 rebalances={g: n for g, n in self._rebalances.items() if g in self._groups},
                 entries=dict(self._entries),
+                expired_connections=self._expired_connections,
                 answers=dict(self._answers),
+                pushes=dict(self._pushes),
                 dead_letters=dict(self._dead_letters),
                 offsets_committed=self._committed,
                 offsets_expired=self._expired,
@@ -163,16 +192,17 @@ class Readings:
             )
             if self._is_complete:
                 numbers.groups = dict(self._groups)
+                numbers.rocketmq_groups = dict(self._rocketmq_groups)
                 numbers.offsets = {group: dict(offsets) for group, offsets in self._offsets.items()}
             return numbers
 
     def _take_group(self, group_id: str, value: bytes | None) -> None:
         group = _group.decode(value) if value is not None else None
-        if group is not None and group.protocol == KAFKA:
-            self._groups[group_id] = group
-            return
-        self._groups.pop(group_id, None)
-        self._rebalances.pop(group_id, None)
+        of_rocketmq = decode_rocketmq_group(value) if value is not None else None
+        _keep(self._groups, group_id, group if group is not None and group.protocol == KAFKA else None)
+        _keep(self._rocketmq_groups, group_id, of_rocketmq)
+        if group_id not in self._groups:
+            self._rebalances.pop(group_id, None)
 
     def _take_offset(self, key: bytes, value: bytes | None) -> None:
         group_id, topic, partition = _offset_key.decode(key)
@@ -185,10 +215,14 @@ class Readings:
                 del self._offsets[group_id]
 
     def _take_entry(self, value: bytes) -> GroupEvent | None:
-        event = decode_entry(value)
-        if not isinstance(event, GroupEvent) or not self._history.is_new(event):
+        event = decode_any_entry(value)
+        if event is None or isinstance(event, CoordinatorStarted) or not self._history.is_new(event):
             return None
-        self._entries[event.type] += 1
+        if isinstance(event, RocketMqEvent):
+            self._entries[GroupProtocol.ROCKETMQ, event.type] += 1
+            self._expired_connections += is_expiry(event)
+            return None
+        self._entries[GroupProtocol.KAFKA, event.type] += 1
         count = sum(map(len, (event.partitions or {}).values()))
         match event.type:
             case EventType.STABLE:
@@ -201,17 +235,29 @@ class Readings:
 
     def _take_answer(self, value: bytes) -> None:
         answer = _answer.decode(value)
-        if answer.error_code is None:
+        if answer.code is not None:
+            self._answers[answer.type, _name(ResponseCode, answer.code)] += 1
             return
-        self._answers[answer.type, _error_name(answer.error_code)] += 1
+        if answer.error_code is None:
+            self._pushes[answer.type] += 1
+            return
+        self._answers[answer.type, _name(ErrorCode, answer.error_code)] += 1
         if answer.type == "OffsetCommit":
             topics = _commit_answer.decode(value).topics
             outcomes = [partition.error_code for topic in topics for partition in topic.partitions]
             self._committed += outcomes.count(ErrorCode.NONE)
 
 
-def _error_name(code: int) -> str:
+def _keep(table: dict[str, G], group_id: str, group: G | None) -> None:
+    """The group as it is now, None where it is no more."""
+    if group is None:
+        table.pop(group_id, None)
+    else:
+        table[group_id] = group
+
+
+def _name(codes: type[IntEnum], code: int) -> str:
     try:
-        return ErrorCode(code).name
+        return codes(code).name
     except ValueError:
         return str(code)

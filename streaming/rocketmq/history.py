@@ -4,7 +4,7 @@ import msgspec
 from msgspec import Struct
 
 from state.protocols import GroupProtocol
-from state.rocketmq.effects import GroupEvent
+from state.rocketmq.effects import EventType, GroupEvent
 from state.rocketmq.snapshot import GroupSnapshot
 
 
@@ -28,6 +28,11 @@ def decode_snapshot(value: bytes) -> GroupSnapshot | None:
     Raises msgspec.DecodeError.
     """
     return _snapshot.decode(value) if _is_ours(value) else None
+
+
+def is_expiry(event: GroupEvent) -> bool:
+    """Whether a scan took a consumer's connection for dead; all other removals follow a client's request."""
+    return event.type is EventType.CONSUMER_REMOVED and event.cause.startswith("scan at ")
 
 
 def _is_ours(value: bytes) -> bool:

@@ -3,15 +3,15 @@
 import difflib
 from collections.abc import Collection, Iterator
 
-import msgspec
 import structlog
 from kafka import KafkaConsumer, TopicPartition
 
-from state.history import GroupEvent
 from streaming.admin.directory import list_groups
-from streaming.history_reader import decode_entry
+from streaming.history_reader import CoordinatorStarted, decode_any_entry
 from streaming.layout import Layout
 from streaming.partitioner import partition_of
+from streaming.records import UNREADABLE
+from streaming.shortening import AnyGroupEvent
 
 _POLL_MS = 500
 # So many polls in a row that bring nothing, before the end: nobody sends any more.
@@ -26,7 +26,7 @@ class HistoryUnavailable(RuntimeError):
     """There is no history to tell of; the message says why, and what to try."""
 
 
-def read_history(bootstrap_servers: str, layout: Layout, group_id: str) -> list[GroupEvent]:
+def read_history(bootstrap_servers: str, layout: Layout, group_id: str) -> list[AnyGroupEvent]:
     """All entries of a group from the first that is kept to the last at the time of the call, as they stand
     on the topic: some may be there twice.
 
@@ -66,7 +66,7 @@ def near_names(group_id: str, groups: Collection[str]) -> list[str]:
     return list(dict.fromkeys([*close, *holding]))[:_MAX_NEAR_NAMES]
 
 
-def _entries(consumer: KafkaConsumer, place: TopicPartition, group_id: str) -> Iterator[GroupEvent]:
+def _entries(consumer: KafkaConsumer, place: TopicPartition, group_id: str) -> Iterator[AnyGroupEvent]:
     """The group's entries in this partition, up to its end of now."""
     key = group_id.encode()
     consumer.assign([place])
@@ -83,11 +83,11 @@ def _entries(consumer: KafkaConsumer, place: TopicPartition, group_id: str) -> I
                 yield from _entry(record.value, group_id)
 
 
-def _entry(value: bytes, group_id: str) -> Iterator[GroupEvent]:
+def _entry(value: bytes, group_id: str) -> Iterator[AnyGroupEvent]:
     try:
-        entry = decode_entry(value)
-    except msgspec.DecodeError as error:
+        entry = decode_any_entry(value)
+    except UNREADABLE as error:
         log.warning("a history entry cannot be read", group_id=group_id, error=str(error))
         return
-    if isinstance(entry, GroupEvent):
+    if entry is not None and not isinstance(entry, CoordinatorStarted):
         yield entry

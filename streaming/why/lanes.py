@@ -52,7 +52,7 @@ class Lane:
             self.spans.append(Span(what, at_ms, None, partitions))
 
 
-def state_spans(group_lives: Iterable[Life]) -> list[Span]:
+def state_spans(group_lives: Iterable[Life[GroupEvent]]) -> list[Span]:
     """The group's states over time; nothing where the group was not there."""
     lane = Lane("")
     for life in group_lives:
@@ -66,7 +66,7 @@ def state_spans(group_lives: Iterable[Life]) -> list[Span]:
     return lane.spans
 
 
-def member_lanes(group_lives: Iterable[Life]) -> list[Lane]:
+def member_lanes(group_lives: Iterable[Life[GroupEvent]]) -> list[Lane]:
     """The lanes of all members, in the order in which they came."""
     found: list[Lane] = []
     for life in group_lives:

@@ -1,18 +1,22 @@
-"""A group's entries put in order: one list for each of its lives, without duplicates, with the gaps named."""
+"""A group's entries, of either protocol, put in order: a list for each of its lives, without duplicates,
+and with the gaps named.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-from state.history import GroupEvent
-from streaming.history_reader import HistoryReader
+from streaming.history_reader import HistoryReader, Numbered
+
+E = TypeVar("E", bound=Numbered)
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class Life(Generic[E]):
     """The known entries of one incarnation, by `seq`, and the numbers that are missing among them."""
 
     incarnation: str
-    entries: tuple[GroupEvent, ...]
+    entries: tuple[E, ...]
     missing: tuple[int, ...]
 
     @property
@@ -21,10 +25,10 @@ class Life:
         return self.entries[0].seq
 
 
-def lives(history: Iterable[GroupEvent]) -> list[Life]:
+def lives(history: Iterable[E]) -> list[Life[E]]:
     """The lives of one group, as they follow each other in its history."""
     reader = HistoryReader(from_start=False)
-    entries: dict[str, list[GroupEvent]] = {}
+    entries: dict[str, list[E]] = {}
     group_id = ""
     for event in history:
         group_id = event.group_id

@@ -24,7 +24,7 @@ def rebalances(history: Iterable[GroupEvent]) -> list[Rebalance]:
     return rebalances_of(lives(history))
 
 
-def rebalances_of(group_lives: Sequence[Life]) -> list[Rebalance]:
+def rebalances_of(group_lives: Sequence[Life[GroupEvent]]) -> list[Rebalance]:
     """The same from lives. A rebalance without an end is under way in the last life only."""
     found: list[Rebalance] = []
     for life in group_lives:

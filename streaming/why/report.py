@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from state.group import DEAD
-from state.history import EventType, GroupEvent
-from streaming.partition_text import number_list
+from state.history import GroupEvent
 from streaming.why.lanes import Lane, Span, member_lanes, state_spans
 from streaming.why.lives import Life, lives
 from streaming.why.model import CauseKind, Outcome, Rebalance
+from streaming.why.notes import notes
 from streaming.why.rebalances import rebalances_of
 
 
@@ -119,7 +119,7 @@ def _end_ms(rebalance: Rebalance, now_ms: int) -> int:
     return max(now_ms, rebalance.began_ms) if under_way else rebalance.began_ms
 
 
-def _state_since_ms(life: Life) -> int:
+def _state_since_ms(life: Life[GroupEvent]) -> int:
     last = life.entries[-1]
     for event in reversed(life.entries):
         if event.from_state != event.to_state:
@@ -127,25 +127,7 @@ def _state_since_ms(life: Life) -> int:
     return life.entries[0].at_ms
 
 
-def _notes(group_lives: Sequence[Life]) -> list[str]:
-    """What the history does not have, and what is out of order with the group."""
-    notes = []
-    if len(group_lives) > 1:
-        notes.append(f"the group ended and was made anew: {len(group_lives)} lives are told of")
-    for life in group_lives:
-        if life.first_seq > 1:
-            notes.append(
-                f"the history begins at entry {life.first_seq}: earlier ones are older than the retention"
-            )
-        if life.missing:
-            notes.append(f"entries are missing: {number_list(life.missing)} of life {life.incarnation}")
-        late = sum(event.type is EventType.APPLIED_LATE for event in life.entries)
-        if late:
-            notes.append(f"{late} requests stood in the log behind a deadline that had fired")
-    last_life = group_lives[-1].entries
-    marks = [e for e in last_life if e.type in (EventType.QUARANTINED, EventType.RELEASED)]
-    if marks and marks[-1].type is EventType.QUARANTINED:
-        notes.append(f"the group is quarantined, its deadlines do not run: {marks[-1].reason}")
-    if last_life[-1].to_state == DEAD:
-        notes.append(f"the group has ended: {last_life[-1].reason}")
-    return notes
+def _notes(group_lives: Sequence[Life[GroupEvent]]) -> list[str]:
+    last = group_lives[-1].entries[-1]
+    ended = [f"the group has ended: {last.reason}"] if last.to_state == DEAD else []
+    return [*notes(group_lives), *ended]

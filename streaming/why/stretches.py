@@ -42,7 +42,7 @@ class Stretch:
             self.outcome, self.ended_ms = outcome, at_ms
 
 
-def stretches(life: Life) -> list[Stretch]:
+def stretches(life: Life[GroupEvent]) -> list[Stretch]:
     """All of the life's entries, cut. A last rebalance without an end is UNDER_WAY."""
     return [stretch for stretch in _cut(life) if stretch.entries]
 
@@ -52,7 +52,7 @@ def generation_before(event: GroupEvent) -> int:
     return event.generation - (event.type in _FORMS_GENERATION)
 
 
-def _cut(life: Life) -> Iterator[Stretch]:
+def _cut(life: Life[GroupEvent]) -> Iterator[Stretch]:
     current = Stretch()
     last: GroupEvent | None = None
     for event in life.entries:

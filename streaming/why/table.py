@@ -8,14 +8,17 @@ _ENTRY = """
     to_state string, generation int, reason string, rule string, cause string, member_id string,
     group_instance_id string, client_id string, client_host string, client_reason string, leader_id string,
     protocol_name string, members array<string>, waiting_for array<string>, deadline_ms long,
-    assignments map<string, binary>, partitions map<string, array<int>>, superseded string, late_by_ms long
+    assignments map<string, binary>, partitions map<string, array<int>>, superseded string, late_by_ms long,
+    topics array<string>, subscriptions map<string, array<string>>, version int,
+    protocol string, connection string, connections array<string>, message_model string
 """
 
 
 def events_table(records: DataFrame) -> DataFrame:
     """The entries in `records`, which have a column `value` as Kafka's source gives it.
 
-    The columns are those of `state.history.GroupEvent`, and `at`, its time as a timestamp. An entry that is
+    The columns are those of `state.history.GroupEvent` and of `state.rocketmq.effects.GroupEvent`, with its
+    tag `protocol`, null for Kafka's groups; and `at`, the entry's time as a timestamp. An entry that is
     there twice, for the topic's writer is at-least-once, is one row; entries of no group are left out.
     """
     entry = F.from_json(F.col("value").cast("string"), _ENTRY)

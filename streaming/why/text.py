@@ -1,6 +1,5 @@
 """A report as text, for somebody who is woken by it: the cause first, and nothing that is not needed."""
 
-import re
 from collections.abc import Iterator, Sequence
 
 from assignors.kafka.api import MemberId
@@ -9,13 +8,11 @@ from streaming.partition_text import number_list
 from streaming.why.clock import Clock, duration_text
 from streaming.why.model import CauseKind, MemberMoves, Moves, Outcome, Rebalance
 from streaming.why.names import Names
-from streaming.why.report import CauseCount, Report
+from streaming.why.report import Report
+from streaming.why.wording import INDENT, Lines, columns, count, shortened, tally, trigger_text
 
 MAX_REBALANCES = 20
 MAX_MEMBER_LINES = 8
-MAX_LISTED = 6
-_MAX_CLIENTS = 3
-_INDENT = "    "
 # Of these the reason in words says no more than the kind and the member.
 _TOLD_BY_KIND = (
     CauseKind.MEMBER_JOINED,
@@ -24,13 +21,11 @@ _TOLD_BY_KIND = (
     CauseKind.LEADER_REJOINED,
 )
 
-_Lines = Iterator[tuple[str, str]]  # a label, "" to go on with the last, and what is said
-
 
 def report_text(report: Report, clock: Clock) -> str:
     """The summary, then the rebalances in the order of time, at most the last MAX_REBALANCES."""
     names = names_of(report)
-    blocks = ["\n".join([_headline(report, clock), *_columns(_summary(report, clock, names))])]
+    blocks = ["\n".join([_headline(report, clock), *columns(_summary(report, clock, names))])]
     shown = report.rebalances[-MAX_REBALANCES:]
     hidden = len(report.rebalances) - len(shown)
     if hidden:
@@ -59,49 +54,39 @@ def cause_text(rebalance: Rebalance, names: Names) -> str:
 
 def _headline(report: Report, clock: Clock) -> str:
     state = "ended at" if report.state == DEAD else f"is {report.state} since"
-    members = "" if report.state == DEAD else f", {_count(len(report.members), 'member')}"
+    members = "" if report.state == DEAD else f", {count(len(report.members), 'member')}"
     since = clock.time(report.state_since_ms)
     zone = clock.zone(report.now_ms)
     return f"Group {report.group_id} {state} {since} {zone}: generation {report.generation}{members}"
 
 
-def _summary(report: Report, clock: Clock, names: Names) -> _Lines:
+def _summary(report: Report, clock: Clock, names: Names) -> Lines:
     figures = report.summary
     since_ms = report.from_ms if report.since_ms is None else max(report.since_ms, report.from_ms)
     yield "Rebalances", f"{figures.rebalances} since {clock.time(since_ms)}"
-    for number, count in enumerate(figures.causes):
-        yield "" if number else "Causes", _cause_count(count, figures.causes)
+    yield from tally("Causes", [(c.rebalances, c.kind, c.by_client) for c in figures.causes])
     if figures.rebalances:
         longest = f", longest {duration_text(figures.longest_ms)} (#{figures.longest})"
         alone = figures.rebalances == 1
         yield "Not Stable", f"{duration_text(figures.not_stable_ms)} in all{'' if alone else longest}"
         if any(r.moves is not None for r in report.rebalances):
-            yield "Moved", f"{_count(figures.moved, 'partition')}, {figures.needless} needlessly"
+            yield "Moved", f"{count(figures.moved, 'partition')}, {figures.needless} needlessly"
     for note in report.notes:
         yield "Note", names.put_in(note)
 
 
-def _cause_count(count: CauseCount, all_counts: Sequence[CauseCount]) -> str:
-    digits = max(len(str(c.rebalances)) for c in all_counts)
-    width = max(len(c.kind) for c in all_counts)
-    clients = [f"{name} {times}" if times > 1 else name for name, times in count.by_client.items()]
-    more = f", {len(clients) - _MAX_CLIENTS} more" if len(clients) > _MAX_CLIENTS else ""
-    return f"{count.rebalances:>{digits}} x {count.kind:<{width}}  {', '.join(clients[:_MAX_CLIENTS])}{more}"
-
-
 def _rebalance_text(r: Rebalance, report: Report, clock: Clock, names: Names) -> str:
     head = f"#{r.number}  {clock.time(r.began_ms)}  {cause_text(r, names)}"
-    return "\n".join([head, *(_INDENT + line for line in _columns(_details(r, report.now_ms, names)))])
+    return "\n".join([head, *(INDENT + line for line in columns(_details(r, report.now_ms, names)))])
 
 
-def _details(r: Rebalance, now_ms: int, names: Names) -> _Lines:
+def _details(r: Rebalance, now_ms: int, names: Names) -> Lines:
     if r.cause.kind not in _TOLD_BY_KIND:
         yield "why", names.put_in(r.cause.reason)
     if r.cause.client_reason:
         yield "it said", r.cause.client_reason
     if r.cause.trigger is not None:
-        # A deadline's time is the beginning's.
-        yield "by", names.put_in(re.sub(r" at \d+$", "", r.cause.trigger))
+        yield "by", names.put_in(trigger_text(r.cause.trigger))
     if len(r.cause.member_ids) == 1 and names.of(r.cause.member_ids[0]) != r.cause.member_ids[0]:
         host = f" at {r.cause.client_host}" if r.cause.client_host else ""
         yield "member", f"{r.cause.member_ids[0]}{host}"
@@ -118,10 +103,10 @@ def _details(r: Rebalance, now_ms: int, names: Names) -> _Lines:
         yield from (("", line) for line in _member_lines(r.moves.members, names))
     elif r.assignment_bytes:
         sizes = [f"{names.of(m)} {size}" for m, size in r.assignment_bytes.items()]
-        yield "assigned", f"bytes that are not a consumer's: {_shortened(sizes)}"
+        yield "assigned", f"bytes that are not a consumer's: {shortened(sizes)}"
     if r.idle is not None and r.idle.partitions and r.idle.longest_ms:
         longest = duration_text(r.idle.longest_ms)
-        yield "idle", f"{_count(r.idle.partitions, 'partition')}, for up to {longest}"
+        yield "idle", f"{count(r.idle.partitions, 'partition')}, for up to {longest}"
 
 
 def _took(r: Rebalance, now_ms: int) -> str:
@@ -149,27 +134,27 @@ def _took(r: Rebalance, now_ms: int) -> str:
     return f"{whole} {until}{': ' if phases else ''}{', '.join(phases)}{lost}"
 
 
-def _waiting(r: Rebalance, names: Names) -> _Lines:
+def _waiting(r: Rebalance, names: Names) -> Lines:
     """Who was waited for, the slowest first."""
     joined = {j.member_id: j.after_ms for j in r.joined}
     removed = {gone.member_id for gone in r.removed}
     came = sorted((m for m in r.waited_for if m in joined), key=lambda m: -joined[m])
     if came:
-        yield "rejoined", _shortened([f"{names.of(m)} {duration_text(joined[m])}" for m in came])
+        yield "rejoined", shortened([f"{names.of(m)} {duration_text(joined[m])}" for m in came])
     never = [m for m in r.waited_for if m not in joined and m not in removed]
     if never and r.outcome is Outcome.UNDER_WAY and r.generation_to is None:
         yield "awaited", _listed(never, names)
     elif never:
         yield "silent", f"{_listed(never, names)}: did not rejoin and stays a member"
     if r.from_state == GroupState.EMPTY and r.extensions:
-        yield "extended", f"the initial delay, {_count(r.extensions, 'time')}, for more members came"
+        yield "extended", f"the initial delay, {count(r.extensions, 'time')}, for more members came"
     elif r.extensions:
-        yield "extended", f"{_count(r.extensions, 'time')}: nobody had rejoined"
+        yield "extended", f"{count(r.extensions, 'time')}: nobody had rejoined"
     if r.last in removed and len(r.waited_for) > 1:
         yield "last", f"{names.of(r.last or '')}, which never came"
 
 
-def _formed(r: Rebalance, names: Names) -> _Lines:
+def _formed(r: Rebalance, names: Names) -> Lines:
     if r.generation_to is None or r.outcome is Outcome.UNKNOWN:
         return
     change = f"generation {r.generation_from} -> {r.generation_to}"
@@ -178,7 +163,7 @@ def _formed(r: Rebalance, names: Names) -> _Lines:
         return
     about = [change]
     if r.members:
-        about.append(_count(len(r.members), "member"))
+        about.append(count(len(r.members), "member"))
     if r.leader_id is not None:
         about.append(f"leader {names.of(r.leader_id)}")
     if r.protocol_name is not None:
@@ -189,7 +174,7 @@ def _formed(r: Rebalance, names: Names) -> _Lines:
 
 
 def _moved(moves: Moves) -> str:
-    parts = [f"{moves.moved} of {_count(moves.partitions, 'partition')}, {moves.needless} needlessly"]
+    parts = [f"{moves.moved} of {count(moves.partitions, 'partition')}, {moves.needless} needlessly"]
     if moves.fresh:
         parts.append(f"{moves.fresh} had no owner before")
     if moves.released:
@@ -218,24 +203,8 @@ def _size(topics: dict[str, list[int]]) -> int:
 
 def _topics(topics: dict[str, list[int]]) -> str:
     """`orders 0-3 7, prices 1`."""
-    return _shortened([f"{topic} {number_list(numbers)}" for topic, numbers in topics.items()])
+    return shortened([f"{topic} {number_list(numbers)}" for topic, numbers in topics.items()])
 
 
 def _listed(member_ids: Sequence[MemberId], names: Names) -> str:
-    return _shortened([names.of(m) for m in member_ids])
-
-
-def _shortened(words: Sequence[str]) -> str:
-    more = f", {len(words) - MAX_LISTED} more" if len(words) > MAX_LISTED else ""
-    return ", ".join(words[:MAX_LISTED]) + more
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _columns(lines: _Lines) -> Iterator[str]:
-    told = list(lines)
-    width = max((len(label) for label, _ in told), default=0)
-    for label, what in told:
-        yield f"{label:<{width}}  {what}"
+    return shortened([names.of(m) for m in member_ids])

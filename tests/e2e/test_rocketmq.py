@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from click.testing import CliRunner, Result
 from kafka import KafkaConsumer, KafkaProducer
 
+from gateway.groups import GroupsReader
 from state.errors import ErrorCode
 from state.messages import Protocol
 from state.rocketmq.messages import ConsumeFromWhere, MessageModel
 from streaming.broker import EmbeddedBroker
+from streaming.cli import main
 from streaming.client import CoordinatorClient, layout_on
 from streaming.demo.children import Child, Children
 from streaming.layout import Layout
@@ -176,3 +179,41 @@ def test_a_consumer_that_was_silent_comes_back_on_a_new_connection(
         consumer.wait_for_line("the connection was closed: silent for")
         after = produce(broker, range(103, 106))
         consumer.wait_for(lambda c: c.consumed.keys() >= before | after)
+
+
+def ask(broker: EmbeddedBroker, *arguments: str) -> Result:
+    """What a command line says."""
+    where = ["--bootstrap-servers", broker.bootstrap_servers, "--prefix", PREFIX]
+    return CliRunner().invoke(main, [*arguments, *where])
+
+
+def listed_to_kafka(reader: GroupsReader) -> set[str]:
+    """The groups that Kafka's clients are told of by ListGroups."""
+    return {group.group_id for group in reader.groups() or ()}
+
+
+def test_the_operators_tools_tell_of_two_clients_with_one_id(
+    broker: EmbeddedBroker, coordinator: Child
+) -> None:
+    def tell(*arguments: str) -> str:
+        """What a command says. On a slow machine the group may expire for a moment, and come back."""
+        said = ask(broker, *arguments)
+        assert said.exception is None or isinstance(said.exception, SystemExit)
+        return said.output
+
+    one = ("--group", "watched")
+    produced = produce(broker, range(200, 203))
+    with RunningConsumer(broker, "watched") as first, RunningConsumer(broker, "watched"):
+        first.wait_for(lambda c: c.consumed.keys() & produced)
+        wait_until(
+            lambda: tell("groups", "describe", *one).count("DUPLICATE CLIENT ID") == 2, "both are there"
+        )
+        assert "DUPLICATE CLIENT ID: A on " in tell("why", "watched")
+        wait_until(lambda: "RocketMQ  " in tell("groups", "describe", "--all-groups", "--state"), "among all")
+        wait_until(lambda: "watched" in tell("groups", "list", "--type", "rocketmq"), "it is listed by type")
+        where = "'watched' is one of RocketMQ: its offsets are those of '%OFFSET%watched'"
+        reset = ("reset-offsets", *one, "--all-topics", "--to-current")
+        wait_until(lambda: where in tell("groups", *reset), "its offsets are not to be had by its name")
+    with GroupsReader(broker.bootstrap_servers, Layout.named(PREFIX)) as reader:
+        wait_until(lambda: "%OFFSET%watched" in listed_to_kafka(reader), "the group of the offsets is listed")
+        assert "watched" not in listed_to_kafka(reader)

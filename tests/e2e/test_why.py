@@ -10,13 +10,14 @@ import pytest
 from click.testing import CliRunner, Result
 from kafka import KafkaProducer
 
-from state.history import GroupEvent
 from streaming.broker import EmbeddedBroker
 from streaming.cli import main
 from streaming.layout import Layout
 from streaming.partitioner import partition_of
+from streaming.shortening import AnyGroupEvent
 from streaming.topics import prepare_topics
 from tests.harness.histories import Recorder
+from tests.pure.rocketmq_story import night
 from tests.pure.why_story import STORY
 
 pytestmark = pytest.mark.e2e
@@ -32,7 +33,7 @@ def layout(broker: EmbeddedBroker) -> Layout:
     return layout
 
 
-def write(broker: EmbeddedBroker, layout: Layout, history: Iterable[GroupEvent]) -> None:
+def write(broker: EmbeddedBroker, layout: Layout, history: Iterable[AnyGroupEvent]) -> None:
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
     for event in history:
         place = partition_of(event.group_id, PARTITIONS)
@@ -67,6 +68,25 @@ def test_text_json_and_picture(broker: EmbeddedBroker, layout: Layout, tmp_path:
         "member left",
     ]
     assert picture.stat().st_size > 10_000
+
+
+def test_a_name_that_is_a_rocketmq_groups_now(broker: EmbeddedBroker, layout: Layout, tmp_path: Path) -> None:
+    before, now = Recorder().play(*STORY), night()
+    write(broker, layout, [*before, *now[:5], *now])
+
+    text = why(broker, layout, "g")
+    assert text.exit_code == 0, text.output
+    assert text.stdout.startswith("Group g of RocketMQ has a DUPLICATE CLIENT ID: worker-1 on c1 and c5")
+    left_out = f"g was the name of a group of Kafka's before; {len(before)} entries of that time are left out"
+    assert left_out in text.stderr
+
+    told = json.loads(why(broker, layout, "g", "-o", "json").stdout)
+    assert (told["protocol"], len(told["changes"])) == ("RocketMQ", 7)
+
+    picture = tmp_path / "why.png"
+    refused = why(broker, layout, "g", "--plot", str(picture))
+    assert (refused.exit_code, refused.stdout, picture.exists()) == (2, "", False)
+    assert "there is no picture" in refused.stderr
 
 
 def test_a_group_nobody_knows(broker: EmbeddedBroker, layout: Layout) -> None:

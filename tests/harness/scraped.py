@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
 
 from state.errors import ErrorCode
@@ -14,6 +15,8 @@ from state.responses import (
     PartitionError,
     TopicErrors,
 )
+from state.rocketmq.messages import MessageModel, RegisterProducer
+from state.rocketmq.snapshot import snapshot as rocketmq_view
 from state.snapshot import GroupSnapshot, MemberSnapshot
 from streaming.layout import Layout
 from streaming.metrics.collector import ReadingsCollector, ServiceCollector
@@ -22,6 +25,7 @@ from streaming.metrics.service import BatchMetrics, RebalanceMetrics
 from streaming.progress import BatchProgress, Source, StateOperator
 from streaming.records import CommittedOffset, DeadLetter, Reason, encode, offset_key
 from streaming.status import Phase, Status
+from tests.harness.rocketmq_broker import Broker, of
 
 LAYOUT = Layout.named("test", request_partitions=2)
 NOW_S = 1_700_000_010.0
@@ -77,6 +81,16 @@ class Scraped:
         new = self.readings.take(LAYOUT.events_topic, b"orders", encode(event))
         if new is not None:
             self.rebalances.take(new)
+
+    def rocketmq(self, group_id: str, broker: Broker) -> None:
+        """What the broker's group has come to, under this name: its history, and its view."""
+        view = (
+            None if broker.group is None else encode(replace(rocketmq_view(broker.group), group_id=group_id))
+        )
+        self.readings.take(LAYOUT.groups_topic, group_id.encode(), view)
+        for event in broker.history:
+            renamed = encode(replace(event, group_id=group_id))
+            self.readings.take(LAYOUT.events_topic, group_id.encode(), renamed)
 
     def answer(self, response: msgspec.Struct) -> None:
         self.readings.take(LAYOUT.responses_topic, None, encode(response))
@@ -137,6 +151,28 @@ def batch(
     )
 
 
+def feed_rocketmq(scraped: Scraped) -> None:
+    """Two consume under one id, which hurts, two broadcast under one, which does not, and one is silent."""
+    clustering, broadcasting = Broker(), Broker()
+    for connection in ("ch1", "ch2"):
+        clustering.heartbeat("shop", connection)
+        broadcasting.heartbeat("screen", connection, model=MessageModel.BROADCASTING)
+    clustering.send(RegisterProducer(**of("shop", "ch1")))
+    clustering.heartbeat("till", "ch3")
+    clustering.now_ms = 60_000
+    for client_id, connection in (("shop", "ch1"), ("shop", "ch2")):
+        clustering.heartbeat(client_id, connection)
+    clustering.send(RegisterProducer(**of("shop", "ch1")))
+    clustering.scan()
+    scraped.rocketmq("sales", clustering)
+    scraped.rocketmq("screens", broadcasting)
+    for effects in (clustering.heartbeat("shop", "ch1"), clustering.heartbeat("till", "ch3")):
+        for reply in effects.replies:
+            scraped.answer(reply.response)
+        for push in effects.pushes:
+            scraped.answer(push.message)
+
+
 def busy() -> Scraped:
     """A coordinator with a bit of everything."""
     scraped = Scraped()
@@ -158,6 +194,7 @@ def busy() -> Scraped:
     scraped.answer(JoinGroupResponse(**header(ErrorCode.MEMBER_ID_REQUIRED)))
     scraped.answer(HeartbeatResponse(**header()))
     scraped.answer(HeartbeatResponse(**header()))
+    feed_rocketmq(scraped)
     letter = DeadLetter(
         version=1, reason=Reason.INVALID_REQUEST, message="no JSON", request="r", at_ms=0, answered=False
     )

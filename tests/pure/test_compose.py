@@ -23,7 +23,7 @@ from tests.harness.scraped import Scraped, busy
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 DASHBOARD = DEPLOY / "grafana" / "dashboards" / "group-coordinator.json"
-METRIC = re.compile(r"\b(?:kafka|group_coordinator)_\w+")
+METRIC = re.compile(r"\b(?:kafka|rocketmq|group_coordinator)_\w+")
 
 
 def read_yaml(path: Path) -> Any:

@@ -17,7 +17,7 @@ from streaming.admin.describe import (
     remark,
     state_row,
 )
-from streaming.admin.directory import select_groups
+from streaming.admin.directory import listed, select_groups
 from streaming.admin.render import (
     OffsetDeletion,
     Removal,
@@ -164,7 +164,7 @@ def test_what_is_said_of_a_state(state: str, said: str | None) -> None:
 
 
 def test_the_list_of_groups() -> None:
-    groups = [snapshot("a-group-with-a-name-longer-than-most"), snapshot("b", "Empty")]
+    groups = [listed(snapshot("a-group-with-a-name-longer-than-most")), listed(snapshot("b", "Empty"))]
     assert group_list(groups, with_type=False, with_state=False) == (
         "a-group-with-a-name-longer-than-most\nb"
     )
@@ -184,7 +184,7 @@ def test_the_list_is_of_consumer_groups_and_simple_ones() -> None:
     ]
 
     def ids(states: set[str], types: set[str]) -> str:
-        return "".join(g.group_id for g in select_groups(groups, frozenset(states), frozenset(types)))
+        return "".join(g.group for g in select_groups(groups, frozenset(states), frozenset(types)))
 
     assert ids(set(), set()) == "abc"
     assert ids({"Stable"}, set()) == "a"

@@ -11,6 +11,7 @@ from state.history import EventType
 from streaming.records import UNREADABLE
 from streaming.status import Phase, Status
 from tests.harness import scraped as harness
+from tests.harness.rocketmq_broker import Broker
 from tests.harness.scraped import LAYOUT, Scraped
 
 ROOT = Path(__file__).parents[2]
@@ -67,10 +68,61 @@ def test_the_backlog_is_what_the_query_has_not_read(busy: Scraped) -> None:
 
 
 def test_an_entry_that_comes_twice_counts_once(busy: Scraped) -> None:
-    assert busy.value("group_coordinator_history_entries_total", type="Stable") == 1
+    assert busy.value("group_coordinator_history_entries_total", protocol="Kafka", type="Stable") == 1
     assert busy.value("group_coordinator_history_duplicates_total") == 1
     assert busy.value("kafka_server_group_coordinator_metrics_group_completed_rebalance_count") == 1
     assert busy.value("group_coordinator_rebalance_duration_seconds_sum") == 4
+
+
+def test_rocketmq_groups_and_the_client_ids_that_several_have(busy: Scraped) -> None:
+    own = "group_coordinator_rocketmq"
+    assert busy.value("kafka_server_group_coordinator_metrics_group_count", protocol="rocketmq") == 2
+    assert busy.value("kafka_coordinator_group_groupmetadatamanager_numgroups") == 3, "Kafka's alone"
+    assert busy.value(f"{own}_groups", state="online") == 2
+    assert busy.value(f"{own}_clients", consumergroup="sales") == 1
+    duplicates = {"consumergroup": "sales", "message_model": "clustering"}
+    assert busy.value(f"{own}_duplicate_client_ids", **duplicates) == 1
+    client = {"language": "java", "version": "0"}
+    consumers = {"consumer_group": "sales", "consume_mode": "push"}
+    assert busy.value("rocketmq_consumer_connections", **consumers, **client) == 2
+    assert busy.value("rocketmq_producer_connections", **client) == 1
+
+
+def test_what_happens_to_rocketmq_groups_is_counted(busy: Scraped) -> None:
+    happened = {
+        kind: busy.value("group_coordinator_history_entries_total", protocol="RocketMQ", type=kind)
+        for kind in ("ConsumerConnected", "ConsumersNotified", "DuplicateClientId", "QueueLocksTakenOver")
+    }
+    assert happened == {
+        "ConsumerConnected": 5,
+        "ConsumersNotified": 3,
+        "DuplicateClientId": 2,
+        "QueueLocksTakenOver": 0,
+    }
+    assert busy.value("group_coordinator_rocketmq_expired_connections_total") == 1
+    pushes = "group_coordinator_rocketmq_pushes_total"
+    assert busy.value(pushes, type="NOTIFY_CONSUMER_IDS_CHANGED") == 3
+    assert busy.value("group_coordinator_responses_total", type="HEART_BEAT", error_code="SUCCESS") == 2
+
+
+def test_a_rocketmq_group_ends_changes_its_protocol_and_is_quarantined() -> None:
+    scraped, broker = Scraped(), Broker()
+    broker.heartbeat("A", "ch1")
+    scraped.rocketmq("g", broker)
+    quarantined = "group_coordinator_quarantined_groups"
+    assert (
+        scraped.value(quarantined),
+        scraped.value("group_coordinator_rocketmq_groups", state="online"),
+    ) == (0, 1)
+    assert broker.group is not None
+    broker.group.quarantined = "KeyError"
+    scraped.rocketmq("g", broker)
+    assert scraped.value(quarantined) == 1
+    scraped.group("g", "Stable", "m-1")
+    assert scraped.value("group_coordinator_rocketmq_groups", state="online") == 0
+    assert scraped.value("kafka_consumergroup_members", consumergroup="g") == 1
+    scraped.rocketmq("g", broker)
+    assert scraped.value("kafka_consumergroup_members", consumergroup="g") is None
 
 
 def test_what_ends_is_no_longer_shown() -> None:
@@ -144,6 +196,6 @@ def served_names(scraped: Scraped) -> Iterator[str]:
 
 def test_the_docs_tell_of_every_metric(busy: Scraped) -> None:
     documented = re.findall(
-        r"^\| `((?:kafka|group)_\w+)(?:\{[^}]*\})?` \|", OPERATIONS.read_text(), re.MULTILINE
+        r"^\| `((?:kafka|rocketmq|group)_\w+)(?:\{[^}]*\})?` \|", OPERATIONS.read_text(), re.MULTILINE
     )
     assert sorted(documented) == sorted(set(served_names(busy)))

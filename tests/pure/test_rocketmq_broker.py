@@ -1,15 +1,11 @@
 """RocketMQ's broker side beyond the traces: heartbeat V2, producers, locks, assignment, history."""
 
-from typing import TypedDict
-
 import msgspec
 import pytest
 
 from assignors.rocketmq.message_queue import MessageQueue
-from state.events import Received
 from state.rocketmq.config import BrokerConfig
-from state.rocketmq.effects import Effects, EventType
-from state.rocketmq.group import Group
+from state.rocketmq.effects import EventType
 from state.rocketmq.messages import (
     AnyRequest,
     ConnectionClosed,
@@ -17,7 +13,6 @@ from state.rocketmq.messages import (
     LockBatchMq,
     MessageModel,
     MessageRequestMode,
-    QueryAssignment,
     RegisterConsumer,
     RegisterProducer,
     SetMessageRequestMode,
@@ -28,90 +23,11 @@ from state.rocketmq.messages import (
 from state.rocketmq.rebalance_lock_manager import is_lock_all_expired
 from state.rocketmq.responses import (
     LockBatchMqResponse,
-    QueryAssignmentResponse,
-    RegisterResponse,
     ResponseCode,
-    SetMessageRequestModeResponse,
 )
 from state.rocketmq.step import step
-from state.rocketmq.timers import ScanDue, next_scan
-
-QUEUES = tuple(MessageQueue("T", "b", number) for number in range(4))
-
-
-class Envelope(TypedDict):
-    group_id: str
-    connection: str
-    client_id: str
-    correlation_id: str
-    reply_partition: int
-
-
-def of(client_id: str, connection: str = "") -> Envelope:
-    return {
-        "group_id": "G",
-        "connection": connection or f"ch-{client_id}",
-        "client_id": client_id,
-        "correlation_id": "c",
-        "reply_partition": 0,
-    }
-
-
-class Broker:
-    def __init__(self, config: BrokerConfig | None = None) -> None:
-        self.config = config or BrokerConfig()
-        self.group: Group | None = None
-        self.now_ms = 0
-
-    def send(self, request: AnyRequest) -> Effects:
-        effects = step(self.group, "G", Received(f"r@{self.now_ms}", request), self.now_ms, self.config)
-        self.group = effects.group
-        return effects
-
-    def fire(self) -> Effects:
-        assert self.group is not None
-        due = next_scan(self.group, self.config)
-        assert due is not None
-        self.now_ms = due.deadline_ms
-        effects = step(self.group, "G", due, self.now_ms, self.config)
-        self.group = effects.group
-        return effects
-
-    def register(self, request: RegisterConsumer) -> RegisterResponse:
-        response = self.send(request).replies[0].response
-        assert isinstance(response, RegisterResponse)
-        return response
-
-    def lock(self, client_id: str, *queues: MessageQueue) -> tuple[MessageQueue, ...]:
-        response = self.send(LockBatchMq(**of(client_id), mq_set=queues)).replies[0].response
-        assert isinstance(response, LockBatchMqResponse)
-        return response.lock_ok_mq_set
-
-    def query(
-        self,
-        client_id: str = "A",
-        topic: str = "T",
-        model: MessageModel = MessageModel.CLUSTERING,
-        strategy_name: str | None = "AVG",
-        topic_queues: tuple[MessageQueue, ...] | None = QUEUES,
-    ) -> tuple[tuple[MessageQueue, MessageRequestMode], ...] | None:
-        request = QueryAssignment(
-            **of(client_id),
-            topic=topic,
-            message_model=model,
-            strategy_name=strategy_name,
-            topic_queues=topic_queues,
-        )
-        response = self.send(request).replies[0].response
-        assert isinstance(response, QueryAssignmentResponse)
-        if response.message_queue_assignments is None:
-            return None
-        return tuple((a.message_queue, a.mode) for a in response.message_queue_assignments)
-
-    def set_mode(self, request: SetMessageRequestMode) -> tuple[ResponseCode, str | None]:
-        response = self.send(request).replies[0].response
-        assert isinstance(response, SetMessageRequestModeResponse)
-        return response.code, response.remark
+from state.rocketmq.timers import ScanDue
+from tests.harness.rocketmq_broker import QUEUES, Broker, of
 
 
 def consumer(
@@ -172,7 +88,7 @@ def test_producers_come_refresh_and_go() -> None:
     broker.send(producer("C", "ch2"))
     broker.send(ConnectionClosed(group_id="G", connection="ch2"))
     assert list(broker.group.producers) == ["ch1"]
-    silent = broker.fire()
+    silent = broker.scan()
     assert (broker.now_ms, silent.closed, silent.group) == (180_000, ["ch1"], None)
     broker.send(producer("A"))
     assert broker.send(UnregisterProducer(**of("A", "ch1"))).group is None
@@ -183,7 +99,7 @@ def test_a_connection_that_consumes_and_produces_is_closed_once() -> None:
     broker = Broker()
     broker.send(consumer("A"))
     broker.send(producer("A", "ch-A"))
-    silent = broker.fire()
+    silent = broker.scan()
     assert (broker.now_ms, silent.closed, silent.notified, silent.group) == (130_000, ["ch-A"], [], None)
 
 
@@ -192,7 +108,7 @@ def test_a_scan_takes_what_is_older_than_the_timeout_not_what_is_as_old() -> Non
     broker.send(consumer("A"))
     assert step(broker.group, "G", ScanDue(120_000), 120_000, broker.config).closed == []
     broker.now_ms = 120_000
-    broker.fire()
+    broker.scan()
     assert (broker.now_ms, broker.group) == (130_000, None)
 
 
@@ -219,7 +135,7 @@ def test_locks_are_renewed_refused_taken_over_and_given_free() -> None:
     assert broker.group is not None
     assert {queue: lock.client_id for queue, lock in broker.group.locks.items()} == {one: "A"}
     assert not is_lock_all_expired(broker.group, broker.now_ms, broker.config)
-    assert broker.fire().group is None
+    assert broker.scan().group is None
     assert broker.now_ms == 130_000
     assert is_lock_all_expired(None, broker.now_ms, broker.config)
 
@@ -296,7 +212,7 @@ def test_a_mode_is_kept_for_its_topic_beyond_the_groups_end() -> None:
     in_pop = tuple((queue, MessageRequestMode.POP) for queue in (QUEUES[3], QUEUES[0], QUEUES[1]))
     assert broker.query("C") == in_pop
     assert broker.query("C", topic="U") == pulled(QUEUES[3])
-    broker.fire()
+    broker.scan()
     assert broker.group is not None
     assert broker.query("C") is None
     broker.send(consumer("A"))
@@ -340,7 +256,7 @@ def test_history_is_counted_and_says_why() -> None:
         (EventType.CONSUMERS_NOTIFIED, "client A connected; connections told: 1"),
     ]
     assert {(event.incarnation, event.cause) for event in events} == {("r@0", "r@0")}
-    [gone, *_] = broker.fire().events
+    [gone, *_] = broker.scan().events
     assert gone.cause == "scan at 130000"
     assert gone.reason == "silent for 130000 ms, over 120000; the others are not notified"
 

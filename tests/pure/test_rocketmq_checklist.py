@@ -6,23 +6,17 @@ import pytest
 from assignors.rocketmq.averagely import AllocateMessageQueueAveragely
 from assignors.rocketmq.message_queue import MessageQueue, sort_client_ids, sort_queues
 from assignors.rocketmq.strategies import Settings, strategy_named
-from state.events import Received
 from state.rocketmq.config import BrokerConfig
 from state.rocketmq.effects import Effects, EventType
-from state.rocketmq.group import Group
 from state.rocketmq.messages import (
-    AnyRequest,
-    ConnectionClosed,
-    GetConsumerListByGroup,
     MessageModel,
     RegisterConsumer,
     RegisterProducer,
-    SubscriptionData,
     SubscriptionGroupConfig,
     UnregisterConsumer,
     UnregisterProducer,
 )
-from state.rocketmq.responses import ConsumerListResponse, RegisterResponse, ResponseCode
+from state.rocketmq.responses import RegisterResponse, ResponseCode
 from state.rocketmq.split import (
     ConsumerData,
     HeartbeatData,
@@ -33,77 +27,10 @@ from state.rocketmq.split import (
     split_unregister,
 )
 from state.rocketmq.step import step
-from state.rocketmq.timers import ScanDue, next_scan
+from state.rocketmq.timers import ScanDue
+from tests.harness.rocketmq_broker import Broker
 
 SILENT = SubscriptionGroupConfig(notify_consumer_ids_changed_enable=False)
-
-
-class Broker:
-    """One group on a broker whose time the test moves."""
-
-    def __init__(self, config: BrokerConfig | None = None) -> None:
-        self.config = config or BrokerConfig()
-        self.group: Group | None = None
-        self.now_ms = 0
-
-    def send(self, request: AnyRequest) -> Effects:
-        effects = step(self.group, "G", Received(f"r@{self.now_ms}", request), self.now_ms, self.config)
-        self.group = effects.group
-        return effects
-
-    def heartbeat(
-        self,
-        client_id: str,
-        connection: str,
-        *topics: str,
-        version: int = 1,
-        model: MessageModel = MessageModel.CLUSTERING,
-        config: SubscriptionGroupConfig | None = SubscriptionGroupConfig(),  # noqa: B008 - frozen
-    ) -> Effects:
-        return self.send(
-            RegisterConsumer(
-                group_id="G",
-                connection=connection,
-                client_id=client_id,
-                correlation_id="c",
-                reply_partition=0,
-                message_model=model,
-                subscription_data_set=tuple(SubscriptionData(t, "*", version) for t in topics or ("T",)),
-                group_config=config,
-            )
-        )
-
-    def unregister(self, client_id: str, connection: str) -> Effects:
-        return self.send(
-            UnregisterConsumer(
-                group_id="G",
-                connection=connection,
-                client_id=client_id,
-                correlation_id="c",
-                reply_partition=0,
-            )
-        )
-
-    def close(self, connection: str) -> Effects:
-        return self.send(ConnectionClosed(group_id="G", connection=connection))
-
-    def scan(self) -> Effects:
-        """The next scan that finds something, at its time."""
-        assert self.group is not None
-        due = next_scan(self.group, self.config)
-        assert due is not None
-        self.now_ms = due.deadline_ms
-        effects = step(self.group, "G", due, self.now_ms, self.config)
-        self.group = effects.group
-        return effects
-
-    def consumer_list(self) -> ConsumerListResponse:
-        request = GetConsumerListByGroup(
-            group_id="G", connection="ch1", client_id="", correlation_id="c", reply_partition=0
-        )
-        response = self.send(request).replies[0].response
-        assert isinstance(response, ConsumerListResponse)
-        return response
 
 
 def event_types(effects: Effects) -> list[EventType]:

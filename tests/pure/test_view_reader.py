@@ -10,16 +10,21 @@ from rich.console import Console
 from assignors.kafka.api import Assignment, TopicPartition
 from assignors.kafka.protocol import encode_assignment
 from state.history import EventType, GroupEvent
+from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
+from state.rocketmq.snapshot import snapshot as rocketmq_snapshot
 from state.snapshot import GroupSnapshot, MemberSnapshot
 from streaming.history_reader import (
     CoordinatorStarted,
     GroupTable,
     HistoryReader,
+    decode_any_snapshot,
     decode_entry,
     decode_snapshot,
 )
 from streaming.partition_text import partition_list
+from streaming.shortening import AnyView
 from streaming.view import entry_line, holdings, member_line, render
+from tests.harness.rocketmq_broker import Broker
 
 
 def event(seq: int, incarnation: str = "requests-0-1", group_id: str = "g", **fields: Any) -> GroupEvent:
@@ -102,14 +107,45 @@ def test_groups_and_incarnations_are_counted_apart() -> None:
 
 
 def test_the_table_keeps_the_latest_of_each_group() -> None:
-    table = GroupTable()
-    assert [table.apply("g", snapshot(seq)) for seq in (2, 2, 1, 3)] == [True, False, False, True]
+    table = GroupTable(decode_snapshot)
+
+    def take(view: GroupSnapshot | None) -> bool:
+        return table.take(b"g", None if view is None else msgspec.json.encode(view))
+
+    assert [take(snapshot(seq)) for seq in (2, 2, 1, 3)] == [True, False, False, True]
     assert table.duplicates == 2
     assert [group.seq for group in table.groups] == [3]
-    assert table.apply("g", snapshot(1, "requests-0-8")), "another life of the group begins anew"
-    assert table.apply("g", None)
-    assert not table.apply("g", None)
+    assert take(snapshot(1, "requests-0-8")), "another life of the group begins anew"
+    assert take(None)
+    assert not take(None)
     assert table.groups == []
+
+
+def test_a_table_of_kafkas_groups_leaves_rocketmqs_out_and_one_of_both_has_them() -> None:
+    kafkas: GroupTable[GroupSnapshot] = GroupTable(decode_snapshot)
+    both: GroupTable[AnyView] = GroupTable(decode_any_snapshot)
+    other = rocketmq_group()
+
+    def take(group_id: bytes, view: AnyView) -> None:
+        kafkas.take(group_id, msgspec.json.encode(view))
+        both.take(group_id, msgspec.json.encode(view))
+
+    take(b"g", snapshot(1))
+    take(b"r", other)
+    assert kafkas.groups == [snapshot(1)]
+    assert both.groups == [snapshot(1), other]
+    take(b"g", other)
+    assert kafkas.groups == [], "the name is RocketMQ's now"
+    assert both.groups == [other, other]
+
+
+def rocketmq_group() -> RocketMqSnapshot:
+    """Two connections of one client id, and one of another."""
+    broker = Broker()
+    for client_id, connection in (("A", "c1"), ("B", "c2"), ("A", "c3")):
+        broker.heartbeat(client_id, connection, "orders")
+    assert broker.group is not None
+    return rocketmq_snapshot(broker.group)
 
 
 def test_records_are_read_strictly_and_unknown_kinds_are_left_out() -> None:
@@ -165,3 +201,12 @@ def test_the_table_shows_members_and_why_it_last_rebalanced() -> None:
     text = console.export_text()
     for shown in ("* a: orders 0", "Stable", "quarantined", "60 s ago: new member b joined", "an entry"):
         assert shown in text
+
+
+def test_the_table_shows_a_rocketmq_groups_clients_and_marks_ids_that_several_have() -> None:
+    console = Console(width=200, record=True, file=StringIO())
+    console.print(render([snapshot(1), rocketmq_group()], [], "", 61_000))
+    text = console.export_text()
+    for shown in ("! A on c1, JAVA 0", "  B on c2, JAVA 0", "! A on c3, JAVA 0", "RocketMQ Online"):
+        assert shown in text
+    assert "2 clients, CLUSTERING: orders" in text

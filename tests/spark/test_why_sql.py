@@ -1,4 +1,4 @@
-"""The three queries of docs/why.md, as they stand there, over a recorded history read as Spark's table."""
+"""The queries of docs/why.md, as they stand there, over a recorded history read as Spark's table."""
 
 import re
 from pathlib import Path
@@ -8,13 +8,16 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 from state.history import GroupEvent
+from state.rocketmq.effects import GroupEvent as RocketMqEvent
 from streaming.history_reader import CoordinatorStarted
+from streaming.records import encode
 from streaming.why.table import events_table
 from tests.harness.histories import Recorder
+from tests.pure.rocketmq_story import BEGIN_MS, night
 from tests.pure.why_story import STORY
 
 DOCS = Path(__file__).parents[2] / "docs" / "why.md"
-PER_HOUR_AND_CAUSE, SLOWEST, STUCK = re.findall(r"```sql\n(.*?)```", DOCS.read_text(), re.DOTALL)
+PER_HOUR_AND_CAUSE, SLOWEST, STUCK, DUPLICATES = re.findall(r"```sql\n(.*?)```", DOCS.read_text(), re.DOTALL)
 
 
 def stuck_group() -> list[GroupEvent]:
@@ -59,8 +62,9 @@ def history() -> list[GroupEvent]:
 @pytest.fixture(scope="module", autouse=True)
 def events(spark: SparkSession, history: list[GroupEvent]) -> None:
     """The events topic as Kafka's source gives it: some records twice, and one of no group."""
-    values = [msgspec.json.encode(event) for event in [*history, *history[5:15]]]
-    values.append(msgspec.json.encode({"type": "CoordinatorStarted"} | msgspec.to_builtins(started())))
+    rocketmq = night("shop")
+    values = [encode(event) for event in [*history, *history[5:15], *rocketmq, *rocketmq[3:8]]]
+    values.append(encode({"type": "CoordinatorStarted"} | msgspec.to_builtins(started())))
     records = spark.createDataFrame([(bytearray(value),) for value in values], "value binary")
     events_table(records).createOrReplaceTempView("events")
 
@@ -83,6 +87,11 @@ def test_each_entry_is_one_row(spark: SparkSession, history: list[GroupEvent]) -
     assert next(r.assignments for r in found if r.seq == stable.seq) == {
         member_id: bytearray(data) for member_id, data in (stable.assignments or {}).items()
     }
+
+
+def test_every_field_of_an_entry_is_a_column(spark: SparkSession) -> None:
+    fields = {*GroupEvent.__struct_fields__, *RocketMqEvent.__struct_fields__}
+    assert set(spark.table("events").columns) == fields | {"protocol", "at"}
 
 
 def test_rebalances_per_hour_and_cause(spark: SparkSession) -> None:
@@ -119,3 +128,16 @@ def test_groups_that_were_stuck_for_longer(spark: SparkSession) -> None:
     # It began in 1970, and goes on until now.
     assert next(r for r in found if r.group_id == "stuck").stuck_s > 1_000_000
     assert not rows(spark, STUCK, seconds=10**10)
+
+
+def test_client_ids_that_several_rocketmq_clients_had(spark: SparkSession) -> None:
+    told = [event for event in night("shop") if event.topics or event.connection]
+    first, second = rows(spark, DUPLICATES)
+    assert (first.group_id, first.client_id, first.connections) == ("shop", "worker-1", ["c1", "c4"])
+    assert (first.message_model, second.connections, second.ended) == ("CLUSTERING", ["c1", "c5"], None)
+    assert first.began.timestamp() * 1000 == BEGIN_MS + 180_000
+    assert (first.ended - first.began).total_seconds() == 30
+    found = rows(spark, "SELECT connection, topics FROM events WHERE protocol = 'RocketMQ' ORDER BY seq")
+    assert [(r.connection, r.topics) for r in found if r.topics or r.connection] == [
+        (event.connection, event.topics) for event in told
+    ]

@@ -141,7 +141,7 @@ def remove_members(
 
 def _members_of(requests: GroupRequests, group_ids: Sequence[str]) -> dict[str, list[LeavingMember]]:
     described = describe_groups(requests, group_ids)
-    tell_errors(described.errors)
+    tell_errors(described.refusals())
     return {
         group_id: [LeavingMember(m.member_id, m.group_instance_id) for m in group.members]
         for group_id, group in described.groups.items()

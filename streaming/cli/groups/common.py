@@ -11,7 +11,7 @@ import msgspec
 from kafka.errors import KafkaError
 
 from state.snapshot import GroupSnapshot
-from streaming.admin.directory import list_groups, select_groups
+from streaming.admin.directory import consumer_groups, list_groups
 from streaming.admin.log_offsets import LogOffsets
 from streaming.admin.requests import GroupRequests
 from streaming.admin.reset import ResetError
@@ -19,6 +19,7 @@ from streaming.client import DEFAULT_REQUEST_TIMEOUT_MS, CoordinatorClient, layo
 from streaming.layout import DEFAULT_PREFIX, Layout
 from streaming.logs import configure_logs
 from streaming.pending import ClientError, RequestTimedOut
+from streaming.shortening import AnyView
 
 CLIENT_ID = "group-coordinator-groups"
 
@@ -57,16 +58,17 @@ class Cluster:
         """Asks the broker."""
         return self._stack.enter_context(closing(LogOffsets(self._bootstrap_servers, self._timeout_ms)))
 
-    def groups(
-        self, states: frozenset[str] = frozenset(), types: frozenset[str] = frozenset()
-    ) -> list[GroupSnapshot]:
-        """The consumer groups there are, see `select_groups`."""
-        everything = list_groups(self._bootstrap_servers, self.layout, self._timeout_ms)
-        return select_groups(everything, states, types)
+    def groups(self) -> list[AnyView]:
+        """The consumer groups there are, of both protocols."""
+        return consumer_groups(list_groups(self._bootstrap_servers, self.layout, self._timeout_ms))
 
-    def group_ids(self, named: Sequence[str], all_groups: bool) -> list[str]:
-        """The groups that `--group` and `--all-groups` mean, each once."""
-        return [group.group_id for group in self.groups()] if all_groups else list(dict.fromkeys(named))
+    def group_ids(self, named: Sequence[str], all_groups: bool, *, rocketmq: bool = False) -> list[str]:
+        """The groups that `--group` and `--all-groups` mean, each once; all groups are Kafka's alone unless
+        `rocketmq`.
+        """
+        if not all_groups:
+            return list(dict.fromkeys(named))
+        return [g.group_id for g in self.groups() if rocketmq or isinstance(g, GroupSnapshot)]
 
 
 @contextmanager

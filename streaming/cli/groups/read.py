@@ -1,15 +1,26 @@
 """`groups list`, `groups describe`: what there is."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import click
 
+from state.group import DEAD
 from state.responses import DescribeGroupResponse
+from state.rocketmq.snapshot import GroupSnapshot
 from streaming.admin.describe import member_rows, remark, state_row
-from streaming.admin.directory import GROUP_TYPE
+from streaming.admin.directory import select_groups
 from streaming.admin.gather import Described, describe_groups, describe_partitions
 from streaming.admin.render import group_list, member_table, partition_table, state_table
+from streaming.admin.rocketmq import (
+    RocketMqRow,
+    client_table,
+    offsets_remark,
+    rocketmq_remarks,
+    rocketmq_row,
+    rocketmq_state_table,
+    topic_table,
+)
 from streaming.admin.selection import parse_states, parse_types
 from streaming.cli.groups.common import (
     Cluster,
@@ -25,6 +36,13 @@ from streaming.cli.groups.common import (
 from streaming.partitioner import partition_of
 
 Groups = Mapping[str, DescribeGroupResponse]
+
+
+class _Shown(NamedTuple):
+    """The answer about Kafka's groups, as JSON's rows and as tables."""
+
+    rows: Sequence[Any]
+    tables: Sequence[str]
 
 
 @click.command("list")
@@ -53,19 +71,9 @@ def list_(cluster: Cluster, states: frozenset[str] | None, types: frozenset[str]
 
     Read from the groups topic: the list has all that the coordinator's last committed batch did.
     """
-    groups = cluster.groups(states or frozenset(), types or frozenset())
+    groups = select_groups(cluster.groups(), states or frozenset(), types or frozenset())
     if output == "json":
-        show_json(
-            [
-                {
-                    "group": group.group_id,
-                    "type": GROUP_TYPE,
-                    "state": group.state,
-                    "protocol_type": group.protocol_type or "",
-                }
-                for group in groups
-            ]
-        )
+        show_json(groups)
         return
     text = group_list(groups, with_type=types is not None, with_state=states is not None)
     if text:
@@ -90,58 +98,58 @@ def describe(
     verbose: bool,
     output: str,
 ) -> None:
-    """Describe groups: their partitions, their members, or their state."""
+    """Describe groups: their partitions, their members, or their state.
+
+    A RocketMQ group is described from the groups topic: without an option all that is known of it.
+    """
     if offsets + members + state > 1:
         raise click.UsageError("takes at most one of these options: --members, --offsets, --state")
     with_offsets = not (members or state)
-    described = describe_groups(
-        cluster.requests, cluster.group_ids(named, all_groups), with_offsets=with_offsets
-    )
+    ids = cluster.group_ids(named, all_groups, rocketmq=True)
+    described = describe_groups(cluster.requests, ids, with_offsets=with_offsets)
+    _tell_remarks(described)
+    rocketmq = _rocketmq_rows(cluster, described.rocketmq, with_offsets=with_offsets)
+    if members:
+        shown = _members(described.groups, verbose=verbose)
+    elif state:
+        shown = _states(cluster, described.groups)
+    else:
+        shown = _offsets(cluster, described, verbose=verbose)
+    if output == "json":
+        show_json([*shown.rows, *rocketmq])
+        return
+    rendered = _rocketmq_tables(offsets=offsets, members=members, state=state)
+    for table in [*shown.tables, *(render(row) for row in rocketmq for render in rendered)]:
+        show_table(table)
+
+
+def _tell_remarks(described: Described) -> None:
     tell_errors(described.errors)
     for group_id, group in described.groups.items():
         said = remark(group_id, group.group_state)
         if said is not None:
             tell(said)
-    if members:
-        _show_members(described.groups, verbose, output)
-    elif state:
-        _show_states(cluster, described.groups, output)
-    else:
-        _show_offsets(cluster, described, verbose, output)
 
 
-def _show_offsets(cluster: Cluster, described: Described, verbose: bool, output: str) -> None:
+def _offsets(cluster: Cluster, described: Described, *, verbose: bool) -> _Shown:
     rows_of = describe_partitions(cluster.log, described)
-    if output == "json":
-        show_json(_by_group(described.groups, "partitions", rows_of))
-        return
-    for rows in rows_of.values():
-        if rows:
-            show_table(partition_table(rows, verbose=verbose))
+    tables = [partition_table(rows, verbose=verbose) for rows in rows_of.values() if rows]
+    return _Shown(_by_group(described.groups, "partitions", rows_of), tables)
 
 
-def _show_members(groups: Groups, verbose: bool, output: str) -> None:
+def _members(groups: Groups, *, verbose: bool) -> _Shown:
     rows_of = {group_id: member_rows(group) for group_id, group in groups.items()}
-    if output == "json":
-        show_json(_by_group(groups, "members", rows_of))
-        return
-    for rows in rows_of.values():
-        if rows:
-            show_table(member_table(rows, verbose=verbose))
+    tables = [member_table(rows, verbose=verbose) for rows in rows_of.values() if rows]
+    return _Shown(_by_group(groups, "members", rows_of), tables)
 
 
-def _show_states(cluster: Cluster, groups: Groups, output: str) -> None:
+def _states(cluster: Cluster, groups: Groups) -> _Shown:
     layout = cluster.layout
     rows = [
         state_row(group, layout.requests_topic, partition_of(group_id, layout.request_partitions))
         for group_id, group in groups.items()
     ]
-    if output == "json":
-        show_json(rows)
-        return
-    for row in rows:
-        if row.state != "Dead":
-            show_table(state_table(row))
+    return _Shown(rows, [state_table(row) for row in rows if row.state != DEAD])
 
 
 def _by_group(groups: Groups, what: str, rows_of: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -149,3 +157,25 @@ def _by_group(groups: Groups, what: str, rows_of: Mapping[str, Sequence[Any]]) -
         {"group": group_id, "state": group.group_state, what: rows_of[group_id]}
         for group_id, group in groups.items()
     ]
+
+
+def _rocketmq_rows(cluster: Cluster, group_ids: Sequence[str], *, with_offsets: bool) -> list[RocketMqRow]:
+    """These groups from the groups topic, which is a batch behind: a group may be new, or have ended."""
+    views = {g.group_id: g for g in cluster.groups() if isinstance(g, GroupSnapshot)} if group_ids else {}
+    absent = [group_id for group_id in group_ids if group_id not in views]
+    tell_errors([f"Group '{g}' is one of RocketMQ, and not on the groups topic now." for g in absent])
+    rows = [rocketmq_row(views[group_id]) for group_id in group_ids if group_id in views]
+    for row in rows:
+        for said in (*rocketmq_remarks(row), *([offsets_remark(row.group)] if with_offsets else [])):
+            tell(said)
+    return rows
+
+
+def _rocketmq_tables(*, offsets: bool, members: bool, state: bool) -> list[Callable[[RocketMqRow], str]]:
+    """What the options show of a RocketMQ group: without one everything, and of offsets nothing."""
+    everything = not (offsets or members or state)
+    tables: list[Callable[[RocketMqRow], str]] = []
+    tables += [rocketmq_state_table] if state or everything else []
+    tables += [topic_table] if everything else []
+    tables += [client_table] if members or everything else []
+    return tables

@@ -1,0 +1,27 @@
+"""A RocketMQ group's night: three come, one falls silent, one comes with another's client id."""
+
+from state.rocketmq.effects import GroupEvent
+from tests.harness.rocketmq_world import World, consumer
+
+BEGIN_MS = 1_795_230_000_000  # 2026-11-21 03:00 UTC
+END_MS = BEGIN_MS + 360_000
+
+
+def night(group_id: str = "g") -> list[GroupEvent]:
+    """The history of a group at whose end two connections have the client id worker-1."""
+    world = World(jobs=6)
+    world.now_ms = BEGIN_MS
+    group = consumer(group_id, "jobs")
+    workers = []
+    for number in (1, 2, 3):
+        workers.append(world.start(f"worker-{number}", group))
+        world.run_for(10_000)
+    world.crash(workers[1], seen=False)
+    world.run_for(150_000)
+    twin = world.start("worker-1", group)
+    world.run_for(30_000)
+    world.stop(twin)
+    world.run_for(30_000)
+    world.start("worker-1", group)
+    world.run_for(BEGIN_MS + 300_000 - world.now_ms)
+    return world.history
