@@ -23,3 +23,4 @@ class Limits:
     idle_timeout_s: float = 600.0  # connections.max.idle.ms
     connect_timeout_s: float = 10.0
     upstream_timeout_s: float = 30.0  # for the gateway's own requests
+    member_held_s: float = 3.0  # by a coordinator that does not answer: docs/decisions/0009

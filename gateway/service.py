@@ -69,7 +69,7 @@ def serving(options: GatewayOptions) -> Iterator[Address]:
                 reply_partition=options.reply_partition,
             )
         )
-        backend = stack.enter_context(closing(CoordinatorBackend(client)))
+        backend = stack.enter_context(closing(CoordinatorBackend(client, options.limits)))
         groups = stack.enter_context(GroupsReader(options.bootstrap_servers, options.layout))
         running: Future[_Running] = Future()
         thread = threading.Thread(

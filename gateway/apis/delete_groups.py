@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any
 
 from gateway.apis.batch import each
+from gateway.backend import ANSWER_TIMEOUT_MS
 from gateway.call import Call
 from gateway.codec import Fields
 from state.messages import DeleteGroup
@@ -17,5 +18,7 @@ async def serve(call: Call, request: Any) -> Fields:
 
 
 async def _delete(call: Call, group_id: str) -> Fields:
-    answer = await call.services.backend.ask(DeleteGroup(**call.to_group(group_id)), DeleteGroupResponse)
+    answer = await call.services.backend.ask(
+        DeleteGroup(**call.to_group(group_id)), DeleteGroupResponse, ANSWER_TIMEOUT_MS
+    )
     return {"group_id": group_id, "error_code": answer.error_code}

@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any
 
 from gateway.apis.batch import each
+from gateway.backend import ANSWER_TIMEOUT_MS
 from gateway.call import Call
 from gateway.codec import Fields
 from state.errors import ErrorCode
@@ -26,7 +27,9 @@ async def serve(call: Call, request: Any) -> Fields:
 
 
 async def _describe(call: Call, group_id: str) -> dict[str, Any]:
-    answer = await call.services.backend.ask(DescribeGroup(**call.to_group(group_id)), DescribeGroupResponse)
+    answer = await call.services.backend.ask(
+        DescribeGroup(**call.to_group(group_id)), DescribeGroupResponse, ANSWER_TIMEOUT_MS
+    )
     described = {
         "error_code": answer.error_code,
         "group_id": group_id,

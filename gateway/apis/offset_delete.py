@@ -5,6 +5,7 @@ even if none is left: whether there is such a group comes first.
 from typing import Any
 
 from gateway.apis.topics import Asked, Outcomes, look_up
+from gateway.backend import ANSWER_TIMEOUT_MS
 from gateway.call import Call
 from gateway.codec import Fields
 from state.errors import ErrorCode
@@ -32,6 +33,7 @@ async def serve(call: Call, request: Any) -> Fields:
             topics=[TopicPartitions(asked.name, indexes) for asked, indexes in valid],
         ),
         OffsetDeleteResponse,
+        ANSWER_TIMEOUT_MS,
     )
     if answer.error_code is not ErrorCode.NONE:
         return {"error_code": answer.error_code}

@@ -11,6 +11,8 @@ from uuid import UUID
 
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 
+from gateway.backend import ANSWER_TIMEOUT_MS
+from gateway.limits import Limits
 from gateway.service import GatewayOptions, serving
 from gateway.upstream import Address
 from streaming.broker import EmbeddedBroker
@@ -126,7 +128,10 @@ def running(folder: Path, settings: Mapping[str, str]) -> Iterator[Servers]:
             spark=QUICK_SPARK,
         )
         stack.enter_context(coordinating(options))
-        gateway = stack.enter_context(serving(GatewayOptions(servers, layout, Address("127.0.0.1", 0))))
+        # These clients ask once, and a coordinator whose JVM has just started may take longer than 3 s.
+        patient = Limits(member_held_s=ANSWER_TIMEOUT_MS / 1000)
+        wanted = GatewayOptions(servers, layout, Address("127.0.0.1", 0), limits=patient)
+        gateway = stack.enter_context(serving(wanted))
         yield Servers(Address.parse(servers), gateway, layout, _topic_ids(servers))
 
 

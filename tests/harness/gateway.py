@@ -77,7 +77,7 @@ class CoreBackend:
             client_host=client_host,
         )
 
-    async def ask(self, request: AnyRequest, answer: type[R], timeout_ms: int = 0) -> R:
+    async def ask(self, request: AnyRequest, answer: type[R], timeout_ms: int | None = None) -> R:
         if self.away:
             return failed(request, answer, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()

@@ -1,0 +1,122 @@
+"""How long a member's request is held by a coordinator that does not answer, or is slow."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import closing
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from gateway.backend import ANSWER_TIMEOUT_MS, PARKED_TIMEOUT_MS, CoordinatorBackend, Patience, failed
+from gateway.limits import Limits
+from state.errors import ErrorCode
+from state.messages import Heartbeat, JoinGroup
+from state.responses import HeartbeatResponse, JoinGroupResponse
+from streaming.client import CoordinatorClient, Header
+
+HELD_S = 0.05
+HEADER = Header(
+    group_id="g", correlation_id="c", reply_partition=0, api_version=4, client_id="me", client_host="here"
+)
+BEAT = Heartbeat(**HEADER, generation_id=1, member_id="me-1")
+BEATEN = failed(BEAT, HeartbeatResponse, ErrorCode.NONE)
+
+
+class Log(CoordinatorClient):
+    """A client whose requests stand in a list; they are answered by whoever plays the coordinator."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[int | None, Future[Any]]] = []
+
+    def send(self, request: Any, answer: Any, *, timeout_ms: int | None = None) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
+        self.sent.append((timeout_ms, future))
+        return future
+
+    async def nth(self, number: int) -> Future[Any]:
+        """The future of that request, once it was sent."""
+        async with asyncio.timeout(10):
+            while len(self.sent) <= number:
+                await asyncio.sleep(0.001)
+        return self.sent[number][1]
+
+
+def played(test: Callable[[CoordinatorBackend, Log], Awaitable[None]]) -> Callable[[], None]:
+    def run() -> None:
+        log = Log()
+        with closing(CoordinatorBackend(log, Limits(member_held_s=HELD_S))) as backend:
+            asyncio.run(test(backend, log))  # type: ignore[arg-type]
+
+    run.__name__ = test.__name__
+    return run
+
+
+@played
+async def test_an_answer_in_time_is_given(backend: CoordinatorBackend, log: Log) -> None:
+    asked = asyncio.create_task(backend.ask(BEAT, HeartbeatResponse))
+    (await log.nth(0)).set_result(BEATEN)
+    assert await asked is BEATEN
+
+
+@played
+async def test_a_coordinator_that_is_away_holds_each_heartbeat_for_a_moment(
+    backend: CoordinatorBackend, log: Log
+) -> None:
+    """Each is in the log, as a sign of life, and none keeps the member from its next one."""
+    for number in range(3):
+        with capture_logs() as logs:
+            answer = await backend.ask(BEAT, HeartbeatResponse)
+        assert answer.error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert [entry["error"] for entry in logs] == ["Heartbeat for group 'g' was held for 50 ms"]
+        assert not (await log.nth(number)).done()
+    assert [timeout_ms for timeout_ms, _ in log.sent] == [ANSWER_TIMEOUT_MS] * 3
+
+
+@played
+async def test_a_slow_coordinator_is_waited_for_once_it_is_known_to_be_slow(
+    backend: CoordinatorBackend, log: Log
+) -> None:
+    answer = await backend.ask(BEAT, HeartbeatResponse)
+    assert answer.error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    await asyncio.sleep(10 * HELD_S)
+    (await log.nth(0)).set_result(BEATEN)
+    asked = asyncio.create_task(backend.ask(BEAT, HeartbeatResponse))
+    second = await log.nth(1)
+    await asyncio.sleep(2 * HELD_S)
+    second.set_result(BEATEN)
+    assert await asked is BEATEN
+
+
+@played
+async def test_what_is_parked_is_waited_for(backend: CoordinatorBackend, log: Log) -> None:
+    join = JoinGroup(
+        **HEADER,
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=60_000,
+        member_id="",
+        protocol_type="consumer",
+        protocols=[],
+    )
+    asked = asyncio.create_task(backend.ask(join, JoinGroupResponse, PARKED_TIMEOUT_MS))
+    parked = await log.nth(0)
+    held = asyncio.create_task(backend.ask(BEAT, HeartbeatResponse))
+    assert (await held).error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert not asked.done()
+    joined = failed(join, JoinGroupResponse, ErrorCode.MEMBER_ID_REQUIRED)
+    parked.set_result(joined)
+    assert await asked is joined
+
+
+@pytest.mark.parametrize(
+    ("took_ms", "bound_ms"),
+    [(0, 3_000), (700, 3_000), (1_500, 3_000), (1_501, 3_002), (4_000, 8_000), (60_000, ANSWER_TIMEOUT_MS)],
+)
+def test_patience(took_ms: int, bound_ms: int) -> None:
+    patience = Patience(3_000)
+    patience.learn(took_ms)
+    assert patience.bound_ms == bound_ms
+    patience.learn(400)
+    assert patience.bound_ms == 3_000
