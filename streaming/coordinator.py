@@ -39,8 +39,8 @@ FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
 FAILURES_TO_NAME_THE_BATCH = 3
 TICKER_ALARM_AGE_S = 10.0
-# Without a broker for so long, members may go unheard: what follows is a takeover, as after a restart.
-STANDSTILL_S = 10.0
+# Without a broker for longer members go unheard: what follows is a takeover, as after a restart.
+CUT_OFF_S = 5.0
 POLL_S = 0.2
 
 log = structlog.get_logger()
@@ -256,7 +256,7 @@ class Coordinator:
                     return PySparkException("the query ended by itself")
                 self._watch_progress(progress)
                 self._watch_ticker()
-                if self._ticker.silence_s() > STANDSTILL_S:
+                if self._ticker.cut_off_s() > CUT_OFF_S:
                     break
             running.stop()
             self._wait_for_broker()
@@ -267,12 +267,12 @@ class Coordinator:
     def _wait_for_broker(self) -> None:
         """Wait until clock records are acknowledged again, or the service stops."""
         assert self._ticker is not None
-        if self._ticker.silence_s() > STANDSTILL_S:
+        if self._ticker.cut_off_s() > CUT_OFF_S:
             log.warning("query stopped until a broker answers")
             self.status.enter(
                 Phase.RESTARTING, "no broker answers", batch_id=self._folder.last_batch("commits")
             )
-        while self._ticker.silence_s() > STANDSTILL_S and not self._stopping.wait(POLL_S):
+        while self._ticker.cut_off_s() > CUT_OFF_S and not self._stopping.wait(POLL_S):
             self._watch_ticker()
 
     def _pause(self, pause_s: float) -> None:

@@ -54,7 +54,8 @@ class Ticker:
         self._wall_ms = wall_ms
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ticker", daemon=True)
-        self._attested_at_s = self._acknowledged_at_s = time.monotonic()
+        self._attested_at_s = time.monotonic()
+        self._failing_since_s: float | None = None
         self.attested_ms = NOTHING_ATTESTED_MS
         self.alarm: str | None = None
 
@@ -69,16 +70,17 @@ class Ticker:
         """How long ago a round was attested, or the ticker was made."""
         return time.monotonic() - self._attested_at_s
 
-    def silence_s(self) -> float:
-        """How long ago the broker acknowledged anything, or the ticker was made."""
-        return time.monotonic() - self._acknowledged_at_s
+    def cut_off_s(self) -> float:
+        """For how long no broker has acknowledged anything, 0 where the last attempt went well."""
+        since_s = self._failing_since_s
+        return 0.0 if since_s is None else time.monotonic() - since_s
 
     def _run(self) -> None:
         while not self._stopped.is_set():
             try:
                 appender = _Appender(self._bootstrap_servers, self._topic, self._partitions)
             except KafkaError as error:
-                self._raise_alarm(f"no broker answers: {error}")
+                self._failed(f"no broker answers: {error}")
                 self._stopped.wait(self._interval_s)
                 continue
             try:
@@ -93,11 +95,11 @@ class Ticker:
                 self._attest(appender.append(self.attested_ms))
                 self._attest(appender.append(self.attested_ms))
             except KafkaError as error:
-                self._raise_alarm(f"the broker acknowledges no clock record: {error}")
+                self._failed(f"the broker acknowledges no clock record: {error}")
             self._stopped.wait(self._interval_s)
 
     def _attest(self, append_times_ms: list[int]) -> None:
-        self._acknowledged_at_s = time.monotonic()
+        self._failing_since_s = None
         wall_ms = self._wall_ms()
         skew_ms = max((abs(at_ms - wall_ms) for at_ms in append_times_ms), default=0.0)
         if skew_ms > self._max_skew_ms:
@@ -112,6 +114,11 @@ class Ticker:
         if self.alarm is not None:
             log.info("time goes on", attested_ms=self.attested_ms)
             self.alarm = None
+
+    def _failed(self, reason: str) -> None:
+        if self._failing_since_s is None:
+            self._failing_since_s = time.monotonic()
+        self._raise_alarm(reason)
 
     def _raise_alarm(self, reason: str) -> None:
         if self.alarm is None:

@@ -1,9 +1,7 @@
 """Strategies side by side: who gets what, how even that is, and what moves.
 
-What a *move* is, is as in `streaming.why.moves`. *Needless* is what members who stay give up beyond what it
-takes to be as even as their subscriptions allow. Where all subscribe to the same topics, and all partitions
-are given out, this is the number of `streaming.why.moves`. It goes by numbers of partitions: what `lag-aware`
-moves for the sake of weights, or any other for the sake of racks, counts as needless.
+What a *move* is, and which are *needless*, is as in `streaming.why.moves`. It goes by numbers of partitions:
+what `lag-aware` moves for the sake of weights, or any other for the sake of racks, counts as needless.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +12,6 @@ from msgspec import Struct
 
 from assignors.kafka.api import MemberId, TopicPartition
 from assignors.kafka.members import members_in_order
-from assignors.kafka.sticky import StickyAssignor
 from streaming.whatif.model import Group
 from streaming.whatif.strategies import rounds
 from streaming.why.model import Moves
@@ -82,10 +79,11 @@ def _dealt(strategy: str, before: Group, after: Group) -> Outcome:
     outcome = _outcome(strategy, after, done[-1])
     if current is None:
         return outcome
-    moves = compare(current, done[-1])
     return msgspec.structs.replace(
         outcome,
-        moves=msgspec.structs.replace(moves, needless=_needless(after, current, done[-1])),
+        moves=compare(
+            current, done[-1], subscriptions={m: member.topics for m, member in after.members.items()}
+        ),
         rounds=len(done),
         handed_over=len(owners(done[-1]).keys() - owners(done[0]).keys()),
     )
@@ -112,23 +110,6 @@ def _share(group: Group, member_id: MemberId, held: Holdings) -> Share:
 
 def _spread(values: Sequence[int]) -> Spread:
     return Spread(min(values), max(values), round(pstdev(values), 2))
-
-
-def _needless(group: Group, before: Holdings, after: Holdings) -> int:
-    # The sticky rule is exact where topics differ, and moves least where they are the same.
-    even = StickyAssignor().assign(group.topics, group.subscriptions(before, 1))
-    fewest = _given_up(group, before, {member_id: frozenset(held) for member_id, held in even.items()})
-    return max(0, _given_up(group, before, after) - fewest)
-
-
-def _given_up(group: Group, before: Holdings, after: Holdings) -> int:
-    """How many partitions go from members who stay, and still subscribe to the topic, to others."""
-    now = owners(after)
-    return sum(
-        partition.topic in group.members[owner].topics and now.get(partition, owner) != owner
-        for partition, owner in owners(before).items()
-        if owner in group.members
-    )
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> ByTopic:

@@ -13,18 +13,21 @@ the n members is
 
 where a(m) is how many of the P partitions the stayer m owned last: everybody may keep q, and r of them one
 more. What stayers gave up beyond that is *needless*: another assignment, at least as even, would have let
-them keep it. Every member is taken to subscribe to every topic that is assigned, for the history does not say
-who subscribes to what.
+them keep it. Where members subscribe to different topics there is no such formula: the least number is what
+`sticky` takes from them, which there is exact.
 """
 
 from collections.abc import Collection, Mapping
 from typing import TypeAlias
 
-from assignors.kafka.api import MemberId, TopicPartition
+from assignors.kafka.api import MemberId, MemberSubscription, Subscription, TopicPartition
 from assignors.kafka.protocol import ProtocolError, decode_assignment
+from assignors.kafka.sticky import StickyAssignor
+from assignors.kafka.user_data import Claim, encode_sticky_user_data
 from streaming.why.model import MemberMoves, Moves
 
 Holdings: TypeAlias = Mapping[MemberId, frozenset[TopicPartition]]
+Subscriptions: TypeAlias = Mapping[MemberId, Collection[str]]
 
 
 def read_holdings(assignments: Mapping[MemberId, bytes]) -> Holdings | None:
@@ -48,16 +51,27 @@ def owners(holdings: Holdings) -> dict[TopicPartition, MemberId]:
 
 
 def compare(
-    before: Holdings, after: Holdings, released: Mapping[TopicPartition, MemberId] | None = None
+    before: Holdings,
+    after: Holdings,
+    released: Mapping[TopicPartition, MemberId] | None = None,
+    subscriptions: Subscriptions | None = None,
 ) -> Moves:
-    """What moved from one assignment to the next. `released`: last owners of what nobody held before."""
+    """What moved from one assignment to the next.
+
+    `released`: last owners of what nobody held before. `subscriptions` are topics by member, None where all
+    subscribe to the same.
+    """
     held, last = owners(before), {**(released or {}), **owners(before)}
     now = owners(after)
     moved = [p for p, owner in now.items() if p in last and owner != last[p]]
     return Moves(
         partitions=len(now),
         moved=len(moved),
-        needless=needless(last, now, after.keys()),
+        needless=(
+            needless(last, now, after.keys())
+            if subscriptions is None
+            else needless_of_unequal(last, now, subscriptions)
+        ),
         fresh=len(now.keys() - last.keys()),
         released=len(held.keys() - now.keys()),
         members=[
@@ -86,6 +100,41 @@ def needless(
     over = sum(count > fair for count in owned.values())
     can_stay = sum(min(count, fair) for count in owned.values()) + min(one_more, over)
     return max(0, given_up - (sum(owned.values()) - can_stay))
+
+
+def needless_of_unequal(
+    last: Mapping[TopicPartition, MemberId],
+    now: Mapping[TopicPartition, MemberId],
+    subscriptions: Subscriptions,
+) -> int:
+    """The same where members, those of now, subscribe to different topics."""
+    counts: dict[str, int] = {}
+    for topic, number in [*last, *now]:
+        counts[topic] = max(counts.get(topic, 0), number + 1)
+    held: dict[MemberId, list[TopicPartition]] = {}
+    for partition, owner in last.items():
+        held.setdefault(owner, []).append(partition)
+    claiming = {
+        member_id: MemberSubscription(
+            Subscription(tuple(topics), encode_sticky_user_data(Claim(tuple(held.get(member_id, ())), 1)))
+        )
+        for member_id, topics in subscriptions.items()
+    }
+    even = {p: member_id for member_id, ps in StickyAssignor().assign(counts, claiming).items() for p in ps}
+    fewest = _given_up(last, even, subscriptions)
+    return max(0, _given_up(last, now, subscriptions) - fewest)
+
+
+def _given_up(
+    last: Mapping[TopicPartition, MemberId],
+    now: Mapping[TopicPartition, MemberId],
+    subscriptions: Subscriptions,
+) -> int:
+    """How many partitions go from members who stay, and still subscribe to the topic, to others."""
+    return sum(
+        partition.topic in subscriptions.get(owner, ()) and now.get(partition, owner) != owner
+        for partition, owner in last.items()
+    )
 
 
 def _of_member(

@@ -165,7 +165,7 @@ def _assign(
     if ground.settled:
         now, assignment_bytes = _now_held(stretch)
         if held is not None and now is not None:
-            moves = compare(held, now, released)
+            moves = compare(held, now, released, _latest(stretch, "subscriptions"))
         ground.assigned(now)
     return moves, idle_partitions, assignment_bytes
 

@@ -6,6 +6,7 @@ Most tests share one coordinator, and each has groups of its own. The last ones 
 import os
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.consumer.fetcher import ConsumerRecord
 
-from checkpoints.folder import Epoch, Folder, FolderError
+from checkpoints.folder import Epoch, Folder, FolderError, KnownOutage
 from state.errors import ErrorCode
 from state.history import EventType
 from streaming import coordinator as coordinator_module
@@ -137,7 +138,8 @@ def test_answers_are_on_the_partition_that_was_asked_for(service: Service) -> No
     of_group = [answer for answer in answers if answer["group_id"] == "answers"]
     assert [answer["type"] for answer in of_group] == ["JoinGroup", "JoinGroup", "SyncGroup"]
     assert {answer["at"] for answer in of_group} == {service.one.reply_partition}
-    requests = f"{service.layout.requests_topic}-{partition_of('answers', 4)}-"
+    partition = partition_of("answers", service.layout.request_partitions)
+    requests = f"{service.layout.requests_topic}-{partition}-"
     offsets = [int(answer["request"].removeprefix(requests)) for answer in of_group]
     assert offsets == sorted(set(offsets))
 
@@ -308,6 +310,27 @@ def check_epochs(service: Service, before: list[Epoch]) -> None:
         (old[-1].from_batch, old[-1].settings),
         (new.from_batch, new.settings),
     ]
+
+
+def test_nobody_expires_while_no_coordinator_runs(service: Service) -> None:
+    """It is silent for longer than its session, meanwhile, and expires when it is so once more."""
+    session_ms = 3_000
+    member = stable_member(service.one, "silent-meanwhile", session_timeout_ms=session_ms)
+    service.coordinator.stop()
+    stopped_s = time.monotonic()
+    wait_until(
+        lambda: time.monotonic() > stopped_s + session_ms / 1000, "the end of its session by the clock"
+    )
+    asked = service.one.heartbeat("silent-meanwhile", generation_id=1, member_id=member.member_id)
+    service.start()
+    assert asked.result().error_code is ErrorCode.NONE
+    outages = (service.options.folder / "outages.json").read_bytes()
+    until_ms = msgspec.json.decode(outages, type=list[KnownOutage])[-1].until_ms
+    wait_until(lambda: state_of(service, "silent-meanwhile") == "Empty", "its end")
+    history = history_of(service.servers, service.layout, "silent-meanwhile")
+    times = {event.type: event.at_ms for event in history}
+    assert times[EventType.TAKEN_OVER] == until_ms
+    assert times[EventType.MEMBER_REMOVED] == until_ms + session_ms
 
 
 def test_without_clock_records_nobody_expires(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
