@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
@@ -18,8 +19,10 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.errors import FencedInstanceIdError
 
+from assignors.kafka.uniform import UniformAssignor
 from gateway.service import GatewayOptions
 from state.history import EventType
+from streaming.assignor_adapter import CoordinatorAdapter
 from tests.e2e.harness import history_of, wait_until
 
 PARTITIONS = 4
@@ -122,6 +125,7 @@ class PythonMember(Consuming):
         "range": RangePartitionAssignor,
         "roundrobin": RoundRobinPartitionAssignor,
         "cooperative-sticky": CooperativeStickyAssignor,
+        "coordinator:uniform": partial(CoordinatorAdapter, UniformAssignor()),
     }
 
     def __init__(
@@ -145,7 +149,7 @@ class PythonMember(Consuming):
             session_timeout_ms=session_ms,
             heartbeat_interval_ms=HEARTBEAT_MS,
             metadata_max_age_ms=METADATA_MAX_AGE_MS,
-            partition_assignment_strategy=[self.ASSIGNORS[assignor]],
+            partition_assignment_strategy=[self.ASSIGNORS[assignor]()],
             **settings,
         )
         wanted = {"pattern": topic} if topic.startswith("^") else {"topics": [topic]}

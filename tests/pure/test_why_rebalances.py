@@ -174,6 +174,24 @@ def test_a_cooperative_group_stands_still_only_where_it_must() -> None:
     assert (given_over.moves.moved, given_over.moves.needless) == (1, 0)
 
 
+def test_what_a_newcomer_does_not_subscribe_to_need_not_move() -> None:
+    """a and b exchange partitions for nothing; taken to subscribe to everything, c would excuse one of them."""
+    history = Recorder().play(
+        "config group.initial.rebalance.delay.ms=0",
+        "join a api=3 topics=t",
+        "join b api=3 topics=t",
+        "join a id=@a",
+        "sync a assign=@a:t-0+t-1+t-2,@b:t-3+t-4+t-5",
+        "join c api=3 topics=u",
+        "join a id=@a",
+        "join b id=@b",
+        "sync a assign=@a:t-0+t-1+t-3,@b:t-2+t-4+t-5,@c:u-0",
+    )
+    moves = rebalances(history)[-1].moves
+    assert moves is not None
+    assert (moves.moved, moves.needless, moves.fresh) == (2, 2, 1)
+
+
 def test_a_static_member_keeps_its_partitions_under_its_new_id() -> None:
     history = Recorder().play(
         "config group.initial.rebalance.delay.ms=0",
