@@ -167,12 +167,13 @@ def test_one_worker_gets_everything_from_the_beginning(
     ]
 
 
+@pytest.mark.parametrize("assignor", ["range", "coordinator:range"])
 def test_partitions_change_hands_without_loss_or_repetition(
-    start: Callable[..., RunningWorker], broker: EmbeddedBroker, topic: str
+    start: Callable[..., RunningWorker], broker: EmbeddedBroker, topic: str, assignor: str
 ) -> None:
-    first = start("a")
+    first = start("a", assignors=(assignor,))
     first.wait_for(lambda w: w.consumed.keys() == values(range(10)))
-    second = start("b")
+    second = start("b", assignors=(assignor,))
     second.wait_for_line("joined generation 2 as follower")
     second.wait_for_line(f"got partitions {topic} 2-3")
     first.wait_for_line(f"lost partitions {topic} 0-3: REBALANCE_IN_PROGRESS: the group rebalances")
