@@ -1,16 +1,14 @@
 """What consumers of the command line do with records: nothing, or a JSON line for each in a file."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from streaming.worker import Process
 
-
-def line_writer(stack: ExitStack, consumed: Path | None) -> Process:
+def line_writer(stack: ExitStack, consumed: Path | None) -> Callable[[Sequence[Any]], None]:
     """Nothing where `consumed` is None; the file is closed with the stack."""
     if consumed is None:
         return lambda records: None

@@ -36,9 +36,10 @@ FAILURES = (BrokerFailed, ChildFailed, FolderError, JarsUnavailable, JavaNotFoun
 @click.option("--records-per-s", type=click.FloatRange(0.1, 1_000), default=RECORDS_PER_S, show_default=True)
 @click.option("--protocol", type=click.Choice(list(DEMOS)), default="kafka", show_default=True)
 def demo(as_json: bool, data_dir: Path | None, records_per_s: float, protocol: str) -> None:
-    """Play a scripted run of about two minutes, and prove that it went well.
+    """Play a scripted run of a few minutes, and prove that it went well.
 
-    kafka: workers join, die, and leave; the coordinator is killed twice, at the worst moments, and goes on.
+    kafka: unmodified Kafka consumers join, die, and leave; the coordinator is killed twice, at the worst
+    moments, and goes on.
     rocketmq: consumers share queues out among themselves, are told of each other, die, and fall into the trap
     of a client id that two of them have. The exit code is 0 if every check holds.
     """

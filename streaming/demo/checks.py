@@ -91,7 +91,7 @@ def read_answers(values: Iterable[bytes]) -> Answers:
 
 
 def all_consumed(acknowledged: Set[str], consumed: Mapping[str, int]) -> Check:
-    """Every record that was produced was handed to some worker."""
+    """Every record that was produced was handed to some consumer."""
     missing = acknowledged - consumed.keys()
     again = sum(n - 1 for n in consumed.values())
     detail = f"{len(acknowledged)} produced, {len(missing)} of them not consumed, {again} consumed twice"
@@ -115,7 +115,7 @@ def one_owner_each(events: Sequence[GroupEvent], partitions: int) -> Check:
 
 
 def only_expired(events: Sequence[GroupEvent], killed: str) -> Check:
-    """The worker that was killed was found by its session's end, and nobody else was thrown out."""
+    """The consumer that was killed was found by its session's end, and nobody else was thrown out."""
     removed = [e for e in events if e.type is EventType.MEMBER_REMOVED and not _left(e)]
     names = [client_of(e.member_id or "") for e in removed]
     detail = "; ".join(f"{client_of(e.member_id or '')}: {e.reason}" for e in removed) or "nobody was removed"
@@ -124,6 +124,12 @@ def only_expired(events: Sequence[GroupEvent], killed: str) -> Check:
 
 def _left(event: GroupEvent) -> bool:
     return event.rule in ("L2", "L6")  # rows of docs/rules.md: it asked to leave
+
+
+def broker_knows_no_group(group_ids: Sequence[str]) -> Check:
+    """`group_ids` are those that the real broker's own coordinator has."""
+    detail = f"it lists {', '.join(group_ids) or 'none'}"
+    return Check("the real broker itself knows no group", not group_ids, detail)
 
 
 def no_gaps(history: History) -> Check:

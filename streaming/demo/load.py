@@ -1,4 +1,4 @@
-"""The records the demo's workers consume: numbered, so that none can be missing unseen."""
+"""The records the demo's consumers consume: numbered, so that none can be missing unseen."""
 
 import threading
 from collections import Counter
@@ -50,7 +50,7 @@ class Load:
 
 
 def consumed(paths: Iterable[Path]) -> Counter[str]:
-    """How often each record's value is in the workers' files; a line cut short by a kill does not count."""
+    """How often each record's value is in the consumers' files; a line cut short by a kill does not count."""
     return Counter(record["value"] for record in _records(paths))
 
 

@@ -1,8 +1,10 @@
 """The end of the demo: everything is read back from the topics, and every claim is checked."""
 
 from collections.abc import Collection
+from contextlib import closing
 from pathlib import Path
 
+from kafka import KafkaAdminClient
 from msgspec import Struct
 
 from streaming.demo import checks
@@ -42,8 +44,9 @@ class Observed(Struct, frozen=True):
     acknowledged: Collection[str]
     """Values of the records the broker has acknowledged."""
     consumed: list[Path]
-    """The workers' files."""
-    killed_worker: str
+    """The consumers' files."""
+    killed: str
+    """The consumer that was killed, by its client id."""
     state_at_first_kill: str
     struck: Struck | None
     last_commit: int
@@ -61,11 +64,12 @@ def examine(bootstrap_servers: str, layout: Layout, observed: Observed) -> Outco
     started = [e for e in history.entries if isinstance(e, CoordinatorStarted)]
     found = [
         checks.all_consumed(set(observed.acknowledged), counts),
-        checks.only_expired(events, observed.killed_worker),
+        checks.only_expired(events, observed.killed),
         checks.killed_while_rebalancing(observed.state_at_first_kill),
         checks.killed_before_commit(observed.struck),
         checks.ran_again(observed.struck, answers, observed.last_commit),
         checks.one_owner_each(events, observed.partitions),
+        checks.broker_knows_no_group(_groups_of(bootstrap_servers)),
         checks.no_gaps(history),
         checks.history_told_once(history),
         checks.answered_one_way(answers),
@@ -86,3 +90,9 @@ def examine(bootstrap_servers: str, layout: Layout, observed: Observed) -> Outco
             "coordinator_starts": len(started),
         },
     )
+
+
+def _groups_of(bootstrap_servers: str) -> list[str]:
+    """The groups of the broker's own coordinator."""
+    with closing(KafkaAdminClient(bootstrap_servers=bootstrap_servers)) as admin:
+        return [group["group_id"] for group in admin.list_groups()]

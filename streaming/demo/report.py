@@ -11,7 +11,7 @@ from state.rocketmq.effects import GroupEvent as RocketMqEvent
 from streaming.demo.proof import Outcome
 from streaming.history_reader import CoordinatorStarted
 
-# What a member id has behind the client id; people know the workers by their names.
+# What a member id has behind the client id; people know the consumers by their names.
 _UUID = re.compile(r"-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 # What a connection's name has behind the client id.
 _UUID_OF_CONNECTION = re.compile(r"/([0-9a-f]{4})[0-9a-f]{4}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -1,6 +1,7 @@
 """The end of RocketMQ's demo: everything is read back from the topics, and every claim is checked."""
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC
 from pathlib import Path
 
 from msgspec import Struct
@@ -15,6 +16,10 @@ from streaming.demo.proof import Deed, Outcome
 from streaming.demo.watch import read_all
 from streaming.history_reader import CoordinatorStarted
 from streaming.layout import Layout
+from streaming.rocketmq.history import is_expiry
+from streaming.why.clock import Clock
+from streaming.why.rocketmq.report import report
+from streaming.why.rocketmq.text import report_text
 
 
 class Share(Struct, frozen=True):
@@ -62,6 +67,7 @@ def examine(bootstrap_servers: str, layout: Layout, observed: Observed) -> Outco
         all_were_notified(events, notifications),
         silence_was_found(events),
         trap_was_named(events, observed.trap),
+        why_names_the_trap(events, observed.trap),
         backlog_grew(observed.trap),
         checks.no_gaps(history),
         checks.history_told_once(history),
@@ -109,7 +115,7 @@ def all_were_notified(events: Sequence[GroupEvent], told: Sequence[NotifyConsume
 
 def silence_was_found(events: Sequence[GroupEvent]) -> Check:
     """The consumer that was killed went by a scan, and that scan told nobody."""
-    gone = [e for e in events if e.type is EventType.CONSUMER_REMOVED and e.cause.startswith("scan")]
+    gone = [e for e in events if is_expiry(e)]
     causes = {e.cause for e in gone}
     told = [e for e in events if e.type is EventType.CONSUMERS_NOTIFIED and e.cause in causes]
     ok = [e.client_id for e in gone] == ["consumer-2"] and not told
@@ -125,6 +131,15 @@ def trap_was_named(events: Sequence[GroupEvent], trap: Trap | None) -> Check:
     ok = ok and [e.client_id for e in named] == ["consumer-1"] * len(named)
     detail = f"{len(named)} entries, connections: {len(trap.connections) if trap else 0}, over: {len(over)}"
     return Check("the history names the client id that two consumers had", ok and bool(named), detail)
+
+
+def why_names_the_trap(events: Sequence[GroupEvent], trap: Trap | None) -> Check:
+    """Where the second came, what `group-coordinator why` tells begins with the id and both connections."""
+    told = report_text(report(events[0].group_id, events, events[-1].at_ms), Clock(UTC)) if events else ""
+    heads = [line for line in told.splitlines() if line.startswith("#") and "DUPLICATE CLIENT ID" in line]
+    named = [head for head in heads if trap and all(c in head for c in ("consumer-1", *trap.connections))]
+    detail = named[0] if named else f"{len(heads)} changes are called so"
+    return Check("`why` says first which client id two had, and on which connections", bool(named), detail)
 
 
 def backlog_grew(trap: Trap | None) -> Check:

@@ -1,15 +1,17 @@
 """The demo's script: what is done to a group, step by step."""
 
 import json
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from checkpoints.folder import Folder
 from state.history import EventType, GroupEvent
 from streaming.broker import EmbeddedBroker
+from streaming.demo import consumer
 from streaming.demo.checks import read_history
 from streaming.demo.children import Child, Children
 from streaming.demo.load import Load, consumed
@@ -23,15 +25,12 @@ GROUP = "demo"
 TOPIC = "demo-orders"
 PARTITIONS = 12
 RECORDS_PER_S = 40.0
-SESSION_TIMEOUT_MS = 10_000
-# Members hear of a rebalance from the coordinator alone, so this is longer than a restart takes anywhere.
-REBALANCE_TIMEOUT_MS = 300_000
 SETTINGS = ("group.initial.rebalance.delay.ms=3000",)
 
 # How long anything may take before the demo gives up: a busy machine is slow, not wrong.
-PATIENCE_S = 180.0
+PATIENCE_S = 300.0
 STRIKES_MAX = 5
-# A heartbeat's answer would prove as much, but one that changes the group makes the better story.
+# A heartbeat's answer would prove as much, but a newcomer's makes the better story.
 HEARTBEATS_AFTER_S = 20.0
 
 
@@ -46,7 +45,7 @@ class Story(Protocol):
 
 
 class Demo:
-    """One run. `play` takes about two minutes; whatever it starts has ended when it returns or raises.
+    """One run. `play` takes a few minutes; whatever it starts has ended when it returns or raises.
 
     All files are under `data_dir`, a folder of its own. Where the script can not go on it raises
     `ChildFailed`, `NotSeen`, or what `EmbeddedBroker.start` raises.
@@ -58,7 +57,7 @@ class Demo:
         self._records_per_s = records_per_s
         self._layout = Layout.named()
         self._folder = Folder(self.data_dir / "coordinator")
-        self._workers: dict[str, Child] = {}
+        self._consumers: dict[str, Child] = {}
         self._consumed: list[Path] = []
         self._deeds: list[Deed] = []
         self._coordinator_starts = 0
@@ -80,12 +79,13 @@ class Demo:
             return examine(self._bootstrap_servers, self._layout, self._observed())
 
     def _set_up(self, stack: ExitStack) -> None:
-        self._story.step("Start a Kafka broker, the coordinator, and a stream of records")
+        self._story.step("Start a Kafka broker, the coordinator, a gateway, and a stream of records")
         broker = stack.enter_context(EmbeddedBroker(self.data_dir / "broker"))
         self._bootstrap_servers = broker.bootstrap_servers
         self._story.fact(f"a Kafka broker runs on {self._bootstrap_servers}")
         self._children = stack.enter_context(Children(self.data_dir))
         self._start_coordinator()
+        self._start_gateway()
         self._watch = stack.enter_context(
             Watch(self._bootstrap_servers, self._layout.events_topic, GROUP, kafka_entry)
         )
@@ -95,35 +95,40 @@ class Demo:
         self._story.fact(f"{self._records_per_s:g} records/s go to the {PARTITIONS} partitions of {TOPIC}")
 
     def _three_join(self) -> None:
-        self._story.step("Three workers join the group")
+        self._story.step(
+            "Three consumers join: kafka-python's, unmodified, with the gateway for their broker "
+            f"and sessions of {consumer.SESSION_TIMEOUT_MS // 1000} s"
+        )
         for number in (1, 2, 3):
-            self._start_worker(f"worker-{number}")
+            self._start_consumer(f"consumer-{number}")
         self._wait_until_stable()
+        ask = f"group-coordinator why {GROUP} --bootstrap-servers {self._bootstrap_servers}"
+        self._story.fact(f"to ask why while this goes on, in another terminal: .venv/bin/{ask}")
 
     def _one_dies(self) -> None:
-        self._story.step("worker-2 is killed (SIGKILL): only its silence can tell")
+        self._story.step("consumer-2 is killed (SIGKILL): only its silence can tell")
         mark = self._watch.mark()
-        self._deed("SIGKILL worker-2")
-        self._workers.pop("worker-2").kill()
+        self._deed("SIGKILL consumer-2")
+        self._consumers.pop("consumer-2").kill()
         killed_s = time.monotonic()
-        self._watch.wait_for("worker-2 is removed", _removed("worker-2"), PATIENCE_S, since=mark)
+        self._watch.wait_for("consumer-2 is removed", _removed("consumer-2"), PATIENCE_S, since=mark)
         after_s = time.monotonic() - killed_s
-        session_s = SESSION_TIMEOUT_MS // 1000
+        session_s = consumer.SESSION_TIMEOUT_MS // 1000
         self._story.fact(
-            f"found out {after_s:.1f} s after the kill, {session_s} s after its last sign of life"
+            f"found out {after_s:.1f} s after the kill, when its session of {session_s} s was over"
         )
         self._wait_until_stable()
 
     def _one_joins(self) -> None:
-        self._story.step("worker-4 joins")
-        self._start_worker("worker-4")
+        self._story.step("consumer-4 joins")
+        self._start_consumer("consumer-4")
         self._wait_until_stable()
 
     def _one_leaves_and_the_coordinator_dies(self) -> None:
-        self._story.step("worker-1 leaves, and the coordinator is killed while the group rebalances")
+        self._story.step("consumer-1 leaves, and the coordinator is killed while the group rebalances")
         mark = self._watch.mark()
-        leaver = self._workers.pop("worker-1")
-        self._deed("SIGTERM worker-1: it leaves")
+        leaver = self._consumers.pop("consumer-1")
+        self._deed("SIGTERM consumer-1: it leaves")
         leaver.terminate()
         self._watch.wait_for("a rebalance", _first(EventType.PREPARING_REBALANCE), PATIENCE_S, since=mark)
         self._deed("SIGKILL the coordinator, for the group is in PreparingRebalance")
@@ -133,14 +138,15 @@ class Demo:
         history = read_history(read_all(self._bootstrap_servers, self._layout.events_topic))
         self._state_at_first_kill = history.of(GROUP)[-1].to_state
         self._story.fact(f"killed; the group's last known state is {self._state_at_first_kill}")
+        self._story.fact("the consumers go on: no session ends while there is no coordinator")
         self._start_coordinator()
         self._wait_until_stable()
 
     def _the_coordinator_dies_before_a_commit(self) -> None:
         self._story.step(
-            "worker-5 joins, and the coordinator is killed between a batch's output and its commit"
+            "consumer-5 joins, and the coordinator is killed between a batch's output and its commit"
         )
-        self._struck = self._strike(lambda: self._start_worker("worker-5"), HEARTBEATS_AFTER_S)
+        self._struck = self._strike(lambda: self._start_consumer("consumer-5"), HEARTBEATS_AFTER_S)
         for _ in range(STRIKES_MAX - 1):
             if self._struck is not None:
                 break
@@ -169,23 +175,24 @@ class Demo:
         return struck
 
     def _all_is_consumed(self) -> None:
-        self._story.step("The stream ends, and the workers consume what is left")
+        self._story.step("The stream ends, and the consumers consume what is left")
         self._load.stop()
         wanted = self._load.acknowledged
         give_up_s = time.monotonic() + PATIENCE_S
         while wanted - consumed(self._consumed).keys() and time.monotonic() < give_up_s:
             time.sleep(0.2)  # the files are written by other processes, which tell nobody
-        self._story.fact(f"{len(wanted)} records were produced in all")
+        left = len(wanted - consumed(self._consumed).keys())
+        self._story.fact(f"{len(wanted)} records were produced in all, {left} of them are not consumed")
 
     def _all_leave(self) -> None:
-        self._story.step("The workers leave, and the coordinator is stopped")
+        self._story.step("The consumers leave, and the coordinator is stopped")
         mark = self._watch.mark()
-        self._deed("SIGTERM the workers: they leave")
-        for worker in self._workers.values():
-            worker.terminate()
+        self._deed("SIGTERM the consumers: they leave")
+        for child in self._consumers.values():
+            child.terminate()
         self._watch.wait_for("an empty group", _first(EventType.EMPTY), PATIENCE_S, since=mark)
-        for worker in self._workers.values():
-            worker.stop()
+        for child in self._consumers.values():
+            child.stop()
         self._coordinator.stop()
 
     def _observed(self) -> Observed:
@@ -194,7 +201,7 @@ class Demo:
             partitions=PARTITIONS,
             acknowledged=self._load.acknowledged,
             consumed=self._consumed,
-            killed_worker="worker-2",
+            killed="consumer-2",
             state_at_first_kill=self._state_at_first_kill,
             struck=self._struck,
             last_commit=self._folder.last_batch("commits"),
@@ -213,21 +220,30 @@ class Demo:
         how = "goes on from its checkpoint" if self._coordinator_starts > 1 else "is ready"
         self._story.fact(f"the coordinator {how}, {time.monotonic() - started_s:.0f} s after its start")
 
-    def _start_worker(self, name: str) -> None:
+    def _start_gateway(self) -> None:
+        """One of its own: the coordinator's goes down with the coordinator."""
+        gateway = self._children.start(
+            "gateway",
+            *("gateway", "--json", "--bootstrap-servers", self._bootstrap_servers),
+            *("--listen", "127.0.0.1:0"),
+        )
+        ready = gateway.wait_for_line(lambda line: "gateway" in told(line), PATIENCE_S)
+        self._gateway = told(ready)["gateway"]
+        self._story.fact(f"the gateway is ready: consumers take bootstrap.servers={self._gateway}")
+
+    def _start_consumer(self, name: str) -> None:
         path = self.data_dir / f"{name}.jsonl"
         self._consumed.append(path)
-        self._workers[name] = self._children.start(
+        self._consumers[name] = self._children.start(
             name,
-            *("worker", "--bootstrap-servers", self._bootstrap_servers, "--client-id", name),
-            *("--group", GROUP, "--topic", TOPIC, "--consumed", str(path)),
-            *("--session-timeout-ms", str(SESSION_TIMEOUT_MS)),
-            *("--rebalance-timeout-ms", str(REBALANCE_TIMEOUT_MS)),
+            *("-m", consumer.__name__, self._gateway, GROUP, TOPIC, name, str(path)),
+            program=Path(sys.executable),
         )
 
     def _wait_until_stable(self) -> None:
-        """Wait until exactly the workers that run are a generation that has its assignment."""
-        names = ", ".join(self._workers)
-        stable = self._watch.wait_for(f"a stable group of {names}", stable_with(self._workers), PATIENCE_S)
+        """Wait until exactly the consumers that run are a generation that has its assignment."""
+        names = ", ".join(self._consumers)
+        stable = self._watch.wait_for(f"a stable group of {names}", stable_with(self._consumers), PATIENCE_S)
         holdings = ", ".join(f"{name} has {number_list(p) or 'none'}" for name, p in held(stable).items())
         self._story.fact(f"generation {stable.generation} is stable: {holdings}")
 
@@ -235,13 +251,18 @@ class Demo:
         self._deeds.append(Deed(int(time.time() * 1000), what))
 
 
+def told(line: str) -> dict[str, Any]:
+    """What a child says in a line of JSON; nothing where the line is none."""
+    try:
+        said = json.loads(line)
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
 def is_ready_line(line: str) -> bool:
     """Whether this is what `run --json` prints when it is ready."""
-    try:
-        told = json.loads(line)
-    except ValueError:
-        return False
-    return isinstance(told, dict) and "requests_topic" in told
+    return "requests_topic" in told(line)
 
 
 def _first(kind: EventType) -> Callable[[Sequence[GroupEvent]], GroupEvent | None]:

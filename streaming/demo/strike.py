@@ -11,9 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 
-import msgspec
 from kafka import KafkaConsumer
 
 from checkpoints.folder import Folder
@@ -58,7 +56,7 @@ def strike(
         started_s = time.monotonic()
         while (elapsed_s := time.monotonic() - started_s) < timeout_s:
             for answer in _answers(consumer):
-                if not _is_target(answer, heartbeats=elapsed_s >= heartbeats_after_s):
+                if not is_target(answer, heartbeats=elapsed_s >= heartbeats_after_s):
                     continue
                 coordinator.freeze()
                 freezes += 1
@@ -75,19 +73,15 @@ def strike(
     raise NotSeen(f"an answer of a batch that is not committed: not within {timeout_s:.0f} s")
 
 
-def _is_target(answer: Response, *, heartbeats: bool) -> bool:
-    """Whether to strike at this answer.
-
-    Not where it lets a member into a generation: its session begins then, and members whose answers are not
-    out yet could not keep theirs through a restart. The demo shows that a restart expires nobody.
-    """
+def is_target(answer: Response, *, heartbeats: bool) -> bool:
+    """Whether to strike at this answer: at a newcomer's id, or, if they are wanted, at a heartbeat's."""
     match answer:
+        case JoinGroupResponse():
+            return answer.error_code is ErrorCode.MEMBER_ID_REQUIRED
         case HeartbeatResponse():
             return heartbeats
-        case JoinGroupResponse():
-            return answer.error_code is not ErrorCode.NONE
         case _:
-            return True
+            return False
 
 
 def wait_until_gone(folder: Folder) -> None:
@@ -102,19 +96,9 @@ def uncommitted_batch_of(folder: Folder, requests_topic: str, request: str) -> i
     if batch <= folder.last_batch("commits"):
         return None
     partition, offset = map(int, request.rsplit("-", 2)[1:])
-    first = planned_ends(folder.spark, batch - 1, requests_topic).get(partition, 0)
-    end = planned_ends(folder.spark, batch, requests_topic).get(partition, 0)
+    first = folder.planned_ends(batch - 1, requests_topic).get(partition, 0)
+    end = folder.planned_ends(batch, requests_topic).get(partition, 0)
     return batch if first <= offset < end else None
-
-
-def planned_ends(checkpoint: Path, batch: int, topic: str) -> dict[int, int]:
-    """Up to which offset of each partition (exclusive) a batch reads, from Spark's offset log."""
-    path = checkpoint / "offsets" / str(batch)
-    if not path.exists():
-        return {}
-    # A version, Spark's own metadata, then a line for each source: here one.
-    ends = msgspec.json.decode(path.read_bytes().splitlines()[2], type=dict[str, dict[int, int]])
-    return ends.get(topic, {})
 
 
 def _answers(consumer: KafkaConsumer) -> Iterator[Response]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from streaming.demo.children import ChildFailed, Children, family
+from streaming.demo.consumer import SESSION_TIMEOUT_MS
 from tests.e2e.harness import wait_until
 
 pytestmark = pytest.mark.e2e
@@ -40,19 +41,19 @@ def test_the_demo_proves_what_it_says(tmp_path: Path) -> None:
     assert done.stdout.count("\n") == 1, done.stdout + done.stderr
     told = json.loads(done.stdout)
     assert done.returncode == 0 and told["ok"], done.stdout
-    assert len(told["checks"]) == 10
+    assert len(told["checks"]) == 11
     assert all(check["ok"] for check in told["checks"])
     assert told["counts"]["coordinator_starts"] >= 3
     assert told["counts"]["answers_repeated"] >= 1
     deeds = [entry["what"] for entry in told["timeline"] if entry["who"] == "demo"]
     assert [deed.split(",")[0] for deed in deeds[:4]] == [
-        "SIGKILL worker-2",
-        "SIGTERM worker-1: it leaves",
+        "SIGKILL consumer-2",
+        "SIGTERM consumer-1: it leaves",
         "SIGKILL the coordinator",
         "SIGKILL the coordinator",
     ]
     reasons = [entry["reason"] for entry in told["timeline"] if entry["who"] == "group"]
-    assert "no heartbeat within its session timeout of 10000 ms" in reasons
+    assert f"no heartbeat within its session timeout of {SESSION_TIMEOUT_MS} ms" in reasons
 
 
 @pytest.mark.long

@@ -1,5 +1,7 @@
 """The demo's own checks: each finds what it is there to find."""
 
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,15 +14,16 @@ from assignors.kafka.protocol import encode_assignment
 from checkpoints.folder import Folder
 from state.errors import ErrorCode
 from state.history import EventType, GroupEvent
-from state.responses import HeartbeatResponse
+from state.responses import HeartbeatResponse, JoinGroupResponse, Response, SyncGroupResponse
 from streaming.demo import checks, report
 from streaming.demo.checks import Check
 from streaming.demo.load import consumed
 from streaming.demo.proof import Deed, Outcome
-from streaming.demo.strike import Struck, planned_ends, uncommitted_batch_of
+from streaming.demo.strike import Struck, is_target, uncommitted_batch_of
 from streaming.demo.watch import client_of, held, stable_with
 from streaming.history_reader import CoordinatorStarted
 
+NAMES: dict[str, Any] = {"group_id": "g", "correlation_id": "c", "request": "requests-0-1"}
 UUID = "dd3ce9d5-1cf1-5738-98c8-e7d245d76648"
 
 
@@ -64,7 +67,24 @@ def answer(request: str, error: ErrorCode = ErrorCode.NONE) -> bytes:
 
 
 def test_a_client_is_known_by_its_member_id() -> None:
-    assert client_of(f"worker-1-{UUID}") == "worker-1"
+    assert client_of(f"consumer-1-{UUID}") == "consumer-1"
+
+
+def test_the_consumer_is_one_as_anybody_would_write_it() -> None:
+    """Of this project it has what writes the records to its file, and nothing else."""
+    ours = "('assignors', 'checkpoints', 'gateway', 'state', 'streaming')"
+    code = (
+        "import sys, streaming.demo.consumer;"
+        f"print(*sorted(name for name in sys.modules if name.partition('.')[0] in {ours}))"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == [
+        "streaming",
+        "streaming.cli",
+        "streaming.cli.consumed",
+        "streaming.demo",
+        "streaming.demo.consumer",
+    ]
 
 
 def test_the_history_is_read_without_its_repetitions() -> None:
@@ -120,12 +140,34 @@ def test_each_partition_has_one_owner(holdings: dict[str, tuple[int, ...]], ok: 
     assert checks.one_owner_each([stable(1, {"a": (0, 1, 2)}), stable(2, holdings)], 3).ok is ok
 
 
-def test_only_the_killed_worker_may_be_thrown_out() -> None:
-    expired = removed("worker-2", "T5", "no heartbeat")
-    left = removed("worker-1", "L6", "left the group")
-    assert checks.only_expired([expired, left], "worker-2").ok
-    assert not checks.only_expired([left], "worker-2").ok
-    assert not checks.only_expired([expired, removed("worker-3", "C1", "did not rejoin")], "worker-2").ok
+def test_only_the_killed_one_may_be_thrown_out() -> None:
+    expired = removed("consumer-2", "T5", "no heartbeat")
+    left = removed("consumer-1", "L6", "left the group")
+    assert checks.only_expired([expired, left], "consumer-2").ok
+    assert not checks.only_expired([left], "consumer-2").ok
+    assert not checks.only_expired([expired, removed("consumer-3", "C1", "did not rejoin")], "consumer-2").ok
+
+
+def test_a_group_at_the_real_broker_is_found() -> None:
+    assert checks.broker_knows_no_group([]).ok
+    assert not checks.broker_knows_no_group(["demo"]).ok
+
+
+@pytest.mark.parametrize(
+    ("response", "early", "late"),
+    [
+        (JoinGroupResponse(**NAMES, error_code=ErrorCode.MEMBER_ID_REQUIRED), True, True),
+        (JoinGroupResponse(**NAMES, error_code=ErrorCode.NONE), False, False),
+        (HeartbeatResponse(**NAMES, error_code=ErrorCode.NONE), False, True),
+        (HeartbeatResponse(**NAMES, error_code=ErrorCode.REBALANCE_IN_PROGRESS), False, True),
+        (SyncGroupResponse(**NAMES, error_code=ErrorCode.NONE), False, False),
+    ],
+)
+def test_the_second_kill_is_for_a_newcomer_or_later_a_heartbeat(
+    response: Response, early: bool, late: bool
+) -> None:
+    assert is_target(response, heartbeats=False) is early
+    assert is_target(response, heartbeats=True) is late
 
 
 def test_the_kills_have_to_hit() -> None:
@@ -152,22 +194,24 @@ def test_stable_means_now_and_with_exactly_these_members() -> None:
     assert find([]) is None
 
 
-def test_the_timeline_is_in_the_order_of_time_and_names_the_workers() -> None:
+def test_the_timeline_is_in_the_order_of_time_and_names_the_consumers() -> None:
     outcome = Outcome(
         checks=[Check("it holds", True, "found"), Check("it does not", False, "lost")],
         history=[
             CoordinatorStarted(at_ms=1_000, from_batch=0, settings={}),
-            event(2, at_ms=3_500, member_id=f"worker-1-{UUID}", reason=f"new member worker-1-{UUID} joined"),
+            event(
+                2, at_ms=3_500, member_id=f"consumer-1-{UUID}", reason=f"new member consumer-1-{UUID} joined"
+            ),
             event(1, EventType.GROUP_CREATED, at_ms=3_500, reason="first JoinGroup"),
         ],
-        deeds=[Deed(3_500, "SIGKILL worker-2")],
+        deeds=[Deed(3_500, "SIGKILL consumer-2")],
         counts={"records_produced": 3},
     )
     assert list(report.timeline_lines(outcome)) == [
         "     0.0 s  *** coordinator: it starts",
-        "     2.5 s  *** demo: SIGKILL worker-2",
+        "     2.5 s  *** demo: SIGKILL consumer-2",
         "     2.5 s      generation 1  GroupCreated: first JoinGroup [E4]",
-        "     2.5 s      generation 1  MemberAdded worker-1: new member worker-1 joined [E4]",
+        "     2.5 s      generation 1  MemberAdded consumer-1: new member consumer-1 joined [E4]",
     ]
     assert list(report.check_lines(outcome)) == [
         "  ok    it holds (found)",
@@ -176,11 +220,11 @@ def test_the_timeline_is_in_the_order_of_time_and_names_the_workers() -> None:
     told = report.as_json(outcome, 1.23)
     assert (told["ok"], told["seconds"], told["counts"]) == (False, 1.2, {"records_produced": 3})
     assert [entry["who"] for entry in told["timeline"]] == ["coordinator", "demo", "group", "group"]
-    assert told["timeline"][3]["member_id"] == f"worker-1-{UUID}"
+    assert told["timeline"][3]["member_id"] == f"consumer-1-{UUID}"
 
 
-def test_the_workers_files_are_counted_but_not_a_line_cut_short(tmp_path: Path) -> None:
-    path = tmp_path / "worker.jsonl"
+def test_the_consumers_files_are_counted_but_not_a_line_cut_short(tmp_path: Path) -> None:
+    path = tmp_path / "consumer.jsonl"
     path.write_bytes(b'{"value":"a"}\n{"value":"b"}\n{"value":"a"}\n{"value":"c')
     assert consumed([path, tmp_path / "never-started.jsonl"]) == {"a": 2, "b": 1}
 
@@ -217,7 +261,3 @@ def test_the_batch_of_a_request_is_found_by_its_offset(
 def test_a_committed_batch_is_no_target(folder: Folder) -> None:
     (folder.spark / "commits" / "7").write_text('v1\n{"nextBatchWatermarkMs":0}')
     assert uncommitted_batch_of(folder, "requests", "requests-0-10") is None
-
-
-def test_before_the_first_batch_nothing_is_planned(folder: Folder) -> None:
-    assert planned_ends(folder.spark, -1, "requests") == {}

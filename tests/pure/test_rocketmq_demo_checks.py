@@ -16,6 +16,7 @@ from streaming.demo.rocketmq_proof import Share, Trap
 from streaming.records import encode
 from streaming.rocketmq.history import decode_entry, decode_snapshot
 from streaming.view import entry_line
+from tests.harness.rocketmq_broker import Broker
 
 CONNECTION = "consumer-1/e87b530a-731e-4de4-9d19-5f52220fcd86"
 
@@ -95,6 +96,21 @@ def test_the_trap_is_named_over_and_costs_a_backlog() -> None:
     assert not rocketmq_proof.trap_was_named([named, over], None).ok
     assert rocketmq_proof.backlog_grew(trap).ok
     assert not rocketmq_proof.backlog_grew(Trap(["c1", "c2"], 50, 50)).ok
+
+
+def test_why_has_to_name_the_trap_with_its_connections() -> None:
+    broker = Broker()
+    for at_ms, connection in ((1, "consumer-1/aa"), (2, "consumer-1/bb")):
+        broker.now_ms = at_ms
+        broker.heartbeat("consumer-1", connection)
+    trap = Trap(["consumer-1/aa", "consumer-1/bb"], 5, 50)
+    named = rocketmq_proof.why_names_the_trap(broker.history, trap)
+    assert named.ok
+    assert named.detail.endswith("DUPLICATE CLIENT ID: consumer-1 on consumer-1/aa and consumer-1/bb")
+    assert not rocketmq_proof.why_names_the_trap(broker.history[:3], trap).ok
+    assert not rocketmq_proof.why_names_the_trap(broker.history, Trap(["consumer-1/cc"], 5, 50)).ok
+    assert not rocketmq_proof.why_names_the_trap(broker.history, None).ok
+    assert not rocketmq_proof.why_names_the_trap([], trap).ok
 
 
 def test_what_is_said_unasked_is_no_second_answer() -> None:

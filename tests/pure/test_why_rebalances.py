@@ -175,7 +175,7 @@ def test_a_cooperative_group_stands_still_only_where_it_must() -> None:
 
 
 def test_what_a_newcomer_does_not_subscribe_to_need_not_move() -> None:
-    """a and b exchange partitions for nothing; taken to subscribe to everything, c would excuse one of them."""
+    """a and b exchange partitions for nothing: if c subscribed to them too, it would excuse one."""
     history = Recorder().play(
         "config group.initial.rebalance.delay.ms=0",
         "join a api=3 topics=t",
