@@ -64,6 +64,9 @@ class Moves(ConsumerRebalanceListener):  # type: ignore[misc] # kafka-python shi
 class Consuming(ABC):
     """A consumer on a thread of its own that polls without a pause, as applications do.
 
+    All else that it is asked it is asked there too: librdkafka's, called while another thread polls, may wait
+    for ever.
+
     kafka-python 3.0 needs that: a JoinGroup that is answered between two polls it sends again. When it joins
     for a topic that came, and the poll ends before the SyncGroup is answered, it never looks at that answer:
     `poll_ms` has to be longer there.
@@ -89,12 +92,10 @@ class Consuming(ABC):
         return [self._values.popleft() for _ in range(len(self._values))]
 
     def partitions(self) -> set[int]:
-        self._raise_what_was_raised()
-        return {p.partition for p in self.consumer.assignment()}
+        return {p.partition for p in self._assignment()}
 
     def topics(self) -> set[str]:
-        self._raise_what_was_raised()
-        return {p.topic for p in self.consumer.assignment()}
+        return {p.topic for p in self._assignment()}
 
     def close(self) -> None:
         """Leave, as far as the library does."""
@@ -106,6 +107,10 @@ class Consuming(ABC):
     def do(self, work: Callable[[], T]) -> T:
         """What `work` gives, between two polls."""
         return self._thread.submit(work).result(ANSWER_TIMEOUT_S)
+
+    def _assignment(self) -> list[Any]:
+        self._raise_what_was_raised()
+        return self.do(self.consumer.assignment)
 
     def _raise_what_was_raised(self) -> None:
         if self._polling.done():
@@ -277,7 +282,7 @@ class ConfluentMember(Consuming):
         self.do(lambda: self.consumer.seek(ConfluentPartition(topic, partition, offset)))
 
     def brokers(self) -> set[tuple[str, int]]:
-        listed = self.consumer.list_topics(timeout=10).brokers.values()
+        listed = self.do(lambda: self.consumer.list_topics(timeout=10).brokers.values())
         return {(broker.host, broker.port) for broker in listed}
 
 

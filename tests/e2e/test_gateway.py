@@ -44,7 +44,7 @@ def test_clients_of_two_libraries_in_one_group(
     with ExitStack() as stack:
         first = stack.enter_context(closing(PythonMember(gateway, group_id, topic)))
         share(first)
-        second = ConfluentMember(gateway, group_id, topic)
+        second = stack.enter_context(closing(ConfluentMember(gateway, group_id, topic)))
         share(first, second)
         for member in (first, second):
             assert broker.bootstrap_servers not in {f"{host}:{port}" for host, port in member.brokers()}
