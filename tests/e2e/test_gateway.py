@@ -15,6 +15,7 @@ from gateway.framing import framed
 from gateway.security import Security
 from gateway.service import GatewayOptions, serving
 from gateway.upstream import Address
+from state.history import EventType
 from streaming.broker import EmbeddedBroker
 from streaming.client import CoordinatorClient
 from tests.e2e.gateway_clients import (
@@ -31,7 +32,7 @@ from tests.e2e.gateway_clients import (
     produce,
     share,
 )
-from tests.e2e.harness import Member, stable_member, wait_until
+from tests.e2e.harness import Member, history_of, stable_member, wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -63,6 +64,33 @@ def test_clients_of_two_libraries_in_one_group(
 
 def committed(member: PythonMember, topic: str) -> dict[int, int]:
     return {p: member.consumer.committed(TopicPartition(topic, p)) for p in range(PARTITIONS)}
+
+
+def test_a_group_may_leave_its_assignment_to_the_coordinator(
+    gateway: str, options: GatewayOptions, topic: str
+) -> None:
+    group_id, assignor = new_group(), "coordinator:uniform"
+    produce(gateway, topic, range(RECORDS))
+    with closing(PythonMember(gateway, group_id, topic, assignor=assignor)) as first:
+        share(first)
+        assert consume(RECORDS, first) == list(range(RECORDS))
+        before = first.partitions()
+        with closing(PythonMember(gateway, group_id, topic, assignor=assignor)) as second:
+            share(first, second)
+            assert first.partitions() < before
+        share(first)
+        grow(gateway, topic)
+        wait_until(lambda: first.partitions() == set(range(PARTITIONS + 2)), "the new partitions")
+    assert_coordinated(options, group_id, joins=2)
+    history = history_of(options.bootstrap_servers, options.layout, group_id)
+    stable = [entry for entry in history if entry.type is EventType.STABLE]
+    assert {(entry.rule, entry.protocol_name) for entry in stable} == {("M4", assignor)}
+
+
+def grow(servers: str, topic: str) -> None:
+    """Two partitions more, of which the leader hears by itself."""
+    with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
+        admin.create_partitions({topic: PARTITIONS + 2})
 
 
 def test_admin_clients(gateway: str, topic: str) -> None:

@@ -97,10 +97,12 @@ def cooperative_sticky(group: Group) -> None:
     assert [gone for gone in first.moves.revoked if gone] == [second.partitions()]
     assert not any(second.moves.revoked)
     kept, moved = sorted(first.partitions()), sorted(second.partitions())
-    # The second generation takes partitions from the first member, the third gives them to the second.
+    # Alone, kafka-python's may join twice. Of the last two generations one takes partitions from the first
+    # member, the other gives them to the second.
     stable = group.history(EventType.STABLE)
     plans = [sorted(map(parts, (event.assignments or {}).values())) for event in stable]
-    assert plans == [[list(range(PARTITIONS))], sorted([[], kept]), sorted([kept, moved])]
+    assert plans[-2:] == [sorted([[], kept]), sorted([kept, moved])]
+    assert all(plan == [list(range(PARTITIONS))] for plan in plans[:-2])
 
 
 def parts(assignment: bytes) -> list[int]:
@@ -157,7 +159,7 @@ def crash(group: Group) -> None:
     group.produce(*range(RECORDS))
     seen = consume(half, survivor)
     survivor.commit()
-    victim.wait_for_line(COMMITTED.__eq__, WAIT_TIMEOUT_S)
+    victim.wait_for_line(lambda line: line.strip() == COMMITTED, WAIT_TIMEOUT_S)
     group.produce(*range(RECORDS, 2 * RECORDS))
     seen += consume(half, survivor)
     survivor.commit()
