@@ -14,8 +14,16 @@ from tests.spark.harness import Bench, Written, make_operator
 from tests.spark.log import LAYOUT, Record
 
 CONFIG = CoordinatorConfig(group_initial_rebalance_delay_ms=3_000)
-LOG_SEED = 106
+LOG_SEED = 110
 LOG_LENGTH = 400
+WORDS = (
+    b"no heartbeat within",
+    b"left the group",
+    b"MemberReplaced",
+    b"the coordinator made the assignment",
+    b'"Stable"',
+    b'"Empty"',
+)
 BATCHES = 8
 KILLS = 3
 SAMPLE = (1, 2)
@@ -80,13 +88,8 @@ def test_the_recorded_log_has_all_that_happens_to_groups() -> None:
     assert all(len(records) > 100 for records in partitions)
     history = recorded_log.expected(rows, attested_ms, CONFIG)[LAYOUT.events_topic]
     assert len(history) == len(recorded_log.NAMES)
-    told = Counter(
-        word
-        for event in chain(*history.values())
-        for word in (b"no heartbeat within", b"left the group", b"MemberReplaced", b'"Stable"', b'"Empty"')
-        if word in event
-    )
-    assert len(told) == 5, told
+    told = Counter(word for event in chain(*history.values()) for word in WORDS if word in event)
+    assert len(told) == len(WORDS), told
     assert min(told.values()) > 5, told
     assert b"AppliedLate" not in b"".join(chain(*history.values())), "the clock records keep their word"
 

@@ -94,7 +94,7 @@ def test_an_unreadable_state_row_fails_the_query_and_is_named(make_bench: Callab
     bench.run([log.request(T0, join("broken"))])
     bench.stop()
     bench.operator = make_operator()
-    expected = f"the state of 'broken' is of version 99; this code reads version {STATE_VERSION}"
+    expected = f"the state of 'broken' is of version 99; this code reads versions 1 to {STATE_VERSION}"
     with pytest.raises(StreamingQueryException, match=expected):
         bench.run([log.request(T0, join("broken"))])
     bench.query = None
