@@ -7,6 +7,7 @@ default.
 
 from collections.abc import Mapping
 from functools import cache
+from struct import Struct
 from typing import Any
 
 from kafka.protocol.admin import (
@@ -112,6 +113,7 @@ RESPONSES: Mapping[int, Any] = {message.API_KEY: message for message in _RESPONS
 
 Fields = Mapping[str, Any]
 
+_INT32 = Struct(">i")
 _CORRELATION_ID_BYTES = 4
 
 
@@ -133,8 +135,8 @@ def encode_response(header: RequestHeader, response: Any) -> bytes:
     kind = RESPONSES[header.api_key]
     if isinstance(response, Mapping):
         response = _message(kind, response, version=header.api_version)
-    response.with_header(correlation_id=header.correlation_id)
-    return bytes(response.encode(header=True))
+    begin = _INT32.pack(header.correlation_id) + _response_tags(header.api_key, header.api_version)
+    return begin + bytes(response.encode())
 
 
 def decode_response(api_key: int, api_version: int, response: bytes) -> Any:
@@ -174,6 +176,15 @@ def request_outline(api_key: int, api_version: int) -> Outline:
 @cache
 def _response_outline(api_key: int, api_version: int) -> Outline:
     return Outline(RESPONSES[api_key].json, api_version)
+
+
+@cache
+def _response_tags(api_key: int, api_version: int) -> bytes:
+    """What stands behind the correlation id in the header of an answer: no tagged field, or nothing."""
+    response = RESPONSES[api_key](version=api_version)
+    response.with_header()
+    header = response.encode_header(flexible=response.flexible_version_q(api_version))
+    return bytes(header[_CORRELATION_ID_BYTES:])
 
 
 def _message(kind: Any, fields: Fields, **version: int) -> Any:
