@@ -2,11 +2,16 @@
 
 import asyncio
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol, TypeVar
+from collections import deque
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, Protocol, TypeVar
 
-import structlog
-
+from gateway.complaints import Complaints
 from gateway.limits import Limits
 from state.errors import ErrorCode
 from state.messages import AnyRequest
@@ -21,8 +26,6 @@ ANSWER_TIMEOUT_MS = 25_000
 PARKED_TIMEOUT_MS = 600_000
 
 R = TypeVar("R", bound=Response)
-
-log = structlog.get_logger()
 
 
 class Backend(Protocol):
@@ -55,6 +58,21 @@ class Patience:
         self.bound_ms = min(max(self._least_ms, 2 * took_ms), ANSWER_TIMEOUT_MS)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asked:
+    """A request on its way. `answered` is the event loop's, and done as soon as nobody waits any more."""
+
+    request: AnyRequest
+    answer: type[Response]
+    timeout_ms: int
+    asked_at_s: float
+    answered: asyncio.Future[Any]
+
+    def give_up(self) -> None:
+        if not self.answered.done():
+            self.answered.set_exception(TimeoutError())
+
+
 class CoordinatorBackend:
     """Requests go onto the coordinator's topic, answers come from this gateway's own reply partition.
 
@@ -65,8 +83,16 @@ class CoordinatorBackend:
     def __init__(self, client: CoordinatorClient, limits: Limits) -> None:
         self._client = client
         self._patience = Patience(round(limits.member_held_s * 1000))
+        self._complaints = Complaints()
+        # The sender is woken once for all that is asked in one turn of the loop.
+        self._unsent: list[_Asked] = []
+        self._to_send: SimpleQueue[list[_Asked] | None] = SimpleQueue()
+        # The loop is woken once for all answers that come while it has not looked.
+        self._answers: deque[tuple[_Asked, Future[Any]]] = deque()
+        self._is_woken = False
         # Sending may wait for a broker, which the event loop must not.
-        self._sender = ThreadPoolExecutor(max_workers=1, thread_name_prefix="gateway-sender")
+        self._sender = Thread(target=self._send_all, name="gateway-sender", daemon=True)
+        self._sender.start()
 
     def header(self, group_id: str, api_version: int, client_id: str, client_host: str) -> Header:
         """See `Backend`."""
@@ -75,37 +101,78 @@ class CoordinatorBackend:
 
     async def ask(self, request: AnyRequest, answer: type[R], timeout_ms: int | None = None) -> R:
         """See `Backend`. When it is cancelled, the answer is dropped as it comes."""
+        loop = asyncio.get_running_loop()
         held_ms = self._patience.bound_ms if timeout_ms is None else timeout_ms
+        waited_ms = timeout_ms or ANSWER_TIMEOUT_MS
+        asked = _Asked(request, answer, waited_ms, time.monotonic(), loop.create_future())
+        if not self._unsent:
+            loop.call_soon(self._hand_over)
+        self._unsent.append(asked)
+        timer = loop.call_later(held_ms / 1000, asked.give_up)
         try:
-            sent = await self._send(request, answer, timeout_ms or ANSWER_TIMEOUT_MS)
-            async with asyncio.timeout(held_ms / 1000):
-                return await asyncio.wrap_future(sent)
+            answered: R = await asked.answered
+            return answered
         except TimeoutError:
-            why = f"{type(request).__name__} for group {request.group_id!r} was held for {held_ms} ms"
-            log.warning("no answer from the coordinator", error=why)
+            kind = type(request).__name__
+            self._complaints.add(f"{kind} for group {request.group_id!r} was held for {held_ms} ms")
             return failed(request, answer, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         except ClientError as error:
             if not isinstance(error, ClientClosed):
-                log.warning("no answer from the coordinator", error=str(error))
+                self._complaints.add(str(error))
             return failed(request, answer, error_code_of(error))
+        finally:
+            timer.cancel()
 
-    async def _send(self, request: AnyRequest, answer: type[R], timeout_ms: int) -> Future[R]:
-        asked_s = time.monotonic()
-        sent = await asyncio.get_running_loop().run_in_executor(
-            self._sender, lambda: self._client.send(request, answer, timeout_ms=timeout_ms)
-        )
-        if timeout_ms <= ANSWER_TIMEOUT_MS:  # what may be parked says nothing of how long an answer takes
-            sent.add_done_callback(lambda done: self._learn(done, asked_s))
-        return sent
+    def _hand_over(self) -> None:
+        self._to_send.put(self._unsent)
+        self._unsent = []
 
-    def _learn(self, done: Future[R], asked_s: float) -> None:
-        """Called by the client's reader, also for an answer that comes too late for who asked."""
-        if done.exception() is None:
-            self._patience.learn(round((time.monotonic() - asked_s) * 1000))
+    def _send_all(self) -> None:
+        while (several := self._to_send.get()) is not None:
+            for asked in several:
+                if not asked.answered.done():
+                    self._send(asked)
+
+    def _send(self, asked: _Asked) -> None:
+        sent: Future[Any]
+        try:
+            sent = self._client.send(asked.request, asked.answer, timeout_ms=asked.timeout_ms)
+        except Exception as error:  # noqa: BLE001 - whatever it is, whoever asked is to hear of it
+            sent = Future()
+            sent.set_exception(error)
+        sent.add_done_callback(partial(self._come, asked))
+
+    def _come(self, asked: _Asked, sent: Future[Any]) -> None:
+        """Called by any thread, also for an answer that comes too late for who asked."""
+        self._answers.append((asked, sent))
+        if not self._is_woken:
+            self._is_woken = True
+            with suppress(RuntimeError):  # the loop has ended, and with it all who asked
+                asked.answered.get_loop().call_soon_threadsafe(self._give_out)
+
+    def _give_out(self) -> None:
+        self._is_woken = False  # before it looks: what comes from now on wakes it again
+        while self._answers:
+            asked, sent = self._answers.popleft()
+            error = sent.exception()
+            if error is None:
+                self._learn(asked)
+            if asked.answered.done():
+                continue
+            if error is None:
+                asked.answered.set_result(sent.result())
+            else:
+                asked.answered.set_exception(error)
+
+    def _learn(self, asked: _Asked) -> None:
+        # What may be parked says nothing of how long an answer takes.
+        if asked.timeout_ms <= ANSWER_TIMEOUT_MS:
+            self._patience.learn(round((time.monotonic() - asked.asked_at_s) * 1000))
 
     def close(self) -> None:
         """End the sender; the client is its owner's to close, after this."""
-        self._sender.shutdown()
+        self._to_send.put(None)
+        self._sender.join()
 
 
 def error_code_of(error: ClientError) -> ErrorCode:

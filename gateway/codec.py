@@ -7,6 +7,7 @@ default.
 
 from collections.abc import Mapping
 from functools import cache
+from struct import Struct
 from typing import Any
 
 from kafka.protocol.admin import (
@@ -112,7 +113,9 @@ RESPONSES: Mapping[int, Any] = {message.API_KEY: message for message in _RESPONS
 
 Fields = Mapping[str, Any]
 
+_INT32 = Struct(">i")
 _CORRELATION_ID_BYTES = 4
+_ERROR_ALONE = {"error_code"}
 
 
 def decode_request(header: RequestHeader, message: bytes) -> Any:
@@ -130,11 +133,14 @@ def decode_request(header: RequestHeader, message: bytes) -> Any:
 
 def encode_response(header: RequestHeader, response: Any) -> bytes:
     """The answer to this request, header and all, without the frame's size."""
-    kind = RESPONSES[header.api_key]
-    if isinstance(response, Mapping):
-        response = _message(kind, response, version=header.api_version)
-    response.with_header(correlation_id=header.correlation_id)
-    return bytes(response.encode(header=True))
+    api = header.api_key, header.api_version
+    if not isinstance(response, Mapping):
+        body = bytes(response.encode())
+    elif response.keys() == _ERROR_ALONE:
+        body = _error_alone(*api, response["error_code"])
+    else:
+        body = _encoded(*api, response)
+    return _INT32.pack(header.correlation_id) + _response_tags(*api) + body
 
 
 def decode_response(api_key: int, api_version: int, response: bytes) -> Any:
@@ -174,6 +180,25 @@ def request_outline(api_key: int, api_version: int) -> Outline:
 @cache
 def _response_outline(api_key: int, api_version: int) -> Outline:
     return Outline(RESPONSES[api_key].json, api_version)
+
+
+def _encoded(api_key: int, api_version: int, response: Fields) -> bytes:
+    return bytes(_message(RESPONSES[api_key], response, version=api_version).encode())
+
+
+@cache
+def _error_alone(api_key: int, api_version: int, error_code: int) -> bytes:
+    """Every answer to a heartbeat: there are few of them, and they are what is encoded most."""
+    return _encoded(api_key, api_version, {"error_code": error_code})
+
+
+@cache
+def _response_tags(api_key: int, api_version: int) -> bytes:
+    """What stands behind the correlation id in the header of an answer: no tagged field, or nothing."""
+    response = RESPONSES[api_key](version=api_version)
+    response.with_header()
+    header = response.encode_header(flexible=response.flexible_version_q(api_version))
+    return bytes(header[_CORRELATION_ID_BYTES:])
 
 
 def _message(kind: Any, fields: Fields, **version: int) -> Any:

@@ -6,10 +6,9 @@ answers in order itself.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import structlog
 
@@ -18,33 +17,22 @@ from gateway.apis import find_coordinator
 from gateway.apis.api_versions import API_VERSIONS, unsupported
 from gateway.call import Call, Services
 from gateway.framing import (
-    FrameBuffer,
     ProtocolError,
     RequestHeader,
     correlation_id_of,
     expects_response,
-    framed,
     request_header,
 )
 from gateway.limits import Limits
 from gateway.security import Session
-from gateway.upstream import READ_BYTES, Upstream, UpstreamLost
-
-T = TypeVar("T")
+from gateway.stream import ClientGone, ClientStream
+from gateway.upstream import Upstream, UpstreamLost
 
 log = structlog.get_logger()
 
 
-class ClientGone(ConnectionError):
-    """The client ended the connection, or was idle for too long: nothing to report."""
-
-
 class NotLetIn(ConnectionError):
     """The client does not say who it is, or not rightly."""
-
-
-class SlowReader(ConnectionError):
-    """The client does not read its answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,35 +51,30 @@ class Listener:
 
 
 class Connection:
-    """Serves one client until either side ends it. `unanswered` requests are read and under way."""
+    """Serves one client until either side ends it."""
 
-    def __init__(
-        self, listener: Listener, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    def __init__(self, listener: Listener, client: ClientStream) -> None:
         self._listener = listener
-        self._limits = listener.limits
-        self._reader = reader
-        self._writer = writer
-        # `drain` is to wait until the kernel has it all, so that closing loses no answer. A transport of TLS
-        # counts its limit as too much already, so with 0 it would never be ready.
-        writer.transport.set_write_buffer_limits(high=0 if writer.get_extra_info("ssl_object") is None else 1)
-        self._peer = (writer.get_extra_info("peername") or ("unknown", 0))[0]
-        self._own_host = listener.advertised_host or writer.get_extra_info("sockname")[0]
+        self._client = client
+        self._peer = client.peer
+        self._own_host = listener.advertised_host or client.own_host
         self._session = Session(listener.users)
-        self._room = asyncio.Semaphore(self._limits.in_flight_per_connection)
-        self._requests: asyncio.Queue[bytes] = asyncio.Queue()
         self._forwarded: asyncio.Queue[RequestHeader] = asyncio.Queue()
         self._forwarded_count = 0
-        self.unanswered = 0
         self._upstream: Upstream | None = None
         self._returning: asyncio.Task[None] | None = None
+
+    @property
+    def unanswered(self) -> int:
+        """Requests that are taken up and under way."""
+        return self._client.unanswered
 
     async def run(self) -> None:
         """Serve; returns when the connection is closed. Never raises but when cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._read())
-                tasks.create_task(self._work(tasks))
+                tasks.create_task(self._end_with_client())
+                await self._work(tasks)
         except* ClientGone:
             pass
         except* (ProtocolError, OSError) as errors:
@@ -106,32 +89,14 @@ class Connection:
             self._upstream.close()
         for _ in range(self._forwarded_count):
             self._listener.forwarding.release()
-        # What the client has not taken by now it is not waited for.
-        self._writer.transport.abort()
+        self._client.abort()
 
-    async def _read(self) -> None:
-        """Take requests up, as many as there is room for."""
-        buffer = FrameBuffer(self._limits.frame_bytes)
-        while True:
-            for message in buffer.feed(await self._read_some()):
-                await self._room.acquire()
-                self.unanswered += 1
-                self._requests.put_nowait(message)
-
-    async def _read_some(self) -> bytes:
-        while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._limits.idle_timeout_s):
-                    data = await self._from_client(self._reader.read(READ_BYTES))
-                if not data:
-                    raise ClientGone("the client ended the connection")
-                return data
-            if self.unanswered == 0:
-                raise ClientGone("nothing was asked for too long")
+    async def _end_with_client(self) -> None:
+        raise await self._client.ended
 
     async def _work(self, tasks: asyncio.TaskGroup) -> None:
         while True:
-            message = await self._requests.get()
+            message = await self._client.take()
             header = request_header(message)
             if self._session.is_asked and (header.api_key in apis.SASL or not self._session.is_open):
                 await self._let_in(tasks, header, message)
@@ -158,11 +123,11 @@ class Connection:
             raise ProtocolError(f"api {header.api_key} version {header.api_version} is not served")
         await self._forwarded.join()
         answer = unsupported(codec.versions(API_VERSIONS))
-        await self._answer(codec.encode_response(header.at_version(0), answer))
+        await self._client.answer(codec.encode_response(header.at_version(0), answer))
 
     async def _serve(self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes) -> None:
         """Answer here, when all before it are answered."""
-        if len(message) > self._limits.group_frame_bytes:
+        if len(message) > self._listener.limits.group_frame_bytes:
             raise ProtocolError(f"a request of {len(message)} bytes to the coordinator")
         request = codec.decode_request(header, message)
         if header.api_key == apis.FIND_COORDINATOR and find_coordinator.is_upstreams(request):
@@ -173,7 +138,7 @@ class Connection:
     async def _answer_with(self, serve: apis.Serve, header: RequestHeader, request: Any) -> None:
         await self._forwarded.join()
         answer = await serve(self._call(header), request)
-        await self._answer(codec.encode_response(header, answer))
+        await self._client.answer(codec.encode_response(header, answer))
 
     async def _forward(self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes) -> None:
         """Send it on as it is; `_return` brings the answer."""
@@ -183,7 +148,7 @@ class Connection:
         assert self._upstream is not None
         if not expects_response(header, message):
             await self._upstream.send(message)
-            self._done()
+            self._client.done()
             return
         await self._listener.forwarding.acquire()
         self._forwarded_count += 1
@@ -205,7 +170,7 @@ class Connection:
             response = await upstream.receive()
             if correlation_id_of(response) != header.correlation_id:
                 raise UpstreamLost("the broker answers something else than what was asked")
-            await self._answer(await self._rewritten(header, response))
+            await self._client.answer(await self._rewritten(header, response))
             self._forwarded_count -= 1
             self._listener.forwarding.release()
             self._forwarded.task_done()
@@ -216,31 +181,6 @@ class Connection:
         decoded: Any = codec.decode_response(header.api_key, header.api_version, response)
         await apis.REWRITTEN[header.api_key](self._call(header), decoded)
         return codec.encode_response(header, decoded)
-
-    async def _answer(self, message: bytes) -> None:
-        """Give it to the client. Raises SlowReader where it takes nothing for too long."""
-        self._writer.write(framed(message))
-        transport = self._writer.transport
-        left = transport.get_write_buffer_size()
-        while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._limits.write_timeout_s):
-                    await self._from_client(self._writer.drain())
-                self._done()
-                return
-            left, before = transport.get_write_buffer_size(), left
-            if left >= before:
-                raise SlowReader(f"it took none of {left} bytes for {self._limits.write_timeout_s:.0f} s")
-
-    def _done(self) -> None:
-        self.unanswered -= 1
-        self._room.release()
-
-    async def _from_client(self, io: Coroutine[Any, Any, T]) -> T:
-        try:
-            return await io
-        except OSError as error:  # the system's own TimeoutError too, which is none of ours
-            raise ClientGone("the client ended the connection") from error
 
     def _call(self, header: RequestHeader) -> Call:
         return Call(

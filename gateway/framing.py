@@ -116,6 +116,8 @@ def expects_response(header: RequestHeader, message: bytes) -> bool:
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
     """An unsigned variable-length integer of at most 32 bits, and where it ends. Raises ProtocolError."""
+    if at < len(data) and data[at] < 0x80:  # most are
+        return data[at], at + 1
     value = 0
     for shift in range(0, 35, 7):
         if at >= len(data):

@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-from contextlib import suppress
 from functools import partial
 
 import structlog
@@ -14,7 +13,8 @@ from gateway.connection import Connection, Listener
 from gateway.groups import Groups
 from gateway.limits import Limits
 from gateway.security import Security
-from gateway.upstream import READ_BYTES, Address, Upstream, UpstreamLost
+from gateway.stream import ClientStream
+from gateway.upstream import Address, Upstream, UpstreamLost
 
 _BACKLOG = 1_024
 MAX_PORT = 65_535
@@ -106,11 +106,10 @@ class Gateway:
         try:
             # One address of a name that has several: a free port is a port of one address.
             found = await loop.getaddrinfo(where.host, port, type=socket.SOCK_STREAM)
-            server = await asyncio.start_server(
-                partial(self._accept, listener),
+            server = await loop.create_server(
+                partial(ClientStream, self._limits, partial(self._accept, listener)),
                 str(found[0][4][0]),
                 port,
-                limit=READ_BYTES,
                 backlog=_BACKLOG,
                 ssl=self._security.tls,
             )
@@ -131,23 +130,14 @@ class Gateway:
                 failed = error
         raise failed
 
-    async def _accept(
-        self, listener: Listener, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    def _accept(self, listener: Listener, client: ClientStream) -> None:
         if len(self._connections) >= self._limits.connections:
             log.warning("a connection was refused: there are too many", connections=len(self._connections))
-            writer.transport.abort()
+            client.abort()
             return
-        task = asyncio.current_task()
-        assert task is not None
-        connection = Connection(listener, reader, writer)
-        self._connections[connection] = task
-        try:
-            # Only `close` cancels; asyncio's server would log a task that ended by it as a failure.
-            with suppress(asyncio.CancelledError):
-                await connection.run()
-        finally:
-            del self._connections[connection]
+        connection = Connection(listener, client)
+        task = self._connections[connection] = asyncio.create_task(connection.run())
+        task.add_done_callback(lambda _: self._connections.pop(connection))
 
 
 def _port_of(server: asyncio.Server) -> int:

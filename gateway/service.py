@@ -12,6 +12,7 @@ from gateway.backend import CoordinatorBackend
 from gateway.cluster import Cluster
 from gateway.groups import GroupsReader
 from gateway.limits import Limits
+from gateway.open_files import allow_open_files, files_for
 from gateway.security import Security
 from gateway.server import NO_SECURITY, CannotListen, Gateway
 from gateway.upstream import Address, UpstreamLost
@@ -60,6 +61,7 @@ def serving(options: GatewayOptions) -> Iterator[Address]:
         raise NoSuchReplyPartition(
             f"reply partition {options.reply_partition} is not one of 0 to {partitions - 1}"
         )
+    allow_open_files(files_for(options.limits))
     with ExitStack() as stack:
         client = stack.enter_context(
             CoordinatorClient(

@@ -40,7 +40,7 @@ from state.responses import (
 from state.rocketmq.messages import AnyAnswered as RocketMqRequest
 from state.rocketmq.responses import AnyResponse as RocketMqResponse
 from state.rocketmq.responses import AnyToConnection, ToConnection
-from streaming.layout import Layout
+from streaming.layout import RECORD_OVERHEAD_BYTES, Layout
 from streaming.partitioner import partition_of
 from streaming.pending import AnyResponse, Asked, ClientError, Counts, Pending, R
 from streaming.records import encode
@@ -51,6 +51,9 @@ JOIN_GRACE_MS = 5_000
 
 # The versions of Kafka's messages that these requests are. Source: *Request.json of Apache Kafka 4.
 JOIN_VERSION, SYNC_VERSION, HEARTBEAT_VERSION, LEAVE_VERSION = 9, 5, 4, 5
+
+# Kafka's 16 KiB are some 50 heartbeats. No more than what any layout's topic takes at once.
+_BATCH_BYTES = RECORD_OVERHEAD_BYTES
 
 _POLL_MS = 100
 _CLOSE_TIMEOUT_S = 5.0
@@ -346,6 +349,7 @@ def _producer(bootstrap_servers: str, layout: Layout, timeout_ms: int) -> KafkaP
         acks="all",
         enable_idempotence=True,  # a JoinGroup appended twice makes a second member
         linger_ms=0,
+        batch_size=_BATCH_BYTES,
         max_request_size=layout.request_record_max_bytes,
         max_block_ms=timeout_ms,
         request_timeout_ms=timeout_ms,

@@ -1,6 +1,7 @@
 """How long a member's request is held by a coordinator that does not answer, or is slow."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import closing
@@ -15,6 +16,7 @@ from state.errors import ErrorCode
 from state.messages import Heartbeat, JoinGroup
 from state.responses import HeartbeatResponse, JoinGroupResponse
 from streaming.client import CoordinatorClient, Header
+from streaming.pending import ClientClosed
 
 HELD_S = 0.05
 HEADER = Header(
@@ -25,15 +27,23 @@ BEATEN = failed(BEAT, HeartbeatResponse, ErrorCode.NONE)
 
 
 class Log(CoordinatorClient):
-    """A client whose requests stand in a list; they are answered by whoever plays the coordinator."""
+    """A client whose requests stand in a list; they are answered by whoever plays the coordinator. Sending
+    waits until it is `open`, or is refused.
+    """
 
     def __init__(self) -> None:
         self.sent: list[tuple[int | None, Future[Any]]] = []
+        self.refusal: Exception | None = None
+        self.open = threading.Event()
+        self.open.set()
 
     def send(self, request: Any, answer: Any, *, timeout_ms: int | None = None) -> Future[Any]:
+        if self.refusal is not None:
+            raise self.refusal
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()
         self.sent.append((timeout_ms, future))
+        assert self.open.wait(10)
         return future
 
     async def nth(self, number: int) -> Future[Any]:
@@ -67,10 +77,8 @@ async def test_a_coordinator_that_is_away_holds_each_heartbeat_for_a_moment(
 ) -> None:
     """Each is in the log, as a sign of life, and none keeps the member from its next one."""
     for number in range(3):
-        with capture_logs() as logs:
-            answer = await backend.ask(BEAT, HeartbeatResponse)
+        answer = await backend.ask(BEAT, HeartbeatResponse)
         assert answer.error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert [entry["error"] for entry in logs] == ["Heartbeat for group 'g' was held for 50 ms"]
         assert not (await log.nth(number)).done()
     assert [timeout_ms for timeout_ms, _ in log.sent] == [ANSWER_TIMEOUT_MS] * 3
 
@@ -108,6 +116,46 @@ async def test_what_is_parked_is_waited_for(backend: CoordinatorBackend, log: Lo
     joined = failed(join, JoinGroupResponse, ErrorCode.MEMBER_ID_REQUIRED)
     parked.set_result(joined)
     assert await asked is joined
+
+
+@played
+async def test_what_was_given_up_before_it_was_sent_is_not_sent(
+    backend: CoordinatorBackend, log: Log
+) -> None:
+    """Sending waits for a broker that is away; what nobody waits for any more does not pile up behind it."""
+    log.open.clear()
+    first = asyncio.create_task(backend.ask(BEAT, HeartbeatResponse))
+    assert (await backend.ask(BEAT, HeartbeatResponse)).error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert (await first).error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    third = asyncio.create_task(backend.ask(BEAT, HeartbeatResponse, ANSWER_TIMEOUT_MS))
+    await asyncio.sleep(0)
+    log.open.set()
+    (await log.nth(1)).set_result(BEATEN)
+    assert await third is BEATEN
+    assert len(log.sent) == 2
+
+
+@played
+async def test_a_request_that_cannot_be_sent_has_an_answer(backend: CoordinatorBackend, log: Log) -> None:
+    log.refusal = ClientClosed("the client was closed")
+    with capture_logs() as logs:
+        answer = await backend.ask(BEAT, HeartbeatResponse)
+    assert answer.error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert logs == []
+
+
+@played
+async def test_all_that_hear_of_no_coordinator_are_one_log_line(
+    backend: CoordinatorBackend, log: Log
+) -> None:
+    with capture_logs() as logs:
+        await asyncio.gather(*(backend.ask(BEAT, HeartbeatResponse) for _ in range(300)))
+        async with asyncio.timeout(10):
+            while len(logs) < 2:
+                await asyncio.sleep(0.01)
+    assert [entry["event"] for entry in logs] == ["no answer from the coordinator"] * 2
+    assert [entry["requests"] for entry in logs] == [1, 299]
+    assert logs[0]["error"] == "Heartbeat for group 'g' was held for 50 ms"
 
 
 @pytest.mark.parametrize(

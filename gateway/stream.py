@@ -1,0 +1,145 @@
+"""The bytes of one client's connection: requests come in whole, so many at a time, and answers go out.
+
+No task waits for bytes: a request costs the wake-up of whoever serves it, and no more.
+"""
+
+import asyncio
+from asyncio import BaseTransport, Future, Transport
+from collections import deque
+from collections.abc import Callable
+from typing import cast
+
+from gateway.framing import FrameBuffer, ProtocolError, framed
+from gateway.limits import Limits
+
+
+class ClientGone(ConnectionError):
+    """The client ended the connection, or was idle for too long: nothing to report."""
+
+
+class SlowReader(ConnectionError):
+    """The client does not read its answers."""
+
+
+class ClientStream(asyncio.Protocol):
+    """One client's bytes, both ways; `made` is called with it when there is a connection.
+
+    `ended` tells why nothing more comes: ClientGone or ProtocolError. It does not close the connection.
+    `unanswered` requests are taken and under way.
+    """
+
+    def __init__(self, limits: Limits, made: Callable[["ClientStream"], None]) -> None:
+        self._limits = limits
+        self._made = made
+        self._loop = asyncio.get_running_loop()
+        self.ended: Future[Exception] = self._loop.create_future()
+        self.unanswered = 0
+        self._buffer = FrameBuffer(limits.frame_bytes)
+        self._requests: deque[bytes] = deque()
+        self._is_reading = True
+        self._wanted: Future[None] | None = None
+        """Whoever waits for a request, or for room to take one."""
+        self._unsent: Future[None] | None = None
+        """Done when the kernel has all answers; None where it has."""
+        self._heard_at_s = self._loop.time()
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        self._transport = cast(Transport, transport)
+        # An answer is given when the kernel has it all, so that closing loses none. A transport of TLS counts
+        # its limit as too much already, so with 0 it would never be ready.
+        is_plain = transport.get_extra_info("ssl_object") is None
+        self._transport.set_write_buffer_limits(high=0 if is_plain else 1)
+        self._idle_timer = self._loop.call_later(self._limits.idle_timeout_s, self._end_if_idle)
+        self._made(self)
+
+    @property
+    def peer(self) -> str:
+        """The client's address."""
+        return str((self._transport.get_extra_info("peername") or ("unknown", 0))[0])
+
+    @property
+    def own_host(self) -> str:
+        """The address it came to."""
+        return str(self._transport.get_extra_info("sockname")[0])
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        self._heard_at_s = self._loop.time()
+        try:
+            self._requests += self._buffer.feed(data)
+        except ProtocolError as error:
+            self._end(error)
+        self._go_on()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """See `asyncio.Protocol`. It follows on the client's end too."""
+        self._idle_timer.cancel()
+        self._end(ClientGone("the client ended the connection"))
+
+    def pause_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._unsent = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        if self._unsent is not None:
+            self._unsent.set_result(None)
+            self._unsent = None
+
+    async def take(self) -> bytes:
+        """The next request, when there is room for one more under way."""
+        while not self._requests or self.unanswered >= self._limits.in_flight_per_connection:
+            self._wanted = self._loop.create_future()
+            await self._wanted
+        self.unanswered += 1
+        return self._requests.popleft()
+
+    async def answer(self, message: bytes) -> None:
+        """Give an answer to the client. Raises SlowReader where it takes nothing for too long."""
+        self._transport.write(framed(message))
+        if self._unsent is not None:
+            await self._sent()
+        self.done()
+
+    def done(self) -> None:
+        """A request is not under way any more."""
+        self.unanswered -= 1
+        self._go_on()
+
+    def abort(self) -> None:
+        """End the connection. What the client has not taken by now it is not waited for."""
+        self._transport.abort()
+
+    async def _sent(self) -> None:
+        left = self._transport.get_write_buffer_size()
+        while self._unsent is not None:
+            sent, _ = await asyncio.wait([self._unsent], timeout=self._limits.write_timeout_s)
+            left, before = self._transport.get_write_buffer_size(), left
+            if not sent and left >= before:
+                raise SlowReader(f"it took none of {left} bytes for {self._limits.write_timeout_s:.0f} s")
+
+    def _go_on(self) -> None:
+        """Wake who waits for a request, and read no more of them than may be under way."""
+        if self._wanted is not None and not self._wanted.done():
+            self._wanted.set_result(None)
+        is_reading = len(self._requests) + self.unanswered < self._limits.in_flight_per_connection
+        if is_reading is not self._is_reading:
+            self._is_reading = is_reading
+            if is_reading:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def _end_if_idle(self) -> None:
+        left_s = self._heard_at_s + self._limits.idle_timeout_s - self._loop.time()
+        if self._requests or self.unanswered:
+            left_s = self._limits.idle_timeout_s
+        if left_s <= 0:
+            self._end(ClientGone("nothing was asked for too long"))
+        else:
+            self._idle_timer = self._loop.call_later(left_s, self._end_if_idle)
+
+    def _end(self, why: Exception) -> None:
+        if not self.ended.done():
+            self.ended.set_result(why)
