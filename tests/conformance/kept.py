@@ -53,10 +53,14 @@ KEPT: tuple[Kept, ...] = (
 _DAYS = "not reached: the least retention is a minute; `tests/scenarios/retention.txt` plays days"
 _OUR_OWN = "not reached: a fault of our own, which Kafka has no answer to"
 
+_NOT_KAFKAS = "not reached: Kafka's classic groups have no such thing"
+
 NOT_REACHED: Mapping[str, str] = {
     "D6": "not reached: not a request of Kafka's",
     "T3": "not reached: a new member's JoinGroup has to be parked for five minutes",
     **dict.fromkeys(("Z1", "Z2", "Z3", "Z4", "Z5", "Z6"), _DAYS),
     **dict.fromkeys(("F1", "F2", "F3", "F4"), _OUR_OWN),
+    "F5": "not reached: no coordinator is to be down; `tests/scenarios/takeover.txt` plays it",
+    **dict.fromkeys(("M1", "M2", "M3", "M4"), _NOT_KAFKAS),
 }
 """Rows of docs/rules.md that no script reaches, each with the reason."""

@@ -41,7 +41,7 @@ def test_the_demo_proves_what_it_says(tmp_path: Path) -> None:
     assert done.stdout.count("\n") == 1, done.stdout + done.stderr
     told = json.loads(done.stdout)
     assert done.returncode == 0 and told["ok"], done.stdout
-    assert len(told["checks"]) == 11
+    assert len(told["checks"]) == 12
     assert all(check["ok"] for check in told["checks"])
     assert told["counts"]["coordinator_starts"] >= 3
     assert told["counts"]["answers_repeated"] >= 1

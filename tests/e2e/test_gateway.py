@@ -79,18 +79,10 @@ def test_a_group_may_leave_its_assignment_to_the_coordinator(
             share(first, second)
             assert first.partitions() < before
         share(first)
-        grow(gateway, topic)
-        wait_until(lambda: first.partitions() == set(range(PARTITIONS + 2)), "the new partitions")
     assert_coordinated(options, group_id, joins=2)
     history = history_of(options.bootstrap_servers, options.layout, group_id)
     stable = [entry for entry in history if entry.type is EventType.STABLE]
     assert {(entry.rule, entry.protocol_name) for entry in stable} == {("M4", assignor)}
-
-
-def grow(servers: str, topic: str) -> None:
-    """Two partitions more, of which the leader hears by itself."""
-    with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
-        admin.create_partitions({topic: PARTITIONS + 2})
 
 
 def test_admin_clients(gateway: str, topic: str) -> None:

@@ -87,4 +87,4 @@ def test_a_fetch_tells_the_last_accepted_commit(
 
 def test_random_logs_fetch_offsets_that_are_there() -> None:
     config = CoordinatorConfig()
-    assert sum(run(realise(script(seed, 300), config), config, seed) for seed in range(20)) > 20
+    assert sum(run(realise(script(seed, 300), config), config, seed) for seed in range(40)) > 20
