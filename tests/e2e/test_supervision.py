@@ -177,6 +177,7 @@ def phases_of(coordinator: Coordinator) -> Callable[[], list[Phase]]:
     return phases
 
 
+@pytest.mark.long
 def test_record_at_fault_is_named_and_can_be_skipped(
     broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,6 +99,7 @@ def _heartbeats(member_id: str, host: str, partition: int, first: int, count: in
     return pa.table(columns, schema=FILE_SCHEMA)
 
 
+@pytest.mark.long
 def test_a_backlog_is_worked_off_in_bounded_memory(
     make_bench: Callable[..., Bench], capsys: pytest.CaptureFixture[str]
 ) -> None:
