@@ -17,7 +17,7 @@ from kafka import ConsumerRebalanceListener, KafkaAdminClient, KafkaConsumer, Ka
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
-from kafka.errors import FencedInstanceIdError
+from kafka.errors import FencedInstanceIdError, KafkaConnectionError
 
 from assignors.kafka.uniform import UniformAssignor
 from gateway.service import GatewayOptions
@@ -163,7 +163,10 @@ class PythonMember(Consuming):
         super().__init__(moves, poll_ms)
 
     def read(self) -> list[int]:
-        polled = self.consumer.poll(timeout_ms=self.poll_ms)
+        try:
+            polled = self.consumer.poll(timeout_ms=self.poll_ms)
+        except KafkaConnectionError:  # whoever looks for a coordinator may be told so, and polls again
+            return []
         return [int(record.value) for records in polled.values() for record in records]
 
     def notice_errors(self) -> bool:

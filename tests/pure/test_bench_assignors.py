@@ -14,7 +14,6 @@ def test_all_partitions_are_dealt_out_by_both(number: int) -> None:
         assert measured.answer is not None
         assert sum(map(len, measured.answer.values())) == SMALL.topics * SMALL.partitions
         assert measured.answer.keys() == problem.wishes.keys()
-        assert measured.seconds > 0
 
 
 def test_a_call_that_takes_too_long_is_cut_off() -> None:
