@@ -21,6 +21,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from state.events import Outage
+
 LINGERING_JVM_TIMEOUT_S = 60.0
 # A group that nothing happened to through so many of them knows no earlier ones.
 OUTAGES_KEPT = 100
@@ -55,11 +57,10 @@ class Epoch(Struct, frozen=True):
 
 
 class KnownOutage(Struct, frozen=True):
-    """No coordinator ran after `after_ms`, until `until_ms`; batches from `from_batch` on know of it."""
+    """An outage, and the batch from which on it is known."""
 
     from_batch: int
-    after_ms: int
-    until_ms: int
+    outage: Outage
 
 
 class Folder:
@@ -169,7 +170,7 @@ class Folder:
         from_batch = self.last_batch("offsets") + 1
         outages = [outage for outage in known if outage.from_batch < from_batch]
         if after_ms < until_ms:
-            outages.append(KnownOutage(from_batch, after_ms, until_ms))
+            outages.append(KnownOutage(from_batch, Outage(after_ms, until_ms)))
         _write(path, outages[-OUTAGES_KEPT:])
         return outages[-OUTAGES_KEPT:]
 

@@ -71,11 +71,7 @@ class Operator:
 
     def known_outages(self, batch_id: int | None) -> list[Outage]:
         """Those that the batch knows of; None: all."""
-        return [
-            Outage(outage.after_ms, outage.until_ms)
-            for outage in self.outages
-            if batch_id is None or outage.from_batch <= batch_id
-        ]
+        return [known.outage for known in self.outages if batch_id is None or known.from_batch <= batch_id]
 
 
 def _batch_id() -> int | None:

@@ -8,8 +8,7 @@ import click
 
 from assignors.kafka.api import MemberId
 from streaming.admin.gather import describe_groups, describe_partitions
-from streaming.cli.groups.common import connected, output_option, parsed_by, show_json
-from streaming.client import DEFAULT_REQUEST_TIMEOUT_MS
+from streaming.cli.groups.common import connected, output_option, parsed_by, show_json, timeout_option
 from streaming.layout import DEFAULT_PREFIX
 from streaming.logs import configure_logs
 from streaming.whatif.compare import Outcome, outcomes, standing
@@ -41,15 +40,7 @@ _file = click.Path(path_type=Path, dir_okay=False)
 @click.option("--from-group", "group_id", metavar="GROUP", help="A group of the coordinator, as it is now.")
 @click.option("--bootstrap-servers", metavar="HOST:PORT,...", help="Where the coordinator's topics are.")
 @click.option("--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of those topics.")
-@click.option(
-    "--timeout",
-    "timeout_ms",
-    type=click.IntRange(1),
-    metavar="MS",
-    default=DEFAULT_REQUEST_TIMEOUT_MS,
-    show_default=True,
-    help="How long each answer of the coordinator is waited for.",
-)
+@timeout_option
 @click.option(
     "--strategy",
     "strategies",

@@ -13,8 +13,7 @@ from state.rocketmq.responses import ToConnection
 from streaming.client import decode_response
 from streaming.demo.strike import Struck
 from streaming.demo.watch import client_of, held
-from streaming.history_reader import CoordinatorStarted, HistoryReader, decode_entry
-from streaming.rocketmq.history import decode_entry as decode_rocketmq_entry
+from streaming.history_reader import CoordinatorStarted, HistoryReader, decode_any_entry
 
 AnyEntry = GroupEvent | RocketMqEvent | CoordinatorStarted
 
@@ -49,7 +48,7 @@ def read_history(values: Iterable[bytes]) -> History:
     history, reader = History(), HistoryReader(from_start=True)
     first: dict[tuple[str, str, int], bytes] = {}
     for value in values:
-        entry = decode_entry(value) or decode_rocketmq_entry(value)
+        entry = decode_any_entry(value)
         if isinstance(entry, GroupEvent | RocketMqEvent):
             key = (entry.group_id, entry.incarnation, entry.seq)
             if first.setdefault(key, value) != value:

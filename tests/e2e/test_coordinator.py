@@ -325,7 +325,7 @@ def test_nobody_expires_while_no_coordinator_runs(service: Service) -> None:
     service.start()
     assert asked.result().error_code is ErrorCode.NONE
     outages = (service.options.folder / "outages.json").read_bytes()
-    until_ms = msgspec.json.decode(outages, type=list[KnownOutage])[-1].until_ms
+    until_ms = msgspec.json.decode(outages, type=list[KnownOutage])[-1].outage.until_ms
     wait_until(lambda: state_of(service, "silent-meanwhile") == "Empty", "its end")
     history = history_of(service.servers, service.layout, "silent-meanwhile")
     times = {event.type: event.at_ms for event in history}

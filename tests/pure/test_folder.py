@@ -19,6 +19,7 @@ from checkpoints.folder import (
     KnownOutage,
     new_namespace,
 )
+from state.events import Outage
 
 IDENTITY = Identity("cluster-1", "eu-requests", "topic-1", 4, "00000000-0000-0000-0000-000000000001")
 OLD, NEW = {"group.max.size": 5}, {"group.max.size": 7}
@@ -215,10 +216,12 @@ def test_the_last_batch_counts_numbers_and_not_text(folder: Folder) -> None:
 
 def test_an_outage_is_known_to_batches_that_are_not_planned_yet(folder: Folder) -> None:
     plan(folder, 6, 5)
-    assert folder.outages(100, 900) == [KnownOutage(7, 100, 900)]
-    assert folder.outages(100, 1_200) == [KnownOutage(7, 100, 1_200)], "no batch knew of the one before"
+    assert folder.outages(100, 900) == [KnownOutage(7, Outage(100, 900))]
+    assert folder.outages(100, 1_200) == [KnownOutage(7, Outage(100, 1_200))], (
+        "no batch knew of the one before"
+    )
     plan(folder, 8, 8)
-    outages = [KnownOutage(7, 100, 1_200), KnownOutage(9, 2_000, 2_001)]
+    outages = [KnownOutage(7, Outage(100, 1_200)), KnownOutage(9, Outage(2_000, 2_001))]
     assert folder.outages(2_000, 2_001) == outages
     plan(folder, 9, 9)
     assert folder.outages(3_000, 3_000) == outages, "no time passed, or the clock was set back"

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.state import GroupState as SparkGroupState
 from checkpoints import codec
 from checkpoints.folder import KnownOutage
 from state.config import CoordinatorConfig
-from state.events import Failed, Received
+from state.events import Failed, Outage, Received
 from state.group import Group
 from state.member_id import new_member_id
 from state.protocols import AnyEffects, AnyEvent, AnyGroup, AnyRequest, step
@@ -126,7 +126,7 @@ def test_outside_of_a_batch_the_latest_configuration_holds() -> None:
     assert contents(frames, LAYOUT.responses_topic)[0]["error_code"] == 26
 
 
-OUTAGES = (KnownOutage(5, T0 + 1, T0 + 400_000), KnownOutage(9, T0 + 500_000, T0 + 900_000))
+OUTAGES = (KnownOutage(5, Outage(T0 + 1, T0 + 400_000)), KnownOutage(9, Outage(T0 + 500_000, T0 + 900_000)))
 
 
 def test_while_no_coordinator_ran_nobody_expires() -> None:

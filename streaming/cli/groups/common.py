@@ -89,6 +89,17 @@ def failure(reason: str) -> click.ClickException:
     return click.ClickException(f"Executing consumer group command failed due to {reason}")
 
 
+timeout_option = click.option(
+    "--timeout",
+    "timeout_ms",
+    type=click.IntRange(1),
+    metavar="MS",
+    default=DEFAULT_REQUEST_TIMEOUT_MS,
+    show_default=True,
+    help="How long each answer of the coordinator is waited for.",
+)
+
+
 def connection_options(command: Command) -> Command:
     """`--bootstrap-servers`, `--prefix`, `--timeout`: the command gets an open `cluster` for them."""
 
@@ -108,15 +119,7 @@ def connection_options(command: Command) -> Command:
         click.option(
             "--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the coordinator's topics."
         ),
-        click.option(
-            "--timeout",
-            "timeout_ms",
-            type=click.IntRange(1),
-            metavar="MS",
-            default=DEFAULT_REQUEST_TIMEOUT_MS,
-            show_default=True,
-            help="How long each answer is waited for.",
-        ),
+        timeout_option,
     )
     return _decorated(run, options)
 
