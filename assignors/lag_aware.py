@@ -32,7 +32,7 @@ from assignors.kafka.api import (
     Subscription,
     TopicPartition,
 )
-from assignors.kafka.sticky_group import NOBODY, StickyGroup, number_group
+from assignors.kafka.sticky.group import NOBODY, StickyGroup, number_group
 from assignors.kafka.user_data import Claim, cooperative_claim, sticky_claim
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from assignors.kafka.api import Assignment, Subscription, TopicPartition
-from assignors.kafka.protocol import PROTOCOL_TYPE, encode_assignment, encode_subscription
+from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, encode_assignment, encode_subscription
 from bench.wire import (
     HEARTBEAT,
     JOIN,

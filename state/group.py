@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from assignors.kafka.protocol import PROTOCOL_TYPE
+from assignors.kafka.consumer_protocol import PROTOCOL_TYPE
 from state.errors import ErrorCode
 from state.messages import Protocol, ReplyTo
 

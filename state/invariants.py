@@ -1,9 +1,9 @@
 """What always holds of a group between two steps. Tests ask this after every step."""
 
 from assignors.kafka.api import TopicPartition
-from assignors.kafka.at_coordinator import COORDINATOR_ASSIGNORS, PREFIX
-from assignors.kafka.protocol import decode_assignment
-from assignors.kafka.sticky import CooperativeStickyAssignor
+from assignors.kafka.consumer_protocol import decode_assignment
+from assignors.kafka.server_side import COORDINATOR_ASSIGNORS, PREFIX
+from assignors.kafka.sticky.assignor import CooperativeStickyAssignor
 from state.group import Group, GroupState, Member
 
 # A cooperative one leaves out what has to be given up first.

@@ -23,9 +23,9 @@ from assignors.kafka.api import (
     Subscription,
     TopicPartition,
 )
-from assignors.kafka.at_coordinator import PREFIX
-from assignors.kafka.protocol import encode_subscription
-from assignors.kafka.sticky import CooperativeStickyAssignor, StickyAssignor
+from assignors.kafka.consumer_protocol import encode_subscription
+from assignors.kafka.server_side import PREFIX
+from assignors.kafka.sticky.assignor import CooperativeStickyAssignor, StickyAssignor
 from assignors.kafka.uniform import UniformAssignor
 from assignors.kafka.user_data import Claim, encode_cooperative_user_data, encode_sticky_user_data
 from assignors.lag_aware import LagAwareAssignor

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from assignors.kafka import ASSIGNORS
 from assignors.kafka.api import Assignment, MemberSubscription, Subscription, TopicPartition
-from assignors.kafka.protocol import (
+from assignors.kafka.consumer_protocol import (
     ProtocolError,
     decode_assignment,
     decode_subscription,

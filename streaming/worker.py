@@ -18,8 +18,8 @@ from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaTopicPartition
 
 from assignors.kafka.api import TopicPartition
-from assignors.kafka.at_coordinator import is_for_coordinator
-from assignors.kafka.protocol import PROTOCOL_TYPE
+from assignors.kafka.consumer_protocol import PROTOCOL_TYPE
+from assignors.kafka.server_side import is_for_coordinator
 from state.messages import LeavingMember
 from state.responses import AnyResponse, HeartbeatResponse, JoinGroupResponse, SyncGroupResponse
 from streaming.client import CoordinatorClient

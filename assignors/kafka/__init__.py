@@ -6,7 +6,7 @@ from types import MappingProxyType
 from assignors.kafka.api import Assignor
 from assignors.kafka.range import RangeAssignor
 from assignors.kafka.roundrobin import RoundRobinAssignor
-from assignors.kafka.sticky import CooperativeStickyAssignor, StickyAssignor
+from assignors.kafka.sticky.assignor import CooperativeStickyAssignor, StickyAssignor
 from assignors.kafka.uniform import UniformAssignor
 
 _CLIENT: tuple[Assignor, ...] = (

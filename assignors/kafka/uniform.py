@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from assignors.kafka.api import NO_RACKS, MemberId, MemberSubscription, PartitionRacks, TopicPartition
-from assignors.kafka.sticky_group import NOBODY, StickyGroup, number_group
+from assignors.kafka.sticky.group import NOBODY, StickyGroup, number_group
 from assignors.kafka.uniform_unequal import assign_unequal
 from assignors.kafka.user_data import cooperative_claim
 

@@ -8,7 +8,7 @@ by itself, chains of members with overlapping topics may end with loads that dif
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from assignors.kafka.sticky_group import NOBODY, StickyGroup
+from assignors.kafka.sticky.group import NOBODY, StickyGroup
 
 MAX_ITERATIONS: Final = 16
 """How often all topics are gone through at most; Kafka's number."""

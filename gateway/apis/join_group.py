@@ -6,8 +6,8 @@ from typing import Any
 
 import structlog
 
-from assignors.kafka.at_coordinator import is_for_coordinator
-from assignors.kafka.protocol import ProtocolError, decode_subscribed_topics
+from assignors.kafka.consumer_protocol import ProtocolError, decode_subscribed_topics
+from assignors.kafka.server_side import is_for_coordinator
 from gateway.backend import PARKED_TIMEOUT_MS
 from gateway.call import Call
 from gateway.codec import Fields

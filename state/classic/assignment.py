@@ -5,14 +5,14 @@ the classic protocol. Partition counts come with the JoinGroups, for the coordin
 """
 
 from assignors.kafka.api import Assignment, MemberSubscription, TopicPartition
-from assignors.kafka.at_coordinator import COORDINATOR_ASSIGNORS, is_for_coordinator, with_last_assignment
-from assignors.kafka.protocol import (
+from assignors.kafka.consumer_protocol import (
     PROTOCOL_TYPE,
     ProtocolError,
     decode_assignment,
     decode_subscription,
     encode_assignment,
 )
+from assignors.kafka.server_side import COORDINATOR_ASSIGNORS, is_for_coordinator, with_last_assignment
 from state.errors import ErrorCode
 from state.group import Group, Member
 from state.messages import JoinGroup

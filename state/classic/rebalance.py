@@ -4,7 +4,7 @@ Source: GroupMetadataManager.java (addMemberThenRebalanceOrCompleteJoin, prepare
 tryCompleteInitialRebalance..., completeClassicGroupJoin), ClassicGroup.java.
 """
 
-from assignors.kafka.at_coordinator import is_for_coordinator
+from assignors.kafka.server_side import is_for_coordinator
 from state.classic import assignment, subscription
 from state.config import NEW_MEMBER_JOIN_TIMEOUT_MS
 from state.errors import ErrorCode

@@ -3,7 +3,7 @@
 Source: ClassicGroup.computeSubscribedTopics.
 """
 
-from assignors.kafka.protocol import ProtocolError, decode_subscribed_topics
+from assignors.kafka.consumer_protocol import ProtocolError, decode_subscribed_topics
 from state.group import Group
 
 Subscriptions = dict[str, list[str]]

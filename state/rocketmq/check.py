@@ -2,9 +2,9 @@
 
 import sys
 
-from assignors.rocketmq.check_files import run
 from state.rocketmq.trace_run import failure
 from state.rocketmq.traces import decode
+from tests.conformance.rocketmq.check_files import run
 
 if __name__ == "__main__":
     sys.exit(run(sys.argv[1:], decode, failure))

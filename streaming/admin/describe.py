@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from assignors.kafka.api import TopicPartition
-from assignors.kafka.protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
+from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
 from state.group import DEAD, GroupState
 from state.responses import DescribedMember, DescribeGroupResponse
 from streaming.admin.requests import Committed

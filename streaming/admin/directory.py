@@ -13,7 +13,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaTimeoutError
 from msgspec import Struct
 
-from assignors.kafka.protocol import PROTOCOL_TYPE
+from assignors.kafka.consumer_protocol import PROTOCOL_TYPE
 from state.protocols import GroupProtocol
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 from state.snapshot import GroupSnapshot

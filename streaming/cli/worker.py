@@ -11,7 +11,7 @@ from kafka import KafkaConsumer
 from kafka.errors import KafkaError
 
 from assignors.kafka import ASSIGNORS
-from assignors.kafka.at_coordinator import COORDINATOR_ASSIGNORS
+from assignors.kafka.server_side import COORDINATOR_ASSIGNORS
 from streaming.cli.consumed import line_writer
 from streaming.client import CoordinatorClient, layout_on
 from streaming.layout import DEFAULT_PREFIX

@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Final
 
 from assignors.kafka.api import TopicPartition
-from assignors.kafka.protocol import ProtocolError, decode_subscription
+from assignors.kafka.consumer_protocol import ProtocolError, decode_subscription
 from state.group import DEAD, GroupState
 from state.responses import DescribedMember, DescribeGroupResponse
 from streaming.admin.describe import PartitionRow, assigned_partitions

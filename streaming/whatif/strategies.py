@@ -12,7 +12,7 @@ from typing import Final
 
 from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
 from assignors.kafka.api import Assignor, TopicPartition
-from assignors.kafka.sticky import CooperativeStickyAssignor
+from assignors.kafka.sticky.assignor import CooperativeStickyAssignor
 from assignors.lag_aware import LagAwareAssignor
 from assignors.rocketmq.api import (
     AllocateMessageQueueStrategy,

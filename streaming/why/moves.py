@@ -21,8 +21,8 @@ from collections.abc import Collection, Mapping
 from typing import TypeAlias
 
 from assignors.kafka.api import MemberId, MemberSubscription, Subscription, TopicPartition
-from assignors.kafka.protocol import ProtocolError, decode_assignment
-from assignors.kafka.sticky import StickyAssignor
+from assignors.kafka.consumer_protocol import ProtocolError, decode_assignment
+from assignors.kafka.sticky.assignor import StickyAssignor
 from assignors.kafka.user_data import Claim, encode_sticky_user_data
 from streaming.why.model import MemberMoves, Moves
 

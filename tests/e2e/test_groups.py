@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from kafka import KafkaProducer
 
 from assignors.kafka.api import Assignment, Subscription, TopicPartition
-from assignors.kafka.protocol import encode_assignment, encode_subscription
+from assignors.kafka.consumer_protocol import encode_assignment, encode_subscription
 from state.errors import ErrorCode
 from state.history import EventType
 from state.messages import (

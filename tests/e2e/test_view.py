@@ -12,7 +12,7 @@ from kafka import KafkaProducer
 from rich.console import Console
 
 from assignors.kafka.api import Assignment, TopicPartition
-from assignors.kafka.protocol import encode_assignment
+from assignors.kafka.consumer_protocol import encode_assignment
 from state.history import EventType, GroupEvent
 from state.snapshot import GroupSnapshot, MemberSnapshot
 from streaming.broker import EmbeddedBroker

@@ -7,7 +7,7 @@ from random import Random
 from msgspec.structs import replace
 
 from assignors.kafka.api import Assignment, TopicPartition
-from assignors.kafka.protocol import encode_assignment
+from assignors.kafka.consumer_protocol import encode_assignment
 from state.config import CoordinatorConfig
 from state.effects import Effects
 from state.fold import Row, Timeline

@@ -12,7 +12,7 @@ from random import Random
 from typing import TypeVar
 
 from assignors.kafka.api import Subscription
-from assignors.kafka.protocol import encode_subscription
+from assignors.kafka.consumer_protocol import encode_subscription
 from state.config import CoordinatorConfig
 from state.errors import ErrorCode
 from state.fold import Row, Timeline

@@ -2,7 +2,7 @@
 
 import re
 
-from assignors.kafka.protocol import decode_assignment, decode_subscribed_topics
+from assignors.kafka.consumer_protocol import decode_assignment, decode_subscribed_topics
 from state.effects import Effects, OffsetChange
 from state.events import Failed, Outage, Quarantine, Received
 from state.group import Group, Member

@@ -15,7 +15,7 @@ from kafka.structs import TopicPartition as KafkaTopicPartition
 
 from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
 from assignors.kafka.api import TopicPartition
-from assignors.kafka.at_coordinator import COORDINATOR_ASSIGNORS
+from assignors.kafka.server_side import COORDINATOR_ASSIGNORS
 from streaming.assignor_adapter import AssignorAdapter, CoordinatorAdapter, LagAwareAdapter, Member
 
 EVERY = {**ASSIGNORS, **BROKER_ASSIGNORS}

@@ -28,7 +28,7 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 
 from assignors.kafka import ASSIGNORS
 from assignors.kafka.api import MemberId, MemberSubscription, Subscription, TopicPartition
-from assignors.kafka.protocol import decode_subscription
+from assignors.kafka.consumer_protocol import decode_subscription
 from tests.harness.kafka_python import STICKY, Past, cluster_of, members_of, tell
 
 CASES = 3000

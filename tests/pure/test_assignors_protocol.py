@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
 from assignors.kafka.api import Assignment, Subscription, TopicPartition
-from assignors.kafka.members import java_order
-from assignors.kafka.protocol import (
+from assignors.kafka.consumer_protocol import (
     HIGHEST_VERSION,
     ProtocolError,
     decode_assignment,
@@ -20,6 +19,7 @@ from assignors.kafka.protocol import (
     encode_assignment,
     encode_subscription,
 )
+from assignors.kafka.members import java_order
 
 VERSIONS = range(HIGHEST_VERSION + 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)

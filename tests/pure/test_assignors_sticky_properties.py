@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
 from assignors.kafka.api import MemberId, MemberSubscription, Subscription, TopicPartition
-from assignors.kafka.sticky_exact import assign_exact
-from assignors.kafka.sticky_group import number_group
-from assignors.kafka.sticky_pools import Pools
+from assignors.kafka.sticky.group import number_group
+from assignors.kafka.sticky.pools import Pools
+from assignors.kafka.sticky.unequal_subscriptions import assign_exact
 from assignors.kafka.user_data import Claim, encode_sticky_user_data, sticky_claim
 
 EVERY = {**ASSIGNORS, **BROKER_ASSIGNORS}

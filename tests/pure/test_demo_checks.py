@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from assignors.kafka.api import Assignment, TopicPartition
-from assignors.kafka.protocol import encode_assignment
+from assignors.kafka.consumer_protocol import encode_assignment
 from checkpoints.folder import Folder
 from state.errors import ErrorCode
 from state.history import EventType, GroupEvent

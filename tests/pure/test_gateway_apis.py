@@ -3,7 +3,7 @@
 import pytest
 
 from assignors.kafka.api import Subscription
-from assignors.kafka.protocol import decode_assignment, encode_subscription
+from assignors.kafka.consumer_protocol import decode_assignment, encode_subscription
 from gateway import codec
 from gateway.apis import DESCRIBE_CLUSTER, FETCH, FIND_COORDINATOR, HIDDEN, OWN_VERSIONS
 from gateway.apis.api_versions import API_VERSIONS

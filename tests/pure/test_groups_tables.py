@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from assignors.kafka.api import Assignment, TopicPartition
-from assignors.kafka.protocol import encode_assignment
+from assignors.kafka.consumer_protocol import encode_assignment
 from state.errors import ErrorCode
 from state.responses import DescribedMember, DescribeGroupResponse
 from state.snapshot import GroupSnapshot

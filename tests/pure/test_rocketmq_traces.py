@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from assignors.rocketmq.check_files import run
 from state.rocketmq.trace_run import failure
 from state.rocketmq.traces import decode
+from tests.conformance.rocketmq.check_files import run
 
 TRACES = Path(__file__).parents[1] / "data" / "rocketmq_broker_traces.json"
 RANDOM_TRACES = TRACES.with_stem("rocketmq_broker_traces_random")

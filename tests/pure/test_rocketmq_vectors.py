@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from assignors.rocketmq.check_files import run
-from assignors.rocketmq.vectors import decode, failure
+from tests.conformance.rocketmq.check_files import run
+from tests.conformance.rocketmq.vectors import decode, failure
 
 VECTORS = Path(__file__).parents[1] / "data" / "rocketmq_allocation.json"
 RANDOM_VECTORS = VECTORS.with_stem("rocketmq_allocation_random")
@@ -31,7 +31,13 @@ def check(tmp_path: Path, content: str) -> int:
 
 
 def test_every_answer_of_rocketmq_is_given() -> None:
-    command = [sys.executable, "-m", "assignors.rocketmq.check", str(VECTORS), str(RANDOM_VECTORS)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.conformance.rocketmq.check_allocation",
+        str(VECTORS),
+        str(RANDOM_VECTORS),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "1183 passed, 0 failed\n", "")
 

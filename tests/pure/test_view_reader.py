@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from assignors.kafka.api import Assignment, TopicPartition
-from assignors.kafka.protocol import encode_assignment
+from assignors.kafka.consumer_protocol import encode_assignment
 from state.history import EventType, GroupEvent
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 from state.rocketmq.snapshot import snapshot as rocketmq_snapshot

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assignors.kafka.api import Assignment, MemberSubscription, Subscription, TopicPartition
-from assignors.kafka.protocol import encode_assignment
+from assignors.kafka.consumer_protocol import encode_assignment
 from assignors.kafka.range import RangeAssignor
 from streaming.why.model import Moves
 from streaming.why.moves import compare, needless, read_holdings

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from assignors.kafka.api import Assignment, Subscription, TopicPartition
-from assignors.kafka.protocol import decode_assignment, encode_assignment, encode_subscription
+from assignors.kafka.consumer_protocol import decode_assignment, encode_assignment, encode_subscription
 from state.errors import ErrorCode
 from state.responses import (
     NO_GENERATION,

@@ -2,12 +2,13 @@
 
 Everyone gets the same number of partitions, some one more, and as many partitions as that allows stay where
 they were. Where Kafka goes by the order of a hash table (which of the members that own too much may keep the
-extra partition), here the members go by member id. Racks are not looked at: see `assignors.kafka.sticky`.
+extra partition), here the members go by member id. Racks are not looked at: see
+`assignors.kafka.sticky.assignor`.
 """
 
 from collections import deque
 
-from assignors.kafka.sticky_group import NOBODY, StickyGroup
+from assignors.kafka.sticky.group import NOBODY, StickyGroup
 
 
 def assign_equal(group: StickyGroup) -> list[int]:

@@ -13,7 +13,7 @@ from typing import Final
 
 from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
 from assignors.kafka.api import Assignor, Subscription, TopicPartition
-from assignors.kafka.sticky import StickyAssignor
+from assignors.kafka.sticky.assignor import StickyAssignor
 from assignors.kafka.uniform import UniformAssignor
 from assignors.kafka.user_data import Claim, encode_sticky_user_data
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from assignors.kafka.api import NO_RACKS, MemberId, MemberSubscription, PartitionRacks, TopicPartition
-from assignors.kafka.sticky_equal import assign_equal
-from assignors.kafka.sticky_exact import assign_exact
-from assignors.kafka.sticky_group import NOBODY, StickyGroup, number_group
+from assignors.kafka.sticky.equal_subscriptions import assign_equal
+from assignors.kafka.sticky.group import NOBODY, StickyGroup, number_group
+from assignors.kafka.sticky.unequal_subscriptions import assign_exact
 from assignors.kafka.user_data import Claim, cooperative_claim, sticky_claim
 
 
@@ -18,9 +18,10 @@ class StickyAssignor:
     staying, as in Kafka.
 
     Where members have the same topics and racks are of no use, the rule is Kafka's own step by step
-    (`assignors.kafka.sticky_equal`). Otherwise it is an exact one for Kafka's aims (`sticky_exact`). Kafka's
-    own is not: it leaves loads uneven or moves more than it has to, gives members partitions they do not
-    subscribe to any more, and takes partitions that no rack is near from their owner at every rebalance.
+    (`assignors.kafka.sticky.equal_subscriptions`). Otherwise it is an exact one for Kafka's aims
+    (`sticky_exact`). Kafka's own is not: it leaves loads uneven or moves more than it has to, gives members
+    partitions they do not subscribe to any more, and takes partitions that no rack is near from their owner
+    at every rebalance.
     """
 
     name: Final = "sticky"

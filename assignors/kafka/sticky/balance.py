@@ -2,8 +2,8 @@
 
 from collections import deque
 
-from assignors.kafka.sticky_group import NOBODY
-from assignors.kafka.sticky_pools import Pools, members_in
+from assignors.kafka.sticky.group import NOBODY
+from assignors.kafka.sticky.pools import Pools, members_in
 
 
 def fill(pools: Pools) -> None:

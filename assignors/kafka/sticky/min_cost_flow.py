@@ -8,7 +8,7 @@ before is left (the optimality condition of minimum cost flows, to which Kafka's
 from collections import defaultdict, deque
 from typing import NamedTuple
 
-from assignors.kafka.sticky_pools import Pools, members_in
+from assignors.kafka.sticky.pools import Pools, members_in
 
 
 class _Step(NamedTuple):

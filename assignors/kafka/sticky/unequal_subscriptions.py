@@ -8,10 +8,10 @@ and of those as many as possible go back to their previous owner. So the answer 
 Kafka's, nor does it move more where it is as even.
 """
 
-from assignors.kafka.sticky_balance import fill, level
-from assignors.kafka.sticky_economy import economise
-from assignors.kafka.sticky_group import StickyGroup
-from assignors.kafka.sticky_pools import Pools
+from assignors.kafka.sticky.balance import fill, level
+from assignors.kafka.sticky.group import StickyGroup
+from assignors.kafka.sticky.min_cost_flow import economise
+from assignors.kafka.sticky.pools import Pools
 
 
 def assign_exact(group: StickyGroup) -> list[int]:

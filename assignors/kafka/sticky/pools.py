@@ -6,7 +6,7 @@ Sets of members are ints with a bit for each member: unions and differences of t
 from collections.abc import Iterator
 from typing import Final
 
-from assignors.kafka.sticky_group import NOBODY, StickyGroup
+from assignors.kafka.sticky.group import NOBODY, StickyGroup
 
 # By grip (see `Pools.grip`) the partitions; a dict with None for values is a set that keeps its order.
 _Pool = dict[int, dict[int, None]]

@@ -1,0 +1,11 @@
+"""`python -m tests.conformance.rocketmq.check_allocation FILE...`: hold allocation vectors against the
+strategies.
+"""
+
+import sys
+
+from tests.conformance.rocketmq.check_files import run
+from tests.conformance.rocketmq.vectors import decode, failure
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:], decode, failure))
