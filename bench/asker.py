@@ -7,7 +7,7 @@ from itertools import count
 import msgspec
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from state.messages import AnyRequest
+from state.kafka.requests import AnyRequest
 from streaming.layout import Layout
 from streaming.partitioner import partition_of
 

@@ -1,7 +1,7 @@
 """Groups to measure with: one member each, Stable."""
 
 from bench.asker import Asker
-from state.messages import Heartbeat, JoinGroup, Protocol, SyncGroup
+from state.kafka.requests import Heartbeat, JoinGroup, Protocol, SyncGroup
 
 SESSION_TIMEOUT_MS = 600_000
 

@@ -10,9 +10,9 @@ from functools import partial
 
 from checkpoints import codec
 from state.config import CoordinatorConfig
-from state.fold import Row, Timeline
-from state.group import Group
-from state.messages import CommittedPartition, CommittedTopic, OffsetCommit
+from state.kafka.group import Group
+from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
+from state.timeline import Row, Timeline
 from streaming.layout import Layout
 from streaming.log_order import LogRow
 from streaming.output import Output

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from state.protocols import AnyGroup
+from state.dispatch import AnyGroup
 
 # Version 2 appended two fields to Kafka's Group, which have their defaults in a group of version 1.
 STATE_VERSION = 2

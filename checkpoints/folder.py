@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from state.events import Outage
+from state.inputs import Outage
 
 LINGERING_JVM_TIMEOUT_S = 60.0
 # A group that nothing happened to through so many of them knows no earlier ones.

@@ -14,8 +14,8 @@ from typing import Any, Protocol, TypeVar
 from gateway.complaints import Complaints
 from gateway.limits import Limits
 from state.errors import ErrorCode
-from state.messages import AnyRequest
-from state.responses import Response
+from state.kafka.requests import AnyRequest
+from state.messages import Response
 from streaming.client import CoordinatorClient, Header
 from streaming.pending import ClientClosed, ClientError, CoordinatorError
 

@@ -13,7 +13,7 @@ import structlog
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
-from state.snapshot import GroupSnapshot
+from state.kafka.snapshot import GroupSnapshot
 from streaming.history_reader import GroupTable, decode_snapshot
 from streaming.layout import Layout
 from streaming.records import UNREADABLE

@@ -18,26 +18,20 @@ import structlog
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
-from state.messages import AnyRequest as KafkaRequest
-from state.messages import (
+from state.kafka.requests import AnyRequest as KafkaRequest
+from state.kafka.requests import (
     Heartbeat,
     JoinGroup,
     LeaveGroup,
     LeavingMember,
     MemberAssignment,
     Protocol,
-    ReleaseGroup,
     SyncGroup,
 )
-from state.responses import AnyResponse as KafkaResponse
-from state.responses import (
-    HeartbeatResponse,
-    JoinGroupResponse,
-    LeaveGroupResponse,
-    ReleaseGroupResponse,
-    SyncGroupResponse,
-)
-from state.rocketmq.messages import AnyAnswered as RocketMqRequest
+from state.kafka.responses import AnyResponse as KafkaResponse
+from state.kafka.responses import HeartbeatResponse, JoinGroupResponse, LeaveGroupResponse, SyncGroupResponse
+from state.messages import ReleaseGroup, ReleaseGroupResponse
+from state.rocketmq.requests import AnyAnswered as RocketMqRequest
 from state.rocketmq.responses import AnyResponse as RocketMqResponse
 from state.rocketmq.responses import AnyToConnection, ToConnection
 from streaming.layout import RECORD_OVERHEAD_BYTES, Layout
@@ -73,7 +67,7 @@ class TopicsMissing(ClientError):
 
 
 class Header(TypedDict):
-    """The fields every request has, as keyword arguments for one of `state.messages`."""
+    """The fields every request has, as keyword arguments for one of `state.kafka.requests`."""
 
     group_id: str
     correlation_id: str

@@ -12,9 +12,9 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 from msgspec import Struct
 
-from state.history import EventType, GroupEvent
-from state.protocols import GroupProtocol
-from state.snapshot import GroupSnapshot
+from state.dispatch import GroupProtocol
+from state.kafka.history import EventType, GroupEvent
+from state.kafka.snapshot import GroupSnapshot
 from streaming.rocketmq import history as rocketmq
 from streaming.shortening import AnyGroupEvent, AnyView
 

@@ -18,8 +18,8 @@ from assignors.kafka.consumer_protocol import (
     encode_subscription,
 )
 from state.errors import ErrorCode
-from state.messages import MemberAssignment, Protocol
-from state.responses import (
+from state.kafka.requests import MemberAssignment, Protocol
+from state.kafka.responses import (
     NO_GENERATION,
     HeartbeatResponse,
     JoinGroupMember,

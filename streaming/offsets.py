@@ -10,8 +10,14 @@ from concurrent.futures import Future
 
 from assignors.kafka.api import TopicPartition
 from state.errors import ErrorCode
-from state.messages import CommittedPartition, CommittedTopic, OffsetCommit, OffsetFetch, TopicPartitions
-from state.responses import NO_GENERATION, OffsetCommitResponse, OffsetFetchResponse
+from state.kafka.requests import (
+    CommittedPartition,
+    CommittedTopic,
+    OffsetCommit,
+    OffsetFetch,
+    TopicPartitions,
+)
+from state.kafka.responses import NO_GENERATION, OffsetCommitResponse, OffsetFetchResponse
 from streaming.client import CoordinatorClient
 from streaming.pending import ClientError, CoordinatorError
 

@@ -15,11 +15,11 @@ from pyspark.sql.streaming.state import GroupState as SparkGroupState
 from checkpoints import codec
 from checkpoints.folder import KnownOutage
 from state.config import CoordinatorConfig
-from state.effects import Reply
-from state.events import Outage
-from state.fold import Row, Step, Timeline
-from state.protocols import AnyGroup, AnyRequest, step
-from state.rocketmq.messages import ConnectionClosed
+from state.dispatch import AnyGroup, AnyRequest, step
+from state.inputs import Outage
+from state.kafka.effects import Reply
+from state.rocketmq.requests import ConnectionClosed
+from state.timeline import Row, Step, Timeline
 from streaming.layout import Layout
 from streaming.log_order import LogOrder, LogRow
 from streaming.output import Output

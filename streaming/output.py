@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from state import snapshot
-from state.effects import OffsetChange, Reply
-from state.group import Group
+from state.dispatch import AnyEffects, AnyGroup
+from state.kafka import snapshot
+from state.kafka.effects import OffsetChange, Reply
+from state.kafka.group import Group
 from state.messages import RECORD_VERSION
-from state.protocols import AnyEffects, AnyGroup
 from state.rocketmq import effects as rocketmq
 from state.rocketmq import snapshot as rocketmq_snapshot
 from state.rocketmq.group import Group as RocketMqGroup

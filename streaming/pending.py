@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from state.errors import ErrorCode
-from state.responses import AnyResponse as KafkaResponse
-from state.responses import ErrorResponse, Response
+from state.kafka.responses import AnyResponse as KafkaResponse
+from state.messages import ErrorResponse, Response
 from state.rocketmq.responses import AnyResponse as RocketMqResponse
 from state.rocketmq.responses import Response as RocketMqResponseBase
 

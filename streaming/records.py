@@ -9,11 +9,10 @@ from enum import StrEnum
 import msgspec
 from msgspec import Struct
 
+from state.dispatch import AnyRequest
 from state.errors import ErrorCode
-from state.messages import RECORD_VERSION, Int32, ShortStr
-from state.protocols import AnyRequest
-from state.responses import ErrorResponse
-from state.rocketmq.messages import ConnectionClosed
+from state.messages import RECORD_VERSION, ErrorResponse, Int32, ShortStr
+from state.rocketmq.requests import ConnectionClosed
 
 # The value of a clock record, and the pattern Spark recognises it by (15 digits cannot overflow Spark's
 # microseconds).

@@ -8,14 +8,15 @@ from typing import TypeVar
 from msgspec import Struct, structs
 
 from state.errors import ErrorCode
-from state.history import GroupEvent
-from state.responses import AnyResponse, ErrorResponse
+from state.kafka.history import GroupEvent
+from state.kafka.responses import AnyResponse
+from state.kafka.snapshot import GroupSnapshot
+from state.messages import ErrorResponse
 from state.rocketmq import effects as rocketmq
 from state.rocketmq.responses import AnyResponse as RocketMqResponse
 from state.rocketmq.responses import Response as RocketMqResponseBase
 from state.rocketmq.responses import ResponseCode
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
-from state.snapshot import GroupSnapshot
 from streaming.records import encode
 
 # What is left of a sentence that lists members in a record that has to be made shorter.

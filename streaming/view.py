@@ -18,10 +18,10 @@ from rich.table import Table
 from rich.text import Text
 
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
+from state.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from state.rocketmq.effects import GroupEvent as RocketMqEvent
 from state.rocketmq.snapshot import ConnectionSnapshot
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
-from state.snapshot import GroupSnapshot, MemberSnapshot
 from streaming.history_reader import (
     CoordinatorStarted,
     GroupTable,

@@ -20,8 +20,8 @@ from kafka import TopicPartition as KafkaTopicPartition
 from assignors.kafka.api import TopicPartition
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE
 from assignors.kafka.server_side import is_for_coordinator
-from state.messages import LeavingMember
-from state.responses import AnyResponse, HeartbeatResponse, JoinGroupResponse, SyncGroupResponse
+from state.kafka.requests import LeavingMember
+from state.kafka.responses import AnyResponse, HeartbeatResponse, JoinGroupResponse, SyncGroupResponse
 from streaming.client import CoordinatorClient
 from streaming.membership import Consume, GoOn, Membership, Next, Rejoin, Stop, Sync
 from streaming.offsets import Committer

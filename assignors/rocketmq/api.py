@@ -5,6 +5,7 @@ Source: AllocateMessageQueueStrategy.java, AbstractAllocateMessageQueueStrategy.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Protocol
 
 from assignors.rocketmq.message_queue import MessageQueue
@@ -16,6 +17,13 @@ class IllegalArgumentException(ValueError):
 
 class NullPointerException(ValueError):
     """Something RocketMQ needs was never set; the text is empty where Java makes one of its own."""
+
+
+class MessageRequestMode(StrEnum):
+    """How clients get the messages of queues that the broker assigns."""
+
+    PULL = "PULL"
+    POP = "POP"
 
 
 class AllocateMessageQueueStrategy(Protocol):

@@ -7,8 +7,8 @@ from gateway.apis.batch import each
 from gateway.backend import ANSWER_TIMEOUT_MS
 from gateway.call import Call
 from gateway.codec import Fields
-from state.messages import DeleteGroup
-from state.responses import DeleteGroupResponse
+from state.kafka.requests import DeleteGroup
+from state.kafka.responses import DeleteGroupResponse
 
 
 async def serve(call: Call, request: Any) -> Fields:

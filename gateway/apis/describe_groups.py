@@ -8,8 +8,8 @@ from gateway.backend import ANSWER_TIMEOUT_MS
 from gateway.call import Call
 from gateway.codec import Fields
 from state.errors import ErrorCode
-from state.messages import DescribeGroup
-from state.responses import DescribedMember, DescribeGroupResponse
+from state.kafka.requests import DescribeGroup
+from state.kafka.responses import DescribedMember, DescribeGroupResponse
 
 _FIRST_VERSION_WITH_NOT_FOUND = 6  # KIP-1043
 _DEAD = "Dead"

@@ -4,8 +4,8 @@ from typing import Any
 
 from gateway.call import Call
 from gateway.codec import Fields
-from state.messages import Heartbeat
-from state.responses import HeartbeatResponse
+from state.kafka.requests import Heartbeat
+from state.kafka.responses import HeartbeatResponse
 
 
 async def serve(call: Call, request: Any) -> Fields:

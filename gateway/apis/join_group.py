@@ -12,8 +12,8 @@ from gateway.backend import PARKED_TIMEOUT_MS
 from gateway.call import Call
 from gateway.codec import Fields
 from gateway.upstream import UpstreamLost
-from state.messages import JoinGroup, Protocol
-from state.responses import JoinGroupResponse
+from state.kafka.requests import JoinGroup, Protocol
+from state.kafka.responses import JoinGroupResponse
 
 _FIRST_VERSION_WITH_REBALANCE_TIMEOUT = 1
 _FIRST_VERSION_WITH_NULLABLE_PROTOCOL = 7

@@ -5,8 +5,8 @@ from typing import Any
 from gateway.call import Call
 from gateway.codec import Fields
 from state.errors import ErrorCode
-from state.messages import LeaveGroup, LeavingMember
-from state.responses import LeaveGroupResponse
+from state.kafka.requests import LeaveGroup, LeavingMember
+from state.kafka.responses import LeaveGroupResponse
 
 _FIRST_VERSION_WITH_MEMBERS = 3
 

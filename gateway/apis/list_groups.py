@@ -7,7 +7,7 @@ from gateway.call import Call
 from gateway.codec import Fields
 from gateway.errors import GatewayError
 from state.errors import ErrorCode
-from state.snapshot import GroupSnapshot
+from state.kafka.snapshot import GroupSnapshot
 
 _TYPE = "classic"
 

@@ -7,8 +7,8 @@ from gateway.apis.topics import FIRST_VERSION_WITH_IDS, Asked, Outcomes, look_up
 from gateway.call import Call
 from gateway.codec import Fields
 from state.errors import ErrorCode
-from state.messages import CommittedPartition, CommittedTopic, OffsetCommit
-from state.responses import OffsetCommitResponse
+from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
+from state.kafka.responses import OffsetCommitResponse
 
 
 async def serve(call: Call, request: Any) -> Fields:

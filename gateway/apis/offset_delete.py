@@ -9,8 +9,8 @@ from gateway.backend import ANSWER_TIMEOUT_MS
 from gateway.call import Call
 from gateway.codec import Fields
 from state.errors import ErrorCode
-from state.messages import OffsetDelete, TopicPartitions
-from state.responses import OffsetDeleteResponse
+from state.kafka.requests import OffsetDelete, TopicPartitions
+from state.kafka.responses import OffsetDeleteResponse
 
 
 async def serve(call: Call, request: Any) -> Fields:

@@ -16,8 +16,8 @@ from gateway.codec import Fields
 from gateway.errors import GatewayError
 from gateway.upstream import UpstreamLost
 from state.errors import ErrorCode
-from state.messages import OffsetFetch, TopicPartitions
-from state.responses import FetchedPartition, FetchedTopic, OffsetFetchResponse
+from state.kafka.requests import OffsetFetch, TopicPartitions
+from state.kafka.responses import FetchedPartition, FetchedTopic, OffsetFetchResponse
 
 _FIRST_VERSION_WITH_ERROR = 2
 _FIRST_VERSION_WITH_GROUPS = 8

@@ -5,8 +5,8 @@ from typing import Any
 from gateway.backend import PARKED_TIMEOUT_MS
 from gateway.call import Call
 from gateway.codec import Fields
-from state.messages import MemberAssignment, SyncGroup
-from state.responses import SyncGroupResponse
+from state.kafka.requests import MemberAssignment, SyncGroup
+from state.kafka.responses import SyncGroupResponse
 
 
 async def serve(call: Call, request: Any) -> Fields:

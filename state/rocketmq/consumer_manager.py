@@ -3,9 +3,10 @@
 Source: ConsumerManager.java, ConsumerGroupInfo.java.
 """
 
+from state.rocketmq.context import Turn
 from state.rocketmq.effects import ConsumerGroupEvent, EventType
 from state.rocketmq.group import ClientChannelInfo
-from state.rocketmq.messages import (
+from state.rocketmq.requests import (
     ConnectionClosed,
     GetConsumerListByGroup,
     MessageModel,
@@ -14,7 +15,6 @@ from state.rocketmq.messages import (
     UnregisterConsumer,
 )
 from state.rocketmq.responses import ConsumerListResponse, ResponseCode, UnregisterResponse
-from state.rocketmq.turn import Turn
 
 
 def register_consumer(turn: Turn, request: RegisterConsumer, config: SubscriptionGroupConfig) -> bool:

@@ -4,9 +4,9 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from state.responses import ErrorResponse, ReleaseGroupResponse
+from state.messages import ErrorResponse, ReleaseGroupResponse
 from state.rocketmq.group import Group
-from state.rocketmq.messages import MessageModel
+from state.rocketmq.requests import MessageModel
 from state.rocketmq.responses import (
     AnyResponse,
     AnyToConnection,
@@ -63,8 +63,8 @@ class EventType(StrEnum):
 class GroupEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="protocol", tag="RocketMQ"):
     """A history entry: what happened to a group, when, and why.
 
-    `(group_id, incarnation, seq)` is its name, as in `state.history`; `cause` is the id of the request or the
-    scan that led to it. `protocol` tells it from an entry of one of Kafka's groups, which has none.
+    `(group_id, incarnation, seq)` is its name, as in `state.kafka.history`; `cause` is the id of the request
+    or the scan that led to it. `protocol` tells it from an entry of one of Kafka's groups, which has none.
     `message_model` is told where it decides what an entry means: a client id that several have.
     """
 

@@ -7,14 +7,9 @@ ClientChannelInfo.java, RebalanceLockManager.java, MessageRequestModeManager.jav
 
 from msgspec import Struct
 
+from assignors.rocketmq.api import MessageRequestMode
 from assignors.rocketmq.message_queue import MessageQueue
-from state.rocketmq.messages import (
-    ConsumeFromWhere,
-    ConsumeType,
-    MessageModel,
-    MessageRequestMode,
-    SubscriptionData,
-)
+from state.rocketmq.requests import ConsumeFromWhere, ConsumeType, MessageModel, SubscriptionData
 
 
 class ClientChannelInfo(Struct, array_like=True, forbid_unknown_fields=True):

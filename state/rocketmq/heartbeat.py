@@ -1,9 +1,9 @@
 """A heartbeat's part about one consumer group, in both versions. Source: ClientManageProcessor.java."""
 
 from state.rocketmq.consumer_manager import register_consumer, register_consumer_without_sub
-from state.rocketmq.messages import ConsumeType, RegisterConsumer
+from state.rocketmq.context import Turn
+from state.rocketmq.requests import ConsumeType, RegisterConsumer
 from state.rocketmq.responses import RegisterResponse
-from state.rocketmq.turn import Turn
 
 
 def heartbeat(turn: Turn, request: RegisterConsumer) -> None:

@@ -3,12 +3,12 @@
 Source: ProducerManager.java.
 """
 
-from state.rocketmq.config import PRODUCER_CHANNEL_EXPIRED_TIMEOUT_MS
+from state.config import PRODUCER_CHANNEL_EXPIRED_TIMEOUT_MS
+from state.rocketmq.context import Turn
 from state.rocketmq.effects import EventType
 from state.rocketmq.group import ClientChannelInfo
-from state.rocketmq.messages import ConnectionClosed, RegisterProducer, UnregisterProducer
+from state.rocketmq.requests import ConnectionClosed, RegisterProducer, UnregisterProducer
 from state.rocketmq.responses import RegisterResponse, UnregisterResponse
-from state.rocketmq.turn import Turn
 
 
 def register_producer(turn: Turn, request: RegisterProducer) -> None:

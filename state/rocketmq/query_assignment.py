@@ -5,21 +5,22 @@ from collections.abc import Sequence
 from assignors.rocketmq.api import (
     AllocateMessageQueueStrategy,
     IllegalArgumentException,
+    MessageRequestMode,
     NullPointerException,
 )
 from assignors.rocketmq.averagely import AllocateMessageQueueAveragely, AllocateMessageQueueAveragelyByCircle
 from assignors.rocketmq.message_queue import MessageQueue, sort_client_ids, sort_queues
 from assignors.rocketmq.pop import allocate_for_pop
+from state.rocketmq.context import Turn
 from state.rocketmq.effects import EventType
 from state.rocketmq.group import RequestMode
-from state.rocketmq.messages import MessageModel, MessageRequestMode, QueryAssignment, SetMessageRequestMode
+from state.rocketmq.requests import MessageModel, QueryAssignment, SetMessageRequestMode
 from state.rocketmq.responses import (
     MessageQueueAssignment,
     QueryAssignmentResponse,
     ResponseCode,
     SetMessageRequestModeResponse,
 )
-from state.rocketmq.turn import Turn
 
 RETRY_GROUP_TOPIC_PREFIX = "%RETRY%"
 LMQ_PREFIX = "%LMQ%"

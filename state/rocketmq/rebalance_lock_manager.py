@@ -4,12 +4,12 @@ A lock is held by a client id, not by a connection: two clients of one id both h
 """
 
 from assignors.rocketmq.message_queue import MessageQueue
-from state.rocketmq.config import BrokerConfig
+from state.config import BrokerConfig
+from state.rocketmq.context import Turn
 from state.rocketmq.effects import EventType
 from state.rocketmq.group import Group, LockEntry
-from state.rocketmq.messages import LockBatchMq, UnlockBatchMq
+from state.rocketmq.requests import LockBatchMq, UnlockBatchMq
 from state.rocketmq.responses import LockBatchMqResponse, UnlockBatchMqResponse
-from state.rocketmq.turn import Turn
 
 
 def is_expired(lock: LockEntry, now_ms: int, config: BrokerConfig) -> bool:

@@ -8,8 +8,9 @@ from enum import IntEnum
 
 from msgspec import Struct
 
+from assignors.rocketmq.api import MessageRequestMode
 from assignors.rocketmq.message_queue import MessageQueue
-from state.rocketmq.messages import RECORD_VERSION, MessageRequestMode
+from state.messages import RECORD_VERSION
 
 
 class ResponseCode(IntEnum):

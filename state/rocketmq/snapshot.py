@@ -2,8 +2,9 @@
 
 from msgspec import Struct
 
+from state.messages import RECORD_VERSION
 from state.rocketmq.group import ClientChannelInfo, Group, RequestMode
-from state.rocketmq.messages import RECORD_VERSION, ConsumeFromWhere, ConsumeType, MessageModel
+from state.rocketmq.requests import ConsumeFromWhere, ConsumeType, MessageModel
 
 
 class ConnectionSnapshot(Struct, frozen=True):

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from state.rocketmq.messages import (
+from state.messages import Int32
+from state.rocketmq.requests import (
     ConsumeFromWhere,
     ConsumeType,
-    Int32,
     MessageModel,
     Name,
     RegisterConsumer,

@@ -1,14 +1,15 @@
 """The one entry of RocketMQ's side: what one event does to one group."""
 
+from state.config import BrokerConfig
 from state.errors import ErrorCode
-from state.events import Failed, Outage, Quarantine, Received, cause_of
+from state.inputs import Failed, Outage, Quarantine, Received, cause_of
 from state.messages import ReleaseGroup
 from state.rocketmq import consumer_manager, producer_manager, query_assignment, rebalance_lock_manager
-from state.rocketmq.config import BrokerConfig
+from state.rocketmq.context import Turn
 from state.rocketmq.effects import Effects, EventType
 from state.rocketmq.group import Group
 from state.rocketmq.heartbeat import heartbeat
-from state.rocketmq.messages import (
+from state.rocketmq.requests import (
     AnyAnswered,
     AnyRequest,
     ConnectionClosed,
@@ -35,7 +36,6 @@ from state.rocketmq.responses import (
 )
 from state.rocketmq.takeover import take_over
 from state.rocketmq.timers import ScanDue
-from state.rocketmq.turn import Turn
 
 Asked = AnyRequest | ReleaseGroup
 Event = Received[Asked] | Failed[Asked] | ScanDue | Outage | Quarantine[ScanDue | Outage]
@@ -59,7 +59,7 @@ def step(group: Group | None, group_id: str, event: Event, now_ms: int, config: 
     `group` is changed in place (None: there is no such group; the returned effects hold the group
     afterwards). `now_ms` is never before the group's clock. Nothing a client may send raises: errors are
     answers. Whoever calls fires due scans (`state.rocketmq.timers.next_scan`) in time order, before requests
-    of the same time (`state.fold`).
+    of the same time (`state.timeline`).
     """
     turn = Turn(group, group_id, cause_of(event), now_ms, config)
     if group is not None:

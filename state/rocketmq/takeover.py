@@ -1,9 +1,9 @@
 """A coordinator takes a RocketMQ group over after none ran for a while."""
 
-from state.events import Outage
+from state.inputs import Outage
+from state.rocketmq.context import Turn
 from state.rocketmq.effects import EventType
 from state.rocketmq.group import ClientChannelInfo, LockEntry
-from state.rocketmq.turn import Turn
 
 
 def take_over(turn: Turn, outage: Outage) -> None:

@@ -6,7 +6,7 @@ something; the others would do nothing.
 
 from msgspec import Struct
 
-from state.rocketmq.config import PRODUCER_CHANNEL_EXPIRED_TIMEOUT_MS, BrokerConfig
+from state.config import PRODUCER_CHANNEL_EXPIRED_TIMEOUT_MS, BrokerConfig
 from state.rocketmq.group import Group
 
 

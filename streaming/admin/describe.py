@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from assignors.kafka.api import TopicPartition
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
-from state.group import DEAD, GroupState
-from state.responses import DescribedMember, DescribeGroupResponse
+from state.kafka.group import DEAD, GroupState
+from state.kafka.responses import DescribedMember, DescribeGroupResponse
 from streaming.admin.requests import Committed
 
 REBALANCING = frozenset({GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE})

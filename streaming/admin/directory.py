@@ -14,9 +14,9 @@ from kafka.errors import KafkaTimeoutError
 from msgspec import Struct
 
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE
-from state.protocols import GroupProtocol
+from state.dispatch import GroupProtocol
+from state.kafka.snapshot import GroupSnapshot
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
-from state.snapshot import GroupSnapshot
 from streaming.history_reader import GroupTable, decode_any_snapshot
 from streaming.layout import Layout
 from streaming.records import UNREADABLE

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from assignors.kafka.api import TopicPartition
 from state.errors import ErrorCode
-from state.responses import DescribeGroupResponse
+from state.kafka.responses import DescribeGroupResponse
 from streaming.admin.describe import PartitionRow, is_consumer_group, mentioned_partitions, partition_rows
 from streaming.admin.error_text import error_text
 from streaming.admin.log_offsets import LogOffsets

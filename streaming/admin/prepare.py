@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from assignors.kafka.api import TopicPartition
-from state.group import DEAD, GroupState
+from state.kafka.group import DEAD, GroupState
 from streaming.admin.error_text import UNKNOWN_TOPIC_OR_PARTITION
 from streaming.admin.gather import Offsets, describe_groups
 from streaming.admin.log_offsets import LogOffsets

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from assignors.kafka.api import TopicPartition
 from state.errors import ErrorCode
-from state.messages import (
+from state.kafka.requests import (
     CommittedPartition,
     CommittedTopic,
     DeleteGroup,
@@ -20,7 +20,7 @@ from state.messages import (
     OffsetFetch,
     TopicPartitions,
 )
-from state.responses import (
+from state.kafka.responses import (
     NO_GENERATION,
     DeleteGroupResponse,
     DescribeGroupResponse,

@@ -8,7 +8,7 @@ from collections.abc import Container, Iterator, Sequence
 
 from msgspec import Struct
 
-from state.rocketmq.messages import MessageModel
+from state.rocketmq.requests import MessageModel
 from state.rocketmq.snapshot import ConnectionSnapshot, GroupSnapshot
 from streaming.admin.directory import ROCKETMQ_TYPE
 from streaming.admin.tables import Column, render_table

@@ -15,7 +15,7 @@ from kafka.errors import KafkaError
 
 from assignors.rocketmq.machine_room_nearby import NamePrefixResolver
 from assignors.rocketmq.strategies import Settings, UnknownStrategy, strategy_named
-from state.rocketmq.messages import ConsumeFromWhere, MessageModel
+from state.rocketmq.requests import ConsumeFromWhere, MessageModel
 from streaming.cli.consumed import line_writer
 from streaming.client import CoordinatorClient, layout_on
 from streaming.layout import DEFAULT_PREFIX

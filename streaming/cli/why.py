@@ -9,7 +9,7 @@ import click
 import msgspec
 from kafka.errors import KafkaError
 
-from state.history import GroupEvent
+from state.kafka.history import GroupEvent
 from state.rocketmq.effects import GroupEvent as RocketMqEvent
 from streaming.client import layout_on
 from streaming.layout import DEFAULT_PREFIX

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
-from state.group import GroupState
-from state.history import EventType, GroupEvent
+from state.kafka.group import GroupState
+from state.kafka.history import EventType, GroupEvent
 from state.rocketmq.effects import GroupEvent as RocketMqEvent
 from state.rocketmq.responses import ToConnection
 from streaming.client import decode_response

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from state.history import GroupEvent
+from state.kafka.history import GroupEvent
 from state.rocketmq.effects import GroupEvent as RocketMqEvent
 from streaming.demo.proof import Outcome
 from streaming.history_reader import CoordinatorStarted

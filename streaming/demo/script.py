@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from checkpoints.folder import Folder
-from state.history import EventType, GroupEvent
+from state.kafka.history import EventType, GroupEvent
 from streaming.broker import EmbeddedBroker
 from streaming.demo import consumer
 from streaming.demo.checks import read_history

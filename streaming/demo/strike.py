@@ -16,7 +16,8 @@ from kafka import KafkaConsumer
 
 from checkpoints.folder import Folder
 from state.errors import ErrorCode
-from state.responses import HeartbeatResponse, JoinGroupResponse, Response
+from state.kafka.responses import HeartbeatResponse, JoinGroupResponse
+from state.messages import Response
 from streaming.client import decode_response
 from streaming.demo.children import Child
 from streaming.demo.watch import NotSeen, reader

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, UnknownMetricFamily
 from prometheus_client.registry import Collector
 
-from state.group import DEAD, GroupState
-from state.history import EventType
+from state.kafka.group import DEAD, GroupState
+from state.kafka.history import EventType
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqGroup
 from streaming.history_reader import KAFKA
 from streaming.metrics.readings import GroupRow, Numbers, Partition, Readings

@@ -8,7 +8,7 @@ import structlog
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
-from state.history import GroupEvent
+from state.kafka.history import GroupEvent
 from streaming.layout import Layout
 from streaming.metrics.end_offsets import end_offsets
 from streaming.metrics.readings import Readings

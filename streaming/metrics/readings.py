@@ -14,10 +14,10 @@ from typing import TypeVar, get_args
 import msgspec
 from msgspec import Struct
 
+from state.dispatch import GroupProtocol
 from state.errors import ErrorCode
-from state.history import EventType, GroupEvent
-from state.protocols import GroupProtocol
-from state.responses import OffsetCommitResponse
+from state.kafka.history import EventType, GroupEvent
+from state.kafka.responses import OffsetCommitResponse
 from state.rocketmq.effects import EventType as RocketMqEventType
 from state.rocketmq.effects import GroupEvent as RocketMqEvent
 from state.rocketmq.responses import AnyToConnection, ResponseCode

@@ -6,7 +6,7 @@ had to be shortened. What else the entry says stands in the line's fields.
 
 import structlog
 
-from state.history import EventType, GroupEvent
+from state.kafka.history import EventType, GroupEvent
 
 log = structlog.get_logger()
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
-from state.history import EventType, GroupEvent
+from state.kafka.history import EventType, GroupEvent
 from streaming.layout import Layout
 from streaming.metrics.collector import OWN, ReadingsCollector, ServiceCollector
 from streaming.metrics.follower import Follower

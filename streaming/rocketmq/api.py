@@ -7,7 +7,7 @@ from typing import Protocol
 from assignors.rocketmq.api import AllocateMessageQueueStrategy
 from assignors.rocketmq.averagely import AllocateMessageQueueAveragely
 from assignors.rocketmq.message_queue import MessageQueue
-from state.rocketmq.messages import ConsumeFromWhere, MessageModel
+from state.rocketmq.requests import ConsumeFromWhere, MessageModel
 from state.rocketmq.split import HeartbeatData
 from streaming.rocketmq.process_queue import PullThresholds
 

@@ -18,7 +18,7 @@ from kafka.errors import KafkaError
 
 from assignors.kafka.api import TopicPartition
 from assignors.rocketmq.message_queue import MessageQueue
-from state.rocketmq.messages import (
+from state.rocketmq.requests import (
     AnyAnswered,
     ConsumeFromWhere,
     GetConsumerListByGroup,

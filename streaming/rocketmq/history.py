@@ -3,7 +3,7 @@
 import msgspec
 from msgspec import Struct
 
-from state.protocols import GroupProtocol
+from state.dispatch import GroupProtocol
 from state.rocketmq.effects import EventType, GroupEvent
 from state.rocketmq.snapshot import GroupSnapshot
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from state.rocketmq.messages import SubscriptionData
+from state.rocketmq.requests import SubscriptionData
 from state.rocketmq.split import ConsumerData, HeartbeatData
 from streaming.rocketmq.api import Broker, ConsumerConfig
 from streaming.rocketmq.rebalance import Rebalance

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from state.rocketmq.messages import ConsumeType
+from state.rocketmq.requests import ConsumeType
 from state.rocketmq.snapshot import ConnectionSnapshot, GroupSnapshot
 
 

@@ -6,8 +6,8 @@ from typing import Final
 
 from assignors.kafka.api import TopicPartition
 from assignors.kafka.consumer_protocol import ProtocolError, decode_subscription
-from state.group import DEAD, GroupState
-from state.responses import DescribedMember, DescribeGroupResponse
+from state.kafka.group import DEAD, GroupState
+from state.kafka.responses import DescribedMember, DescribeGroupResponse
 from streaming.admin.describe import PartitionRow, assigned_partitions
 from streaming.whatif.model import Group, InputError, Member
 

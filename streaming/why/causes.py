@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from state.history import EventType, GroupEvent
+from state.kafka.history import EventType, GroupEvent
 from streaming.why.model import Cause, CauseKind
 
 _BY_TYPE = {

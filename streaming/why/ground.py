@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from assignors.kafka.api import MemberId, TopicPartition
-from state.history import EventType, GroupEvent
+from state.kafka.history import EventType, GroupEvent
 from streaming.why.moves import Holdings, owners
 
 

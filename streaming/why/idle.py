@@ -9,7 +9,7 @@ have stopped earlier than it was removed; the history does not say when.
 from collections.abc import Iterable, Mapping
 
 from assignors.kafka.api import MemberId, TopicPartition
-from state.history import EventType, GroupEvent
+from state.kafka.history import EventType, GroupEvent
 from streaming.why.model import Idle
 from streaming.why.moves import Holdings
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from assignors.kafka.api import MemberId
-from state.group import DEAD, GroupState
-from state.history import EventType, GroupEvent
+from state.kafka.group import DEAD, GroupState
+from state.kafka.history import EventType, GroupEvent
 from streaming.why.lives import Life
 from streaming.why.moves import read_holdings
 

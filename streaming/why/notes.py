@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from state.history import EventType
+from state.kafka.history import EventType
 from streaming.partition_text import number_list
 from streaming.why.lives import E, Life
 

@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from state.group import GroupState
+from state.kafka.group import GroupState
 from streaming.why.clock import Clock, duration_text
 from streaming.why.lanes import Lane, MemberState, Span
 from streaming.why.model import Rebalance

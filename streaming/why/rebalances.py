@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from assignors.kafka.api import MemberId
-from state.group import GroupState
-from state.history import EventType, GroupEvent
+from state.kafka.group import GroupState
+from state.kafka.history import EventType, GroupEvent
 from streaming.why.causes import LOST, cause_of
 from streaming.why.ground import Ground
 from streaming.why.idle import idle

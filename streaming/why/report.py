@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from state.group import DEAD
-from state.history import GroupEvent
+from state.kafka.group import DEAD
+from state.kafka.history import GroupEvent
 from streaming.why.lanes import Lane, Span, member_lanes, state_spans
 from streaming.why.lives import Life, lives
 from streaming.why.model import CauseKind, Outcome, Rebalance

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from state.group import GroupState
-from state.history import EventType, GroupEvent
+from state.kafka.group import GroupState
+from state.kafka.history import EventType, GroupEvent
 from streaming.why.lives import Life
 from streaming.why.model import Outcome
 

@@ -6,7 +6,7 @@ import pandas as pd
 from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from state.config import CoordinatorConfig
-from state.protocols import AnyEffects, AnyEvent, AnyGroup, step
+from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from streaming.operator import Operator
 
 POISON = "poison"

@@ -21,7 +21,7 @@ from kafka.errors import FencedInstanceIdError, KafkaConnectionError
 
 from assignors.kafka.uniform import UniformAssignor
 from gateway.service import GatewayOptions
-from state.history import EventType
+from state.kafka.history import EventType
 from streaming.assignor_adapter import CoordinatorAdapter
 from tests.e2e.harness import history_of, wait_until
 

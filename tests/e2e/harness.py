@@ -15,10 +15,10 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
 
 from state.errors import ErrorCode
-from state.history import GroupEvent
-from state.messages import LeavingMember, MemberAssignment, Protocol
-from state.responses import JoinGroupResponse, SyncGroupResponse
-from state.snapshot import GroupSnapshot
+from state.kafka.history import GroupEvent
+from state.kafka.requests import LeavingMember, MemberAssignment, Protocol
+from state.kafka.responses import JoinGroupResponse, SyncGroupResponse
+from state.kafka.snapshot import GroupSnapshot
 from streaming.client import CoordinatorClient
 from streaming.coordinator import Coordinator, Options
 from streaming.history_reader import CoordinatorStarted, decode_entry, decode_snapshot

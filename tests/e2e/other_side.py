@@ -7,8 +7,9 @@ from typing import Self
 import msgspec
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from state.messages import AnyRequest, Request
-from state.responses import AnyResponse
+from state.kafka.requests import AnyRequest
+from state.kafka.responses import AnyResponse
+from state.messages import Request
 from streaming.layout import Layout
 from streaming.records import decode_request, request_id
 from streaming.topics import prepare_topics

@@ -8,14 +8,9 @@ from typing import Any
 import pytest
 
 from state.errors import ErrorCode
-from state.messages import Heartbeat, JoinGroup, LeaveGroup, LeavingMember, Protocol, SyncGroup
-from state.responses import (
-    ErrorResponse,
-    HeartbeatResponse,
-    JoinGroupResponse,
-    LeaveGroupResponse,
-    SyncGroupResponse,
-)
+from state.kafka.requests import Heartbeat, JoinGroup, LeaveGroup, LeavingMember, Protocol, SyncGroup
+from state.kafka.responses import HeartbeatResponse, JoinGroupResponse, LeaveGroupResponse, SyncGroupResponse
+from state.messages import ErrorResponse
 from streaming.broker import EmbeddedBroker
 from streaming.client import CoordinatorClient, TopicsMissing, layout_on
 from streaming.layout import Layout

@@ -6,8 +6,8 @@ import pytest
 
 from assignors.kafka.api import TopicPartition
 from state.errors import ErrorCode
-from state.messages import OffsetCommit
-from state.responses import OffsetCommitResponse
+from state.kafka.requests import OffsetCommit
+from state.kafka.responses import OffsetCommitResponse
 from streaming.broker import EmbeddedBroker
 from streaming.client import CoordinatorClient
 from streaming.layout import Layout

@@ -18,7 +18,7 @@ from kafka.consumer.fetcher import ConsumerRecord
 
 from checkpoints.folder import Epoch, Folder, FolderError, KnownOutage
 from state.errors import ErrorCode
-from state.history import EventType
+from state.kafka.history import EventType
 from streaming import coordinator as coordinator_module
 from streaming.broker import EmbeddedBroker
 from streaming.client import CoordinatorClient

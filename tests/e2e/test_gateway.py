@@ -15,7 +15,7 @@ from gateway.framing import framed
 from gateway.security import Security
 from gateway.service import GatewayOptions, serving
 from gateway.upstream import Address
-from state.history import EventType
+from state.kafka.history import EventType
 from streaming.broker import EmbeddedBroker
 from streaming.client import CoordinatorClient
 from tests.e2e.gateway_clients import (

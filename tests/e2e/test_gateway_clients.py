@@ -20,7 +20,7 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 
 from gateway.service import GatewayOptions
 from state.errors import ErrorCode
-from state.history import EventType, GroupEvent
+from state.kafka.history import EventType, GroupEvent
 from streaming.demo.children import Child
 from tests.e2e.gateway_admins import ConfluentAdmin, PythonAdmin
 from tests.e2e.gateway_clients import (

@@ -12,8 +12,8 @@ import pytest
 from kafka import KafkaAdminClient
 
 from gateway.service import GatewayOptions
-from state.history import EventType
-from state.responses import DescribeGroupResponse
+from state.kafka.history import EventType
+from state.kafka.responses import DescribeGroupResponse
 from streaming.admin.requests import GroupRequests
 from streaming.broker import EmbeddedBroker
 from streaming.client import CoordinatorClient

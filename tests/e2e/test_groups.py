@@ -17,8 +17,8 @@ from kafka import KafkaProducer
 from assignors.kafka.api import Assignment, Subscription, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment, encode_subscription
 from state.errors import ErrorCode
-from state.history import EventType
-from state.messages import (
+from state.kafka.history import EventType
+from state.kafka.requests import (
     CommittedPartition,
     CommittedTopic,
     JoinGroup,
@@ -26,7 +26,7 @@ from state.messages import (
     OffsetCommit,
     Protocol,
 )
-from state.responses import JoinGroupResponse, OffsetCommitResponse
+from state.kafka.responses import JoinGroupResponse, OffsetCommitResponse
 from streaming.admin.requests import COMMIT_VERSION, GroupRequests
 from streaming.broker import EmbeddedBroker
 from streaming.cli.assign import assign

@@ -10,8 +10,8 @@ from kafka import KafkaProducer
 from structlog.testing import capture_logs
 
 from state.errors import ErrorCode
-from state.messages import CommittedPartition, CommittedTopic, OffsetCommit
-from state.responses import OffsetCommitResponse
+from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
+from state.kafka.responses import OffsetCommitResponse
 from streaming.broker import EmbeddedBroker
 from streaming.client import CoordinatorClient
 from streaming.coordinator import Coordinator, Options

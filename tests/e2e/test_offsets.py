@@ -8,8 +8,8 @@ import pytest
 
 from checkpoints.folder import Folder
 from state.errors import ErrorCode
-from state.messages import CommittedPartition, CommittedTopic, OffsetCommit, OffsetFetch
-from state.responses import OffsetCommitResponse, OffsetFetchResponse
+from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, OffsetFetch
+from state.kafka.responses import OffsetCommitResponse, OffsetFetchResponse
 from streaming.broker import EmbeddedBroker
 from streaming.client import CoordinatorClient, layout_on
 from streaming.demo.children import Child, Children

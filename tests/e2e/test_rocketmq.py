@@ -13,8 +13,8 @@ from kafka import KafkaConsumer, KafkaProducer
 
 from gateway.groups import GroupsReader
 from state.errors import ErrorCode
-from state.messages import Protocol
-from state.rocketmq.messages import ConsumeFromWhere, MessageModel
+from state.kafka.requests import Protocol
+from state.rocketmq.requests import ConsumeFromWhere, MessageModel
 from streaming.broker import EmbeddedBroker
 from streaming.cli import main
 from streaming.client import CoordinatorClient, layout_on

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from assignors.kafka.api import Assignment, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment
-from state.history import EventType, GroupEvent
-from state.snapshot import GroupSnapshot, MemberSnapshot
+from state.kafka.history import EventType, GroupEvent
+from state.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from streaming.broker import EmbeddedBroker
 from streaming.layout import Layout
 from streaming.topics import prepare_topics

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 from state.errors import ErrorCode
-from state.messages import Heartbeat, JoinGroup, LeaveGroup, OffsetCommit, OffsetFetch, SyncGroup
-from state.responses import (
+from state.kafka.requests import Heartbeat, JoinGroup, LeaveGroup, OffsetCommit, OffsetFetch, SyncGroup
+from state.kafka.responses import (
     HeartbeatResponse,
     JoinGroupMember,
     JoinGroupResponse,

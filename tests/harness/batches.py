@@ -13,14 +13,14 @@ import msgspec
 from msgspec.structs import replace
 
 from checkpoints import codec
-from state import invariants
 from state.config import CoordinatorConfig
-from state.events import Outage, Received
-from state.fold import Row, Step, Timeline
-from state.group import Group
-from state.protocols import AnyEffects, AnyEvent, AnyGroup, step
+from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
+from state.inputs import Outage, Received
+from state.kafka import invariants
+from state.kafka.group import Group
+from state.kafka.timers import DeadlineReached
 from state.rocketmq.timers import ScanDue
-from state.timers import DeadlineReached
+from state.timeline import Row, Step, Timeline
 from tests.harness.random_log import GROUPS, PARTITION_OF, PARTITIONS
 
 MAX_BATCHES = 12

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import TypedDict
 
-from state.effects import Effects
-from state.group import Group
-from state.protocols import AnyEffects, AnyGroup
+from state.dispatch import AnyEffects, AnyGroup
+from state.kafka.effects import Effects
+from state.kafka.group import Group
 
 
 class Common(TypedDict):

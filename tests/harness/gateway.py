@@ -26,11 +26,11 @@ from gateway.server import NO_SECURITY, Gateway
 from gateway.upstream import Address
 from state.config import CoordinatorConfig
 from state.errors import ErrorCode
-from state.fold import Row, Timeline
-from state.group import Group
-from state.messages import AnyRequest
-from state.responses import Response
-from state.snapshot import GroupSnapshot, snapshot
+from state.kafka.group import Group
+from state.kafka.requests import AnyRequest
+from state.kafka.snapshot import GroupSnapshot, snapshot
+from state.messages import Response
+from state.timeline import Row, Timeline
 from streaming.client import Header
 
 HOST = "127.0.0.1"

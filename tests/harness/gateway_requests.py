@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from state.messages import JoinGroup
+from state.kafka.requests import JoinGroup
 from tests.harness.gateway import RawClient, World, topic_id
 
 COMMIT, OFFSET_FETCH, JOIN, HEARTBEAT, LEAVE, SYNC, DESCRIBE, LIST = 8, 9, 11, 12, 13, 14, 15, 16

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from assignors.kafka.api import Assignment, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment
 from state.config import CoordinatorConfig
-from state.effects import Effects
-from state.fold import Row, Timeline
-from state.history import GroupEvent
-from state.messages import MemberAssignment, SyncGroup
+from state.kafka.effects import Effects
+from state.kafka.history import GroupEvent
+from state.kafka.requests import MemberAssignment, SyncGroup
+from state.timeline import Row, Timeline
 from tests.harness import random_log, scenario
 from tests.harness.world import World
 

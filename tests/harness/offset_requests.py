@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from state.messages import (
+from state.kafka.requests import (
     AnyRequest,
     CommittedPartition,
     CommittedTopic,

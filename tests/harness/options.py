@@ -5,7 +5,7 @@ import shlex
 
 from assignors.kafka.api import Subscription
 from assignors.kafka.consumer_protocol import encode_subscription
-from state.messages import Protocol
+from state.kafka.requests import Protocol
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 

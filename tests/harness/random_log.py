@@ -15,8 +15,7 @@ from assignors.kafka.api import Subscription
 from assignors.kafka.consumer_protocol import encode_subscription
 from state.config import CoordinatorConfig
 from state.errors import ErrorCode
-from state.fold import Row, Timeline
-from state.messages import (
+from state.kafka.requests import (
     AnyRequest,
     CommittedPartition,
     CommittedTopic,
@@ -31,17 +30,13 @@ from state.messages import (
     OffsetDelete,
     OffsetFetch,
     Protocol,
-    ReleaseGroup,
     SyncGroup,
     TopicPartitions,
     TopicsDeleted,
 )
-from state.responses import (
-    AnyResponse,
-    HeartbeatResponse,
-    JoinGroupResponse,
-    SyncGroupResponse,
-)
+from state.kafka.responses import AnyResponse, HeartbeatResponse, JoinGroupResponse, SyncGroupResponse
+from state.messages import ReleaseGroup
+from state.timeline import Row, Timeline
 from tests.harness.common import Common, kafka_effects
 
 T = TypeVar("T")

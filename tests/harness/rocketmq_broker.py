@@ -2,18 +2,18 @@
 
 from typing import TypedDict
 
+from assignors.rocketmq.api import MessageRequestMode
 from assignors.rocketmq.message_queue import MessageQueue
-from state.events import Received
-from state.rocketmq.config import BrokerConfig
+from state.config import BrokerConfig
+from state.inputs import Received
 from state.rocketmq.effects import Effects, GroupEvent
 from state.rocketmq.group import Group
-from state.rocketmq.messages import (
+from state.rocketmq.requests import (
     AnyRequest,
     ConnectionClosed,
     GetConsumerListByGroup,
     LockBatchMq,
     MessageModel,
-    MessageRequestMode,
     QueryAssignment,
     RegisterConsumer,
     SetMessageRequestMode,

@@ -8,16 +8,16 @@ from collections.abc import Callable
 from itertools import count
 from random import Random
 
+from assignors.rocketmq.api import MessageRequestMode
 from assignors.rocketmq.message_queue import MessageQueue
-from state.fold import Row
-from state.messages import DescribeGroup, JoinGroup, OffsetCommit, Protocol, ReleaseGroup
-from state.protocols import AnyRequest
-from state.rocketmq.messages import (
+from state.dispatch import AnyRequest
+from state.kafka.requests import DescribeGroup, JoinGroup, OffsetCommit, Protocol
+from state.messages import ReleaseGroup
+from state.rocketmq.requests import (
     ConnectionClosed,
     GetConsumerListByGroup,
     LockBatchMq,
     MessageModel,
-    MessageRequestMode,
     QueryAssignment,
     RegisterConsumer,
     RegisterProducer,
@@ -28,6 +28,7 @@ from state.rocketmq.messages import (
     UnregisterConsumer,
     UnregisterProducer,
 )
+from state.timeline import Row
 from tests.harness.common import Common
 from tests.harness.random_log import GROUPS, PARTITION_OF, PARTITIONS
 

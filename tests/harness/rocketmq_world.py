@@ -7,9 +7,8 @@ from typing import TypedDict
 
 from assignors.rocketmq.message_queue import MessageQueue
 from state.config import CoordinatorConfig
-from state.fold import Row, Timeline
 from state.rocketmq.effects import Effects, GroupEvent
-from state.rocketmq.messages import (
+from state.rocketmq.requests import (
     AnyRequest,
     ConnectionClosed,
     GetConsumerListByGroup,
@@ -27,6 +26,7 @@ from state.rocketmq.responses import (
     ResponseCode,
 )
 from state.rocketmq.split import HeartbeatData, Origin, split_heartbeat
+from state.timeline import Row, Timeline
 from streaming.rocketmq.api import ConsumerConfig
 from streaming.rocketmq.instance import ClientInstance, Intervals
 

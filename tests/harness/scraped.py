@@ -7,17 +7,17 @@ from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
 
 from state.errors import ErrorCode
-from state.history import EventType, GroupEvent
-from state.responses import (
+from state.kafka.history import EventType, GroupEvent
+from state.kafka.responses import (
     HeartbeatResponse,
     JoinGroupResponse,
     OffsetCommitResponse,
     PartitionError,
     TopicErrors,
 )
-from state.rocketmq.messages import MessageModel, RegisterProducer
+from state.kafka.snapshot import GroupSnapshot, MemberSnapshot
+from state.rocketmq.requests import MessageModel, RegisterProducer
 from state.rocketmq.snapshot import snapshot as rocketmq_view
-from state.snapshot import GroupSnapshot, MemberSnapshot
 from streaming.layout import Layout
 from streaming.metrics.collector import ReadingsCollector, ServiceCollector
 from streaming.metrics.readings import Readings

@@ -3,11 +3,11 @@
 import re
 
 from assignors.kafka.consumer_protocol import decode_assignment, decode_subscribed_topics
-from state.effects import Effects, OffsetChange
-from state.events import Failed, Outage, Quarantine, Received
-from state.group import Group, Member
-from state.history import GroupEvent
-from state.responses import (
+from state.inputs import Failed, Outage, Quarantine, Received
+from state.kafka.effects import Effects, OffsetChange
+from state.kafka.group import Group, Member
+from state.kafka.history import GroupEvent
+from state.kafka.responses import (
     AnyResponse,
     DescribeGroupResponse,
     JoinGroupResponse,
@@ -18,8 +18,8 @@ from state.responses import (
     SyncGroupResponse,
     TopicsDeletedResponse,
 )
-from state.step import Event
-from state.timers import DeadlineReached
+from state.kafka.step import Event
+from state.kafka.timers import DeadlineReached
 from tests.harness.options import time_text
 
 

@@ -31,27 +31,27 @@ than now.
 from dataclasses import dataclass, field
 from typing import cast
 
-from state import invariants
 from state.config import CoordinatorConfig
-from state.effects import Effects
-from state.events import Outage, Received
-from state.fold import Row, Timeline
-from state.group import Group
-from state.history import EventType
-from state.messages import (
+from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
+from state.inputs import Outage, Received
+from state.kafka import invariants
+from state.kafka.effects import Effects
+from state.kafka.group import Group
+from state.kafka.history import EventType
+from state.kafka.requests import (
     AnyRequest,
     Heartbeat,
     JoinGroup,
     LeaveGroup,
     LeavingMember,
     MemberAssignment,
-    ReleaseGroup,
     SyncGroup,
 )
-from state.protocols import AnyEffects, AnyEvent, AnyGroup, step
-from state.responses import JoinGroupResponse
-from state.step import Event
-from state.timers import DeadlineReached
+from state.kafka.responses import JoinGroupResponse
+from state.kafka.step import Event
+from state.kafka.timers import DeadlineReached
+from state.messages import ReleaseGroup
+from state.timeline import Row, Timeline
 from tests.harness import options, story
 from tests.harness.common import Common, kafka_effects, kafka_group
 from tests.harness.offset_requests import REQUESTS

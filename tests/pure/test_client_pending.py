@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from state.errors import ErrorCode
-from state.responses import AnyResponse, ErrorResponse, HeartbeatResponse, LeaveGroupResponse, Response
+from state.kafka.responses import AnyResponse, HeartbeatResponse, LeaveGroupResponse
+from state.messages import ErrorResponse, Response
 from streaming.pending import (
     Asked,
     ClientClosed,

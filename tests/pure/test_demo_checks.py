@@ -13,8 +13,9 @@ from assignors.kafka.api import Assignment, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment
 from checkpoints.folder import Folder
 from state.errors import ErrorCode
-from state.history import EventType, GroupEvent
-from state.responses import HeartbeatResponse, JoinGroupResponse, Response, SyncGroupResponse
+from state.kafka.history import EventType, GroupEvent
+from state.kafka.responses import HeartbeatResponse, JoinGroupResponse, SyncGroupResponse
+from state.messages import Response
 from streaming.demo import checks, report
 from streaming.demo.checks import Check
 from streaming.demo.load import consumed

@@ -19,7 +19,7 @@ from checkpoints.folder import (
     KnownOutage,
     new_namespace,
 )
-from state.events import Outage
+from state.inputs import Outage
 
 IDENTITY = Identity("cluster-1", "eu-requests", "topic-1", 4, "00000000-0000-0000-0000-000000000001")
 OLD, NEW = {"group.max.size": 5}, {"group.max.size": 7}

@@ -12,7 +12,7 @@ from gateway.backend import error_code_of
 from gateway.cluster import METADATA
 from gateway.framing import PRODUCE, RequestHeader
 from state.errors import ErrorCode
-from state.messages import JoinGroup, LeaveGroup
+from state.kafka.requests import JoinGroup, LeaveGroup
 from streaming.pending import ClientClosed, ClientError, CoordinatorError, RequestNotSent, RequestTimedOut
 from tests.harness.gateway import HOST, NODE_ID, TOPICS, World, played
 from tests.harness.gateway_requests import (

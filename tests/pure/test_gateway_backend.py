@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 from gateway.backend import ANSWER_TIMEOUT_MS, PARKED_TIMEOUT_MS, CoordinatorBackend, Patience, failed
 from gateway.limits import Limits
 from state.errors import ErrorCode
-from state.messages import Heartbeat, JoinGroup
-from state.responses import HeartbeatResponse, JoinGroupResponse
+from state.kafka.requests import Heartbeat, JoinGroup
+from state.kafka.responses import HeartbeatResponse, JoinGroupResponse
 from streaming.client import CoordinatorClient, Header
 from streaming.pending import ClientClosed
 

@@ -1,6 +1,6 @@
 """Offsets over the coordinator's core: what is there, by name and by id, and what is told of what is not."""
 
-from state.messages import OffsetCommit
+from state.kafka.requests import OffsetCommit
 from tests.harness.gateway import World, played, topic_id
 from tests.harness.gateway_requests import (
     COMMIT,

@@ -11,7 +11,7 @@ from gateway.apis.api_versions import API_VERSIONS
 from gateway.framing import PRODUCE, framed
 from gateway.service import GatewayOptions, NoSuchReplyPartition, serving
 from gateway.upstream import Address
-from state.messages import Heartbeat, JoinGroup
+from state.kafka.requests import Heartbeat, JoinGroup
 from streaming.layout import Layout
 from tests.harness.gateway import HOST, RawClient, World, played
 

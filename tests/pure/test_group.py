@@ -5,14 +5,14 @@ from uuid import UUID
 import pytest
 
 from state.config import CoordinatorConfig
-from state.group import LEGAL_PREVIOUS_STATES, Group, GroupState, Member, PendingMember
-from state.history import EventType
-from state.invariants import InvariantError, check
-from state.member_id import new_member_id
-from state.messages import Protocol
-from state.snapshot import snapshot
-from state.timers import DeadlineReached, TimerKind, deadlines, next_deadline
-from state.turn import Turn
+from state.kafka.context import Turn
+from state.kafka.group import LEGAL_PREVIOUS_STATES, Group, GroupState, Member, PendingMember
+from state.kafka.history import EventType
+from state.kafka.invariants import InvariantError, check
+from state.kafka.member_id import new_member_id
+from state.kafka.requests import Protocol
+from state.kafka.snapshot import snapshot
+from state.kafka.timers import DeadlineReached, TimerKind, deadlines, next_deadline
 from tests.harness.world import World
 
 NAMESPACE = "3f2b1c60-9d7e-4a51-8f00-5d6c7b8a9e01"

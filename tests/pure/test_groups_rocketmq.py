@@ -5,9 +5,9 @@ from textwrap import dedent
 
 import msgspec
 
-from state.rocketmq.messages import (
+from assignors.rocketmq.api import MessageRequestMode
+from state.rocketmq.requests import (
     MessageModel,
-    MessageRequestMode,
     RegisterProducer,
     SetMessageRequestMode,
     SubscriptionGroupConfig,

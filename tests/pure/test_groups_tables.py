@@ -8,8 +8,8 @@ import pytest
 from assignors.kafka.api import Assignment, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment
 from state.errors import ErrorCode
-from state.responses import DescribedMember, DescribeGroupResponse
-from state.snapshot import GroupSnapshot
+from state.kafka.responses import DescribedMember, DescribeGroupResponse
+from state.kafka.snapshot import GroupSnapshot
 from streaming.admin.describe import (
     member_rows,
     mentioned_partitions,

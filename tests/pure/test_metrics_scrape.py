@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from state.history import EventType
+from state.kafka.history import EventType
 from streaming.records import UNREADABLE
 from streaming.status import Phase, Status
 from tests.harness import scraped as harness

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from state.history import EventType, GroupEvent
+from state.kafka.history import EventType, GroupEvent
 from streaming.metrics.sentences import log_sentence
 
 

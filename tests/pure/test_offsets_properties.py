@@ -6,13 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state.config import CoordinatorConfig
-from state.effects import Effects
 from state.errors import ErrorCode
-from state.fold import Row, Timeline
-from state.group import Group
-from state.history import EventType
-from state.messages import OffsetCommit
-from state.responses import OffsetCommitResponse, OffsetFetchResponse
+from state.kafka.effects import Effects
+from state.kafka.group import Group
+from state.kafka.history import EventType
+from state.kafka.requests import OffsetCommit
+from state.kafka.responses import OffsetCommitResponse, OffsetFetchResponse
+from state.timeline import Row, Timeline
 from tests.harness import batches
 from tests.harness.random_log import GROUPS, realise, script
 

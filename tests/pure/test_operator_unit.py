@@ -10,11 +10,11 @@ from pyspark.sql.streaming.state import GroupState as SparkGroupState
 from checkpoints import codec
 from checkpoints.folder import KnownOutage
 from state.config import CoordinatorConfig
-from state.events import Failed, Outage, Received
-from state.group import Group
-from state.member_id import new_member_id
-from state.protocols import AnyEffects, AnyEvent, AnyGroup, AnyRequest, step
-from state.rocketmq.messages import ConnectionClosed
+from state.dispatch import AnyEffects, AnyEvent, AnyGroup, AnyRequest, step
+from state.inputs import Failed, Outage, Received
+from state.kafka.group import Group
+from state.kafka.member_id import new_member_id
+from state.rocketmq.requests import ConnectionClosed
 from streaming import output as output_module
 from streaming.operator import ConfigEpoch, OperatorError
 from tests.harness.operator_call import CONFIG, OPERATOR, call, contents, spark_state

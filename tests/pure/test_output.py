@@ -8,17 +8,13 @@ import pandas as pd
 import pytest
 from msgspec import structs
 
-from state.effects import Effects, Reply
 from state.errors import ErrorCode
-from state.group import Group, GroupState, Member, PendingMember
-from state.history import EventType, GroupEvent
-from state.messages import Protocol
-from state.responses import (
-    ErrorResponse,
-    HeartbeatResponse,
-    JoinGroupMember,
-    JoinGroupResponse,
-)
+from state.kafka.effects import Effects, Reply
+from state.kafka.group import Group, GroupState, Member, PendingMember
+from state.kafka.history import EventType, GroupEvent
+from state.kafka.requests import Protocol
+from state.kafka.responses import HeartbeatResponse, JoinGroupMember, JoinGroupResponse
+from state.messages import ErrorResponse
 from streaming import output as output_module
 from streaming.layout import Layout
 from streaming.log_order import LogRow

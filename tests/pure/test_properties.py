@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from state import fold
+from state import timeline
 from state.config import CoordinatorConfig
-from state.effects import Effects
+from state.dispatch import AnyEffects, AnyEvent, AnyGroup
 from state.errors import ErrorCode
-from state.events import Received
-from state.fold import Row, Timeline
-from state.group import DEAD, Group
-from state.history import GroupEvent
+from state.inputs import Received
+from state.kafka.effects import Effects
+from state.kafka.group import DEAD, Group
+from state.kafka.history import GroupEvent
+from state.kafka.timers import DeadlineReached
 from state.messages import ReleaseGroup
-from state.protocols import AnyEffects, AnyEvent, AnyGroup
-from state.timers import DeadlineReached
+from state.timeline import Row, Timeline
 from tests.harness import batches
 from tests.harness.common import kafka_effects, kafka_group
 from tests.harness.random_log import GROUPS, realise, script
@@ -128,11 +128,11 @@ def check_failed_requests(log: Log, seed: int) -> None:
     for group_id in GROUPS:
         failing = Timeline(group_id, None, config, step=batches.failing_step(request_fails))
         without = Timeline(group_id, None, config)
-        for timeline, log_rows in ((failing, rows), (without, rest)):
+        for run, log_rows in ((failing, rows), (without, rest)):
             for row in log_rows:
                 if row.request.group_id == group_id:
-                    timeline.apply(row)
-            timeline.fire_until(until_ms)
+                    run.apply(row)
+            run.fire_until(until_ms)
         steps = kafka_effects(failing.take_effects())
         failed = [effects for effects in steps if effects.rules == ["F1"]]
         assert [effects.replies[0].response.error_code for effects in failed] == [
@@ -199,11 +199,11 @@ def test_nobody_is_forgotten(log: Log, seed: int) -> None:
     check_history(log, seed)
 
 
-@given(logs, seeds, st.sampled_from((1, 3, fold.JOURNAL_MAX_STEPS)))
+@given(logs, seeds, st.sampled_from((1, 3, timeline.JOURNAL_MAX_STEPS)))
 @settings(max_examples=120)
 def test_a_failed_request_harms_itself_only(log: Log, seed: int, journal: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fold, "JOURNAL_MAX_STEPS", journal)
+        patch.setattr(timeline, "JOURNAL_MAX_STEPS", journal)
         check_failed_requests(log, seed)
 
 

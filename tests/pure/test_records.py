@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from state.errors import ErrorCode
-from state.messages import Heartbeat, JoinGroup, LeaveGroup, ReleaseGroup, SyncGroup
+from state.kafka.requests import Heartbeat, JoinGroup, LeaveGroup, SyncGroup
+from state.messages import ReleaseGroup
 from streaming.records import (
     MESSAGE_MAX_CHARS,
     Address,

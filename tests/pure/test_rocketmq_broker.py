@@ -3,16 +3,17 @@
 import msgspec
 import pytest
 
+from assignors.rocketmq.api import MessageRequestMode
 from assignors.rocketmq.message_queue import MessageQueue
-from state.rocketmq.config import BrokerConfig
+from state.config import BrokerConfig
 from state.rocketmq.effects import EventType
-from state.rocketmq.messages import (
+from state.rocketmq.rebalance_lock_manager import is_lock_all_expired
+from state.rocketmq.requests import (
     AnyRequest,
     ConnectionClosed,
     ConsumeType,
     LockBatchMq,
     MessageModel,
-    MessageRequestMode,
     RegisterConsumer,
     RegisterProducer,
     SetMessageRequestMode,
@@ -20,7 +21,6 @@ from state.rocketmq.messages import (
     UnlockBatchMq,
     UnregisterProducer,
 )
-from state.rocketmq.rebalance_lock_manager import is_lock_all_expired
 from state.rocketmq.responses import (
     LockBatchMqResponse,
     ResponseCode,

@@ -6,9 +6,9 @@ import pytest
 from assignors.rocketmq.averagely import AllocateMessageQueueAveragely
 from assignors.rocketmq.message_queue import MessageQueue, sort_client_ids, sort_queues
 from assignors.rocketmq.strategies import Settings, strategy_named
-from state.rocketmq.config import BrokerConfig
+from state.config import BrokerConfig
 from state.rocketmq.effects import Effects, EventType
-from state.rocketmq.messages import (
+from state.rocketmq.requests import (
     MessageModel,
     RegisterConsumer,
     RegisterProducer,

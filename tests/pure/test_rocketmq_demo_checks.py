@@ -4,8 +4,8 @@ from pathlib import Path
 
 import msgspec
 
+from state.messages import RECORD_VERSION
 from state.rocketmq.effects import EventType, GroupEvent
-from state.rocketmq.messages import RECORD_VERSION
 from state.rocketmq.responses import NotifyConsumerIdsChanged
 from streaming.client import decode_response
 from streaming.demo import checks, rocketmq_proof

@@ -5,23 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state import fold
-from state.config import CoordinatorConfig
+from state import timeline
+from state.config import BrokerConfig, CoordinatorConfig
+from state.dispatch import AnyEffects, AnyEvent, AnyRequest
 from state.errors import ErrorCode
-from state.events import Outage, Received
-from state.fold import Row, Timeline
-from state.group import Group as KafkaGroup
-from state.messages import CommittedPartition, CommittedTopic, OffsetCommit, ReleaseGroup
-from state.protocols import AnyEffects, AnyEvent, AnyRequest
-from state.responses import ErrorResponse, ReleaseGroupResponse
-from state.rocketmq.config import BrokerConfig
+from state.inputs import Outage, Received
+from state.kafka.group import Group as KafkaGroup
+from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
+from state.messages import ErrorResponse, ReleaseGroup, ReleaseGroupResponse
 from state.rocketmq.effects import Effects, EventType
-from state.rocketmq.messages import (
-    ConnectionClosed,
-    GetConsumerListByGroup,
-    MessageModel,
-    RegisterConsumer,
-)
+from state.rocketmq.requests import ConnectionClosed, GetConsumerListByGroup, MessageModel, RegisterConsumer
 from state.rocketmq.responses import (
     CloseConnection,
     ConsumerListResponse,
@@ -30,6 +23,7 @@ from state.rocketmq.responses import (
     ResponseCode,
 )
 from state.rocketmq.timers import ScanDue
+from state.timeline import Row, Timeline
 from tests.harness import batches
 from tests.harness.random_log import GROUPS
 from tests.harness.rocketmq_log import realise
@@ -76,7 +70,7 @@ def test_history_has_no_gap_in_any_life_of_either_protocol(rows: Log) -> None:
         assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in seqs.values())
 
 
-def run(rows: Log, group_id: str, until_ms: int, step: fold.Step = batches.checked_step) -> Timeline:
+def run(rows: Log, group_id: str, until_ms: int, step: timeline.Step = batches.checked_step) -> Timeline:
     timeline = Timeline(group_id, None, CONFIG, step=step)
     for row in rows:
         if row.request.group_id == group_id:
@@ -85,7 +79,7 @@ def run(rows: Log, group_id: str, until_ms: int, step: fold.Step = batches.check
     return timeline
 
 
-@given(logs, seeds, st.sampled_from((1, 3, fold.JOURNAL_MAX_STEPS)))
+@given(logs, seeds, st.sampled_from((1, 3, timeline.JOURNAL_MAX_STEPS)))
 @settings(max_examples=60)
 def test_a_failed_request_harms_itself_only(rows: Log, seed: int, journal: int) -> None:
     chosen = batches.chosen(seed, 5)
@@ -97,7 +91,7 @@ def test_a_failed_request_harms_itself_only(rows: Log, seed: int, journal: int) 
     rest = [row for row in rows if row.request_id not in failed]
     until_ms = rows[-1].at_ms + 15_000
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fold, "JOURNAL_MAX_STEPS", journal)
+        patch.setattr(timeline, "JOURNAL_MAX_STEPS", journal)
         for group_id in GROUPS:
             failing = run(rows, group_id, until_ms, batches.failing_step(request_fails))
             without = run(rest, group_id, until_ms)

@@ -9,12 +9,12 @@ import pytest
 
 from assignors.rocketmq.message_queue import MessageQueue
 from checkpoints import codec
+from state.dispatch import AnyEffects, step
 from state.errors import ErrorCode
-from state.events import Received
-from state.protocols import AnyEffects, step
+from state.inputs import Received
 from state.rocketmq.effects import GroupEvent
 from state.rocketmq.group import Group
-from state.rocketmq.messages import (
+from state.rocketmq.requests import (
     ConnectionClosed,
     GetConsumerListByGroup,
     LockBatchMq,

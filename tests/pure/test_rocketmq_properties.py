@@ -6,18 +6,19 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from assignors.rocketmq.api import MessageRequestMode
 from assignors.rocketmq.message_queue import MessageQueue
-from state.events import Received
-from state.rocketmq.config import BrokerConfig
+from state.config import BrokerConfig
+from state.inputs import Received
 from state.rocketmq.effects import ConsumerGroupEvent, Effects, EventType
 from state.rocketmq.group import Group
-from state.rocketmq.messages import (
+from state.rocketmq.rebalance_lock_manager import is_expired
+from state.rocketmq.requests import (
     AnyRequest,
     ConnectionClosed,
     GetConsumerListByGroup,
     LockBatchMq,
     MessageModel,
-    MessageRequestMode,
     QueryAssignment,
     RegisterConsumer,
     RegisterProducer,
@@ -28,7 +29,6 @@ from state.rocketmq.messages import (
     UnregisterConsumer,
     UnregisterProducer,
 )
-from state.rocketmq.rebalance_lock_manager import is_expired
 from state.rocketmq.responses import LockBatchMqResponse
 from state.rocketmq.step import Event, step
 from state.rocketmq.timers import ScanDue, next_scan

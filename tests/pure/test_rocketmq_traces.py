@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from state.rocketmq.trace_run import failure
-from state.rocketmq.traces import decode
 from tests.conformance.rocketmq.check_files import run
+from tests.conformance.rocketmq.trace_player import failure
+from tests.conformance.rocketmq.traces import decode
 
 TRACES = Path(__file__).parents[1] / "data" / "rocketmq_broker_traces.json"
 RANDOM_TRACES = TRACES.with_stem("rocketmq_broker_traces_random")
@@ -30,7 +30,13 @@ def check(tmp_path: Path, content: object) -> int:
 
 
 def test_every_trace_of_rocketmq_is_followed() -> None:
-    command = [sys.executable, "-m", "state.rocketmq.check", str(TRACES), str(RANDOM_TRACES)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.conformance.rocketmq.check_broker",
+        str(TRACES),
+        str(RANDOM_TRACES),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "125 passed, 0 failed\n", "")
 

@@ -9,10 +9,10 @@ from rich.console import Console
 
 from assignors.kafka.api import Assignment, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment
-from state.history import EventType, GroupEvent
+from state.kafka.history import EventType, GroupEvent
+from state.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 from state.rocketmq.snapshot import snapshot as rocketmq_snapshot
-from state.snapshot import GroupSnapshot, MemberSnapshot
 from streaming.history_reader import (
     CoordinatorStarted,
     GroupTable,

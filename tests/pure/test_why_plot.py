@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from state.history import GroupEvent
+from state.kafka.history import GroupEvent
 from streaming.why.clock import Clock
 from streaming.why.plot import draw
 from streaming.why.report import lanes_of, report

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state.config import CoordinatorConfig
-from state.history import EventType, GroupEvent
+from state.kafka.history import EventType, GroupEvent
 from streaming.why.clock import Clock
 from streaming.why.lanes import Lane, Span
 from streaming.why.model import CauseKind, Outcome

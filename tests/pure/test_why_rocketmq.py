@@ -9,16 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assignors.rocketmq.api import MessageRequestMode
 from state.config import CoordinatorConfig
-from state.fold import Timeline
 from state.rocketmq.effects import GroupEvent
 from state.rocketmq.group import Group
-from state.rocketmq.messages import (
-    MessageModel,
-    MessageRequestMode,
-    SetMessageRequestMode,
-    SubscriptionGroupConfig,
-)
+from state.rocketmq.requests import MessageModel, SetMessageRequestMode, SubscriptionGroupConfig
+from state.timeline import Timeline
 from streaming.history_reader import decode_any_entry
 from streaming.shortening import encode_event
 from streaming.why.clock import Clock

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from state.history import GroupEvent
+from state.kafka.history import GroupEvent
 from streaming.why.clock import Clock, duration_text
 from streaming.why.history import why_nothing
 from streaming.why.names import Names

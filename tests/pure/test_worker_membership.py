@@ -8,14 +8,14 @@ import pytest
 from assignors.kafka.api import Assignment, Subscription, TopicPartition
 from assignors.kafka.consumer_protocol import decode_assignment, encode_assignment, encode_subscription
 from state.errors import ErrorCode
-from state.responses import (
+from state.kafka.responses import (
     NO_GENERATION,
     HeartbeatResponse,
     JoinGroupMember,
     JoinGroupResponse,
-    Response,
     SyncGroupResponse,
 )
+from state.messages import Response
 from streaming.membership import (
     FIRST_BACK_OFF_MS,
     LONGEST_BACK_OFF_MS,

@@ -3,18 +3,18 @@
 from collections import Counter
 from typing import NamedTuple
 
-from state.member_id import new_member_id
-from state.messages import (
+from state.dispatch import AnyRequest
+from state.kafka.member_id import new_member_id
+from state.kafka.requests import (
     Heartbeat,
     JoinGroup,
     LeaveGroup,
     LeavingMember,
     MemberAssignment,
     Protocol,
-    ReleaseGroup,
     SyncGroup,
 )
-from state.protocols import AnyRequest
+from state.messages import ReleaseGroup
 from streaming.layout import Layout
 from streaming.partitioner import partition_of
 from streaming.records import clock_record, encode, request_id

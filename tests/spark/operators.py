@@ -10,10 +10,10 @@ import pandas as pd
 from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from state.config import CoordinatorConfig
-from state.events import Failed, Received
-from state.protocols import AnyEffects, AnyEvent, AnyGroup, AnyRequest, step
-from state.rocketmq.messages import ConnectionClosed
-from state.timers import DeadlineReached
+from state.dispatch import AnyEffects, AnyEvent, AnyGroup, AnyRequest, step
+from state.inputs import Failed, Received
+from state.kafka.timers import DeadlineReached
+from state.rocketmq.requests import ConnectionClosed
 from streaming.operator import Operator
 
 POISON = "poison"

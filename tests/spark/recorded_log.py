@@ -6,8 +6,8 @@ from random import Random
 import msgspec
 
 from state.config import CoordinatorConfig
-from state.fold import Row, Timeline
-from state.group import Group
+from state.kafka.group import Group
+from state.timeline import Row, Timeline
 from streaming.records import clock_record, encode, offset_key
 from tests.harness import random_log
 from tests.spark.log import LAYOUT, Record

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from state.errors import ErrorCode
-from state.messages import CommittedPartition, CommittedTopic, OffsetCommit, OffsetFetch
+from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, OffsetFetch
 from streaming.partitioner import partition_of
 from streaming.records import offset_key
 from tests.spark.harness import Bench, Written, answers, events

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from state.errors import ErrorCode
-from state.rocketmq.messages import GetConsumerListByGroup, MessageModel, RegisterConsumer, SubscriptionData
+from state.rocketmq.requests import GetConsumerListByGroup, MessageModel, RegisterConsumer, SubscriptionData
 from tests.spark.harness import Bench, Written, events, of_topic
 from tests.spark.log import LAYOUT, T0, Log, heartbeat
 

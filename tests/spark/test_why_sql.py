@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from state.history import GroupEvent
+from state.kafka.history import GroupEvent
 from state.rocketmq.effects import GroupEvent as RocketMqEvent
 from streaming.history_reader import CoordinatorStarted
 from streaming.records import encode

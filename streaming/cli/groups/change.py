@@ -6,7 +6,7 @@ import click
 
 from assignors.kafka.api import TopicPartition
 from state.errors import ErrorCode
-from state.messages import LeavingMember
+from state.kafka.requests import LeavingMember
 from streaming.admin.error_text import UNKNOWN_TOPIC_OR_PARTITION, error_name, error_text
 from streaming.admin.gather import describe_groups
 from streaming.admin.render import OffsetDeletion, Removal, offset_deletion_table, removal_table

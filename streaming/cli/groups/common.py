@@ -10,7 +10,7 @@ import click
 import msgspec
 from kafka.errors import KafkaError
 
-from state.snapshot import GroupSnapshot
+from state.kafka.snapshot import GroupSnapshot
 from streaming.admin.directory import consumer_groups, list_groups
 from streaming.admin.log_offsets import LogOffsets
 from streaming.admin.requests import GroupRequests

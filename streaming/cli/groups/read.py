@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import click
 
-from state.group import DEAD
-from state.responses import DescribeGroupResponse
+from state.kafka.group import DEAD
+from state.kafka.responses import DescribeGroupResponse
 from state.rocketmq.snapshot import GroupSnapshot
 from streaming.admin.describe import member_rows, remark, state_row
 from streaming.admin.directory import select_groups

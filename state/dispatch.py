@@ -1,0 +1,97 @@
+"""The protocols a group can be of, behind one step: Kafka's and RocketMQ's.
+
+The request that creates a group decides, and it holds until the group ends. A request of the other protocol
+is refused, and the group does not notice.
+"""
+
+from enum import StrEnum
+from typing import cast, get_args
+
+from state.config import CoordinatorConfig
+from state.errors import ErrorCode
+from state.inputs import Failed, Outage, Quarantine, Received
+from state.kafka import step as kafka
+from state.kafka import timers
+from state.kafka.effects import Effects, Reply
+from state.kafka.group import Group as KafkaGroup
+from state.kafka.requests import AnyRequest as KafkaRequest
+from state.kafka.timers import DeadlineReached
+from state.messages import ErrorResponse, ReleaseGroup
+from state.rocketmq import effects as rocketmq_effects
+from state.rocketmq import step as rocketmq
+from state.rocketmq.group import Group as RocketMqGroup
+from state.rocketmq.requests import AnyRequest as RocketMqRequest
+from state.rocketmq.requests import ConnectionClosed
+from state.rocketmq.timers import ScanDue, next_scan
+
+AnyGroup = KafkaGroup | RocketMqGroup
+AnyRequest = KafkaRequest | RocketMqRequest
+AnyDeadline = DeadlineReached | ScanDue
+AnyEvent = Received[AnyRequest] | Failed[AnyRequest] | AnyDeadline | Outage | Quarantine[AnyDeadline | Outage]
+AnyEffects = Effects | rocketmq_effects.Effects
+
+
+_ROCKETMQ_REQUESTS = frozenset(get_args(RocketMqRequest))
+
+
+class GroupProtocol(StrEnum):
+    """Whose rules a group follows."""
+
+    KAFKA = "Kafka"
+    ROCKETMQ = "RocketMQ"
+
+
+def step(
+    group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
+) -> AnyEffects:
+    """Apply one event to a group of either protocol: see `state.kafka.step.step` and
+    `state.rocketmq.step.step`.
+    """
+    asked = _asked(event)
+    if asked is not None and group is not None and asked is not protocol_of(group):
+        assert isinstance(event, Received | Failed)
+        return _refuse(group, asked, event)
+    if isinstance(group, RocketMqGroup) or (group is None and asked is GroupProtocol.ROCKETMQ):
+        return rocketmq.step(group, group_id, cast(rocketmq.Event, event), now_ms, config.rocketmq)
+    return kafka.step(group, group_id, cast(kafka.Event, event), now_ms, config)
+
+
+def next_deadline(group: AnyGroup, config: CoordinatorConfig) -> AnyDeadline | None:
+    """The deadline of the group that is due first, None where none is armed."""
+    if isinstance(group, RocketMqGroup):
+        return next_scan(group, config.rocketmq)
+    return timers.next_deadline(group)
+
+
+def protocol_of(group: AnyGroup) -> GroupProtocol:
+    """Whose rules the group follows."""
+    return GroupProtocol.ROCKETMQ if isinstance(group, RocketMqGroup) else GroupProtocol.KAFKA
+
+
+def _asked(event: AnyEvent) -> GroupProtocol | None:
+    """Whose request this is; None for what is no request, and for what an operator asks of any group."""
+    if not isinstance(event, Received | Failed) or isinstance(event.request, ReleaseGroup):
+        return None
+    is_rocketmq = type(event.request) in _ROCKETMQ_REQUESTS
+    return GroupProtocol.ROCKETMQ if is_rocketmq else GroupProtocol.KAFKA
+
+
+def _refuse(
+    group: AnyGroup, asked: GroupProtocol, event: Received[AnyRequest] | Failed[AnyRequest]
+) -> AnyEffects:
+    """Answer with an error and leave the group alone, its clock too: the request is none of its own."""
+    request = event.request
+    answers = []
+    if not isinstance(request, ConnectionClosed):
+        response = ErrorResponse(
+            group_id=group.group_id,
+            correlation_id=request.correlation_id,
+            request=event.request_id,
+            error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+            error_message=f"group {group.group_id!r} is one of {protocol_of(group)}, the request of {asked}",
+            rule="X3",
+        )
+        answers = [(request.reply_partition, response)]
+    if isinstance(group, RocketMqGroup):
+        return rocketmq_effects.Effects(group, [rocketmq_effects.Reply(*answer) for answer in answers])
+    return Effects(group, [Reply(*answer) for answer in answers], [], [], [], None)

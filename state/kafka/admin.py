@@ -1,0 +1,59 @@
+"""What an administrator asks of a group: DescribeGroups (rows V1 to V3), DeleteGroups (rows K1 to K3).
+
+Source: GroupMetadataManager.describeGroups, ClassicGroup.describe, ClassicGroup.validateDeleteGroup.
+"""
+
+from state.errors import ErrorCode
+from state.kafka.context import Turn
+from state.kafka.group import GroupState
+from state.kafka.requests import DeleteGroup, DescribeGroup, ReplyTo
+from state.kafka.responses import DeleteGroupResponse, DescribedMember, DescribeGroupResponse
+
+
+def describe(turn: Turn, _: DescribeGroup, reply_to: ReplyTo) -> None:
+    """The group as Kafka shows it: only a Stable one tells its protocol and its members' metadata."""
+    if not turn.has_group:
+        turn.rule("V1")
+        turn.reply(reply_to, DescribeGroupResponse)
+        return
+    group = turn.group
+    stable = group.state is GroupState.STABLE
+    turn.rule("V2" if stable else "V3")
+    members = [
+        DescribedMember(
+            member_id=m.member_id,
+            group_instance_id=m.group_instance_id,
+            client_id=m.client_id,
+            client_host=m.client_host,
+            member_metadata=m.metadata(group.protocol_name) if stable else b"",
+            member_assignment=m.assignment,
+        )
+        for m in group.members.values()
+    ]
+    turn.reply(
+        reply_to,
+        DescribeGroupResponse,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=(group.protocol_name or "") if stable else "",
+        members=members,
+    )
+
+
+def delete_group(turn: Turn, _: DeleteGroup, reply_to: ReplyTo) -> None:
+    """Members keep a group alive; ids that were handed out and have not joined do not."""
+    error = _judge_delete(turn)
+    if error is ErrorCode.NONE:
+        turn.delete_group("deleted by request")
+    turn.reply(reply_to, DeleteGroupResponse, error)
+
+
+def _judge_delete(turn: Turn) -> ErrorCode:
+    if not turn.has_group:
+        turn.rule("K1")
+        return ErrorCode.GROUP_ID_NOT_FOUND
+    if turn.group.state is not GroupState.EMPTY:
+        turn.rule("K2")
+        return ErrorCode.NON_EMPTY_GROUP
+    turn.rule("K3")
+    return ErrorCode.NONE

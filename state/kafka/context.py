@@ -1,0 +1,144 @@
+"""One step under way: the group it changes, the time it is, and what it has said so far."""
+
+from collections.abc import Collection, Mapping
+
+from state.config import CoordinatorConfig
+from state.context import BaseTurn
+from state.errors import ErrorCode
+from state.kafka.effects import Effects, OffsetChange, Reply
+from state.kafka.group import DEAD, LEGAL_PREVIOUS_STATES, Group, GroupState, Member, Offset
+from state.kafka.history import EventType, GroupEvent
+from state.kafka.requests import ReplyTo
+from state.kafka.responses import AnyResponse
+from state.messages import RECORD_VERSION
+
+
+class Turn(BaseTurn[Group, CoordinatorConfig]):
+    """What handlers are given. They read and change `group`, and speak through the methods here."""
+
+    def __init__(
+        self, group: Group | None, group_id: str, cause: str, now_ms: int, config: CoordinatorConfig
+    ) -> None:
+        super().__init__(group, group_id, cause, now_ms, config)
+        self.rules: list[str] = []
+        self.offset_changes: list[OffsetChange] = []
+        self.retention_is_stale = False  # whether all offsets have to be looked at to know what expires next
+        self._replies: list[Reply] = []
+        self._events: list[GroupEvent] = []
+
+    def create_group(self, reason: str) -> None:
+        """Begin the group's life; its incarnation is the request that asked for it."""
+        assert self._group is None, "the group is there already"
+        self._group = Group(
+            group_id=self.group_id,
+            incarnation=self.cause,
+            clock_ms=self.now_ms,
+            state_timestamp_ms=self.now_ms,
+        )
+        self.retention_is_stale = True
+        self.record(EventType.GROUP_CREATED, reason)
+
+    def delete_group(self, reason: str) -> None:
+        """End the group's life; its offsets go with it."""
+        self.record(EventType.GROUP_DELETED, reason, to_state=DEAD)
+        for topic, partitions in self.group.offsets.items():
+            self.offset_changes += [OffsetChange(topic, partition, None) for partition in partitions]
+        self._group = None
+
+    def commit(self, topic: str, partition: int, offset: Offset) -> None:
+        """Keep an offset."""
+        self.group.offsets.setdefault(topic, {})[partition] = offset
+        self.offset_changes.append(OffsetChange(topic, partition, offset))
+
+    def forget(self, partitions: Mapping[str, Collection[int]]) -> None:
+        """Drop offsets, which are there."""
+        self.retention_is_stale = True
+        for topic, numbers in partitions.items():
+            for partition in numbers:
+                del self.group.offsets[topic][partition]
+                self.offset_changes.append(OffsetChange(topic, partition, None))
+            if not self.group.offsets[topic]:
+                del self.group.offsets[topic]
+
+    def effects(self) -> Effects:
+        return Effects(
+            self._group,
+            self._replies,
+            self._events,
+            self.offset_changes,
+            self.rules,
+            self._earliest_armed_ms,
+        )
+
+    def deadline(self, delay_ms: int) -> int:
+        """The time `delay_ms` from now, for a timer that is being armed; a negative delay is none."""
+        return self.deadline_at(self.now_ms + max(delay_ms, 0))
+
+    def arm_session(self, member: Member) -> None:
+        """The member has a session timeout from now on to be heard of again."""
+        member.heartbeat_deadline_ms = self.deadline(member.session_timeout_ms)
+
+    def rule(self, row: str) -> None:
+        """Note that this row of docs/rules.md applies now; answers and entries that follow name it."""
+        self.rules.append(row)
+
+    def record(self, event: EventType, reason: str, **details: object) -> None:
+        """Add a history entry. Call it after the change it tells of; `from_state` is given when the state
+        changed, `to_state` when the group is no more.
+        """
+        group = self.group
+        group.seq += 1
+        from_state = details.pop("from_state", group.state)
+        to_state = details.pop("to_state", group.state)
+        self._events.append(
+            GroupEvent(
+                version=RECORD_VERSION,
+                type=event,
+                group_id=group.group_id,
+                incarnation=group.incarnation,
+                seq=group.seq,
+                at_ms=self.now_ms,
+                from_state=str(from_state),
+                to_state=str(to_state),
+                generation=group.generation,
+                reason=reason,
+                rule=self.rules[-1] if self.rules else "",
+                cause=self.cause,
+                **details,  # type: ignore[arg-type]
+            )
+        )
+
+    def record_member(self, event: EventType, member: Member, reason: str, **details: object) -> None:
+        """Add a history entry about one member."""
+        self.record(
+            event,
+            reason,
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            **details,
+        )
+
+    def transition(self, to: GroupState, event: EventType, reason: str, **details: object) -> None:
+        """Move the group to another state, and say why."""
+        group = self.group
+        assert group.state in LEGAL_PREVIOUS_STATES[to], f"{group.state} -> {to} is no legal transition"
+        group.previous_state, group.state = group.state, to
+        group.state_timestamp_ms = self.now_ms
+        self.retention_is_stale = True
+        self.record(event, reason, from_state=group.previous_state, **details)
+
+    def reply(
+        self, to: ReplyTo, response: type[AnyResponse], error: ErrorCode = ErrorCode.NONE, **fields: object
+    ) -> None:
+        """Answer one request."""
+        body = response(
+            group_id=self.group_id,
+            correlation_id=to.correlation_id,
+            request=to.request,
+            error_code=error,
+            rule=self.rules[-1] if self.rules else "",
+            **fields,  # type: ignore[arg-type]
+        )
+        self._replies.append(Reply(to.reply_partition, body))

@@ -1,0 +1,91 @@
+"""What always holds of a group between two steps. Tests ask this after every step."""
+
+from assignors.kafka.api import TopicPartition
+from assignors.kafka.consumer_protocol import decode_assignment
+from assignors.kafka.server_side import COORDINATOR_ASSIGNORS, PREFIX
+from assignors.kafka.sticky.assignor import CooperativeStickyAssignor
+from state.kafka.group import Group, GroupState, Member
+
+# A cooperative one leaves out what has to be given up first.
+_EACH_ONCE = COORDINATOR_ASSIGNORS.keys() - {PREFIX + CooperativeStickyAssignor.name}
+
+
+class InvariantError(AssertionError):
+    """A fault of ours: the group is in a state it must never be in."""
+
+
+def check(group: Group) -> None:
+    """Raise InvariantError naming the first invariant that does not hold."""
+    for name, holds in _invariants(group):
+        if not holds:
+            raise InvariantError(f"group {group.group_id!r}: {name}")
+
+
+def _invariants(group: Group) -> list[tuple[str, bool]]:
+    members = group.members
+    state = group.state
+    preparing = state is GroupState.PREPARING_REBALANCE
+    completing = state is GroupState.COMPLETING_REBALANCE
+    formed = completing or state is GroupState.STABLE
+    static = {m.group_instance_id: i for i, m in members.items() if m.group_instance_id is not None}
+    awaiting = any(m.awaiting_sync for m in members.values())
+    quarantined = group.quarantined is not None
+    return [
+        ("the leader is a member", group.leader_id in members if members else group.leader_id is None),
+        ("Empty means no members", (state is GroupState.EMPTY) <= (not members)),
+        ("a formed generation has members", bool(members) or not formed),
+        ("a formed generation has a protocol all members offer", not formed or _protocol_is_shared(group)),
+        ("static ids map to members", group.static_members == static),
+        ("a pending id is no member", not members.keys() & group.pending_members.keys()),
+        (
+            "joins are parked in PreparingRebalance alone",
+            preparing or not any(m.parked_join for m in members.values()),
+        ),
+        (
+            "syncs are parked in CompletingRebalance alone",
+            completing or not any(m.parked_sync for m in members.values()),
+        ),
+        (
+            "the join timer runs in PreparingRebalance alone, and always there",
+            preparing == (group.join_phase is not None),
+        ),
+        (
+            "the sync timer runs while a member has not synced",
+            (formed and awaiting) == (group.sync_deadline_ms is not None),
+        ),
+        (
+            "only a member that waits for us has no session",
+            quarantined or all(m.heartbeat_deadline_ms is not None or _waits(m) for m in members.values()),
+        ),
+        ("a new member has its join parked", all(m.parked_join for m in members.values() if m.is_new)),
+        ("no topic has an empty set of offsets", all(group.offsets.values())),
+        (
+            "an Empty group without offsets ends",
+            state is not GroupState.EMPTY or bool(group.offsets) or group.retention_deadline_ms is not None,
+        ),
+        (
+            "while members rebalance nothing expires",
+            not (preparing or completing) or group.retention_deadline_ms is None,
+        ),
+        (
+            "what the coordinator assigned is each known partition once",
+            state is not GroupState.STABLE or group.protocol_name not in _EACH_ONCE or _is_dealt_once(group),
+        ),
+        ("the clock is not behind what has fired", group.clock_ms >= group.last_fired_ms),
+    ]
+
+
+def _is_dealt_once(group: Group) -> bool:
+    counts = group.partitions_per_topic
+    known = [TopicPartition(topic, n) for topic, count in counts.items() for n in range(count)]
+    dealt = [p for m in group.members.values() for p in decode_assignment(m.assignment).partitions]
+    return sorted(dealt) == sorted(known)
+
+
+def _waits(member: Member) -> bool:
+    """Whether the member waits for an answer of ours."""
+    return member.parked_join is not None or member.parked_sync is not None
+
+
+def _protocol_is_shared(group: Group) -> bool:
+    return all(any(p.name == group.protocol_name for p in m.protocols) for m in group.members.values())

@@ -1,0 +1,116 @@
+"""Retention: offsets that nobody uses expire, and with the last of them a group without members ends.
+
+Rows Z1 to Z6. A pass is due at multiples of `offsets.retention.check.interval.ms`; a deadline is armed only
+for the first pass that could find something, so a group that rests is left alone.
+Source: OffsetMetadataManager.cleanupExpiredOffsets, ClassicGroup.offsetExpirationCondition,
+GroupMetadataManager.maybeDeleteGroup.
+"""
+
+from collections.abc import Iterator
+
+from state.config import CoordinatorConfig
+from state.kafka.context import Turn
+from state.kafka.group import Group, GroupState, Offset
+from state.kafka.history import EventType
+
+
+def retention_pass(turn: Turn) -> None:
+    """Expire what is due; end the group if nothing and nobody is left."""
+    group, config = turn.group, turn.config
+    group.retention_deadline_ms = None
+    expired: dict[str, list[int]] = {}
+    has_own_time = False
+    for topic, partition, offset in _expirable(turn):
+        if _due_ms(group, offset, config) <= turn.now_ms:
+            has_own_time = has_own_time or offset.expire_at_ms is not None
+            expired.setdefault(topic, []).append(partition)
+    if expired:
+        reason = _why(turn)
+        if has_own_time:
+            turn.rule("Z4")
+            reason += ", or for as long as the committer chose"
+        turn.forget(expired)
+        turn.record(EventType.OFFSETS_EXPIRED, reason, partitions=expired)
+    if group.state is GroupState.EMPTY and not group.offsets:
+        turn.rule("Z6")
+        turn.delete_group("it has no members and no offsets")
+    else:
+        turn.retention_is_stale = True
+
+
+def arm(turn: Turn) -> None:
+    """At the end of a step: arm the first pass that could find something after what the step did."""
+    group = turn.group
+    if turn.retention_is_stale:
+        _arm_for_all(turn)
+        return
+    subscribed = set(group.subscribed_topics or ())
+    for change in turn.offset_changes:
+        if change.offset is not None and _can_expire(group) and change.topic not in subscribed:
+            _arm_by(turn, _due_ms(group, change.offset, turn.config))
+
+
+def _arm_for_all(turn: Turn) -> None:
+    group = turn.group
+    group.retention_deadline_ms = None
+    if group.state is GroupState.EMPTY and not group.offsets:
+        _arm_by(turn, turn.now_ms)
+        return
+    if group.offsets and not _can_expire(group):
+        turn.rule("Z5")
+        return
+    due_ms = min((_due_ms(group, offset, turn.config) for _, _, offset in _expirable(turn)), default=None)
+    if due_ms is not None:
+        _arm_by(turn, due_ms)
+
+
+def _arm_by(turn: Turn, due_ms: int) -> None:
+    """The first pass that is after now and not before a time, unless an earlier one is armed."""
+    interval_ms = turn.config.offsets_retention_check_interval_ms
+    pass_ms = max(-(-due_ms // interval_ms), turn.now_ms // interval_ms + 1) * interval_ms
+    armed_ms = turn.group.retention_deadline_ms
+    if armed_ms is None or pass_ms < armed_ms:
+        turn.group.retention_deadline_ms = turn.deadline_at(pass_ms)
+
+
+def _can_expire(group: Group) -> bool:
+    """Row Z5: without members always; with members only where topics can be told to be unused."""
+    if group.state is GroupState.EMPTY:
+        return True
+    knows_topics = group.is_consumer_group() and group.subscribed_topics is not None
+    return knows_topics and group.state is GroupState.STABLE
+
+
+def _expirable(turn: Turn) -> Iterator[tuple[str, int, Offset]]:
+    group = turn.group
+    subscribed = set(group.subscribed_topics or ())
+    for topic, partitions in group.offsets.items():
+        if topic not in subscribed:
+            for partition, offset in partitions.items():
+                yield topic, partition, offset
+
+
+def _due_ms(group: Group, offset: Offset, config: CoordinatorConfig) -> int:
+    if offset.expire_at_ms is not None:
+        return offset.expire_at_ms
+    base_ms = group.state_timestamp_ms if _is_abandoned(group) else offset.committed_at_ms
+    return base_ms + config.offsets_retention_ms
+
+
+def _is_abandoned(group: Group) -> bool:
+    """Whether the group had members and has none now: then the clock runs from when the last one went."""
+    return group.state is GroupState.EMPTY and group.protocol_type is not None
+
+
+def _why(turn: Turn) -> str:
+    """Which of rows Z1 to Z3 holds for the group, and in words."""
+    if _is_abandoned(turn.group):
+        turn.rule("Z1")
+        since = "the group had no members"
+    elif turn.group.protocol_type is None:
+        turn.rule("Z3")
+        since = "nothing was committed"
+    else:
+        turn.rule("Z2")
+        since = "no member subscribed to the topic, and nothing was committed"
+    return f"{since} for {turn.config.offsets_retention_minutes} minutes"

@@ -1,0 +1,177 @@
+"""The one entry of Kafka's side of the core: what one event does to one group."""
+
+from collections.abc import Callable
+from typing import Any
+
+from state.config import CoordinatorConfig
+from state.errors import ErrorCode
+from state.inputs import Failed, Outage, Quarantine, Received, cause_of
+from state.kafka import expiry
+from state.kafka.admin import delete_group, describe
+from state.kafka.context import Turn
+from state.kafka.effects import Effects
+from state.kafka.group import Group
+from state.kafka.heartbeat import heartbeat
+from state.kafka.history import EventType
+from state.kafka.join import join
+from state.kafka.leave import leave
+from state.kafka.offsets import retention
+from state.kafka.offsets.commit import commit
+from state.kafka.offsets.delete import delete_offsets, topics_deleted
+from state.kafka.offsets.fetch import fetch
+from state.kafka.requests import (
+    AnyRequest,
+    DeleteGroup,
+    DescribeGroup,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    OffsetCommit,
+    OffsetDelete,
+    OffsetFetch,
+    ReplyTo,
+    SyncGroup,
+    TopicsDeleted,
+)
+from state.kafka.responses import (
+    AnyResponse,
+    DeleteGroupResponse,
+    DescribeGroupResponse,
+    HeartbeatResponse,
+    JoinGroupResponse,
+    LeaveGroupResponse,
+    OffsetCommitResponse,
+    OffsetDeleteResponse,
+    OffsetFetchResponse,
+    SyncGroupResponse,
+    TopicsDeletedResponse,
+)
+from state.kafka.sync import sync
+from state.kafka.takeover import take_over
+from state.kafka.timers import DeadlineReached
+from state.messages import ReleaseGroup, ReleaseGroupResponse
+
+Event = (
+    Received[AnyRequest]
+    | Failed[AnyRequest]
+    | DeadlineReached
+    | Outage
+    | Quarantine[DeadlineReached | Outage]
+)
+
+RESPONSE_TO: dict[type[AnyRequest], type[AnyResponse]] = {
+    JoinGroup: JoinGroupResponse,
+    SyncGroup: SyncGroupResponse,
+    Heartbeat: HeartbeatResponse,
+    LeaveGroup: LeaveGroupResponse,
+    OffsetCommit: OffsetCommitResponse,
+    OffsetFetch: OffsetFetchResponse,
+    OffsetDelete: OffsetDeleteResponse,
+    TopicsDeleted: TopicsDeletedResponse,
+    DescribeGroup: DescribeGroupResponse,
+    DeleteGroup: DeleteGroupResponse,
+    ReleaseGroup: ReleaseGroupResponse,
+}
+
+
+def step(group: Group | None, group_id: str, event: Event, now_ms: int, config: CoordinatorConfig) -> Effects:
+    """Apply one event to a group at a time, and say what follows.
+
+    `group` is changed in place (None: there is no such group; the returned effects hold the group
+    afterwards). `now_ms` is never before the group's clock. Nothing a client may send raises: errors are
+    answers. A request, a deadline that is due and a takeover are all events; whoever calls fires deadlines in
+    time order (`state.timeline`).
+    """
+    turn = Turn(group, group_id, cause_of(event), now_ms, config)
+    if group is not None:
+        assert now_ms >= group.clock_ms, "a group's clock never runs backwards"
+        group.clock_ms = now_ms
+    match event:
+        case Received():
+            _received(turn, event)
+        case DeadlineReached():
+            expiry.deadline_reached(turn, event)
+        case Outage():
+            take_over(turn, event)
+        case Failed():
+            turn.rule("F1")
+            refuse(turn, event.request, reply_to(event), ErrorCode.UNKNOWN_SERVER_ERROR)
+        case Quarantine():
+            _quarantine(turn, event)
+    if turn.has_group:
+        retention.arm(turn)
+    return turn.effects()
+
+
+def reply_to(event: Received[AnyRequest] | Failed[AnyRequest]) -> ReplyTo:
+    request = event.request
+    return ReplyTo(request.reply_partition, request.correlation_id, event.request_id)
+
+
+def _received(turn: Turn, event: Received[AnyRequest]) -> None:
+    request, to = event.request, reply_to(event)
+    if not request.group_id:
+        turn.rule("P1")
+        return refuse(turn, request, to, ErrorCode.INVALID_GROUP_ID)
+    if turn.has_group and event.late_by_ms:
+        turn.rule("F3")
+        turn.record(
+            EventType.APPLIED_LATE,
+            "a request stands in the log behind a deadline that fired; it is applied at the group's clock",
+            late_by_ms=event.late_by_ms,
+        )
+    if turn.has_group and turn.group.quarantined is not None and not isinstance(request, ReleaseGroup):
+        turn.rule("F2")
+        return refuse(turn, request, to, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    HANDLERS[type(request)](turn, request, to)
+
+
+def refuse(turn: Turn, request: AnyRequest, to: ReplyTo, error: ErrorCode) -> None:
+    """Answer any request with an error alone; a JoinGroup has its member id echoed, as Kafka does."""
+    echoed = {"member_id": request.member_id} if isinstance(request, JoinGroup) else {}
+    turn.reply(to, RESPONSE_TO[type(request)], error, **echoed)
+
+
+def _quarantine(turn: Turn, event: Quarantine[DeadlineReached | Outage]) -> None:
+    """Stop the group's deadlines; whoever waits for an answer of it gets one."""
+    turn.rule("F2")
+    group = turn.group
+    group.quarantined = event.error
+    turn.record(EventType.QUARANTINED, f"{event.deadline} raised {event.error}")
+    for member in group.members.values():
+        if member.parked_join is not None:
+            turn.reply(member.parked_join, JoinGroupResponse, ErrorCode.UNKNOWN_SERVER_ERROR)
+        if member.parked_sync is not None:
+            turn.reply(member.parked_sync, SyncGroupResponse, ErrorCode.UNKNOWN_SERVER_ERROR)
+        member.parked_join = member.parked_sync = None
+        member.is_new = False
+
+
+def release(turn: Turn, _: ReleaseGroup, to: ReplyTo) -> None:
+    """Let deadlines run again. Those of the group that passed meanwhile are due now; members, whose
+    heartbeats were refused, have a session anew, as in Kafka when a coordinator takes a group over.
+    """
+    turn.rule("F4")
+    if turn.has_group and turn.group.quarantined is not None:
+        turn.group.quarantined = None
+        for member in turn.group.members.values():
+            turn.arm_session(member)
+        turn.deadline(0)
+        turn.record(EventType.RELEASED, "released by an operator; its deadlines run again")
+    turn.reply(to, ReleaseGroupResponse)
+
+
+# Each takes its request, changes the group, and answers now or later.
+HANDLERS: dict[type[AnyRequest], Callable[[Turn, Any, ReplyTo], None]] = {
+    JoinGroup: join,
+    SyncGroup: sync,
+    Heartbeat: heartbeat,
+    LeaveGroup: leave,
+    OffsetCommit: commit,
+    OffsetFetch: fetch,
+    OffsetDelete: delete_offsets,
+    TopicsDeleted: topics_deleted,
+    DescribeGroup: describe,
+    DeleteGroup: delete_group,
+    ReleaseGroup: release,
+}

@@ -1,0 +1,131 @@
+"""One step under way: the group it changes, the time it is, and what it has said so far."""
+
+from state.config import BrokerConfig
+from state.context import BaseTurn
+from state.errors import ErrorCode
+from state.messages import RECORD_VERSION, ReleaseGroup, ReleaseGroupResponse
+from state.rocketmq.effects import (
+    ConsumerGroupEvent,
+    Effects,
+    EventType,
+    GroupEvent,
+    ListenerCall,
+    Push,
+    Reply,
+)
+from state.rocketmq.group import ClientChannelInfo, Group
+from state.rocketmq.requests import AnyAnswered
+from state.rocketmq.responses import AnyResponse, CloseConnection, NotifyConsumerIdsChanged
+from state.rocketmq.timers import scan_after
+
+
+class Turn(BaseTurn[Group, BrokerConfig]):
+    """What handlers are given. They read and change `group`, and speak through the methods here."""
+
+    def __init__(
+        self, group: Group | None, group_id: str, cause: str, now_ms: int, config: BrokerConfig
+    ) -> None:
+        super().__init__(group, group_id, cause, now_ms, config)
+        self._replies: list[Reply] = []
+        self._calls: list[ListenerCall] = []
+        self._closed: set[str] = set()
+        self._pushes: list[Push] = []
+        self._events: list[GroupEvent] = []
+
+    @property
+    def has_consumers(self) -> bool:
+        """Whether RocketMQ's consumer table has the group."""
+        return self._group is not None and bool(self._group.channels)
+
+    def ensure_group(self) -> Group:
+        """The group; its life begins here if there is none, named after the request that asked for it."""
+        if self._group is None:
+            self._group = Group(self.group_id, incarnation=self.cause, clock_ms=self.now_ms)
+            self.record(EventType.GROUP_CREATED, "first request that leaves something to be kept")
+        return self._group
+
+    def effects(self) -> Effects:
+        """What the step came to; a group of which nothing is left is no more."""
+        group = None if self._group is None or self._group.is_over() else self._group
+        return Effects(
+            group,
+            self._replies,
+            self._calls,
+            self._pushes,
+            self._events,
+            self._earliest_armed_ms if group is not None else None,
+        )
+
+    def arm_scan(self, lifetime_ms: int) -> None:
+        """Something was heard of now and expires after `lifetime_ms` of silence."""
+        self.deadline_at(scan_after(self.now_ms + lifetime_ms, self.config))
+
+    def call(self, event: ConsumerGroupEvent, **details: object) -> None:
+        """Tell the listener."""
+        self._calls.append(ListenerCall(event, **details))  # type: ignore[arg-type]
+
+    def close(self, connection: str, info: ClientChannelInfo, reason: str) -> None:
+        """Close a connection; once is enough, though it may both consume and produce."""
+        if connection not in self._closed:
+            self._closed.add(connection)
+            message = CloseConnection(
+                group_id=self.group_id,
+                connection=connection,
+                client_id=info.client_id,
+                request=self.cause,
+                reason=reason,
+            )
+            self._pushes.append(Push(info.reply_partition, message))
+
+    def change(self, reason: str) -> None:
+        """CHANGE: every connection of the group is told that its consumer ids changed."""
+        connections = list(self.group.channels)
+        self.call(ConsumerGroupEvent.CHANGE, connections=tuple(connections))
+        if connections and self.config.notify_consumer_ids_changed_enable:
+            for connection, info in self.group.channels.items():
+                message = NotifyConsumerIdsChanged(
+                    group_id=self.group_id,
+                    connection=connection,
+                    client_id=info.client_id,
+                    request=self.cause,
+                )
+                self._pushes.append(Push(info.reply_partition, message))
+            self.record(EventType.CONSUMERS_NOTIFIED, f"{reason}; connections told: {len(connections)}")
+
+    def record(self, event: EventType, reason: str, **details: object) -> None:
+        """Add a history entry. Call it after the change it tells of."""
+        group = self.group
+        group.seq += 1
+        self._events.append(
+            GroupEvent(
+                version=RECORD_VERSION,
+                type=event,
+                group_id=group.group_id,
+                incarnation=group.incarnation,
+                seq=group.seq,
+                at_ms=self.now_ms,
+                reason=reason,
+                cause=self.cause,
+                **details,  # type: ignore[arg-type]
+            )
+        )
+
+    def reply(self, request: AnyAnswered, response: type[AnyResponse], **fields: object) -> None:
+        """Answer one request."""
+        body = response(
+            group_id=self.group_id,
+            correlation_id=request.correlation_id,
+            request=self.cause,
+            **fields,  # type: ignore[arg-type]
+        )
+        self._replies.append(Reply(request.reply_partition, body))
+
+    def reply_release(self, request: ReleaseGroup, error: ErrorCode) -> None:
+        """Answer an operator, whose request is the same for groups of every protocol."""
+        body = ReleaseGroupResponse(
+            group_id=self.group_id,
+            correlation_id=request.correlation_id,
+            request=self.cause,
+            error_code=error,
+        )
+        self._replies.append(Reply(request.reply_partition, body))

@@ -1,0 +1,180 @@
+"""A group's log, run through its protocol's `step` in time order: this is where time is made.
+
+For each row, in the log's order: every deadline that is due by then fires first, one by one, each at its own
+time; then the row is applied; then whatever is due at that very moment fires. After the last row the
+watermark is the licence to fire what is due by it. So the outcome is a function of the log, however it is cut
+into calls (batching invariance).
+
+While no coordinator runs, time stands still: nothing is due in an outage, and what was appended in one is
+handled at its end, when the group has been taken over. Outages are an input like the log.
+
+It is also where one record cannot stop the others: a step that raises is undone and answered, see
+`Timeline._undo`.
+"""
+
+import traceback
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+
+from msgspec import Struct
+
+from state.config import CoordinatorConfig
+from state.dispatch import AnyDeadline, AnyEffects, AnyEvent, AnyGroup, AnyRequest, next_deadline, step
+from state.inputs import Failed, Outage, Quarantine, Received
+
+# A copy of the group is made when the steps since the last one are this many, or this large.
+JOURNAL_MAX_STEPS = 4_096
+JOURNAL_MAX_BYTES = 32 * 1024 * 1024
+
+Step = Callable[[AnyGroup | None, str, AnyEvent, int, CoordinatorConfig], AnyEffects]
+
+
+class Row(Struct, frozen=True):
+    """A request as it stands in the log: when the broker appended it, its id `<topic>-<partition>-<offset>`,
+    itself, and how large the record is.
+    """
+
+    at_ms: int
+    request_id: str
+    request: AnyRequest
+    size_bytes: int = 0
+
+
+class Fault(Struct, frozen=True):
+    """A step of ours that raised: at which request or deadline, and the traceback."""
+
+    cause: str
+    traceback: str
+
+
+class Timeline:
+    """One group's run through a stretch of its log.
+
+    `restore` gives a fresh copy of the group as it is at the start; it is called only when a step has to be
+    undone. Effects gather in `effects`, faults in `faults`; the caller takes them (`take_effects`) as often
+    as it likes. `outages` are in the order of time and do not overlap.
+    """
+
+    def __init__(
+        self,
+        group_id: str,
+        group: AnyGroup | None,
+        config: CoordinatorConfig,
+        *,
+        restore: Callable[[], AnyGroup | None] | None = None,
+        step: Step = step,
+        outages: Sequence[Outage] = (),
+    ) -> None:
+        self.group_id = group_id
+        self.group = group
+        self.faults: list[Fault] = []
+        self._config = config
+        self._step = step
+        self._outages = outages
+        # How many of them time has gone past.
+        self._passed = 0 if group is None else bisect_right(outages, group.clock_ms, key=_until)
+        self._effects: list[AnyEffects] = []
+        self._restore = restore or _copier(group)
+        self._journal: list[tuple[AnyEvent, int]] = []
+        self._journal_bytes = 0
+        # Never later than the next deadline: re-arming moves deadlines away, and it is searched for only when
+        # reached.
+        self._due_ms = self.next_deadline_ms()
+
+    def next_deadline_ms(self) -> int | None:
+        """When the next deadline is due, None where none is armed."""
+        deadline = next_deadline(self.group, self._config) if self.group is not None else None
+        return None if deadline is None else deadline.deadline_ms
+
+    def take_effects(self) -> list[AnyEffects]:
+        """What the steps since the last call said."""
+        taken, self._effects = self._effects, []
+        return taken
+
+    def apply(self, row: Row) -> None:
+        """Bring the group to the row's time, apply the row, and fire what is due at once."""
+        at_ms = self._handled_at(row.at_ms)
+        self.fire_until(at_ms)
+        clock_ms, late_by_ms = at_ms, 0
+        if self.group is not None:
+            clock_ms = max(at_ms, self.group.clock_ms)
+            late_by_ms = max(self.group.last_fired_ms - at_ms, 0)
+        self._journal_bytes += row.size_bytes
+        try:
+            self._take(Received(row.request_id, row.request, late_by_ms), clock_ms)
+        except Exception:  # noqa: BLE001 - whatever it is, it must not stop the other records
+            self._undo(row.request_id)
+            self._take(Failed(row.request_id, row.request), clock_ms)
+        self.fire_until(clock_ms)
+
+    def fire_until(self, until_ms: int) -> None:
+        """Fire every deadline due by then, in order, those armed on the way included, and take over where an
+        outage lies on it.
+        """
+        while self._passed < len(self._outages):
+            outage = self._outages[self._passed]
+            if until_ms < outage.until_ms:
+                until_ms = min(until_ms, outage.after_ms)
+                break
+            self._passed += 1
+            self._fire_until(outage.after_ms)
+            if self.group is not None and self.group.clock_ms < outage.until_ms:
+                self._fire(outage, outage.until_ms)
+        self._fire_until(until_ms)
+
+    def _handled_at(self, appended_ms: int) -> int:
+        """What was appended while no coordinator ran is handled when one runs again."""
+        at = bisect_left(self._outages, appended_ms, key=_until)
+        if at < len(self._outages) and self._outages[at].after_ms < appended_ms:
+            return self._outages[at].until_ms
+        return appended_ms
+
+    def _fire_until(self, until_ms: int) -> None:
+        while self._due_ms is not None and self._due_ms <= until_ms:
+            due = next_deadline(self.group, self._config) if self.group is not None else None
+            self._due_ms = None if due is None else due.deadline_ms
+            if due is None or due.deadline_ms > until_ms:
+                return
+            assert self.group is not None
+            self._fire(due, max(due.deadline_ms, self.group.clock_ms))
+
+    def _fire(self, due: AnyDeadline | Outage, now_ms: int) -> None:
+        try:
+            self._take(due, now_ms)
+        except Exception as error:  # noqa: BLE001
+            self._undo(str(due))
+            self._take(Quarantine(due, f"{type(error).__name__}: {error}"), now_ms)
+
+    def _take(self, event: AnyEvent, now_ms: int) -> None:
+        effects = self._step(self.group, self.group_id, event, now_ms, self._config)
+        self.group = effects.group
+        self._effects.append(effects)
+        armed_ms = effects.earliest_armed_ms
+        if armed_ms is not None and (self._due_ms is None or armed_ms < self._due_ms):
+            self._due_ms = armed_ms
+        self._journal.append((event, now_ms))
+        if len(self._journal) >= JOURNAL_MAX_STEPS or self._journal_bytes >= JOURNAL_MAX_BYTES:
+            self._begin_journal()
+
+    def _undo(self, cause: str) -> None:
+        """Put the group back to before the step that raised: from the last copy, by the same steps again."""
+        self.faults.append(Fault(cause, traceback.format_exc()))
+        group = self._restore()
+        for event, now_ms in self._journal:
+            group = self._step(group, self.group_id, event, now_ms, self._config).group
+        self.group = group
+        self._begin_journal()
+
+    def _begin_journal(self) -> None:
+        self._restore = _copier(deepcopy(self.group))
+        self._journal.clear()
+        self._journal_bytes = 0
+
+
+def _until(outage: Outage) -> int:
+    return outage.until_ms
+
+
+def _copier(group: AnyGroup | None) -> Callable[[], AnyGroup | None]:
+    return lambda: deepcopy(group)
