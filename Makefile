@@ -11,11 +11,11 @@ help: ## list the targets
 
 setup: $(STAMP) ## make .venv with the pinned packages and fetch the jars (once)
 
-$(STAMP): pyproject.toml constraints.txt streaming/jars.toml
+$(STAMP): pyproject.toml constraints.txt embedded/jars.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --constraint constraints.txt setuptools
 	$(BIN)/python -m pip install --constraint constraints.txt --no-build-isolation --editable '.[dev]'
-	$(BIN)/python -m streaming.jars
+	$(BIN)/python -m embedded.jars
 	touch $@
 
 run: $(STAMP) ## run the coordinator

@@ -7,9 +7,9 @@ from itertools import count
 import msgspec
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
+from records.layout import Layout
+from records.partitioner import partition_of
 from state.kafka.requests import AnyRequest
-from streaming.layout import Layout
-from streaming.partitioner import partition_of
 
 ANSWER_TIMEOUT_S = 300.0
 

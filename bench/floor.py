@@ -4,7 +4,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming import StreamingQuery
 
-from streaming.layout import Layout
+from records.layout import Layout
 from streaming.query import read_requests, write_output
 
 

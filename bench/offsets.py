@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from functools import partial
 
 from checkpoints import codec
+from records.layout import Layout
 from state.config import CoordinatorConfig
 from state.kafka.group import Group
 from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
 from state.timeline import Row, Timeline
-from streaming.layout import Layout
 from streaming.log_order import LogRow
 from streaming.output import Output
 

@@ -8,12 +8,12 @@ from typing import Generic, TypeVar
 
 from kafka import KafkaConsumer, TopicPartition
 
+from embedded.broker import HOST, EmbeddedBroker
 from gateway.limits import Limits
 from gateway.service import GatewayOptions, serving
 from gateway.upstream import Address
-from streaming.broker import HOST, EmbeddedBroker
+from records.layout import Layout
 from streaming.coordinator import Coordinator, Options
-from streaming.layout import Layout
 from streaming.status import Phase
 
 START_TIMEOUT_S = 120.0

@@ -8,9 +8,9 @@ from bench.floor import start_floor
 from bench.groups import form_groups
 from bench.measure import burst, cpu_share, deadline_lateness, one_at_a_time, percentile, session_pids
 from bench.report import Figure, Table, say
-from streaming.broker import EmbeddedBroker
+from embedded.broker import EmbeddedBroker
+from records.layout import Layout
 from streaming.coordinator import Coordinator, Options
-from streaming.layout import Layout
 from streaming.session import Session
 from streaming.status import Phase
 from streaming.topics import prepare_topics

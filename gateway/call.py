@@ -9,8 +9,8 @@ from gateway.framing import RequestHeader
 from gateway.groups import Groups
 from gateway.security import Session
 from gateway.upstream import Address
+from records.partitioner import partition_of
 from streaming.client import Header
-from streaming.partitioner import partition_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from kafka.errors import KafkaError
 from gateway.security import Security, SecurityError
 from gateway.service import STARTUP_ERRORS, GatewayOptions, NoSuchReplyPartition, serving
 from gateway.upstream import Address
+from records.layout import DEFAULT_PREFIX
 from streaming.client import layout_on
-from streaming.layout import DEFAULT_PREFIX
 from streaming.logs import configure_logs
 from streaming.pending import ClientError
 

@@ -13,10 +13,10 @@ import structlog
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
+from records.codec import UNREADABLE
+from records.history import GroupTable, decode_snapshot
+from records.layout import Layout
 from state.kafka.snapshot import GroupSnapshot
-from streaming.history_reader import GroupTable, decode_snapshot
-from streaming.layout import Layout
-from streaming.records import UNREADABLE
 
 _POLL_MS = 200
 _CLOSE_TIMEOUT_S = 10.0

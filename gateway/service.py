@@ -16,8 +16,8 @@ from gateway.open_files import allow_open_files, files_for
 from gateway.security import Security
 from gateway.server import NO_SECURITY, CannotListen, Gateway
 from gateway.upstream import Address, UpstreamLost
+from records.layout import Layout
 from streaming.client import CoordinatorClient
-from streaming.layout import Layout
 
 STARTUP_ERRORS = (CannotListen, UpstreamLost)
 CLIENT_ID = "gateway"

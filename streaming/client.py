@@ -18,6 +18,9 @@ import structlog
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
+from records.codec import encode
+from records.layout import RECORD_OVERHEAD_BYTES, Layout
+from records.partitioner import partition_of
 from state.kafka.requests import AnyRequest as KafkaRequest
 from state.kafka.requests import (
     Heartbeat,
@@ -34,10 +37,7 @@ from state.messages import ReleaseGroup, ReleaseGroupResponse
 from state.rocketmq.requests import AnyAnswered as RocketMqRequest
 from state.rocketmq.responses import AnyResponse as RocketMqResponse
 from state.rocketmq.responses import AnyToConnection, ToConnection
-from streaming.layout import RECORD_OVERHEAD_BYTES, Layout
-from streaming.partitioner import partition_of
 from streaming.pending import AnyResponse, Asked, ClientError, Counts, Pending, R
-from streaming.records import encode
 
 DEFAULT_REQUEST_TIMEOUT_MS = 30_000
 # A JoinGroup is parked for as long as the others take; Kafka's consumer grants five seconds more than that.

@@ -22,10 +22,10 @@ from kafka.errors import KafkaError
 from pyspark.errors import PySparkException
 
 from checkpoints.folder import Epoch, Folder, Identity
+from records.layout import Layout
 from state.config import CoordinatorConfig
 from streaming import query
 from streaming.failing_batch import describe_failing_batch
-from streaming.layout import Layout
 from streaming.metrics.service import Metrics
 from streaming.operator import ConfigEpoch, Operator
 from streaming.outage import end_outage

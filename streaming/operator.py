@@ -14,17 +14,17 @@ from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from checkpoints import codec
 from checkpoints.folder import KnownOutage
+from records.codec import Reason, Refusal, decode_request, refuse, refuse_unread, request_id
+from records.layout import Layout
+from records.partitioner import partition_of
 from state.config import CoordinatorConfig
 from state.dispatch import AnyGroup, AnyRequest, step
 from state.inputs import Outage
 from state.kafka.effects import Reply
 from state.rocketmq.requests import ConnectionClosed
 from state.timeline import Row, Step, Timeline
-from streaming.layout import Layout
 from streaming.log_order import LogOrder, LogRow
 from streaming.output import Output
-from streaming.partitioner import partition_of
-from streaming.records import Reason, Refusal, decode_request, refuse, refuse_unread, request_id
 
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
 

@@ -8,7 +8,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaTimeoutError
 
 from checkpoints.folder import Folder, KnownOutage
-from streaming.layout import Layout
+from records.layout import Layout
 from streaming.ticker import brokers_time_ms
 
 _POLL_MS = 1_000

@@ -4,18 +4,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from state.dispatch import AnyEffects, AnyGroup
-from state.kafka import snapshot
-from state.kafka.effects import OffsetChange, Reply
-from state.kafka.group import Group
-from state.messages import RECORD_VERSION
-from state.rocketmq import effects as rocketmq
-from state.rocketmq import snapshot as rocketmq_snapshot
-from state.rocketmq.group import Group as RocketMqGroup
-from streaming.layout import Layout
-from streaming.log_order import LogRow
-from streaming.partitioner import partition_of
-from streaming.records import (
+from records.codec import (
     DEAD_LETTER_MAX_BYTES,
     MESSAGE_MAX_CHARS,
     CommittedOffset,
@@ -25,7 +14,18 @@ from streaming.records import (
     offset_key,
     request_id,
 )
-from streaming.shortening import encode_event, encode_view, too_large
+from records.layout import Layout
+from records.partitioner import partition_of
+from records.truncation import encode_event, encode_view, too_large
+from state.dispatch import AnyEffects, AnyGroup
+from state.kafka import snapshot
+from state.kafka.effects import OffsetChange, Reply
+from state.kafka.group import Group
+from state.messages import RECORD_VERSION
+from state.rocketmq import effects as rocketmq
+from state.rocketmq import snapshot as rocketmq_snapshot
+from state.rocketmq.group import Group as RocketMqGroup
+from streaming.log_order import LogRow
 
 # One batch has one sink; `topic` says where a record goes, null where the row is none. `partition` -1: by the
 # key.

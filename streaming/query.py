@@ -11,10 +11,10 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone knows i
 from pyspark.sql.streaming import StreamingQuery
 
 from checkpoints.codec import STATE_SCHEMA
-from streaming.layout import Layout
+from records.codec import CLOCK_PATTERN
+from records.layout import Layout
 from streaming.operator import Operator
 from streaming.output import BY_KEY, OUTPUT_SCHEMA
-from streaming.records import CLOCK_PATTERN
 
 QUERY_NAME = "group-coordinator"
 

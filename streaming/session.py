@@ -18,8 +18,8 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from streaming.jars import spark_jars
-from streaming.java import find_java
+from embedded.jars import spark_jars
+from embedded.java import find_java
 
 STATE_STORE = "spark.sql.streaming.stateStore"
 CHECKPOINT_FILE_MANAGER = (

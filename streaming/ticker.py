@@ -14,7 +14,7 @@ import structlog
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
-from streaming.records import clock_record
+from records.codec import clock_record
 
 DEFAULT_INTERVAL_MS = 100
 DEFAULT_MAX_SKEW_MS = 5_000

@@ -8,7 +8,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError, NoError, TopicAlreadyExistsError, for_code
 
 from checkpoints.folder import Identity, new_namespace
-from streaming.layout import Layout
+from records.layout import Layout
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

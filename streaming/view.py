@@ -18,22 +18,22 @@ from rich.table import Table
 from rich.text import Text
 
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
-from state.kafka.snapshot import GroupSnapshot, MemberSnapshot
-from state.rocketmq.effects import GroupEvent as RocketMqEvent
-from state.rocketmq.snapshot import ConnectionSnapshot
-from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
-from streaming.history_reader import (
+from records.codec import UNREADABLE
+from records.history import (
     CoordinatorStarted,
     GroupTable,
     HistoryReader,
     decode_any_entry,
     decode_any_snapshot,
 )
-from streaming.layout import Layout
+from records.layout import Layout
+from records.truncation import AnyGroupEvent, AnyView
+from state.kafka.snapshot import GroupSnapshot, MemberSnapshot
+from state.rocketmq.effects import GroupEvent as RocketMqEvent
+from state.rocketmq.snapshot import ConnectionSnapshot
+from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 from streaming.partition_text import partition_list
-from streaming.records import UNREADABLE
 from streaming.rocketmq.view import client_version, group_state
-from streaming.shortening import AnyGroupEvent, AnyView
 
 _POLL_MS = 200
 _LAST_ENTRIES = 8

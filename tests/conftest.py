@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
-from streaming.broker import EmbeddedBroker
+from embedded.broker import EmbeddedBroker
 
 # No deadlines: they measure how busy the machine is. In CI each run tries the same examples.
 hypothesis.settings.register_profile("default", deadline=None)

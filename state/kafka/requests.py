@@ -1,6 +1,6 @@
 """Requests: one Struct a message, with the fields of Kafka's message of that name in snake_case.
 
-They are decoded once, at the edge (`streaming.records`); the core only ever sees well-formed ones. Numbers
+They are decoded once, at the edge (`records.codec`); the core only ever sees well-formed ones. Numbers
 are bounded as on Kafka's wire, bytes are base64 in JSON, fields that are not known are ignored.
 Source: clients/src/main/resources/common/message/*Request.json of Apache Kafka.
 """

@@ -14,14 +14,14 @@ from kafka.errors import KafkaTimeoutError
 from msgspec import Struct
 
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE
+from records.codec import UNREADABLE
+from records.history import GroupTable, decode_any_snapshot
+from records.layout import Layout
+from records.truncation import AnyView
 from state.dispatch import GroupProtocol
 from state.kafka.snapshot import GroupSnapshot
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
-from streaming.history_reader import GroupTable, decode_any_snapshot
-from streaming.layout import Layout
-from streaming.records import UNREADABLE
 from streaming.rocketmq.view import client_version, group_state
-from streaming.shortening import AnyView
 
 # All groups of the classic coordinator are of this type; Kafka's newer ones are "Consumer" groups.
 GROUP_TYPE = "Classic"

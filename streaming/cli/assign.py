@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from assignors.kafka.api import MemberId
+from records.layout import DEFAULT_PREFIX
 from streaming.admin.gather import describe_groups, describe_partitions
 from streaming.cli.groups.common import connected, output_option, parsed_by, show_json, timeout_option
-from streaming.layout import DEFAULT_PREFIX
 from streaming.logs import configure_logs
 from streaming.whatif.compare import Outcome, outcomes, standing
 from streaming.whatif.live import live_group, subscribed_topics

@@ -11,15 +11,15 @@ from types import FrameType
 import click
 
 from checkpoints.folder import FolderError
-from streaming.broker import BrokerFailed
+from embedded.broker import BrokerFailed
+from embedded.jars import JarsUnavailable
+from embedded.java import JavaNotFound
 from streaming.demo import report
 from streaming.demo.children import ChildFailed
 from streaming.demo.proof import Outcome
 from streaming.demo.rocketmq import RocketMqDemo
 from streaming.demo.script import RECORDS_PER_S, Demo
 from streaming.demo.watch import NotSeen
-from streaming.jars import JarsUnavailable
-from streaming.java import JavaNotFound
 from streaming.logs import configure_logs
 
 DEMOS: dict[str, type[Demo | RocketMqDemo]] = {"kafka": Demo, "rocketmq": RocketMqDemo}

@@ -15,10 +15,10 @@ from kafka.errors import KafkaError
 
 from assignors.rocketmq.machine_room_nearby import NamePrefixResolver
 from assignors.rocketmq.strategies import Settings, UnknownStrategy, strategy_named
+from records.layout import DEFAULT_PREFIX
 from state.rocketmq.requests import ConsumeFromWhere, MessageModel
 from streaming.cli.consumed import line_writer
 from streaming.client import CoordinatorClient, layout_on
-from streaming.layout import DEFAULT_PREFIX
 from streaming.logs import configure_logs
 from streaming.pending import ClientError
 from streaming.rocketmq.api import ConsumerConfig

@@ -16,15 +16,15 @@ import click
 from kafka.errors import KafkaError
 
 from checkpoints.folder import FolderError
+from embedded.broker import BrokerFailed, EmbeddedBroker
+from embedded.jars import JarsUnavailable
+from embedded.java import JavaNotFound
+from embedded.paths import DEFAULT_DATA_DIR
+from records.layout import DEFAULT_PREFIX, DEFAULT_REPLY_PARTITIONS, DEFAULT_REQUEST_PARTITIONS, Layout
 from state.config import ConfigError, CoordinatorConfig
-from streaming.broker import BrokerFailed, EmbeddedBroker
 from streaming.coordinator import Coordinator, Options
-from streaming.jars import JarsUnavailable
-from streaming.java import JavaNotFound
-from streaming.layout import DEFAULT_PREFIX, DEFAULT_REPLY_PARTITIONS, DEFAULT_REQUEST_PARTITIONS, Layout
 from streaming.logs import configure_logs
 from streaming.metrics.service import MetricsUnavailable
-from streaming.paths import DEFAULT_DATA_DIR
 from streaming.pending import ClientError
 from streaming.session import SparkFailed
 from streaming.status import Phase

@@ -12,9 +12,9 @@ from kafka.errors import KafkaError
 
 from assignors.kafka import ASSIGNORS
 from assignors.kafka.server_side import COORDINATOR_ASSIGNORS
+from records.layout import DEFAULT_PREFIX
 from streaming.cli.consumed import line_writer
 from streaming.client import CoordinatorClient, layout_on
-from streaming.layout import DEFAULT_PREFIX
 from streaming.logs import configure_logs
 from streaming.pending import ClientError
 from streaming.worker import Worker, WorkerOptions, WorkerStopped

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
+from records.history import CoordinatorStarted, HistoryReader, decode_any_entry
 from state.kafka.group import GroupState
 from state.kafka.history import EventType, GroupEvent
 from state.rocketmq.effects import GroupEvent as RocketMqEvent
@@ -13,7 +14,6 @@ from state.rocketmq.responses import ToConnection
 from streaming.client import decode_response
 from streaming.demo.strike import Struck
 from streaming.demo.watch import client_of, held
-from streaming.history_reader import CoordinatorStarted, HistoryReader, decode_any_entry
 
 AnyEntry = GroupEvent | RocketMqEvent | CoordinatorStarted
 

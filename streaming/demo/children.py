@@ -1,6 +1,6 @@
 """The demo's processes: each with a log of its own, and none that outlives the demo.
 
-They run under `streaming.tether`, so they end even where the demo is killed.
+They run under `embedded.parent_watchdog`, so they end even where the demo is killed.
 """
 
 import os
@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from streaming import tether
+from embedded import parent_watchdog
 
 STOP_GRACE_S = 20
 GROUP_COORDINATOR = Path(sysconfig.get_path("scripts")) / "group-coordinator"
@@ -40,7 +40,7 @@ class Child:
         command = [str(program), *arguments]
         with log_path.open("ab") as log:
             self._tether = subprocess.Popen(
-                [sys.executable, "-I", "-S", tether.__file__, str(STOP_GRACE_S), *command],
+                [sys.executable, "-I", "-S", parent_watchdog.__file__, str(STOP_GRACE_S), *command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

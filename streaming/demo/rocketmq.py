@@ -5,16 +5,16 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from embedded.broker import EmbeddedBroker
+from records.layout import Layout
+from records.rocketmq_history import decode_entry
 from state.rocketmq.effects import EventType, GroupEvent
-from streaming.broker import EmbeddedBroker
 from streaming.demo.children import Child, ChildFailed, Children
 from streaming.demo.load import Load, consumed, consumed_by_partition
 from streaming.demo.proof import Deed, Outcome
 from streaming.demo.rocketmq_proof import Observed, Share, Trap, examine
 from streaming.demo.script import PATIENCE_S, RECORDS_PER_S, Story, is_ready_line
 from streaming.demo.watch import NotSeen, Watch, reader
-from streaming.layout import Layout
-from streaming.rocketmq.history import decode_entry
 
 GROUP = "demo-clustering"
 BROADCAST_GROUP = "demo-broadcasting"

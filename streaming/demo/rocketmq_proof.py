@@ -6,6 +6,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from records.history import CoordinatorStarted
+from records.layout import Layout
+from records.rocketmq_history import is_expiry
 from state.rocketmq.effects import EventType, GroupEvent
 from state.rocketmq.responses import NotifyConsumerIdsChanged
 from streaming.client import decode_response
@@ -14,9 +17,6 @@ from streaming.demo.checks import Check
 from streaming.demo.load import consumed
 from streaming.demo.proof import Deed, Outcome
 from streaming.demo.watch import read_all
-from streaming.history_reader import CoordinatorStarted
-from streaming.layout import Layout
-from streaming.rocketmq.history import is_expiry
 from streaming.why.clock import Clock
 from streaming.why.rocketmq.report import report
 from streaming.why.rocketmq.text import report_text

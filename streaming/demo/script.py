@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from checkpoints.folder import Folder
+from embedded.broker import EmbeddedBroker
+from records.layout import Layout
 from state.kafka.history import EventType, GroupEvent
-from streaming.broker import EmbeddedBroker
 from streaming.demo import consumer
 from streaming.demo.checks import read_history
 from streaming.demo.children import Child, Children
@@ -18,7 +19,6 @@ from streaming.demo.load import Load, consumed
 from streaming.demo.proof import Deed, Observed, Outcome, examine
 from streaming.demo.strike import Struck, strike, wait_until_gone
 from streaming.demo.watch import Watch, client_of, held, kafka_entry, read_all, stable_with
-from streaming.layout import Layout
 from streaming.partition_text import number_list
 
 GROUP = "demo"

@@ -9,8 +9,8 @@ from typing import Generic, Self, TypeVar
 from kafka import KafkaConsumer, TopicPartition
 
 from assignors.kafka.consumer_protocol import decode_assignment
+from records.history import HistoryReader, Numbered, decode_entry
 from state.kafka.history import EventType, GroupEvent
-from streaming.history_reader import HistoryReader, Numbered, decode_entry
 
 _POLL_MS = 100
 

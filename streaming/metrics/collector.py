@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, UnknownMetricFamily
 from prometheus_client.registry import Collector
 
+from records.history import KAFKA
 from state.kafka.group import DEAD, GroupState
 from state.kafka.history import EventType
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqGroup
-from streaming.history_reader import KAFKA
 from streaming.metrics.readings import GroupRow, Numbers, Partition, Readings
 from streaming.metrics.rocketmq import rocketmq_gauges
 from streaming.status import Phase, Status

@@ -8,11 +8,11 @@ import structlog
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
+from records.codec import UNREADABLE
+from records.layout import Layout
 from state.kafka.history import GroupEvent
-from streaming.layout import Layout
 from streaming.metrics.end_offsets import end_offsets
 from streaming.metrics.readings import Readings
-from streaming.records import UNREADABLE
 
 END_OFFSETS_INTERVAL_S = 5.0
 RETRY_PAUSE_S = 1.0

@@ -14,6 +14,11 @@ from typing import TypeVar, get_args
 import msgspec
 from msgspec import Struct
 
+from records.codec import Reason
+from records.history import KAFKA, CoordinatorStarted, HistoryReader, decode_any_entry
+from records.layout import Layout
+from records.rocketmq_history import decode_snapshot as decode_rocketmq_group
+from records.rocketmq_history import is_expiry
 from state.dispatch import GroupProtocol
 from state.errors import ErrorCode
 from state.kafka.history import EventType, GroupEvent
@@ -22,12 +27,7 @@ from state.rocketmq.effects import EventType as RocketMqEventType
 from state.rocketmq.effects import GroupEvent as RocketMqEvent
 from state.rocketmq.responses import AnyToConnection, ResponseCode
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqGroup
-from streaming.history_reader import KAFKA, CoordinatorStarted, HistoryReader, decode_any_entry
-from streaming.layout import Layout
 from streaming.progress import BatchProgress
-from streaming.records import Reason
-from streaming.rocketmq.history import decode_snapshot as decode_rocketmq_group
-from streaming.rocketmq.history import is_expiry
 
 # (topic, partition)
 Partition = tuple[str, int]
@@ -131,7 +131,7 @@ class Readings:
     def take(self, topic: str, key: bytes | None, value: bytes | None) -> GroupEvent | None:
         """Take one record of a topic; a history entry of Kafka's groups that is new is given back.
 
-        Raises one of `streaming.records.UNREADABLE`.
+        Raises one of `records.codec.UNREADABLE`.
         """
         layout = self._layout
         with self._lock:

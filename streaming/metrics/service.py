@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
+from records.layout import Layout
 from state.kafka.history import EventType, GroupEvent
-from streaming.layout import Layout
 from streaming.metrics.collector import OWN, ReadingsCollector, ServiceCollector
 from streaming.metrics.follower import Follower
 from streaming.metrics.readings import Readings

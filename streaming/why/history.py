@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterator
 import structlog
 from kafka import KafkaConsumer, TopicPartition
 
+from records.codec import UNREADABLE
+from records.history import CoordinatorStarted, decode_any_entry
+from records.layout import Layout
+from records.partitioner import partition_of
+from records.truncation import AnyGroupEvent
 from streaming.admin.directory import list_groups
-from streaming.history_reader import CoordinatorStarted, decode_any_entry
-from streaming.layout import Layout
-from streaming.partitioner import partition_of
-from streaming.records import UNREADABLE
-from streaming.shortening import AnyGroupEvent
 
 _POLL_MS = 500
 # So many polls in a row that bring nothing, before the end: nobody sends any more.

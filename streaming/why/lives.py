@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from streaming.history_reader import HistoryReader, Numbered
+from records.history import HistoryReader, Numbered
 
 E = TypeVar("E", bound=Numbered)
 

@@ -11,13 +11,13 @@ from uuid import UUID
 
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 
+from embedded.broker import EmbeddedBroker
 from gateway.backend import ANSWER_TIMEOUT_MS
 from gateway.limits import Limits
 from gateway.service import GatewayOptions, serving
 from gateway.upstream import Address
-from streaming.broker import EmbeddedBroker
+from records.layout import Layout
 from streaming.coordinator import Options
-from streaming.layout import Layout
 from tests.conformance.normalise import Answer
 from tests.conformance.player import Player
 from tests.conformance.requests import Told

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from embedded.broker import EmbeddedBroker
 from gateway.service import GatewayOptions, serving
 from gateway.upstream import Address
-from streaming.broker import EmbeddedBroker
+from records.layout import Layout
 from streaming.coordinator import Options
-from streaming.layout import Layout
 from tests.e2e.gateway_clients import PARTITIONS
 from tests.e2e.harness import QUICK_SPARK, coordinating, create_topic, new_layout
 

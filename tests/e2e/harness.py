@@ -14,6 +14,9 @@ from typing import Any
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
 
+from records.codec import CLOCK_PATTERN
+from records.history import CoordinatorStarted, decode_entry, decode_snapshot
+from records.layout import Layout
 from state.errors import ErrorCode
 from state.kafka.history import GroupEvent
 from state.kafka.requests import LeavingMember, MemberAssignment, Protocol
@@ -21,9 +24,6 @@ from state.kafka.responses import JoinGroupResponse, SyncGroupResponse
 from state.kafka.snapshot import GroupSnapshot
 from streaming.client import CoordinatorClient
 from streaming.coordinator import Coordinator, Options
-from streaming.history_reader import CoordinatorStarted, decode_entry, decode_snapshot
-from streaming.layout import Layout
-from streaming.records import CLOCK_PATTERN
 from streaming.status import Phase
 
 CLOCK = re.compile(CLOCK_PATTERN.encode())

@@ -7,11 +7,11 @@ from typing import Self
 import msgspec
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
+from records.codec import decode_request, request_id
+from records.layout import Layout
 from state.kafka.requests import AnyRequest
 from state.kafka.responses import AnyResponse
 from state.messages import Request
-from streaming.layout import Layout
-from streaming.records import decode_request, request_id
 from streaming.topics import prepare_topics
 
 PATIENCE_S = 30.0

@@ -14,8 +14,8 @@ from bench.member import HEARTBEAT_INTERVAL_S, Group
 from bench.passthrough import Limit, Passed, there_and_back
 from bench.sides import Sides, wake
 from bench.wire import WrongAnswer
+from embedded.broker import EmbeddedBroker
 from gateway.upstream import Address
-from streaming.broker import EmbeddedBroker
 
 pytestmark = pytest.mark.e2e
 

@@ -15,7 +15,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import NewTopic
 
-from streaming.broker import HOST, BrokerFailed, EmbeddedBroker, Ports
+from embedded.broker import HOST, BrokerFailed, EmbeddedBroker, Ports
 
 pytestmark = pytest.mark.e2e
 
@@ -81,7 +81,7 @@ PARENT = """
 import signal, sys
 from itertools import islice
 from pathlib import Path
-from streaming.broker import EmbeddedBroker
+from embedded.broker import EmbeddedBroker
 broker = EmbeddedBroker(Path(sys.argv[1]))
 broker.start()
 print(broker.pid, flush=True)
@@ -142,7 +142,7 @@ def test_failed_start_shows_the_end_of_the_log(tmp_path: Path) -> None:
 
 
 def test_two_brokers_can_not_share_a_data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streaming.broker.LOCK_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("embedded.broker.LOCK_TIMEOUT_S", 0.1)
     with EmbeddedBroker(tmp_path) as broker:
         with pytest.raises(BrokerFailed, match=f"another one uses {tmp_path}"):
             EmbeddedBroker(tmp_path).start()

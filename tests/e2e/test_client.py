@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from embedded.broker import EmbeddedBroker
+from records.layout import Layout
+from records.partitioner import partition_of
 from state.errors import ErrorCode
 from state.kafka.requests import Heartbeat, JoinGroup, LeaveGroup, LeavingMember, Protocol, SyncGroup
 from state.kafka.responses import HeartbeatResponse, JoinGroupResponse, LeaveGroupResponse, SyncGroupResponse
 from state.messages import ErrorResponse
-from streaming.broker import EmbeddedBroker
 from streaming.client import CoordinatorClient, TopicsMissing, layout_on
-from streaming.layout import Layout
-from streaming.partitioner import partition_of
 from streaming.pending import ClientClosed, CoordinatorError, RequestNotSent, RequestTimedOut
 from tests.e2e.other_side import OtherSide
 

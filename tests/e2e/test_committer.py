@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import pytest
 
 from assignors.kafka.api import TopicPartition
+from embedded.broker import EmbeddedBroker
+from records.layout import Layout
 from state.errors import ErrorCode
 from state.kafka.requests import OffsetCommit
 from state.kafka.responses import OffsetCommitResponse
-from streaming.broker import EmbeddedBroker
 from streaming.client import CoordinatorClient
-from streaming.layout import Layout
 from streaming.offsets import Committer
 from tests.e2e.harness import new_layout, wait_until
 from tests.e2e.other_side import Asked, OtherSide

@@ -17,16 +17,16 @@ from kafka import KafkaAdminClient, KafkaProducer
 from kafka.consumer.fetcher import ConsumerRecord
 
 from checkpoints.folder import Epoch, Folder, FolderError, KnownOutage
+from embedded.broker import EmbeddedBroker
+from records.codec import DeadLetter, Reason
+from records.history import HistoryReader
+from records.layout import Layout
+from records.partitioner import partition_of
 from state.errors import ErrorCode
 from state.kafka.history import EventType
 from streaming import coordinator as coordinator_module
-from streaming.broker import EmbeddedBroker
 from streaming.client import CoordinatorClient
 from streaming.coordinator import Coordinator, Options
-from streaming.history_reader import HistoryReader
-from streaming.layout import Layout
-from streaming.partitioner import partition_of
-from streaming.records import DeadLetter, Reason
 from streaming.status import Phase, read_status
 from streaming.ticker import Ticker
 from streaming.topics import prepare_topics

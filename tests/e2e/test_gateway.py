@@ -10,13 +10,13 @@ import pytest
 from confluent_kafka.admin import AdminClient as ConfluentAdmin
 from kafka import KafkaAdminClient, TopicPartition
 
+from embedded.broker import EmbeddedBroker
 from gateway import codec
 from gateway.framing import framed
 from gateway.security import Security
 from gateway.service import GatewayOptions, serving
 from gateway.upstream import Address
 from state.kafka.history import EventType
-from streaming.broker import EmbeddedBroker
 from streaming.client import CoordinatorClient
 from tests.e2e.gateway_clients import (
     PARTITIONS,

@@ -16,6 +16,9 @@ from kafka import KafkaProducer
 
 from assignors.kafka.api import Assignment, Subscription, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment, encode_subscription
+from embedded.broker import EmbeddedBroker
+from records.codec import encode
+from records.layout import Layout
 from state.errors import ErrorCode
 from state.kafka.history import EventType
 from state.kafka.requests import (
@@ -28,13 +31,10 @@ from state.kafka.requests import (
 )
 from state.kafka.responses import JoinGroupResponse, OffsetCommitResponse
 from streaming.admin.requests import COMMIT_VERSION, GroupRequests
-from streaming.broker import EmbeddedBroker
 from streaming.cli.assign import assign
 from streaming.cli.groups import groups
 from streaming.client import CoordinatorClient, layout_on
 from streaming.demo.children import Children
-from streaming.layout import Layout
-from streaming.records import encode
 from streaming.topics import prepare_topics
 from tests.e2e.harness import create_topic, history_of, new_layout
 

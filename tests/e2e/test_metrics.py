@@ -9,10 +9,10 @@ import pytest
 from kafka import KafkaProducer
 from structlog.testing import capture_logs
 
+from embedded.broker import EmbeddedBroker
 from state.errors import ErrorCode
 from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
 from state.kafka.responses import OffsetCommitResponse
-from streaming.broker import EmbeddedBroker
 from streaming.client import CoordinatorClient
 from streaming.coordinator import Coordinator, Options
 from tests.e2e.harness import (

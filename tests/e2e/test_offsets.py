@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from checkpoints.folder import Folder
+from embedded.broker import EmbeddedBroker
 from state.errors import ErrorCode
 from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, OffsetFetch
 from state.kafka.responses import OffsetCommitResponse, OffsetFetchResponse
-from streaming.broker import EmbeddedBroker
 from streaming.client import CoordinatorClient, layout_on
 from streaming.demo.children import Child, Children
 from streaming.demo.strike import wait_until_gone

@@ -11,15 +11,15 @@ import pytest
 from click.testing import CliRunner, Result
 from kafka import KafkaConsumer, KafkaProducer
 
+from embedded.broker import EmbeddedBroker
 from gateway.groups import GroupsReader
+from records.layout import Layout
 from state.errors import ErrorCode
 from state.kafka.requests import Protocol
 from state.rocketmq.requests import ConsumeFromWhere, MessageModel
-from streaming.broker import EmbeddedBroker
 from streaming.cli import main
 from streaming.client import CoordinatorClient, layout_on
 from streaming.demo.children import Child, Children
-from streaming.layout import Layout
 from streaming.pending import CoordinatorError
 from streaming.rocketmq.api import ConsumerConfig
 from streaming.rocketmq.consumer import Inbox, PushConsumer

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from streaming.broker import EmbeddedBroker
+from embedded.broker import EmbeddedBroker
+from records.layout import DEFAULT_PREFIX
 from streaming.cli import main
-from streaming.layout import DEFAULT_PREFIX
 from streaming.status import Phase, read_status
 from tests.e2e.harness import QUICK_JAVA, START_TIMEOUT_S, child_pids, command_of, wait_until
 

@@ -14,14 +14,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from embedded.broker import EmbeddedBroker
+from records.codec import DeadLetter, Reason
+from records.layout import Layout
+from records.partitioner import partition_of
 from state.errors import ErrorCode
 from streaming import coordinator as coordinator_module
-from streaming.broker import EmbeddedBroker
 from streaming.client import CoordinatorClient
 from streaming.coordinator import Coordinator, Options
-from streaming.layout import Layout
-from streaming.partitioner import partition_of
-from streaming.records import DeadLetter, Reason
 from streaming.status import Phase, Status, read_status
 from streaming.topics import prepare_topics
 from tests.e2e.faults import POISON, RUINED_GROUP, UNKNOWN_VERSION, FaultyOperator, poisoned_step

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from streaming.broker import EmbeddedBroker
-from streaming.layout import Layout
+from embedded.broker import EmbeddedBroker
+from records.layout import Layout
 from streaming.ticker import NOTHING_ATTESTED_MS, Ticker
 from streaming.topics import prepare_topics
 from tests.e2e.harness import clock_claims, new_layout, read_topic, wait_until

@@ -7,9 +7,9 @@ import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 
+from embedded.broker import HOST, EmbeddedBroker
+from records.layout import Layout
 from streaming import topics
-from streaming.broker import HOST, EmbeddedBroker
-from streaming.layout import Layout
 from streaming.topics import DAY_MS, TopicsError, prepare_topics, wanted_settings
 from tests.e2e.harness import create_topic, new_layout
 

@@ -13,6 +13,8 @@ import pytest
 from click.testing import CliRunner
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
+from embedded.broker import EmbeddedBroker
+from records.layout import Layout
 from state.errors import ErrorCode
 from state.kafka.requests import Heartbeat, JoinGroup, LeaveGroup, OffsetCommit, OffsetFetch, SyncGroup
 from state.kafka.responses import (
@@ -23,11 +25,9 @@ from state.kafka.responses import (
     OffsetFetchResponse,
     SyncGroupResponse,
 )
-from streaming.broker import EmbeddedBroker
 from streaming.cli import main
 from streaming.client import CoordinatorClient, layout_on
 from streaming.demo.children import Child, Children
-from streaming.layout import Layout
 from streaming.worker import Worker, WorkerOptions, WorkerStopped
 from tests.e2e.harness import wait_until
 from tests.e2e.other_side import OtherSide

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
 from assignors.kafka.api import Assignor, MemberId, MemberSubscription, TopicPartition
-from streaming.jars import broker_classpath
-from streaming.java import find_java
+from embedded.jars import broker_classpath
+from embedded.java import find_java
 
 HARNESS = Path(__file__).with_name("kafkas_assignors.java")
 

@@ -71,7 +71,7 @@ def test_images_are_pinned() -> None:
 
 
 def test_versions_are_those_of_the_project() -> None:
-    jars = tomllib.loads((ROOT / "streaming" / "jars.toml").read_text())
+    jars = tomllib.loads((ROOT / "embedded" / "jars.toml").read_text())
     (broker,) = (a for a in jars["broker"]["artifacts"] if a.startswith("org.apache.kafka:"))
     assert SERVICES["kafka"]["image"] == f"apache/kafka:{broker.rpartition(':')[2]}"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

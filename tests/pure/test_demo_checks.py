@@ -12,6 +12,7 @@ import pytest
 from assignors.kafka.api import Assignment, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment
 from checkpoints.folder import Folder
+from records.history import CoordinatorStarted
 from state.errors import ErrorCode
 from state.kafka.history import EventType, GroupEvent
 from state.kafka.responses import HeartbeatResponse, JoinGroupResponse, SyncGroupResponse
@@ -22,7 +23,6 @@ from streaming.demo.load import consumed
 from streaming.demo.proof import Deed, Outcome
 from streaming.demo.strike import Struck, is_target, uncommitted_batch_of
 from streaming.demo.watch import client_of, held, stable_with
-from streaming.history_reader import CoordinatorStarted
 
 NAMES: dict[str, Any] = {"group_id": "g", "correlation_id": "c", "request": "requests-0-1"}
 UUID = "dd3ce9d5-1cf1-5738-98c8-e7d245d76648"

@@ -11,8 +11,8 @@ from gateway.apis.api_versions import API_VERSIONS
 from gateway.framing import PRODUCE, framed
 from gateway.service import GatewayOptions, NoSuchReplyPartition, serving
 from gateway.upstream import Address
+from records.layout import Layout
 from state.kafka.requests import Heartbeat, JoinGroup
-from streaming.layout import Layout
 from tests.harness.gateway import HOST, RawClient, World, played
 
 COMMIT, JOIN, HEARTBEAT = 8, 11, 12

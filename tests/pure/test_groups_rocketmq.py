@@ -6,6 +6,7 @@ from textwrap import dedent
 import msgspec
 
 from assignors.rocketmq.api import MessageRequestMode
+from records.truncation import AnyView
 from state.rocketmq.requests import (
     MessageModel,
     RegisterProducer,
@@ -24,7 +25,6 @@ from streaming.admin.rocketmq import (
     topic_table,
 )
 from streaming.admin.selection import parse_states, parse_types
-from streaming.shortening import AnyView
 from tests.harness.rocketmq_broker import Broker, of
 from tests.pure.test_groups_tables import snapshot as kafka_snapshot
 

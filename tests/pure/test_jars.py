@@ -8,9 +8,9 @@ from typing import get_args
 
 import pytest
 
-from streaming import ivy, jars
-from streaming.ivy import Artifact
-from streaming.jars import (
+from embedded import ivy, jars
+from embedded.ivy import Artifact
+from embedded.jars import (
     JARS_TOML,
     PROGRAM_SETS,
     JarsUnavailable,
@@ -20,7 +20,7 @@ from streaming.jars import (
     read_jar_sets,
     render_lock,
 )
-from streaming.paths import cache_dir
+from embedded.paths import cache_dir
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from streaming.java import JavaNotFound, find_java
+from embedded.java import JavaNotFound, find_java
 
 
 def test_java_found_is_a_java_home() -> None:

@@ -1,7 +1,7 @@
 """Names and sizes of a coordinator's topics."""
 
-from streaming.layout import RECORD_OVERHEAD_BYTES, Layout
-from streaming.records import DEAD_LETTER_MAX_BYTES, MESSAGE_MAX_CHARS
+from records.codec import DEAD_LETTER_MAX_BYTES, MESSAGE_MAX_CHARS
+from records.layout import RECORD_OVERHEAD_BYTES, Layout
 
 
 def test_names_begin_with_the_prefix() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from records.codec import UNREADABLE
 from state.kafka.history import EventType
-from streaming.records import UNREADABLE
 from streaming.status import Phase, Status
 from tests.harness import scraped as harness
 from tests.harness.rocketmq_broker import Broker

@@ -8,6 +8,9 @@ import pandas as pd
 import pytest
 from msgspec import structs
 
+from records.codec import DEAD_LETTER_MAX_BYTES, MESSAGE_MAX_CHARS, Reason
+from records.layout import Layout
+from records.truncation import SHORTENED_TEXT_CHARS
 from state.errors import ErrorCode
 from state.kafka.effects import Effects, Reply
 from state.kafka.group import Group, GroupState, Member, PendingMember
@@ -16,11 +19,8 @@ from state.kafka.requests import Protocol
 from state.kafka.responses import HeartbeatResponse, JoinGroupMember, JoinGroupResponse
 from state.messages import ErrorResponse
 from streaming import output as output_module
-from streaming.layout import Layout
 from streaming.log_order import LogRow
 from streaming.output import BY_KEY, OUTPUT_SCHEMA, Output
-from streaming.records import DEAD_LETTER_MAX_BYTES, MESSAGE_MAX_CHARS, Reason
-from streaming.shortening import SHORTENED_TEXT_CHARS
 
 LAYOUT = Layout.named("t")
 MAX_BYTES = 1_000

@@ -3,7 +3,7 @@
 import pytest
 from kafka.partitioner.default import murmur2
 
-from streaming.partitioner import partition_of
+from records.partitioner import partition_of
 
 
 # From the tests of Kafka's Java client, org.apache.kafka.common.utils.UtilsTest.

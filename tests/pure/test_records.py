@@ -6,10 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from state.errors import ErrorCode
-from state.kafka.requests import Heartbeat, JoinGroup, LeaveGroup, SyncGroup
-from state.messages import ReleaseGroup
-from streaming.records import (
+from records.codec import (
     MESSAGE_MAX_CHARS,
     Address,
     Reason,
@@ -21,6 +18,9 @@ from streaming.records import (
     refuse_unread,
     request_id,
 )
+from state.errors import ErrorCode
+from state.kafka.requests import Heartbeat, JoinGroup, LeaveGroup, SyncGroup
+from state.messages import ReleaseGroup
 
 COMMON: dict[str, Any] = {"group_id": "g", "correlation_id": "c", "reply_partition": 1, "api_version": 3}
 HEARTBEAT = COMMON | {"type": "Heartbeat", "generation_id": 1, "member_id": "m"}

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import msgspec
 
+from records.codec import encode
+from records.rocketmq_history import decode_entry, decode_snapshot
 from state.messages import RECORD_VERSION
 from state.rocketmq.effects import EventType, GroupEvent
 from state.rocketmq.responses import NotifyConsumerIdsChanged
@@ -13,8 +15,6 @@ from streaming.demo.load import consumed_by_partition
 from streaming.demo.proof import Deed, Outcome
 from streaming.demo.report import check_lines, timeline_lines
 from streaming.demo.rocketmq_proof import Share, Trap
-from streaming.records import encode
-from streaming.rocketmq.history import decode_entry, decode_snapshot
 from streaming.view import entry_line
 from tests.harness.rocketmq_broker import Broker
 

@@ -9,6 +9,8 @@ import pytest
 
 from assignors.rocketmq.message_queue import MessageQueue
 from checkpoints import codec
+from records.codec import Reason, decode_request, encode
+from records.history import decode_entry, decode_snapshot
 from state.dispatch import AnyEffects, step
 from state.errors import ErrorCode
 from state.inputs import Received
@@ -24,8 +26,6 @@ from state.rocketmq.requests import (
 )
 from state.rocketmq.responses import NotifyConsumerIdsChanged, ResponseCode
 from state.rocketmq.snapshot import GroupSnapshot
-from streaming.history_reader import decode_entry, decode_snapshot
-from streaming.records import Reason, decode_request, encode
 from tests.harness.operator_call import OPERATOR, call, contents, spark_state
 from tests.spark.log import LAYOUT, T0, Log, heartbeat, join
 

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assignors.rocketmq.api import MessageRequestMode
+from records.history import decode_any_entry
+from records.truncation import encode_event
 from state.config import CoordinatorConfig
 from state.rocketmq.effects import GroupEvent
 from state.rocketmq.group import Group
 from state.rocketmq.requests import MessageModel, SetMessageRequestMode, SubscriptionGroupConfig
 from state.timeline import Timeline
-from streaming.history_reader import decode_any_entry
-from streaming.shortening import encode_event
 from streaming.why.clock import Clock
 from streaming.why.rocketmq.model import ChangeKind, Report
 from streaming.why.rocketmq.report import report

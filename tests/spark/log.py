@@ -3,6 +3,9 @@
 from collections import Counter
 from typing import NamedTuple
 
+from records.codec import clock_record, encode, request_id
+from records.layout import Layout
+from records.partitioner import partition_of
 from state.dispatch import AnyRequest
 from state.kafka.member_id import new_member_id
 from state.kafka.requests import (
@@ -15,9 +18,6 @@ from state.kafka.requests import (
     SyncGroup,
 )
 from state.messages import ReleaseGroup
-from streaming.layout import Layout
-from streaming.partitioner import partition_of
-from streaming.records import clock_record, encode, request_id
 from tests.harness.common import Common
 
 T0 = 1_700_000_000_000

@@ -5,10 +5,10 @@ from random import Random
 
 import msgspec
 
+from records.codec import clock_record, encode, offset_key
 from state.config import CoordinatorConfig
 from state.kafka.group import Group
 from state.timeline import Row, Timeline
-from streaming.records import clock_record, encode, offset_key
 from tests.harness import random_log
 from tests.spark.log import LAYOUT, Record
 

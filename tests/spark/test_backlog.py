@@ -11,9 +11,9 @@ from msgspec import structs
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone knows it by
 
+from records.codec import encode
 from state.errors import ErrorCode
 from state.kafka.member_id import new_member_id
-from streaming.records import encode
 from tests.spark.harness import FILE_SCHEMA, Bench, make_operator
 from tests.spark.log import LAYOUT, NAMESPACE, T0, Log, heartbeat, join
 from tests.spark.operators import MEMORY_TOPIC, Measured

@@ -4,9 +4,9 @@ import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from records.codec import Reason, clock_record, encode
+from records.partitioner import partition_of
 from state.errors import ErrorCode
-from streaming.partitioner import partition_of
-from streaming.records import Reason, clock_record, encode
 from tests.spark.harness import Bench, Written, answers, dead_letters, events, make_operator, of_topic
 from tests.spark.log import LAYOUT, T0, Log, Record, heartbeat, join, sync
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
+from records.codec import offset_key
+from records.partitioner import partition_of
 from state.errors import ErrorCode
 from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, OffsetFetch
-from streaming.partitioner import partition_of
-from streaming.records import offset_key
 from tests.spark.harness import Bench, Written, answers, events
 from tests.spark.log import LAYOUT, T0, Log
 

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 from pyspark.sql import Row, SparkSession
 
+from records.codec import encode
+from records.history import CoordinatorStarted
 from state.kafka.history import GroupEvent
 from state.rocketmq.effects import GroupEvent as RocketMqEvent
-from streaming.history_reader import CoordinatorStarted
-from streaming.records import encode
 from streaming.why.table import events_table
 from tests.harness.histories import Recorder
 from tests.pure.rocketmq_story import BEGIN_MS, night

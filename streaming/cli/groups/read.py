@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from records.partitioner import partition_of
 from state.kafka.group import DEAD
 from state.kafka.responses import DescribeGroupResponse
 from state.rocketmq.snapshot import GroupSnapshot
@@ -33,7 +34,6 @@ from streaming.cli.groups.common import (
     tell,
     tell_errors,
 )
-from streaming.partitioner import partition_of
 
 Groups = Mapping[str, DescribeGroupResponse]
 

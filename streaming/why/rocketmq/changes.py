@@ -5,9 +5,9 @@ from itertools import groupby, pairwise
 
 from msgspec.structs import replace
 
+from records.rocketmq_history import is_expiry
 from state.rocketmq.effects import EventType, GroupEvent
 from state.rocketmq.requests import MessageModel
-from streaming.rocketmq.history import is_expiry
 from streaming.why.lives import Life
 from streaming.why.rocketmq.model import Change, ChangeKind, Concerned, Consumer, Trap
 

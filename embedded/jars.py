@@ -4,7 +4,7 @@
 moved as a whole folder to its place in the cache, so a folder there is always complete. What is in two sets
 is downloaded once: Ivy has one cache for all.
 
-``python -m streaming.jars`` fetches the sets that the programs run on; the tools, which only tests use, come
+``python -m embedded.jars`` fetches the sets that the programs run on; the tools, which only tests use, come
 when they are first asked for. ``--lock`` resolves all sets anew and rewrites the checksums.
 """
 
@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
-from streaming.ivy import Artifact, IvyFailed, retrieve
-from streaming.paths import cache_dir
+from embedded.ivy import Artifact, IvyFailed, retrieve
+from embedded.paths import cache_dir
 
 SetName = Literal["spark", "broker", "tools"]
 PROGRAM_SETS: tuple[SetName, ...] = ("spark", "broker")
@@ -225,9 +225,9 @@ def _list_files(folder: Path) -> list[LockedFile]:
 
 
 def main(arguments: list[str]) -> None:
-    """``python -m streaming.jars [--lock]``."""
+    """``python -m embedded.jars [--lock]``."""
     if arguments not in ([], ["--lock"]):
-        sys.exit("usage: python -m streaming.jars [--lock]")
+        sys.exit("usage: python -m embedded.jars [--lock]")
     try:
         if arguments:
             lock()

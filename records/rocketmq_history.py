@@ -1,4 +1,4 @@
-"""Reading what the groups and events topics tell of RocketMQ's groups; see `streaming.history_reader`."""
+"""Reading what the groups and events topics tell of RocketMQ's groups; see `records.history`."""
 
 import msgspec
 from msgspec import Struct

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from msgspec import Struct, structs
 
+from records.codec import encode
 from state.errors import ErrorCode
 from state.kafka.history import GroupEvent
 from state.kafka.responses import AnyResponse
@@ -17,7 +18,6 @@ from state.rocketmq.responses import AnyResponse as RocketMqResponse
 from state.rocketmq.responses import Response as RocketMqResponseBase
 from state.rocketmq.responses import ResponseCode
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
-from streaming.records import encode
 
 # What is left of a sentence that lists members in a record that has to be made shorter.
 SHORTENED_TEXT_CHARS = 16_384

@@ -12,11 +12,11 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 from msgspec import Struct
 
+from records import rocketmq_history as rocketmq
+from records.truncation import AnyGroupEvent, AnyView
 from state.dispatch import GroupProtocol
 from state.kafka.history import EventType, GroupEvent
 from state.kafka.snapshot import GroupSnapshot
-from streaming.rocketmq import history as rocketmq
-from streaming.shortening import AnyGroupEvent, AnyView
 
 # What a record that names no protocol is of.
 KAFKA = GroupProtocol.KAFKA.value
@@ -54,7 +54,7 @@ _snapshot = msgspec.json.Decoder(GroupSnapshot)
 def decode_entry(value: bytes) -> GroupEvent | CoordinatorStarted | None:
     """A record of the events topic, None for an unknown kind. Raises msgspec.DecodeError.
 
-    Groups of RocketMQ's have a history of their own: see `streaming.rocketmq.history`.
+    Groups of RocketMQ's have a history of their own: see `records.rocketmq_history`.
     """
     entry = _entry.decode(value)
     kind = entry.type if entry.protocol == KAFKA else ""
@@ -169,7 +169,7 @@ class GroupTable(Generic[V]):
         """Take a record of the groups topic; whether it changed anything.
 
         A tombstone ends a group, and so does a view that is not told of: the name is another protocol's now.
-        Raises one of `streaming.records.UNREADABLE`.
+        Raises one of `records.codec.UNREADABLE`.
         """
         group_id = (key or b"").decode()
         view = None if value is None else self._decode(value)

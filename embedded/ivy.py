@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from streaming.java import find_java
+from embedded.java import find_java
 
 CONNECT_TIMEOUT_MS = "20000"
 READ_TIMEOUT_MS = "60000"
@@ -56,7 +56,7 @@ def retrieve(
     """Put the jars of these artifacts into a folder, named ``artifact-version.jar``.
 
     ``home`` keeps Ivy's own files (its settings and its cache of what was downloaded already). ``on_line`` is
-    given each line that Ivy prints. Raises `IvyFailed`, or `streaming.java.JavaNotFound`.
+    given each line that Ivy prints. Raises `IvyFailed`, or `embedded.java.JavaNotFound`.
     """
     home.mkdir(parents=True, exist_ok=True)
     module, settings = home / "ivy.xml", home / "ivysettings.xml"

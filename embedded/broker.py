@@ -20,9 +20,9 @@ from typing import BinaryIO, NamedTuple, Self
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
-from streaming import tether
-from streaming.jars import broker_classpath
-from streaming.java import find_java
+from embedded import parent_watchdog
+from embedded.jars import broker_classpath
+from embedded.java import find_java
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60
@@ -106,10 +106,10 @@ class EmbeddedBroker:
 
     All its files are under ``data_dir`` (its log is ``broker.log``); a later broker on that folder has the
     same data. Without ``ports`` it takes those it had there before, or free ones; once started it keeps them.
-    It ends with this process, however that ends (see `streaming.tether`; a process that was forked from this
-    one and still runs keeps it alive). ``overrides`` are broker settings by Kafka's names.
+    It ends with this process, however that ends (see `embedded.parent_watchdog`; a process that was forked
+    from this one and still runs keeps it alive). ``overrides`` are broker settings by Kafka's names.
 
-    Raises `BrokerFailed`, `streaming.jars.JarsUnavailable` or `streaming.java.JavaNotFound` from `start`.
+    Raises `BrokerFailed`, `embedded.jars.JarsUnavailable` or `embedded.java.JavaNotFound` from `start`.
     """
 
     def __init__(
@@ -267,7 +267,7 @@ class EmbeddedBroker:
 
     def _launch(self, lock: BinaryIO) -> None:
         server = self._java("kafka.Kafka", "server.properties")
-        command = [sys.executable, "-I", "-S", tether.__file__, str(STOP_GRACE_S), *server]
+        command = [sys.executable, "-I", "-S", parent_watchdog.__file__, str(STOP_GRACE_S), *server]
         with self.log_path.open("ab") as log:
             self._tether = subprocess.Popen(
                 command,

@@ -1,0 +1,1 @@
+"""What stands on the topics: requests, responses, history entries, views, and which partition holds them."""
