@@ -11,13 +11,13 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Protocol, TypeVar
 
+from clients.coordinator_client import CoordinatorClient, Header
+from clients.pending import ClientClosed, ClientError, CoordinatorError
 from gateway.complaints import Complaints
 from gateway.limits import Limits
 from state.errors import ErrorCode
 from state.kafka.requests import AnyRequest
 from state.messages import Response
-from streaming.client import CoordinatorClient, Header
-from streaming.pending import ClientClosed, ClientError, CoordinatorError
 
 # Less than the 30 s that clients give a request (request.timeout.ms), so that they are told.
 ANSWER_TIMEOUT_MS = 25_000

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from clients.coordinator_client import Header
 from gateway.backend import Backend
 from gateway.cluster import Cluster
 from gateway.framing import RequestHeader
@@ -10,7 +11,6 @@ from gateway.groups import Groups
 from gateway.security import Session
 from gateway.upstream import Address
 from records.partitioner import partition_of
-from streaming.client import Header
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from uuid import uuid4
 
+from clients.coordinator_client import CoordinatorClient
 from gateway.backend import CoordinatorBackend
 from gateway.cluster import Cluster
 from gateway.groups import GroupsReader
@@ -17,7 +18,6 @@ from gateway.security import Security
 from gateway.server import NO_SECURITY, CannotListen, Gateway
 from gateway.upstream import Address, UpstreamLost
 from records.layout import Layout
-from streaming.client import CoordinatorClient
 
 STARTUP_ERRORS = (CannotListen, UpstreamLost)
 CLIENT_ID = "gateway"
@@ -52,7 +52,7 @@ class _Running:
 def serving(options: GatewayOptions) -> Iterator[Address]:
     """A gateway that listens; gives the first listener's address.
 
-    Raises one of STARTUP_ERRORS, NoSuchReplyPartition, ClientError of `streaming.pending` where the
+    Raises one of STARTUP_ERRORS, NoSuchReplyPartition, ClientError of `clients.pending` where the
     coordinator's topics are not there, KafkaError where no broker answers, ValueError for what is no list of
     addresses.
     """

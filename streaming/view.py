@@ -18,6 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
+from clients.partition_text import partition_list
+from clients.rocketmq.view import client_version, group_state
 from records.codec import UNREADABLE
 from records.history import (
     CoordinatorStarted,
@@ -32,8 +34,6 @@ from state.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from state.rocketmq.effects import GroupEvent as RocketMqEvent
 from state.rocketmq.snapshot import ConnectionSnapshot
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
-from streaming.partition_text import partition_list
-from streaming.rocketmq.view import client_version, group_state
 
 _POLL_MS = 200
 _LAST_ENTRIES = 8

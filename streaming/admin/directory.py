@@ -14,6 +14,7 @@ from kafka.errors import KafkaTimeoutError
 from msgspec import Struct
 
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE
+from clients.rocketmq.view import client_version, group_state
 from records.codec import UNREADABLE
 from records.history import GroupTable, decode_any_snapshot
 from records.layout import Layout
@@ -21,7 +22,6 @@ from records.truncation import AnyView
 from state.dispatch import GroupProtocol
 from state.kafka.snapshot import GroupSnapshot
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
-from streaming.rocketmq.view import client_version, group_state
 
 # All groups of the classic coordinator are of this type; Kafka's newer ones are "Consumer" groups.
 GROUP_TYPE = "Classic"

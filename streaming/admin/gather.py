@@ -38,7 +38,7 @@ def describe_groups(
 ) -> Described:
     """DescribeGroups and, in the same round trip, OffsetFetch. A group that is not there is Dead.
 
-    Raises `streaming.pending.ClientError` where an answer does not come.
+    Raises `clients.pending.ClientError` where an answer does not come.
     """
     ids = list(group_ids)
     answers, fetched = requests.describe(ids, with_offsets=with_offsets)

@@ -1,6 +1,6 @@
 """An administrator's requests to the coordinator; those about several groups are under way together.
 
-Every method raises a `ClientError` of `streaming.pending` where no answer comes in time.
+Every method raises a `ClientError` of `clients.pending` where no answer comes in time.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,6 +8,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from assignors.kafka.api import TopicPartition
+from clients.coordinator_client import CoordinatorClient
+from clients.pending import CoordinatorError, R
 from state.errors import ErrorCode
 from state.kafka.requests import (
     CommittedPartition,
@@ -29,8 +31,6 @@ from state.kafka.responses import (
     OffsetFetchResponse,
     TopicErrors,
 )
-from streaming.client import CoordinatorClient
-from streaming.pending import CoordinatorError, R
 
 # The versions of Kafka's messages that these requests are. Source: *Request.json of Apache Kafka 4.
 DESCRIBE_VERSION, FETCH_VERSION, COMMIT_VERSION, DELETE_VERSION, OFFSET_DELETE_VERSION = 5, 9, 9, 2, 0

@@ -8,12 +8,12 @@ from collections.abc import Container, Iterator, Sequence
 
 from msgspec import Struct
 
+from clients.rocketmq.broker import OFFSET_GROUP_PREFIX
+from clients.rocketmq.view import GroupState, group_state
 from state.rocketmq.requests import MessageModel
 from state.rocketmq.snapshot import ConnectionSnapshot, GroupSnapshot
 from streaming.admin.directory import ROCKETMQ_TYPE
 from streaming.admin.tables import Column, render_table
-from streaming.rocketmq.broker import OFFSET_GROUP_PREFIX
-from streaming.rocketmq.view import GroupState, group_state
 
 
 class ClientRow(Struct, frozen=True, kw_only=True):

@@ -15,15 +15,15 @@ from kafka.errors import KafkaError
 
 from assignors.rocketmq.machine_room_nearby import NamePrefixResolver
 from assignors.rocketmq.strategies import Settings, UnknownStrategy, strategy_named
+from clients.coordinator_client import CoordinatorClient, layout_on
+from clients.pending import ClientError
+from clients.rocketmq.api import ConsumerConfig
+from clients.rocketmq.consumer import Inbox, PushConsumer
+from clients.rocketmq.instance import Intervals
 from records.layout import DEFAULT_PREFIX
 from state.rocketmq.requests import ConsumeFromWhere, MessageModel
 from streaming.cli.consumed import line_writer
-from streaming.client import CoordinatorClient, layout_on
 from streaming.logs import configure_logs
-from streaming.pending import ClientError
-from streaming.rocketmq.api import ConsumerConfig
-from streaming.rocketmq.consumer import Inbox, PushConsumer
-from streaming.rocketmq.instance import Intervals
 
 FROM_WHERE = {
     "first": ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,

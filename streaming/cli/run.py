@@ -16,6 +16,7 @@ import click
 from kafka.errors import KafkaError
 
 from checkpoints.folder import FolderError
+from clients.pending import ClientError
 from embedded.broker import BrokerFailed, EmbeddedBroker
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
@@ -25,7 +26,6 @@ from state.config import ConfigError, CoordinatorConfig
 from streaming.coordinator import Coordinator, Options
 from streaming.logs import configure_logs
 from streaming.metrics.service import MetricsUnavailable
-from streaming.pending import ClientError
 from streaming.session import SparkFailed
 from streaming.status import Phase
 from streaming.ticker import DEFAULT_INTERVAL_MS

@@ -9,13 +9,13 @@ import click
 import msgspec
 from kafka.errors import KafkaError
 
+from clients.coordinator_client import layout_on
+from clients.pending import ClientError
 from records.layout import DEFAULT_PREFIX
 from records.truncation import AnyGroupEvent
 from state.kafka.history import GroupEvent
 from state.rocketmq.effects import GroupEvent as RocketMqEvent
-from streaming.client import layout_on
 from streaming.logs import configure_logs
-from streaming.pending import ClientError
 from streaming.why.clock import Clock
 from streaming.why.history import HistoryUnavailable, read_history
 from streaming.why.report import Report, lanes_of, report

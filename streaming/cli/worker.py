@@ -12,12 +12,12 @@ from kafka.errors import KafkaError
 
 from assignors.kafka import ASSIGNORS
 from assignors.kafka.server_side import COORDINATOR_ASSIGNORS
+from clients.consumer import Worker, WorkerOptions, WorkerStopped
+from clients.coordinator_client import CoordinatorClient, layout_on
+from clients.pending import ClientError
 from records.layout import DEFAULT_PREFIX
 from streaming.cli.consumed import line_writer
-from streaming.client import CoordinatorClient, layout_on
 from streaming.logs import configure_logs
-from streaming.pending import ClientError
-from streaming.worker import Worker, WorkerOptions, WorkerStopped
 
 
 @click.command()

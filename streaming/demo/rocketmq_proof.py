@@ -6,12 +6,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from clients.coordinator_client import decode_response
 from records.history import CoordinatorStarted
 from records.layout import Layout
 from records.rocketmq_history import is_expiry
 from state.rocketmq.effects import EventType, GroupEvent
 from state.rocketmq.responses import NotifyConsumerIdsChanged
-from streaming.client import decode_response
 from streaming.demo import checks
 from streaming.demo.checks import Check
 from streaming.demo.load import consumed

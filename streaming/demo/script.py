@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from checkpoints.folder import Folder
+from clients.partition_text import number_list
 from embedded.broker import EmbeddedBroker
 from records.layout import Layout
 from state.kafka.history import EventType, GroupEvent
@@ -19,7 +20,6 @@ from streaming.demo.load import Load, consumed
 from streaming.demo.proof import Deed, Observed, Outcome, examine
 from streaming.demo.strike import Struck, strike, wait_until_gone
 from streaming.demo.watch import Watch, client_of, held, kafka_entry, read_all, stable_with
-from streaming.partition_text import number_list
 
 GROUP = "demo"
 TOPIC = "demo-orders"

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from clients.rocketmq.view import GroupState, consume_mode, group_state
 from state.rocketmq.snapshot import GroupSnapshot
-from streaming.rocketmq.view import GroupState, consume_mode, group_state
 
 BROKER = "rocketmq"
 OWN = "group_coordinator_rocketmq"

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+from clients.partition_text import number_list
 from streaming.admin.tables import Column, render_table
-from streaming.partition_text import number_list
 from streaming.whatif.compare import ByTopic, Outcome, Spread
 from streaming.why.names import Names
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from clients.partition_text import number_list
 from state.kafka.history import EventType
-from streaming.partition_text import number_list
 from streaming.why.lives import E, Life
 
 

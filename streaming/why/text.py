@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from assignors.kafka.api import MemberId
+from clients.partition_text import number_list
 from state.kafka.group import DEAD, GroupState
-from streaming.partition_text import number_list
 from streaming.why.clock import Clock, duration_text
 from streaming.why.model import CauseKind, MemberMoves, Moves, Outcome, Rebalance
 from streaming.why.names import Names

@@ -20,9 +20,9 @@ from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.errors import FencedInstanceIdError, KafkaConnectionError
 
 from assignors.kafka.uniform import UniformAssignor
+from clients.assignor_adapter import CoordinatorAdapter
 from gateway.service import GatewayOptions
 from state.kafka.history import EventType
-from streaming.assignor_adapter import CoordinatorAdapter
 from tests.e2e.harness import history_of, wait_until
 
 PARTITIONS = 4

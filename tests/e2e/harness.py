@@ -14,6 +14,7 @@ from typing import Any
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
 
+from clients.coordinator_client import CoordinatorClient
 from records.codec import CLOCK_PATTERN
 from records.history import CoordinatorStarted, decode_entry, decode_snapshot
 from records.layout import Layout
@@ -22,7 +23,6 @@ from state.kafka.history import GroupEvent
 from state.kafka.requests import LeavingMember, MemberAssignment, Protocol
 from state.kafka.responses import JoinGroupResponse, SyncGroupResponse
 from state.kafka.snapshot import GroupSnapshot
-from streaming.client import CoordinatorClient
 from streaming.coordinator import Coordinator, Options
 from streaming.status import Phase
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from clients.coordinator_client import CoordinatorClient, TopicsMissing, layout_on
+from clients.pending import ClientClosed, CoordinatorError, RequestNotSent, RequestTimedOut
 from embedded.broker import EmbeddedBroker
 from records.layout import Layout
 from records.partitioner import partition_of
@@ -14,8 +16,6 @@ from state.errors import ErrorCode
 from state.kafka.requests import Heartbeat, JoinGroup, LeaveGroup, LeavingMember, Protocol, SyncGroup
 from state.kafka.responses import HeartbeatResponse, JoinGroupResponse, LeaveGroupResponse, SyncGroupResponse
 from state.messages import ErrorResponse
-from streaming.client import CoordinatorClient, TopicsMissing, layout_on
-from streaming.pending import ClientClosed, CoordinatorError, RequestNotSent, RequestTimedOut
 from tests.e2e.other_side import OtherSide
 
 pytestmark = pytest.mark.e2e

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 import pytest
 
 from assignors.kafka.api import TopicPartition
+from clients.committer import Committer
+from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from records.layout import Layout
 from state.errors import ErrorCode
 from state.kafka.requests import OffsetCommit
 from state.kafka.responses import OffsetCommitResponse
-from streaming.client import CoordinatorClient
-from streaming.offsets import Committer
 from tests.e2e.harness import new_layout, wait_until
 from tests.e2e.other_side import Asked, OtherSide
 

@@ -17,6 +17,7 @@ from kafka import KafkaAdminClient, KafkaProducer
 from kafka.consumer.fetcher import ConsumerRecord
 
 from checkpoints.folder import Epoch, Folder, FolderError, KnownOutage
+from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from records.codec import DeadLetter, Reason
 from records.history import HistoryReader
@@ -25,7 +26,6 @@ from records.partitioner import partition_of
 from state.errors import ErrorCode
 from state.kafka.history import EventType
 from streaming import coordinator as coordinator_module
-from streaming.client import CoordinatorClient
 from streaming.coordinator import Coordinator, Options
 from streaming.status import Phase, read_status
 from streaming.ticker import Ticker

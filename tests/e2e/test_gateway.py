@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient as ConfluentAdmin
 from kafka import KafkaAdminClient, TopicPartition
 
+from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from gateway import codec
 from gateway.framing import framed
@@ -17,7 +18,6 @@ from gateway.security import Security
 from gateway.service import GatewayOptions, serving
 from gateway.upstream import Address
 from state.kafka.history import EventType
-from streaming.client import CoordinatorClient
 from tests.e2e.gateway_clients import (
     PARTITIONS,
     RECORDS,

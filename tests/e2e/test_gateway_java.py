@@ -11,12 +11,12 @@ from itertools import chain
 import pytest
 from kafka import KafkaAdminClient
 
+from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from gateway.service import GatewayOptions
 from state.kafka.history import EventType
 from state.kafka.responses import DescribeGroupResponse
 from streaming.admin.requests import GroupRequests
-from streaming.client import CoordinatorClient
 from tests.e2e.gateway_clients import (
     PARTITIONS,
     RECORDS,

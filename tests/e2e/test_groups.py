@@ -16,6 +16,7 @@ from kafka import KafkaProducer
 
 from assignors.kafka.api import Assignment, Subscription, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment, encode_subscription
+from clients.coordinator_client import CoordinatorClient, layout_on
 from embedded.broker import EmbeddedBroker
 from records.codec import encode
 from records.layout import Layout
@@ -33,7 +34,6 @@ from state.kafka.responses import JoinGroupResponse, OffsetCommitResponse
 from streaming.admin.requests import COMMIT_VERSION, GroupRequests
 from streaming.cli.assign import assign
 from streaming.cli.groups import groups
-from streaming.client import CoordinatorClient, layout_on
 from streaming.demo.children import Children
 from streaming.topics import prepare_topics
 from tests.e2e.harness import create_topic, history_of, new_layout

@@ -9,11 +9,11 @@ import pytest
 from kafka import KafkaProducer
 from structlog.testing import capture_logs
 
+from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from state.errors import ErrorCode
 from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
 from state.kafka.responses import OffsetCommitResponse
-from streaming.client import CoordinatorClient
 from streaming.coordinator import Coordinator, Options
 from tests.e2e.harness import (
     QUICK_SPARK,

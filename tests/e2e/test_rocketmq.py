@@ -11,6 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 from kafka import KafkaConsumer, KafkaProducer
 
+from clients.coordinator_client import CoordinatorClient, layout_on
+from clients.pending import CoordinatorError
+from clients.rocketmq.api import ConsumerConfig
+from clients.rocketmq.consumer import Inbox, PushConsumer
+from clients.rocketmq.instance import Intervals
 from embedded.broker import EmbeddedBroker
 from gateway.groups import GroupsReader
 from records.layout import Layout
@@ -18,12 +23,7 @@ from state.errors import ErrorCode
 from state.kafka.requests import Protocol
 from state.rocketmq.requests import ConsumeFromWhere, MessageModel
 from streaming.cli import main
-from streaming.client import CoordinatorClient, layout_on
 from streaming.demo.children import Child, Children
-from streaming.pending import CoordinatorError
-from streaming.rocketmq.api import ConsumerConfig
-from streaming.rocketmq.consumer import Inbox, PushConsumer
-from streaming.rocketmq.instance import Intervals
 from tests.e2e.harness import create_topic, read_topic, wait_until
 
 pytestmark = pytest.mark.e2e

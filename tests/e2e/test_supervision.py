@@ -14,13 +14,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from records.codec import DeadLetter, Reason
 from records.layout import Layout
 from records.partitioner import partition_of
 from state.errors import ErrorCode
 from streaming import coordinator as coordinator_module
-from streaming.client import CoordinatorClient
 from streaming.coordinator import Coordinator, Options
 from streaming.status import Phase, Status, read_status
 from streaming.topics import prepare_topics

@@ -13,6 +13,8 @@ import pytest
 from click.testing import CliRunner
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
+from clients.consumer import Worker, WorkerOptions, WorkerStopped
+from clients.coordinator_client import CoordinatorClient, layout_on
 from embedded.broker import EmbeddedBroker
 from records.layout import Layout
 from state.errors import ErrorCode
@@ -26,9 +28,7 @@ from state.kafka.responses import (
     SyncGroupResponse,
 )
 from streaming.cli import main
-from streaming.client import CoordinatorClient, layout_on
 from streaming.demo.children import Child, Children
-from streaming.worker import Worker, WorkerOptions, WorkerStopped
 from tests.e2e.harness import wait_until
 from tests.e2e.other_side import OtherSide
 

@@ -14,6 +14,7 @@ from itertools import count
 from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
+from clients.coordinator_client import Header
 from gateway import codec
 from gateway.apis import FIND_COORDINATOR
 from gateway.apis.api_versions import API_VERSIONS
@@ -31,7 +32,6 @@ from state.kafka.requests import AnyRequest
 from state.kafka.snapshot import GroupSnapshot, snapshot
 from state.messages import Response
 from state.timeline import Row, Timeline
-from streaming.client import Header
 
 HOST = "127.0.0.1"
 ADVERTISED_PORT = 9092  # the broker's, as it tells it: nobody listens there, and no client may learn of it

@@ -6,6 +6,8 @@ from itertools import count
 from typing import TypedDict
 
 from assignors.rocketmq.message_queue import MessageQueue
+from clients.rocketmq.api import ConsumerConfig
+from clients.rocketmq.instance import ClientInstance, Intervals
 from state.config import CoordinatorConfig
 from state.rocketmq.effects import Effects, GroupEvent
 from state.rocketmq.requests import (
@@ -27,8 +29,6 @@ from state.rocketmq.responses import (
 )
 from state.rocketmq.split import HeartbeatData, Origin, split_heartbeat
 from state.timeline import Row, Timeline
-from streaming.rocketmq.api import ConsumerConfig
-from streaming.rocketmq.instance import ClientInstance, Intervals
 
 BROKER = "broker"
 A_MOMENT_MS = 2_000  # start, the shortest interval between rounds, and one more round
@@ -148,7 +148,7 @@ class World:
 
 
 class Port:
-    """One client's `streaming.rocketmq.api.Broker`."""
+    """One client's `clients.rocketmq.api.Broker`."""
 
     def __init__(self, world: World, client_id: str, connection: str) -> None:
         self.world = world

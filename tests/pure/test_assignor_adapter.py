@@ -16,7 +16,7 @@ from kafka.structs import TopicPartition as KafkaTopicPartition
 from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
 from assignors.kafka.api import TopicPartition
 from assignors.kafka.server_side import COORDINATOR_ASSIGNORS
-from streaming.assignor_adapter import AssignorAdapter, CoordinatorAdapter, LagAwareAdapter, Member
+from clients.assignor_adapter import AssignorAdapter, CoordinatorAdapter, LagAwareAdapter, Member
 
 EVERY = {**ASSIGNORS, **BROKER_ASSIGNORS}
 Owned = dict[str, set[KafkaTopicPartition]]

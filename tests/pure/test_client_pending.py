@@ -5,10 +5,7 @@ from typing import Any
 
 import pytest
 
-from state.errors import ErrorCode
-from state.kafka.responses import AnyResponse, HeartbeatResponse, LeaveGroupResponse
-from state.messages import ErrorResponse, Response
-from streaming.pending import (
+from clients.pending import (
     Asked,
     ClientClosed,
     CoordinatorError,
@@ -17,6 +14,9 @@ from streaming.pending import (
     RequestNotSent,
     RequestTimedOut,
 )
+from state.errors import ErrorCode
+from state.kafka.responses import AnyResponse, HeartbeatResponse, LeaveGroupResponse
+from state.messages import ErrorResponse, Response
 
 
 def ask(

@@ -4,6 +4,7 @@ import pytest
 
 from assignors.kafka.api import Subscription
 from assignors.kafka.consumer_protocol import decode_assignment, encode_subscription
+from clients.pending import ClientClosed, ClientError, CoordinatorError, RequestNotSent, RequestTimedOut
 from gateway import codec
 from gateway.apis import DESCRIBE_CLUSTER, FETCH, FIND_COORDINATOR, HIDDEN, OWN_VERSIONS
 from gateway.apis.api_versions import API_VERSIONS
@@ -13,7 +14,6 @@ from gateway.cluster import METADATA
 from gateway.framing import PRODUCE, RequestHeader
 from state.errors import ErrorCode
 from state.kafka.requests import JoinGroup, LeaveGroup
-from streaming.pending import ClientClosed, ClientError, CoordinatorError, RequestNotSent, RequestTimedOut
 from tests.harness.gateway import HOST, NODE_ID, TOPICS, World, played
 from tests.harness.gateway_requests import (
     COMMIT,

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from clients.coordinator_client import CoordinatorClient, Header
+from clients.pending import ClientClosed
 from gateway.backend import ANSWER_TIMEOUT_MS, PARKED_TIMEOUT_MS, CoordinatorBackend, Patience, failed
 from gateway.limits import Limits
 from state.errors import ErrorCode
 from state.kafka.requests import Heartbeat, JoinGroup
 from state.kafka.responses import HeartbeatResponse, JoinGroupResponse
-from streaming.client import CoordinatorClient, Header
-from streaming.pending import ClientClosed
 
 HELD_S = 0.05
 HEADER = Header(

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from assignors.rocketmq.averagely import AllocateMessageQueueAveragely
 from assignors.rocketmq.message_queue import MessageQueue
 from assignors.rocketmq.strategies import Settings, strategy_named
+from clients.rocketmq.schedule import Schedule
 from state.rocketmq.effects import EventType
-from streaming.rocketmq.schedule import Schedule
 from tests.harness.rocketmq_world import A_MOMENT_MS, World, consumer, pulled, queues_of
 
 

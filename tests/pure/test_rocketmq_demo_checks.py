@@ -4,12 +4,12 @@ from pathlib import Path
 
 import msgspec
 
+from clients.coordinator_client import decode_response
 from records.codec import encode
 from records.rocketmq_history import decode_entry, decode_snapshot
 from state.messages import RECORD_VERSION
 from state.rocketmq.effects import EventType, GroupEvent
 from state.rocketmq.responses import NotifyConsumerIdsChanged
-from streaming.client import decode_response
 from streaming.demo import checks, rocketmq_proof
 from streaming.demo.load import consumed_by_partition
 from streaming.demo.proof import Deed, Outcome

@@ -5,9 +5,9 @@ import pytest
 from assignors.rocketmq.averagely import AllocateMessageQueueAveragely
 from assignors.rocketmq.machine_room_nearby import NamePrefixResolver
 from assignors.rocketmq.strategies import Settings, strategy_named
+from clients.rocketmq.instance import GroupTaken
+from clients.rocketmq.process_queue import PULL_MAX_IDLE_MS, PullThresholds
 from state.rocketmq.requests import MessageModel
-from streaming.rocketmq.instance import GroupTaken
-from streaming.rocketmq.process_queue import PULL_MAX_IDLE_MS, PullThresholds
 from tests.harness.rocketmq_world import A_MOMENT_MS, World, consumer, queues_of
 
 

@@ -7,16 +7,7 @@ import pytest
 
 from assignors.kafka.api import Assignment, Subscription, TopicPartition
 from assignors.kafka.consumer_protocol import decode_assignment, encode_assignment, encode_subscription
-from state.errors import ErrorCode
-from state.kafka.responses import (
-    NO_GENERATION,
-    HeartbeatResponse,
-    JoinGroupMember,
-    JoinGroupResponse,
-    SyncGroupResponse,
-)
-from state.messages import Response
-from streaming.membership import (
+from clients.membership import (
     FIRST_BACK_OFF_MS,
     LONGEST_BACK_OFF_MS,
     Consume,
@@ -26,6 +17,15 @@ from streaming.membership import (
     Stop,
     Sync,
 )
+from state.errors import ErrorCode
+from state.kafka.responses import (
+    NO_GENERATION,
+    HeartbeatResponse,
+    JoinGroupMember,
+    JoinGroupResponse,
+    SyncGroupResponse,
+)
+from state.messages import Response
 
 PARTITIONS = {"orders": 4, "prices": 1}
 RETRIABLE = [

@@ -10,6 +10,8 @@ import click
 import msgspec
 from kafka.errors import KafkaError
 
+from clients.coordinator_client import DEFAULT_REQUEST_TIMEOUT_MS, CoordinatorClient, layout_on
+from clients.pending import ClientError, RequestTimedOut
 from records.layout import DEFAULT_PREFIX, Layout
 from records.truncation import AnyView
 from state.kafka.snapshot import GroupSnapshot
@@ -17,9 +19,7 @@ from streaming.admin.directory import consumer_groups, list_groups
 from streaming.admin.log_offsets import LogOffsets
 from streaming.admin.requests import GroupRequests
 from streaming.admin.reset import ResetError
-from streaming.client import DEFAULT_REQUEST_TIMEOUT_MS, CoordinatorClient, layout_on
 from streaming.logs import configure_logs
-from streaming.pending import ClientError, RequestTimedOut
 
 CLIENT_ID = "group-coordinator-groups"
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import structlog
 
+from clients.rocketmq.api import Broker, ConsumerConfig
+from clients.rocketmq.rebalance import Rebalance
+from clients.rocketmq.schedule import DEFAULT_MIN_INTERVAL_MS, DEFAULT_WAIT_INTERVAL_MS, Schedule
 from state.rocketmq.requests import SubscriptionData
 from state.rocketmq.split import ConsumerData, HeartbeatData
-from streaming.rocketmq.api import Broker, ConsumerConfig
-from streaming.rocketmq.rebalance import Rebalance
-from streaming.rocketmq.schedule import DEFAULT_MIN_INTERVAL_MS, DEFAULT_WAIT_INTERVAL_MS, Schedule
 
 log = structlog.get_logger()
 

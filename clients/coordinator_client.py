@@ -18,6 +18,7 @@ import structlog
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
+from clients.pending import AnyResponse, Asked, ClientError, Counts, Pending, R
 from records.codec import encode
 from records.layout import RECORD_OVERHEAD_BYTES, Layout
 from records.partitioner import partition_of
@@ -37,7 +38,6 @@ from state.messages import ReleaseGroup, ReleaseGroupResponse
 from state.rocketmq.requests import AnyAnswered as RocketMqRequest
 from state.rocketmq.responses import AnyResponse as RocketMqResponse
 from state.rocketmq.responses import AnyToConnection, ToConnection
-from streaming.pending import AnyResponse, Asked, ClientError, Counts, Pending, R
 
 DEFAULT_REQUEST_TIMEOUT_MS = 30_000
 # A JoinGroup is parked for as long as the others take; Kafka's consumer grants five seconds more than that.
@@ -81,7 +81,7 @@ class CoordinatorClient:
     """Sends requests and gives back futures of their answers. Safe for threads.
 
     A future resolves to the response, whatever its `error_code`, or raises one of the errors of
-    `streaming.pending`: `CoordinatorError` (refused as a whole), `RequestTimedOut`, `RequestNotSent`,
+    `clients.pending`: `CoordinatorError` (refused as a whole), `RequestTimedOut`, `RequestNotSent`,
     `ClientClosed`. Callbacks of futures run on the reader's thread: keep them short.
 
     `reply_partition` may be shared with other clients; by default it is drawn from the layout's. The

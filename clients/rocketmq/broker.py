@@ -18,6 +18,10 @@ from kafka.errors import KafkaError
 
 from assignors.kafka.api import TopicPartition
 from assignors.rocketmq.message_queue import MessageQueue
+from clients.committer import Committer
+from clients.coordinator_client import CoordinatorClient
+from clients.pending import ClientError, R
+from clients.rocketmq.api import ConsumerConfig
 from state.rocketmq.requests import (
     AnyAnswered,
     ConsumeFromWhere,
@@ -37,10 +41,6 @@ from state.rocketmq.responses import (
     UnregisterResponse,
 )
 from state.rocketmq.split import HeartbeatData, Origin, split_heartbeat
-from streaming.client import CoordinatorClient
-from streaming.offsets import Committer
-from streaming.pending import ClientError, R
-from streaming.rocketmq.api import ConsumerConfig
 
 BROKER_NAME = "broker"
 OFFSET_GROUP_PREFIX = "%OFFSET%"
@@ -60,7 +60,7 @@ class _About(TypedDict):
 
 
 class CoordinatorBroker:
-    """One consumer's `streaming.rocketmq.api.Broker`. `connection` is a new name for each connection.
+    """One consumer's `clients.rocketmq.api.Broker`. `connection` is a new name for each connection.
 
     `local_offsets` is the file of a broadcasting group; None keeps them in memory. `tell` gets a line for
     people about each failure.

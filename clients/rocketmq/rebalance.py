@@ -10,9 +10,9 @@ import structlog
 
 from assignors.rocketmq.api import IllegalArgumentException, NullPointerException
 from assignors.rocketmq.message_queue import MessageQueue, sort_client_ids, sort_queues
+from clients.rocketmq.api import RETRY_GROUP_TOPIC_PREFIX, Broker, ConsumerConfig
+from clients.rocketmq.process_queue import ProcessQueue
 from state.rocketmq.requests import MessageModel
-from streaming.rocketmq.api import RETRY_GROUP_TOPIC_PREFIX, Broker, ConsumerConfig
-from streaming.rocketmq.process_queue import ProcessQueue
 
 LOCK_AGAIN_MS = 500
 

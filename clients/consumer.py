@@ -20,13 +20,13 @@ from kafka import TopicPartition as KafkaTopicPartition
 from assignors.kafka.api import TopicPartition
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE
 from assignors.kafka.server_side import is_for_coordinator
+from clients.committer import Committer
+from clients.coordinator_client import CoordinatorClient
+from clients.membership import Consume, GoOn, Membership, Next, Rejoin, Stop, Sync
+from clients.partition_text import partition_list
+from clients.pending import ClientError
 from state.kafka.requests import LeavingMember
 from state.kafka.responses import AnyResponse, HeartbeatResponse, JoinGroupResponse, SyncGroupResponse
-from streaming.client import CoordinatorClient
-from streaming.membership import Consume, GoOn, Membership, Next, Rejoin, Stop, Sync
-from streaming.offsets import Committer
-from streaming.partition_text import partition_list
-from streaming.pending import ClientError
 
 _POLL_MS = 100
 _LEAVE_TIMEOUT_S = 5.0

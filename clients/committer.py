@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 
 from assignors.kafka.api import TopicPartition
+from clients.coordinator_client import CoordinatorClient
+from clients.pending import ClientError, CoordinatorError
 from state.errors import ErrorCode
 from state.kafka.requests import (
     CommittedPartition,
@@ -18,8 +20,6 @@ from state.kafka.requests import (
     TopicPartitions,
 )
 from state.kafka.responses import NO_GENERATION, OffsetCommitResponse, OffsetFetchResponse
-from streaming.client import CoordinatorClient
-from streaming.pending import ClientError, CoordinatorError
 
 # The versions of Kafka's messages that these requests are. Source: *Request.json of Apache Kafka 4.
 COMMIT_VERSION, FETCH_VERSION = 9, 9

@@ -14,14 +14,14 @@ from typing import Any
 from kafka import KafkaConsumer, TopicPartition
 
 from assignors.rocketmq.message_queue import MessageQueue
+from clients.consumer import Process
+from clients.coordinator_client import CoordinatorClient
+from clients.partition_text import number_list
+from clients.rocketmq.api import ConsumerConfig
+from clients.rocketmq.broker import BROKER_NAME, CoordinatorBroker
+from clients.rocketmq.instance import ClientInstance, Intervals
+from clients.rocketmq.process_queue import ProcessQueue
 from state.rocketmq.responses import AnyToConnection, CloseConnection
-from streaming.client import CoordinatorClient
-from streaming.partition_text import number_list
-from streaming.rocketmq.api import ConsumerConfig
-from streaming.rocketmq.broker import BROKER_NAME, CoordinatorBroker
-from streaming.rocketmq.instance import ClientInstance, Intervals
-from streaming.rocketmq.process_queue import ProcessQueue
-from streaming.worker import Process
 
 _POLL_MS = 100
 

@@ -7,9 +7,9 @@ from typing import Protocol
 from assignors.rocketmq.api import AllocateMessageQueueStrategy
 from assignors.rocketmq.averagely import AllocateMessageQueueAveragely
 from assignors.rocketmq.message_queue import MessageQueue
+from clients.rocketmq.process_queue import PullThresholds
 from state.rocketmq.requests import ConsumeFromWhere, MessageModel
 from state.rocketmq.split import HeartbeatData
-from streaming.rocketmq.process_queue import PullThresholds
 
 RETRY_GROUP_TOPIC_PREFIX = "%RETRY%"
 
