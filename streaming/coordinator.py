@@ -22,11 +22,11 @@ from kafka.errors import KafkaError
 from pyspark.errors import PySparkException
 
 from checkpoints.folder import Epoch, Folder, Identity
+from insight.metrics.service import Metrics
 from records.layout import Layout
 from state.config import CoordinatorConfig
 from streaming import query
 from streaming.failing_batch import describe_failing_batch
-from streaming.metrics.service import Metrics
 from streaming.operator import ConfigEpoch, Operator
 from streaming.outage import end_outage
 from streaming.progress import ProgressReader

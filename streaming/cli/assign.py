@@ -7,17 +7,17 @@ from pathlib import Path
 import click
 
 from assignors.kafka.api import MemberId
+from insight.admin.gather import describe_groups, describe_partitions
+from insight.whatif.compare import Outcome, outcomes, standing
+from insight.whatif.live import live_group, subscribed_topics
+from insight.whatif.model import Group, InputError
+from insight.whatif.parsing import parse_members, parse_topics, read_assignment, read_group, read_weights
+from insight.whatif.strategies import CLIENT_STRATEGIES, KNOWN, check_strategy, rounds
+from insight.whatif.text import outcome_text, summary_text
+from insight.why.names import Names
 from records.layout import DEFAULT_PREFIX
-from streaming.admin.gather import describe_groups, describe_partitions
 from streaming.cli.groups.common import connected, output_option, parsed_by, show_json, timeout_option
 from streaming.logs import configure_logs
-from streaming.whatif.compare import Outcome, outcomes, standing
-from streaming.whatif.live import live_group, subscribed_topics
-from streaming.whatif.model import Group, InputError
-from streaming.whatif.parsing import parse_members, parse_topics, read_assignment, read_group, read_weights
-from streaming.whatif.strategies import CLIENT_STRATEGIES, KNOWN, check_strategy, rounds
-from streaming.whatif.text import outcome_text, summary_text
-from streaming.why.names import Names
 
 _SOURCES = "takes --topics with --members, --input, or --from-group with --bootstrap-servers"
 
@@ -166,7 +166,7 @@ def _show(answer: Sequence[Outcome], names: Names, output: str, *, summary: bool
 
 
 def _plot(answer: Sequence[Outcome], names: Names, path: Path) -> None:
-    from streaming.whatif.plot import draw  # matplotlib takes a second to import
+    from insight.whatif.plot import draw  # matplotlib takes a second to import
 
     try:
         draw(answer, names, path)

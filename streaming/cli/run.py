@@ -21,16 +21,16 @@ from embedded.broker import BrokerFailed, EmbeddedBroker
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
 from embedded.paths import DEFAULT_DATA_DIR
+from insight.metrics.service import MetricsUnavailable
+from insight.view import LiveView
 from records.layout import DEFAULT_PREFIX, DEFAULT_REPLY_PARTITIONS, DEFAULT_REQUEST_PARTITIONS, Layout
 from state.config import ConfigError, CoordinatorConfig
 from streaming.coordinator import Coordinator, Options
 from streaming.logs import configure_logs
-from streaming.metrics.service import MetricsUnavailable
 from streaming.session import SparkFailed
 from streaming.status import Phase
 from streaming.ticker import DEFAULT_INTERVAL_MS
 from streaming.topics import TopicsError
-from streaming.view import LiveView
 
 STARTUP_ERRORS = (
     BrokerFailed,

@@ -11,19 +11,19 @@ from kafka.errors import KafkaError
 
 from clients.coordinator_client import layout_on
 from clients.pending import ClientError
+from insight.why.clock import Clock
+from insight.why.history import HistoryUnavailable, read_history
+from insight.why.report import Report, lanes_of, report
+from insight.why.rocketmq.model import Report as RocketMqReport
+from insight.why.rocketmq.report import report as rocketmq_report
+from insight.why.rocketmq.text import report_text as rocketmq_text
+from insight.why.since import parse_since
+from insight.why.text import report_text
 from records.layout import DEFAULT_PREFIX
 from records.truncation import AnyGroupEvent
 from state.kafka.history import GroupEvent
 from state.rocketmq.effects import GroupEvent as RocketMqEvent
 from streaming.logs import configure_logs
-from streaming.why.clock import Clock
-from streaming.why.history import HistoryUnavailable, read_history
-from streaming.why.report import Report, lanes_of, report
-from streaming.why.rocketmq.model import Report as RocketMqReport
-from streaming.why.rocketmq.report import report as rocketmq_report
-from streaming.why.rocketmq.text import report_text as rocketmq_text
-from streaming.why.since import parse_since
-from streaming.why.text import report_text
 
 R = TypeVar("R", Report, RocketMqReport)
 History = Sequence[AnyGroupEvent]
@@ -130,7 +130,7 @@ def _show(told: R, as_text: Callable[[R, Clock], str], output: str) -> None:
 
 
 def _plot(told: Report, history: list[GroupEvent], path: Path) -> None:
-    from streaming.why.plot import draw  # matplotlib takes a second to import
+    from insight.why.plot import draw  # matplotlib takes a second to import
 
     states, members = lanes_of(history)
     try:

@@ -7,6 +7,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from clients.coordinator_client import decode_response
+from insight.why.clock import Clock
+from insight.why.rocketmq.report import report
+from insight.why.rocketmq.text import report_text
 from records.history import CoordinatorStarted
 from records.layout import Layout
 from records.rocketmq_history import is_expiry
@@ -17,9 +20,6 @@ from streaming.demo.checks import Check
 from streaming.demo.load import consumed
 from streaming.demo.proof import Deed, Outcome
 from streaming.demo.watch import read_all
-from streaming.why.clock import Clock
-from streaming.why.rocketmq.report import report
-from streaming.why.rocketmq.text import report_text
 
 
 class Share(Struct, frozen=True):

@@ -14,9 +14,9 @@ from kafka import KafkaAdminClient
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from gateway.service import GatewayOptions
+from insight.admin.requests import GroupRequests
 from state.kafka.history import EventType
 from state.kafka.responses import DescribeGroupResponse
-from streaming.admin.requests import GroupRequests
 from tests.e2e.gateway_clients import (
     PARTITIONS,
     RECORDS,

@@ -18,6 +18,7 @@ from assignors.kafka.api import Assignment, Subscription, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment, encode_subscription
 from clients.coordinator_client import CoordinatorClient, layout_on
 from embedded.broker import EmbeddedBroker
+from insight.admin.requests import COMMIT_VERSION, GroupRequests
 from records.codec import encode
 from records.layout import Layout
 from state.errors import ErrorCode
@@ -31,7 +32,6 @@ from state.kafka.requests import (
     Protocol,
 )
 from state.kafka.responses import JoinGroupResponse, OffsetCommitResponse
-from streaming.admin.requests import COMMIT_VERSION, GroupRequests
 from streaming.cli.assign import assign
 from streaming.cli.groups import groups
 from streaming.demo.children import Children

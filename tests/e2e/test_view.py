@@ -14,11 +14,11 @@ from rich.console import Console
 from assignors.kafka.api import Assignment, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment
 from embedded.broker import EmbeddedBroker
+from insight.view import LiveView
 from records.layout import Layout
 from state.kafka.history import EventType, GroupEvent
 from state.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from streaming.topics import prepare_topics
-from streaming.view import LiveView
 from tests.e2e.harness import wait_until
 
 pytestmark = pytest.mark.e2e

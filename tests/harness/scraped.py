@@ -6,6 +6,9 @@ import msgspec
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
 
+from insight.metrics.collector import ReadingsCollector, ServiceCollector
+from insight.metrics.readings import Readings
+from insight.metrics.service import BatchMetrics, RebalanceMetrics
 from records.codec import CommittedOffset, DeadLetter, Reason, encode, offset_key
 from records.layout import Layout
 from state.errors import ErrorCode
@@ -20,9 +23,6 @@ from state.kafka.responses import (
 from state.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from state.rocketmq.requests import MessageModel, RegisterProducer
 from state.rocketmq.snapshot import snapshot as rocketmq_view
-from streaming.metrics.collector import ReadingsCollector, ServiceCollector
-from streaming.metrics.readings import Readings
-from streaming.metrics.service import BatchMetrics, RebalanceMetrics
 from streaming.progress import BatchProgress, Source, StateOperator
 from streaming.status import Phase, Status
 from tests.harness.rocketmq_broker import Broker, of

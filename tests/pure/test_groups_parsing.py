@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assignors.kafka.api import TopicPartition
-from streaming.admin.plan_file import PlanFileError, export_plan, parse_plan
-from streaming.admin.selection import (
+from insight.admin.plan_file import PlanFileError, export_plan, parse_plan
+from insight.admin.selection import (
     Chosen,
     TopicChoice,
     choose_partitions,
@@ -16,7 +16,7 @@ from streaming.admin.selection import (
     parse_topic,
     parse_types,
 )
-from streaming.admin.when import parse_datetime_ms, parse_duration_ms
+from insight.admin.when import parse_datetime_ms, parse_duration_ms
 
 HOUR_MS = 3_600_000
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assignors.kafka.api import TopicPartition
-from streaming.admin.reset import (
+from insight.admin.reset import (
     FromFile,
     Known,
     LogBounds,

@@ -6,6 +6,17 @@ from textwrap import dedent
 import msgspec
 
 from assignors.rocketmq.api import MessageRequestMode
+from insight.admin.directory import listed, select_groups
+from insight.admin.gather import Described
+from insight.admin.render import group_list
+from insight.admin.rocketmq import (
+    client_table,
+    rocketmq_remarks,
+    rocketmq_row,
+    rocketmq_state_table,
+    topic_table,
+)
+from insight.admin.selection import parse_states, parse_types
 from records.truncation import AnyView
 from state.rocketmq.requests import (
     MessageModel,
@@ -14,17 +25,6 @@ from state.rocketmq.requests import (
     SubscriptionGroupConfig,
 )
 from state.rocketmq.snapshot import GroupSnapshot, snapshot
-from streaming.admin.directory import listed, select_groups
-from streaming.admin.gather import Described
-from streaming.admin.render import group_list
-from streaming.admin.rocketmq import (
-    client_table,
-    rocketmq_remarks,
-    rocketmq_row,
-    rocketmq_state_table,
-    topic_table,
-)
-from streaming.admin.selection import parse_states, parse_types
 from tests.harness.rocketmq_broker import Broker, of
 from tests.pure.test_groups_tables import snapshot as kafka_snapshot
 

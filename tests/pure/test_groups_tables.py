@@ -7,18 +7,9 @@ import pytest
 
 from assignors.kafka.api import Assignment, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment
-from state.errors import ErrorCode
-from state.kafka.responses import DescribedMember, DescribeGroupResponse
-from state.kafka.snapshot import GroupSnapshot
-from streaming.admin.describe import (
-    member_rows,
-    mentioned_partitions,
-    partition_rows,
-    remark,
-    state_row,
-)
-from streaming.admin.directory import listed, select_groups
-from streaming.admin.render import (
+from insight.admin.describe import member_rows, mentioned_partitions, partition_rows, remark, state_row
+from insight.admin.directory import listed, select_groups
+from insight.admin.render import (
     OffsetDeletion,
     Removal,
     ResetRow,
@@ -30,7 +21,10 @@ from streaming.admin.render import (
     reset_table,
     state_table,
 )
-from streaming.admin.requests import Committed
+from insight.admin.requests import Committed
+from state.errors import ErrorCode
+from state.kafka.responses import DescribedMember, DescribeGroupResponse
+from state.kafka.snapshot import GroupSnapshot
 
 
 def assigned(*partitions: tuple[str, int]) -> bytes:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from insight.metrics.sentences import log_sentence
 from state.kafka.history import EventType, GroupEvent
-from streaming.metrics.sentences import log_sentence
 
 
 def event(event_type: EventType, **fields: Any) -> GroupEvent:

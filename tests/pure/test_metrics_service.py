@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from streaming.metrics.service import Metrics, MetricsUnavailable
+from insight.metrics.service import Metrics, MetricsUnavailable
 from streaming.status import Phase, Status
 from tests.harness.scraped import LAYOUT
 

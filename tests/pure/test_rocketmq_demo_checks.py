@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 
 from clients.coordinator_client import decode_response
+from insight.view import entry_line
 from records.codec import encode
 from records.rocketmq_history import decode_entry, decode_snapshot
 from state.messages import RECORD_VERSION
@@ -15,7 +16,6 @@ from streaming.demo.load import consumed_by_partition
 from streaming.demo.proof import Deed, Outcome
 from streaming.demo.report import check_lines, timeline_lines
 from streaming.demo.rocketmq_proof import Share, Trap
-from streaming.view import entry_line
 from tests.harness.rocketmq_broker import Broker
 
 CONNECTION = "consumer-1/e87b530a-731e-4de4-9d19-5f52220fcd86"

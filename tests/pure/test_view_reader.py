@@ -10,6 +10,7 @@ from rich.console import Console
 from assignors.kafka.api import Assignment, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment
 from clients.partition_text import partition_list
+from insight.view import entry_line, holdings, member_line, render
 from records.history import (
     CoordinatorStarted,
     GroupTable,
@@ -23,7 +24,6 @@ from state.kafka.history import EventType, GroupEvent
 from state.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 from state.rocketmq.snapshot import snapshot as rocketmq_snapshot
-from streaming.view import entry_line, holdings, member_line, render
 from tests.harness.rocketmq_broker import Broker
 
 

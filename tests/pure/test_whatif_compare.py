@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assignors.kafka.api import TopicPartition
-from streaming.whatif.compare import Outcome, outcomes, standing
-from streaming.whatif.model import Group, InputError, Member
-from streaming.whatif.parsing import parse_members, partitions
-from streaming.whatif.plot import MAX_MEMBERS, draw
-from streaming.whatif.strategies import KAFKA, KNOWN, rounds
-from streaming.whatif.text import outcome_text, summary_text
-from streaming.why.moves import Holdings, needless, owners
-from streaming.why.names import Names
+from insight.whatif.compare import Outcome, outcomes, standing
+from insight.whatif.model import Group, InputError, Member
+from insight.whatif.parsing import parse_members, partitions
+from insight.whatif.plot import MAX_MEMBERS, draw
+from insight.whatif.strategies import KAFKA, KNOWN, rounds
+from insight.whatif.text import outcome_text, summary_text
+from insight.why.moves import Holdings, needless, owners
+from insight.why.names import Names
 
 TOPICS = {"orders": 6, "payments": 3}
 GOES_BY_COUNTS = sorted(KAFKA)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from assignors.kafka.api import Assignment, MemberSubscription, Subscription, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment
 from assignors.kafka.range import RangeAssignor
-from streaming.why.model import Moves
-from streaming.why.moves import compare, needless, read_holdings
+from insight.why.model import Moves
+from insight.why.moves import compare, needless, read_holdings
 
 MEMBERS = ("a", "b", "c", "d")
 Owners = Mapping[TopicPartition, str]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from insight.why.clock import Clock
+from insight.why.plot import draw
+from insight.why.report import lanes_of, report
 from state.kafka.history import GroupEvent
-from streaming.why.clock import Clock
-from streaming.why.plot import draw
-from streaming.why.report import lanes_of, report
 from tests.harness.histories import Recorder, of_scenario
 from tests.pure.why_story import STORY
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from insight.why.clock import Clock
+from insight.why.lanes import Lane, Span
+from insight.why.model import CauseKind, Outcome
+from insight.why.rebalances import rebalances
+from insight.why.report import lanes_of, report
+from insight.why.text import report_text
 from state.config import CoordinatorConfig
 from state.kafka.history import EventType, GroupEvent
-from streaming.why.clock import Clock
-from streaming.why.lanes import Lane, Span
-from streaming.why.model import CauseKind, Outcome
-from streaming.why.rebalances import rebalances
-from streaming.why.report import lanes_of, report
-from streaming.why.text import report_text
 from tests.harness.histories import SCENARIOS, Recorder, of_random_log, of_scenario
 from tests.pure.why_story import BEGIN_MS, STORY
 

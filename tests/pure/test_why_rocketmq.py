@@ -10,6 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assignors.rocketmq.api import MessageRequestMode
+from insight.why.clock import Clock
+from insight.why.rocketmq.model import ChangeKind, Report
+from insight.why.rocketmq.report import report
+from insight.why.rocketmq.text import MAX_CHANGES, report_text
 from records.history import decode_any_entry
 from records.truncation import encode_event
 from state.config import CoordinatorConfig
@@ -17,10 +21,6 @@ from state.rocketmq.effects import GroupEvent
 from state.rocketmq.group import Group
 from state.rocketmq.requests import MessageModel, SetMessageRequestMode, SubscriptionGroupConfig
 from state.timeline import Timeline
-from streaming.why.clock import Clock
-from streaming.why.rocketmq.model import ChangeKind, Report
-from streaming.why.rocketmq.report import report
-from streaming.why.rocketmq.text import MAX_CHANGES, report_text
 from tests.harness.random_log import GROUPS
 from tests.harness.rocketmq_broker import QUEUES, Broker, of
 from tests.harness.rocketmq_log import realise

@@ -7,13 +7,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from insight.why.clock import Clock, duration_text
+from insight.why.history import why_nothing
+from insight.why.names import Names
+from insight.why.report import Report, report
+from insight.why.since import parse_since
+from insight.why.text import MAX_REBALANCES, report_text
 from state.kafka.history import GroupEvent
-from streaming.why.clock import Clock, duration_text
-from streaming.why.history import why_nothing
-from streaming.why.names import Names
-from streaming.why.report import Report, report
-from streaming.why.since import parse_since
-from streaming.why.text import MAX_REBALANCES, report_text
 from tests.harness.histories import Recorder, of_scenario
 from tests.pure.why_story import BEGIN_MS, END_MS, STORY
 

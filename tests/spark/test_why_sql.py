@@ -7,11 +7,11 @@ import msgspec
 import pytest
 from pyspark.sql import Row, SparkSession
 
+from insight.why.table import events_table
 from records.codec import encode
 from records.history import CoordinatorStarted
 from state.kafka.history import GroupEvent
 from state.rocketmq.effects import GroupEvent as RocketMqEvent
-from streaming.why.table import events_table
 from tests.harness.histories import Recorder
 from tests.pure.rocketmq_story import BEGIN_MS, night
 from tests.pure.why_story import STORY

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import click
 
 from assignors.kafka.api import TopicPartition
+from insight.admin.error_text import UNKNOWN_TOPIC_OR_PARTITION, error_name, error_text
+from insight.admin.gather import describe_groups
+from insight.admin.render import OffsetDeletion, Removal, offset_deletion_table, removal_table
+from insight.admin.requests import GroupRequests, PartitionErrors
+from insight.admin.selection import Chosen, TopicChoice, choose_partitions, parse_topic
 from state.errors import ErrorCode
 from state.kafka.requests import LeavingMember
-from streaming.admin.error_text import UNKNOWN_TOPIC_OR_PARTITION, error_name, error_text
-from streaming.admin.gather import describe_groups
-from streaming.admin.render import OffsetDeletion, Removal, offset_deletion_table, removal_table
-from streaming.admin.requests import GroupRequests, PartitionErrors
-from streaming.admin.selection import Chosen, TopicChoice, choose_partitions, parse_topic
 from streaming.cli.groups.common import (
     Cluster,
     connection_options,

@@ -12,13 +12,13 @@ from kafka.errors import KafkaError
 
 from clients.coordinator_client import DEFAULT_REQUEST_TIMEOUT_MS, CoordinatorClient, layout_on
 from clients.pending import ClientError, RequestTimedOut
+from insight.admin.directory import consumer_groups, list_groups
+from insight.admin.log_offsets import LogOffsets
+from insight.admin.requests import GroupRequests
+from insight.admin.reset import ResetError
 from records.layout import DEFAULT_PREFIX, Layout
 from records.truncation import AnyView
 from state.kafka.snapshot import GroupSnapshot
-from streaming.admin.directory import consumer_groups, list_groups
-from streaming.admin.log_offsets import LogOffsets
-from streaming.admin.requests import GroupRequests
-from streaming.admin.reset import ResetError
 from streaming.logs import configure_logs
 
 CLIENT_ID = "group-coordinator-groups"

@@ -5,15 +5,11 @@ from typing import Any, NamedTuple
 
 import click
 
-from records.partitioner import partition_of
-from state.kafka.group import DEAD
-from state.kafka.responses import DescribeGroupResponse
-from state.rocketmq.snapshot import GroupSnapshot
-from streaming.admin.describe import member_rows, remark, state_row
-from streaming.admin.directory import select_groups
-from streaming.admin.gather import Described, describe_groups, describe_partitions
-from streaming.admin.render import group_list, member_table, partition_table, state_table
-from streaming.admin.rocketmq import (
+from insight.admin.describe import member_rows, remark, state_row
+from insight.admin.directory import select_groups
+from insight.admin.gather import Described, describe_groups, describe_partitions
+from insight.admin.render import group_list, member_table, partition_table, state_table
+from insight.admin.rocketmq import (
     RocketMqRow,
     client_table,
     offsets_remark,
@@ -22,7 +18,11 @@ from streaming.admin.rocketmq import (
     rocketmq_state_table,
     topic_table,
 )
-from streaming.admin.selection import parse_states, parse_types
+from insight.admin.selection import parse_states, parse_types
+from records.partitioner import partition_of
+from state.kafka.group import DEAD
+from state.kafka.responses import DescribeGroupResponse
+from state.rocketmq.snapshot import GroupSnapshot
 from streaming.cli.groups.common import (
     Cluster,
     connection_options,

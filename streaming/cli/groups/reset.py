@@ -8,24 +8,15 @@ from typing import Any
 import click
 
 from assignors.kafka.api import TopicPartition
+from insight.admin.error_text import error_text
+from insight.admin.plan_file import PlanFileError, export_plan, parse_plan
+from insight.admin.prepare import prepare_reset
+from insight.admin.render import ResetRow, reset_table
+from insight.admin.requests import GroupRequests
+from insight.admin.reset import FromFile, Scenario, ShiftBy, ToCurrent, ToEarliest, ToLatest, ToOffset, ToTime
+from insight.admin.selection import TopicChoice, parse_topic
+from insight.admin.when import parse_datetime_ms, parse_duration_ms
 from state.errors import ErrorCode
-from streaming.admin.error_text import error_text
-from streaming.admin.plan_file import PlanFileError, export_plan, parse_plan
-from streaming.admin.prepare import prepare_reset
-from streaming.admin.render import ResetRow, reset_table
-from streaming.admin.requests import GroupRequests
-from streaming.admin.reset import (
-    FromFile,
-    Scenario,
-    ShiftBy,
-    ToCurrent,
-    ToEarliest,
-    ToLatest,
-    ToOffset,
-    ToTime,
-)
-from streaming.admin.selection import TopicChoice, parse_topic
-from streaming.admin.when import parse_datetime_ms, parse_duration_ms
 from streaming.cli.groups.common import (
     Cluster,
     connection_options,

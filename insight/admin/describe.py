@@ -1,0 +1,165 @@
+"""What is shown of a described group: rows of its partitions, of its members, or of its state.
+
+Source: ConsumerGroupCommand.collectGroupsOffsets, collectGroupsMembers, collectGroupsState.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from assignors.kafka.api import TopicPartition
+from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
+from insight.admin.requests import Committed
+from state.kafka.group import DEAD, GroupState
+from state.kafka.responses import DescribedMember, DescribeGroupResponse
+
+REBALANCING = frozenset({GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE})
+
+
+class PartitionRow(Struct, frozen=True, kw_only=True):
+    """A partition that a member has, or that an offset is committed for. `log_end_offset` is None where the
+    partition is no more, `lag` where either offset is not known.
+    """
+
+    group: str
+    topic: str
+    partition: int
+    leader_epoch: int | None
+    current_offset: int | None
+    log_end_offset: int | None
+    lag: int | None
+    consumer_id: str | None
+    host: str | None
+    client_id: str | None
+
+
+class MemberRow(Struct, frozen=True, kw_only=True):
+    """A member; `assignment` has partition numbers by topic, None if its bytes cannot be read."""
+
+    group: str
+    consumer_id: str
+    group_instance_id: str | None
+    host: str
+    client_id: str
+    partitions: int | None
+    assignment: dict[str, list[int]] | None
+
+
+class StateRow(Struct, frozen=True, kw_only=True):
+    """A group as a whole. `coordinator_id` is the partition of the requests topic that its requests go to."""
+
+    group: str
+    coordinator: str
+    coordinator_id: int
+    assignment_strategy: str
+    state: str
+    members: int
+
+
+def is_consumer_group(described: DescribeGroupResponse) -> bool:
+    """Whether its members speak the consumer protocol; so do, in time, those of a group that has none yet."""
+    return described.protocol_type in ("", PROTOCOL_TYPE)
+
+
+def remark(group_id: str, state: str) -> str | None:
+    """What the user is told about a group in this state, None if nothing."""
+    if state == DEAD:
+        return f"Error: Consumer group '{group_id}' does not exist."
+    if state == GroupState.EMPTY:
+        return f"Consumer group '{group_id}' has no active members."
+    if state in REBALANCING:
+        return f"Warning: Consumer group '{group_id}' is rebalancing."
+    return None
+
+
+def assigned_partitions(member: DescribedMember) -> tuple[TopicPartition, ...] | None:
+    """What a member has been given, None if its bytes are no assignment."""
+    if not member.member_assignment:
+        return ()
+    try:
+        return decode_assignment(member.member_assignment).partitions
+    except ProtocolError:
+        return None
+
+
+def mentioned_partitions(
+    described: DescribeGroupResponse, committed: Iterable[TopicPartition]
+) -> set[TopicPartition]:
+    """The partitions that `partition_rows` is about."""
+    assigned = {p for member in described.members for p in assigned_partitions(member) or ()}
+    return assigned.union(committed)
+
+
+def partition_rows(
+    described: DescribeGroupResponse,
+    committed: Mapping[TopicPartition, Committed],
+    ends: Mapping[TopicPartition, int],
+) -> list[PartitionRow]:
+    """Members with the most partitions first, then what nobody has; each by topic and partition.
+
+    `ends`: the log end offset of every partition that is there.
+    """
+    members = [(member, sorted(assigned_partitions(member) or ())) for member in described.members]
+    members.sort(key=lambda held: len(held[1]), reverse=True)
+    assigned = {p for _, partitions in members for p in partitions}
+    held = [(p, member) for member, partitions in members for p in partitions]
+    unheld = [(p, None) for p in sorted(committed.keys() - assigned)]
+    return [
+        _partition_row(described.group_id, partition, member, committed.get(partition), ends.get(partition))
+        for partition, member in [*held, *unheld]
+    ]
+
+
+def _partition_row(
+    group_id: str,
+    partition: TopicPartition,
+    member: DescribedMember | None,
+    committed: Committed | None,
+    end: int | None,
+) -> PartitionRow:
+    epoch = committed.leader_epoch if committed is not None else -1
+    return PartitionRow(
+        group=group_id,
+        topic=partition.topic,
+        partition=partition.partition,
+        leader_epoch=epoch if epoch >= 0 else None,
+        current_offset=committed.offset if committed is not None else None,
+        log_end_offset=end,
+        lag=end - committed.offset if committed is not None and end is not None else None,
+        consumer_id=member.member_id if member is not None else None,
+        host=member.client_host if member is not None else None,
+        client_id=member.client_id if member is not None else None,
+    )
+
+
+def member_rows(described: DescribeGroupResponse) -> list[MemberRow]:
+    """The members in the coordinator's order."""
+    return [_member_row(described.group_id, member) for member in described.members]
+
+
+def _member_row(group_id: str, member: DescribedMember) -> MemberRow:
+    partitions = assigned_partitions(member)
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions or ()):
+        by_topic.setdefault(topic, []).append(partition)
+    return MemberRow(
+        group=group_id,
+        consumer_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        host=member.client_host,
+        client_id=member.client_id,
+        partitions=None if partitions is None else len(partitions),
+        assignment=None if partitions is None else by_topic,
+    )
+
+
+def state_row(described: DescribeGroupResponse, requests_topic: str, partition: int) -> StateRow:
+    """The group as a whole; `partition` of the requests topic is where its requests stand."""
+    return StateRow(
+        group=described.group_id,
+        coordinator=requests_topic,
+        coordinator_id=partition,
+        assignment_strategy=described.protocol_data,
+        state=described.group_state,
+        members=len(described.members),
+    )

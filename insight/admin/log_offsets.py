@@ -1,0 +1,71 @@
+"""What the broker knows of partitions: whether they are there, where their logs begin and end, and times."""
+
+from collections.abc import Callable, Collection, Iterable
+
+import kafka
+from kafka import KafkaConsumer
+
+from assignors.kafka.api import TopicPartition
+from insight.admin.reset import LogBounds
+
+
+class LogOffsets:
+    """Asks the broker about topics. Methods raise kafka-python's KafkaError, KafkaTimeoutError when late.
+
+    Partitions that are asked about have to be there (see `existing`). The list of topics is as old as this.
+    """
+
+    def __init__(self, bootstrap_servers: str, timeout_ms: int) -> None:
+        self._timeout_ms = timeout_ms
+        self._consumer = KafkaConsumer(
+            bootstrap_servers=bootstrap_servers, allow_auto_create_topics=False, metrics_enabled=False
+        )
+        self._topics: frozenset[str] | None = None
+
+    def existing(self, topics: Iterable[str]) -> dict[str, frozenset[int]]:
+        """By topic, the partitions it has; topics that are not there are left out."""
+        if self._topics is None:
+            self._topics = frozenset(self._consumer.topics())
+        return {
+            topic: frozenset(self._consumer.partitions_for_topic(topic))
+            for topic in self._topics.intersection(topics)
+        }
+
+    def there(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Those of the partitions that exist."""
+        existing = self.existing({partition.topic for partition in partitions})
+        return {p for p in partitions if p.partition in existing.get(p.topic, ())}
+
+    def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset that each partition's next record will get."""
+        return self._asked(self._consumer.end_offsets, partitions)
+
+    def bounds(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogBounds]:
+        """Where each log begins and ends."""
+        ends = self.ends(partitions)
+        starts = self._asked(self._consumer.beginning_offsets, partitions)
+        return {p: LogBounds(starts[p], ends[p]) for p in partitions}
+
+    def at_time(self, partitions: Collection[TopicPartition], at_ms: int) -> dict[TopicPartition, int | None]:
+        """The first offset whose record is stamped at or after a time; None where there is none."""
+        times = {kafka.TopicPartition(*p): max(0, at_ms) for p in partitions}
+        if not times:
+            return {}
+        found = self._consumer.offsets_for_times(times, timeout_ms=self._timeout_ms)
+        return {_ours(p): None if at is None else at.offset for p, at in found.items()}
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._consumer.close(autocommit=False)
+
+    def _asked(
+        self, ask: Callable[..., dict[kafka.TopicPartition, int]], partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        if not partitions:
+            return {}
+        offsets = ask([kafka.TopicPartition(*p) for p in partitions], timeout_ms=self._timeout_ms)
+        return {_ours(p): offset for p, offset in offsets.items()}
+
+
+def _ours(partition: kafka.TopicPartition) -> TopicPartition:
+    return TopicPartition(partition.topic, partition.partition)

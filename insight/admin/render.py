@@ -1,0 +1,140 @@
+"""The tables of the command, with the columns that users of kafka-consumer-groups know."""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from insight.admin.describe import MemberRow, PartitionRow, StateRow
+from insight.admin.directory import ListedGroup
+from insight.admin.error_text import error_text
+from insight.admin.tables import Column, render_table
+
+
+class ResetRow(Struct, frozen=True, kw_only=True):
+    """What a partition was reset to, or would be."""
+
+    group: str
+    topic: str
+    partition: int
+    new_offset: int
+
+
+class OffsetDeletion(Struct, frozen=True, kw_only=True):
+    """The outcome for one partition; for a whole topic that is not there `partition` is None."""
+
+    topic: str
+    partition: int | None
+    error: str | None
+
+
+class Removal(Struct, frozen=True, kw_only=True):
+    """The outcome for one member that was to leave."""
+
+    group: str
+    consumer_id: str | None
+    group_instance_id: str | None
+    error: str | None
+
+
+def group_list(groups: Sequence[ListedGroup], *, with_type: bool, with_state: bool) -> str:
+    """Ids, a line each; with types or states a table, with more columns where a RocketMQ group is in it."""
+    if not (with_type or with_state):
+        return "\n".join(group.group for group in groups)
+    with_clients = any(group.clients is not None for group in groups)
+    columns = [Column("GROUP", 25)]
+    columns += [Column("TYPE", 20)] if with_type else []
+    columns += [Column("STATE", 20)] if with_state else []
+    columns += [Column("#CLIENTS", 8), Column("CLIENT-VERSION", 0)] if with_clients else []
+    return render_table(
+        columns,
+        [
+            [
+                group.group,
+                *([group.type] if with_type else []),
+                *([group.state] if with_state else []),
+                *([group.clients, ", ".join(group.client_versions) or None] if with_clients else []),
+            ]
+            for group in groups
+        ],
+    )
+
+
+def partition_table(rows: Sequence[PartitionRow], *, verbose: bool) -> str:
+    """Partitions with offsets and lag; `verbose` tells leader epochs too."""
+    epoch = [Column("LEADER-EPOCH")] if verbose else []
+    columns = [Column("GROUP"), Column("TOPIC"), Column("PARTITION", 10), *epoch]
+    columns += [Column(name) for name in ("CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST")]
+    columns.append(Column("CLIENT-ID", 0))
+    return render_table(
+        columns,
+        [
+            [
+                *(row.group, row.topic, row.partition),
+                *([row.leader_epoch] if verbose else []),
+                *(row.current_offset, row.log_end_offset, row.lag),
+                *(row.consumer_id, row.host, row.client_id),
+            ]
+            for row in rows
+        ],
+    )
+
+
+def member_table(rows: Sequence[MemberRow], *, verbose: bool) -> str:
+    """Members; instance ids only where one of them has one, assignments if `verbose`."""
+    static = any(row.group_instance_id is not None for row in rows)
+    columns = [Column("GROUP"), Column("CONSUMER-ID")]
+    columns += [Column("GROUP-INSTANCE-ID", 17)] if static else []
+    columns += [Column("HOST"), Column("CLIENT-ID"), Column("#PARTITIONS")]
+    columns += [Column("ASSIGNMENT", 0)] if verbose else []
+    return render_table(
+        columns,
+        [
+            [
+                *(row.group, row.consumer_id),
+                *([row.group_instance_id or ""] if static else []),
+                *(row.host, row.client_id, row.partitions),
+                *([_assignment_text(row.assignment)] if verbose else []),
+            ]
+            for row in rows
+        ],
+    )
+
+
+def _assignment_text(assignment: Mapping[str, Sequence[int]] | None) -> str | None:
+    """`orders:0,1;prices:3`."""
+    if not assignment:
+        return None
+    return ";".join(f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in sorted(assignment.items()))
+
+
+def state_table(row: StateRow) -> str:
+    """One group's state."""
+    columns = [Column("GROUP"), Column("COORDINATOR (ID)", 25), Column("ASSIGNMENT-STRATEGY", 20)]
+    columns += [Column("STATE", 20), Column("#MEMBERS", 0)]
+    coordinator = f"{row.coordinator} ({row.coordinator_id})"
+    strategy = row.assignment_strategy or None
+    return render_table(columns, [[row.group, coordinator, strategy, row.state, row.members]])
+
+
+def reset_table(rows: Sequence[ResetRow]) -> str:
+    """New offsets."""
+    columns = [Column("GROUP"), Column("TOPIC"), Column("PARTITION", 10), Column("NEW-OFFSET", 0)]
+    return render_table(columns, [[row.group, row.topic, row.partition, row.new_offset] for row in rows])
+
+
+def offset_deletion_table(rows: Sequence[OffsetDeletion]) -> str:
+    """Outcomes by partition."""
+    columns = [Column("TOPIC"), Column("PARTITION", 10), Column("STATUS", 0)]
+    return render_table(columns, [[row.topic, row.partition, _status(row.error)] for row in rows])
+
+
+def removal_table(rows: Sequence[Removal]) -> str:
+    """Outcomes by member."""
+    columns = [Column("GROUP"), Column("CONSUMER-ID"), Column("GROUP-INSTANCE-ID", 17), Column("STATUS", 0)]
+    return render_table(
+        columns, [[row.group, row.consumer_id, row.group_instance_id, _status(row.error)] for row in rows]
+    )
+
+
+def _status(error: str | None) -> str:
+    return "Successful" if error is None else f"Error: {error_text(error)}"

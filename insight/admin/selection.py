@@ -1,0 +1,85 @@
+"""Which groups, partitions, states and types a user means."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from assignors.kafka.api import TopicPartition
+from clients.rocketmq.view import GroupState as RocketMqState
+from insight.admin.directory import GROUP_TYPE, ROCKETMQ_TYPE
+
+# What Kafka's tool knows (Assigning and Reconciling are of group types that are not here, so no group is in
+# them), and those of RocketMQ's groups.
+_STATES = (
+    "Empty",
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Stable",
+    "Dead",
+    "Assigning",
+    "Reconciling",
+    *RocketMqState,
+)
+_TYPES = (GROUP_TYPE, "Consumer", ROCKETMQ_TYPE)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChoice:
+    """A `--topic`: the topic, and the partitions named, None for all of them."""
+
+    topic: str
+    partitions: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The partitions that are meant, and those (or whole topics: partition -1) that are not there."""
+
+    partitions: list[TopicPartition]
+    missing: list[TopicPartition]
+
+
+def parse_states(text: str) -> frozenset[str]:
+    """Group states from `stable,empty`, whatever their case; none from "". Raises ValueError."""
+    return _parse_names(text, _STATES, "state list", "states")
+
+
+def parse_types(text: str) -> frozenset[str]:
+    """Group types from `classic,consumer`, whatever their case; none from "". Raises ValueError."""
+    return _parse_names(text, _TYPES, "types list", "types")
+
+
+def _parse_names(text: str, valid: Sequence[str], given: str, what: str) -> frozenset[str]:
+    known = {name.lower(): name for name in valid}
+    wanted = [name.strip().lower() for name in text.split(",")] if text else []
+    if not known.keys() >= set(wanted):
+        raise ValueError(f"Invalid {given} '{text}'. Valid {what} are: {', '.join(valid)}")
+    return frozenset(known[name] for name in wanted)
+
+
+def parse_topic(text: str) -> TopicChoice:
+    """`topic` or `topic:0,1,2`. Raises ValueError."""
+    topic, colon, numbers = text.partition(":")
+    if not topic or (colon and not numbers) or ":" in numbers:
+        raise ValueError(f"Invalid topic arg '{text}', expected topic name and partitions")
+    if not colon:
+        return TopicChoice(topic, None)
+    return TopicChoice(topic, tuple(_parse_partition(number, text) for number in numbers.split(",")))
+
+
+def _parse_partition(number: str, text: str) -> int:
+    if not (number.isascii() and number.isdigit()):
+        raise ValueError(f"Invalid partition '{number}' specified in topic arg '{text}'")
+    return int(number)
+
+
+def choose_partitions(choices: Sequence[TopicChoice], existing: Mapping[str, frozenset[int]]) -> Chosen:
+    """The partitions of these choices, in order and each once. `existing`: partitions by topic."""
+    chosen: set[TopicPartition] = set()
+    missing: set[TopicPartition] = set()
+    for choice in choices:
+        there = existing.get(choice.topic, frozenset())
+        if choice.partitions is None and not there:
+            missing.add(TopicPartition(choice.topic, -1))
+        for number in there if choice.partitions is None else choice.partitions:
+            (chosen if number in there else missing).add(TopicPartition(choice.topic, number))
+    return Chosen(sorted(chosen), sorted(missing))

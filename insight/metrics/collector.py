@@ -1,0 +1,173 @@
+"""From numbers to Prometheus families, under the names that Kafka's operators know.
+
+Kafka's own metrics are named as the JMX exporter writes them in lower case: `kafka.coordinator.group:type=
+GroupMetadataManager,name=NumGroups` is kafka_coordinator_group_groupmetadatamanager_numgroups. Kafka's counts
+are untyped there and so they are here; its rates are left to PromQL. Names and labels that begin with
+kafka_consumergroup_ are those of danielqsj/kafka_exporter, and those that begin with rocketmq_ are those of
+RocketMQ 5's broker. What none of them has begins with group_coordinator_.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, UnknownMetricFamily
+from prometheus_client.registry import Collector
+
+from insight.metrics.readings import GroupRow, Numbers, Partition, Readings
+from insight.metrics.rocketmq import rocketmq_gauges
+from records.history import KAFKA
+from state.kafka.group import DEAD, GroupState
+from state.kafka.history import EventType
+from state.rocketmq.snapshot import GroupSnapshot as RocketMqGroup
+from streaming.status import Phase, Status
+
+MANAGER = "kafka_coordinator_group_groupmetadatamanager"
+COORDINATOR = "kafka_server_group_coordinator_metrics"
+EXPORTER = "kafka_consumergroup"
+OWN = "group_coordinator"
+
+
+class ReadingsCollector(Collector):
+    """What the topics say."""
+
+    def __init__(self, readings: Readings) -> None:
+        self._readings = readings
+
+    def collect(self) -> Iterator[Metric]:
+        numbers = self._readings.numbers()
+        yield from _counts(numbers)
+        yield from _own_counts(numbers)
+        if numbers.groups is None or numbers.rocketmq_groups is None or numbers.offsets is None:
+            return
+        yield from _group_gauges(numbers.groups)
+        yield from rocketmq_gauges(numbers.rocketmq_groups)
+        yield from _by_protocol(numbers.groups, numbers.rocketmq_groups)
+        yield from _offset_gauges(numbers.offsets, numbers.end_offsets)
+
+
+def _counts(numbers: Numbers) -> Iterator[Metric]:
+    for name, value, meaning in (
+        ("offset_commit", numbers.offsets_committed, "Offsets committed"),
+        ("offset_expiration", numbers.offsets_expired, "Offsets expired"),
+        ("offset_deletion", numbers.offsets_deleted, "Offsets deleted by request"),
+        (
+            "group_completed_rebalance",
+            numbers.entries.get((KAFKA, EventType.STABLE), 0),
+            "Completed rebalances",
+        ),
+    ):
+        yield UnknownMetricFamily(f"{COORDINATOR}_{name}_count", f"{meaning}.", value)
+
+
+def _own_counts(numbers: Numbers) -> Iterator[Metric]:
+    for name, meaning, labels, counts in (
+        ("history_entries", "Entries of the events topic.", ("protocol", "type"), numbers.entries),
+        ("dead_letters", "Records of the dead-letter topic.", ("reason",), _by_one(numbers.dead_letters)),
+        ("rebalances", "Completed rebalances of a group.", ("consumergroup",), _by_one(numbers.rebalances)),
+        ("responses", "Answers by type of request and error code.", ("type", "error_code"), numbers.answers),
+        ("rocketmq_pushes", "What RocketMQ's clients were told unasked.", ("type",), _by_one(numbers.pushes)),
+    ):
+        family = CounterMetricFamily(f"{OWN}_{name}", meaning, labels=labels)
+        for values, count in sorted(counts.items()):
+            family.add_metric(values, count)
+        yield family
+    for name, meaning, count in (
+        ("history_duplicates", "History entries that came more than once.", numbers.duplicates),
+        (
+            "rocketmq_expired_connections",
+            "Consumers' connections that a scan took for dead.",
+            numbers.expired_connections,
+        ),
+    ):
+        yield CounterMetricFamily(f"{OWN}_{name}", meaning, count)
+    backlog = GaugeMetricFamily(f"{OWN}_backlog_records", "Records of the requests topic not yet handled.")
+    if numbers.backlog_records is not None:
+        backlog.add_metric((), numbers.backlog_records)
+    yield backlog
+
+
+def _by_one(counts: Mapping[str, int]) -> dict[tuple[str, ...], int]:
+    return {(value,): count for value, count in counts.items()}
+
+
+def _group_gauges(groups: Mapping[str, GroupRow]) -> Iterator[Metric]:
+    states = Counter(group.state for group in groups.values())
+    yield GaugeMetricFamily(f"{MANAGER}_numgroups", "Groups.", len(groups))
+    for state in (*GroupState, DEAD):
+        name = f"{MANAGER}_numgroups{state.lower()}"
+        yield GaugeMetricFamily(name, f"Groups in state {state}.", states[state])
+    members = GaugeMetricFamily(f"{EXPORTER}_members", "Members of a group.", labels=("consumergroup",))
+    for group_id, group in sorted(groups.items()):
+        members.add_metric((group_id,), len(group.members))
+    yield members
+
+
+def _by_protocol(groups: Mapping[str, GroupRow], rocketmq: Mapping[str, RocketMqGroup]) -> Iterator[Metric]:
+    counts = GaugeMetricFamily(f"{COORDINATOR}_group_count", "Groups by protocol.", labels=("protocol",))
+    counts.add_metric(("classic",), len(groups))
+    counts.add_metric(("rocketmq",), len(rocketmq))
+    yield counts
+    reasons = [*(group.quarantined for group in groups.values()), *(g.quarantined for g in rocketmq.values())]
+    quarantined = sum(reason is not None for reason in reasons)
+    yield GaugeMetricFamily(f"{OWN}_quarantined_groups", "Groups whose deadlines are stopped.", quarantined)
+
+
+def _offset_gauges(
+    offsets: Mapping[str, Mapping[Partition, int]], end_offsets: Mapping[Partition, int]
+) -> Iterator[Metric]:
+    number = sum(map(len, offsets.values()))
+    yield GaugeMetricFamily(f"{MANAGER}_numoffsets", "Committed offsets.", number)
+    lags = {
+        group_id: {p: max(end_offsets[p] - offset, 0) for p, offset in committed.items() if p in end_offsets}
+        for group_id, committed in offsets.items()
+    }
+    yield from _by_partition("current_offset", "committed offset", offsets)
+    yield from _by_partition("lag", "records between the committed offset and the end", lags)
+
+
+def _by_partition(
+    name: str, meaning: str, values: Mapping[str, Mapping[Partition, int]]
+) -> tuple[Metric, Metric]:
+    """A gauge of every partition, and its sum by topic."""
+    each = GaugeMetricFamily(
+        f"{EXPORTER}_{name}", f"Per partition: {meaning}.", labels=("consumergroup", "topic", "partition")
+    )
+    total = GaugeMetricFamily(
+        f"{EXPORTER}_{name}_sum", f"Per topic, the sum: {meaning}.", labels=("consumergroup", "topic")
+    )
+    for group_id, by_partition in sorted(values.items()):
+        sums: Counter[str] = Counter()
+        for (topic, partition), value in sorted(by_partition.items()):
+            each.add_metric((group_id, topic, str(partition)), value)
+            sums[topic] += value
+        for topic, value in sums.items():
+            total.add_metric((group_id, topic), value)
+    return each, total
+
+
+class ServiceCollector(Collector):
+    """How the service itself is: its phase, and the ages in s of the last attested time and of these news."""
+
+    def __init__(
+        self, status: Callable[[], Status], ticker_age_s: Callable[[], float], read_age_s: Callable[[], float]
+    ) -> None:
+        self._status = status
+        self._ticker_age_s = ticker_age_s
+        self._read_age_s = read_age_s
+
+    def collect(self) -> Iterator[Metric]:
+        status = self._status()
+        phases = GaugeMetricFamily(f"{OWN}_phase", "1 for the phase the service is in.", labels=("phase",))
+        for phase in Phase:
+            phases.add_metric((phase.value,), int(phase is status.phase))
+        yield phases
+        yield GaugeMetricFamily(
+            f"{OWN}_alarm", "1 while something needs an operator.", int(status.alarm is not None)
+        )
+        yield GaugeMetricFamily(f"{OWN}_last_batch_id", "The last batch committed.", status.batch_id)
+        yield GaugeMetricFamily(
+            f"{OWN}_ticker_age_seconds", "Since time was last attested.", self._ticker_age_s()
+        )
+        yield GaugeMetricFamily(
+            f"{OWN}_topics_read_age_seconds", "Since the topics were read for metrics.", self._read_age_s()
+        )

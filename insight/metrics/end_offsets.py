@@ -1,0 +1,24 @@
+"""Where topics end, asked of the brokers."""
+
+from collections.abc import Collection
+
+from kafka import KafkaAdminClient, TopicPartition
+from kafka.admin import OffsetSpec
+
+from insight.metrics.readings import Partition
+
+
+def end_offsets(admin: KafkaAdminClient, topics: Collection[str]) -> dict[Partition, int]:
+    """The end of every partition of these topics; those that are not there, or have no leader now, are left
+    out. Two questions about the topics, one to each broker that leads a partition. Raises KafkaError.
+    """
+    # A consumer's own end_offsets would wait for topics that are not there, and offsets may outlive a topic.
+    described = admin.describe_topics(sorted(topics))
+    led = {
+        TopicPartition(topic["name"], partition["partition_index"]): OffsetSpec.LATEST
+        for topic in described
+        for partition in topic["partitions"]
+        if partition["leader_id"] >= 0
+    }
+    found = admin.list_partition_offsets(led) if led else {}
+    return {(where.topic, where.partition): answer.offset for where, answer in found.items()}

@@ -1,0 +1,148 @@
+"""The metrics of one coordinator: fed from the topics and the query, served over HTTP."""
+
+import time
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+from insight.metrics.collector import OWN, ReadingsCollector, ServiceCollector
+from insight.metrics.follower import Follower
+from insight.metrics.readings import Readings
+from insight.metrics.sentences import log_sentence
+from records.layout import Layout
+from state.kafka.history import EventType, GroupEvent
+from streaming.progress import BatchProgress
+from streaming.status import Status
+
+BATCH_BUCKETS_S = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1, 1.5, 2.5, 5, 10, 30, 60)
+REBALANCE_BUCKETS_S = (0.1, 0.5, 1, 2.5, 5, 10, 20, 30, 45, 60, 120, 300, 600)
+
+
+class MetricsUnavailable(RuntimeError):
+    """The metrics cannot be served; the message says where and why."""
+
+
+class BatchMetrics:
+    """What the query's batches come to."""
+
+    def __init__(self, registry: CollectorRegistry, wall_s: Callable[[], float] = time.time) -> None:
+        self._wall_s = wall_s
+        self._watermark_s: float | None = None
+        self._duration = Histogram(
+            f"{OWN}_batch_duration_seconds",
+            "From the beginning of a batch to its commit.",
+            registry=registry,
+            buckets=BATCH_BUCKETS_S,
+        )
+        self._rows = Counter(
+            f"{OWN}_batch_input_rows", "Records read, clock records among them.", registry=registry
+        )
+        self._dropped = Counter(
+            f"{OWN}_rows_dropped_by_watermark", "Requests that Spark lost.", registry=registry
+        )
+        self._lag = Gauge(
+            f"{OWN}_event_time_lag_seconds", "How far the watermark is behind the clock.", registry=registry
+        )
+        self._lag.set_function(self._event_time_lag_s)
+
+    def take(self, batch: BatchProgress) -> None:
+        """Count one batch."""
+        self._duration.observe(batch.total_ms / 1000)
+        self._rows.inc(batch.num_input_rows)
+        self._dropped.inc(batch.rows_dropped)
+        if batch.watermark_ms:
+            self._watermark_s = batch.watermark_ms / 1000
+
+    def _event_time_lag_s(self) -> float:
+        """NaN, Prometheus' "unknown", until there is a watermark."""
+        return float("nan") if self._watermark_s is None else self._wall_s() - self._watermark_s
+
+
+class RebalanceMetrics:
+    """How long rebalances take, in the log's time."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._began_ms: dict[str, int] = {}
+        self._duration = Histogram(
+            f"{OWN}_rebalance_duration_seconds",
+            "From the beginning of a rebalance to the assignment, in the log's time.",
+            registry=registry,
+            buckets=REBALANCE_BUCKETS_S,
+        )
+
+    def take(self, event: GroupEvent) -> None:
+        """Look at one history entry. A rebalance that begins anew before it ends is one, not two."""
+        match event.type:
+            case EventType.PREPARING_REBALANCE:
+                self._began_ms.setdefault(event.group_id, event.at_ms)
+            case EventType.STABLE if event.group_id in self._began_ms:
+                began_ms = self._began_ms.pop(event.group_id)
+                self._duration.observe((event.at_ms - began_ms) / 1000)
+            case EventType.EMPTY | EventType.GROUP_DELETED:
+                self._began_ms.pop(event.group_id, None)
+
+
+class Metrics:
+    """Serves one coordinator's metrics until stopped; with `log_rebalances` Kafka's sentences are logged.
+
+    `start` raises MetricsUnavailable where the port cannot be had; 0 is any free one. `take_batch` may be
+    called before and after.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        layout: Layout,
+        host: str,
+        port: int,
+        *,
+        status: Callable[[], Status],
+        ticker_age_s: Callable[[], float],
+        log_rebalances: bool,
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._log_rebalances = log_rebalances
+        self._readings = Readings(layout)
+        self._follower = Follower(bootstrap_servers, layout, self._readings, self._take_entry)
+        self._registry = CollectorRegistry()
+        self._registry.register(ReadingsCollector(self._readings))
+        self._registry.register(ServiceCollector(status, ticker_age_s, self._follower.read_age_s))
+        self._batches = BatchMetrics(self._registry)
+        self._rebalances = RebalanceMetrics(self._registry)
+        self._stop_serving: Callable[[], None] = lambda: None
+
+    @property
+    def url(self) -> str:
+        """Where to scrape."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._port}/metrics"
+
+    def start(self) -> None:
+        try:
+            server, thread = start_http_server(self._port, self._host, self._registry)
+        except OSError as error:
+            raise MetricsUnavailable(f"no metrics on {self._host}:{self._port}: {error.strerror}") from error
+        self._port = server.server_port
+
+        def stop_serving() -> None:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+        self._stop_serving = stop_serving
+        self._follower.start()
+
+    def stop(self) -> None:
+        self._stop_serving()
+        self._follower.stop()
+
+    def take_batch(self, batch: BatchProgress) -> None:
+        """Count one batch that went through."""
+        self._readings.take_batch(batch)
+        self._batches.take(batch)
+
+    def _take_entry(self, event: GroupEvent) -> None:
+        self._rebalances.take(event)
+        if self._log_rebalances:
+            log_sentence(event)

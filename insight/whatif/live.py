@@ -1,0 +1,60 @@
+"""A group of the coordinator as the group that a question is asked about."""
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from assignors.kafka.api import TopicPartition
+from assignors.kafka.consumer_protocol import ProtocolError, decode_subscription
+from insight.admin.describe import PartitionRow, assigned_partitions
+from insight.whatif.model import Group, InputError, Member
+from state.kafka.group import DEAD, GroupState
+from state.kafka.responses import DescribedMember, DescribeGroupResponse
+
+_NO_ANSWER: Final[Mapping[str, str]] = MappingProxyType(
+    {DEAD: "does not exist", GroupState.EMPTY: "has no members"}
+)
+
+
+def live_group(
+    described: DescribeGroupResponse, topics: Mapping[str, int], rows: Iterable[PartitionRow]
+) -> Group:
+    """The group with its subscriptions and assignments; a partition's weight is its lag.
+
+    `topics` are those that exist; others, which members may still subscribe to, are left out. Racks are left
+    out too: members tell theirs, but where partitions are is not asked for. Raises InputError for a group
+    that is not Stable, for only then does the coordinator tell what members subscribe to.
+    """
+    if described.group_state != GroupState.STABLE:
+        reason = _NO_ANSWER.get(described.group_state, f"is {described.group_state}: ask when it is Stable")
+        raise InputError(f"group {described.group_id} {reason}")
+    members = {member.member_id: _member(member, topics) for member in described.members}
+    wanted = {topic for member in members.values() for topic in member.topics}
+    existing = {topic: topics[topic] for topic in sorted(wanted)}
+    there = frozenset(TopicPartition(topic, n) for topic, count in existing.items() for n in range(count))
+    lags = {TopicPartition(row.topic, row.partition): row.lag for row in rows}
+    return Group(
+        topics=existing,
+        members=members,
+        current={m.member_id: there.intersection(assigned_partitions(m) or ()) for m in described.members},
+        weights={p: lag for p in there if (lag := lags.get(p)) is not None and lag > 0},
+    )
+
+
+def subscribed_topics(described: DescribeGroupResponse) -> set[str]:
+    """All topics that members subscribe to, whether they exist or not. Raises InputError."""
+    return {topic for member in described.members for topic in _subscribed(member)}
+
+
+def _member(member: DescribedMember, topics: Mapping[str, int]) -> Member:
+    existing = tuple(topic for topic in _subscribed(member) if topic in topics)
+    return Member(existing, member.group_instance_id)
+
+
+def _subscribed(member: DescribedMember) -> tuple[str, ...]:
+    if not member.member_metadata:
+        return ()
+    try:
+        return decode_subscription(member.member_metadata).topics
+    except ProtocolError as error:
+        raise InputError(f"the subscription of member {member.member_id} cannot be read: {error}") from error

@@ -1,0 +1,121 @@
+"""How people write groups: `orders:12,payments:6`, `a,b=orders+payments`, and files of JSON.
+
+A file of a whole group is
+
+    {"topics": {"orders": 2, "payments": 1},
+     "members": {"a": {"topics": ["orders"], "assignment": {"orders": [0, 1]}},
+                 "b": {"instance_id": "i-2", "rack": "east"}},
+     "weights": {"orders": [900, 30]},
+     "racks": {"orders": [["east", "west"], ["west", "east"]]}}
+
+of which only `topics` and `members` are needed. A member without `topics` subscribes to all. Assignments are
+those of now; if there is none at all, nobody knows. Weights and racks are by partition number.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from assignors.kafka.api import MemberId, TopicPartition
+from insight.whatif.model import Group, InputError, Member
+from insight.why.moves import Holdings
+
+T = TypeVar("T")
+
+ByTopic = dict[str, list[int]]
+
+
+class _Member(Struct, forbid_unknown_fields=True):
+    topics: list[str] | None = None
+    instance_id: str | None = None
+    rack: str | None = None
+    assignment: ByTopic | None = None
+
+
+class _Group(Struct, forbid_unknown_fields=True):
+    topics: dict[str, int]
+    members: dict[str, _Member]
+    weights: ByTopic = {}
+    racks: dict[str, list[list[str]]] = {}
+
+
+def parse_topics(text: str) -> dict[str, int]:
+    """`orders:12,payments:6`, or `@FILE` with the same as a JSON object. Raises InputError."""
+    if text.startswith("@"):
+        return read_json(Path(text[1:]), dict[str, int])
+    topics: dict[str, int] = {}
+    for word in text.split(","):
+        topic, colon, number = word.strip().rpartition(":")
+        if not (topic and colon and number.isdecimal()):
+            raise InputError(f"{word!r} is not TOPIC:PARTITIONS")
+        topics[topic] = int(number)
+    return topics
+
+
+def parse_members(text: str, topics: Mapping[str, int]) -> dict[MemberId, Member]:
+    """`a,b=orders+payments`: ids, each with its topics if it does not subscribe to all. A number is that many
+    members, c1, c2 and so on. Raises InputError.
+    """
+    if text.isdecimal():
+        width = len(text)
+        return {f"c{n:0{width}}": Member(tuple(topics)) for n in range(1, int(text) + 1)}
+    members: dict[MemberId, Member] = {}
+    for word in text.split(","):
+        member_id, equals, wanted = word.strip().partition("=")
+        if not member_id:
+            raise InputError(f"{text!r} has a member without an id")
+        if member_id in members:
+            raise InputError(f"member {member_id} is named twice")
+        members[member_id] = Member(tuple(filter(None, wanted.split("+"))) if equals else tuple(topics))
+    return members
+
+
+def read_group(path: Path) -> Group:
+    """A file of a whole group, as the module tells. Raises InputError."""
+    read = read_json(path, _Group)
+    known = any(member.assignment is not None for member in read.members.values())
+    return Group(
+        read.topics,
+        {
+            member_id: Member(tuple(read.topics if m.topics is None else m.topics), m.instance_id, m.rack)
+            for member_id, m in read.members.items()
+        },
+        {name: partitions(m.assignment or {}) for name, m in read.members.items()} if known else None,
+        _weights(read.weights),
+        read.racks,
+    )
+
+
+def read_weights(path: Path) -> dict[TopicPartition, int]:
+    """`{"orders": [900, 30]}`, by partition number. Raises InputError."""
+    return _weights(read_json(path, ByTopic))
+
+
+def read_assignment(path: Path) -> Holdings:
+    """`{"a": {"orders": [0, 1]}}`. Raises InputError."""
+    read = read_json(path, dict[str, ByTopic])
+    return {member_id: partitions(assignment) for member_id, assignment in read.items()}
+
+
+def partitions(assignment: Mapping[str, list[int]]) -> frozenset[TopicPartition]:
+    """Partitions that are given by topic."""
+    return frozenset(TopicPartition(topic, n) for topic, numbers in assignment.items() for n in numbers)
+
+
+def read_json(path: Path, kind: type[T]) -> T:
+    """A file's content. Raises InputError where it cannot be read, or is something else."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _weights(by_topic: Mapping[str, list[int]]) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic, number): weight
+        for topic, weights in by_topic.items()
+        for number, weight in enumerate(weights)
+    }

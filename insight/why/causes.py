@@ -1,0 +1,52 @@
+"""What opened a rebalance, read from the entry that opened it and those of the same request or deadline."""
+
+from collections.abc import Sequence
+
+from insight.why.model import Cause, CauseKind
+from state.kafka.history import EventType, GroupEvent
+
+_BY_TYPE = {
+    EventType.MEMBER_ADDED: CauseKind.MEMBER_JOINED,
+    EventType.MEMBER_REJOINED: CauseKind.METADATA_CHANGED,
+    EventType.MEMBER_REPLACED: CauseKind.STATIC_MEMBER_RETURNED,
+    EventType.MEMBER_REMOVED: CauseKind.MEMBER_LEFT,
+    EventType.PENDING_MEMBER_REMOVED: CauseKind.MEMBER_LEFT,
+}
+# Rows of docs/rules.md that say more than the entry's type.
+_BY_RULE = {
+    "E9": CauseKind.LEADER_REJOINED,
+    "T5": CauseKind.SESSION_TIMEOUT,
+    "Y2": CauseKind.SYNC_TIMEOUT,
+}
+
+LOST = Cause(kind=CauseKind.UNKNOWN, reason="the entries that say why are not in the history")
+
+
+def kind_of(event: GroupEvent) -> CauseKind | None:
+    """Which kind of cause an entry tells of, None if it tells of none."""
+    kind = _BY_TYPE.get(event.type)
+    return None if kind is None else _BY_RULE.get(event.rule, kind)
+
+
+def cause_of(opening: GroupEvent, before: Sequence[GroupEvent]) -> Cause:
+    """Why `opening` (PreparingRebalance) came. `before`: the entries just before it with the same cause."""
+    about = [(kind, event) for event in before if (kind := kind_of(event)) is not None]
+    if not about:
+        return Cause(
+            kind=CauseKind.UNKNOWN,
+            reason=opening.reason,
+            trigger=opening.cause,
+            member_ids=[opening.member_id] if opening.member_id else [],
+            client_reason=opening.client_reason,
+        )
+    kind, first = about[0]
+    return Cause(
+        kind=kind,
+        reason=opening.reason,
+        trigger=opening.cause,
+        member_ids=[event.member_id for _, event in about if event.member_id],
+        group_instance_id=first.group_instance_id,
+        client_id=first.client_id,
+        client_host=first.client_host,
+        client_reason=opening.client_reason or first.client_reason,
+    )

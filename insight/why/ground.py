@@ -1,0 +1,52 @@
+"""What is known of the group when a rebalance begins: who holds what, and under which member ids."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from assignors.kafka.api import MemberId, TopicPartition
+from insight.why.moves import Holdings, owners
+from state.kafka.history import EventType, GroupEvent
+
+
+@dataclass(slots=True)
+class Ground:
+    """Carried from one stretch of a life to the next.
+
+    `holdings` is None where it cannot be known. `released` are the last owners of what the last rebalance
+    took away and gave to nobody. `settled`: the last rebalance came to its end.
+    """
+
+    holdings: Holdings | None = field(default_factory=dict)
+    released: dict[TopicPartition, MemberId] = field(default_factory=dict)
+    settled: bool = True
+    _instances: dict[str, MemberId] = field(default_factory=dict)
+
+    def lose_track(self) -> None:
+        """Entries are missing: what was known may be no longer so."""
+        self.holdings, self.released = None, {}
+
+    def take(self, entries: Iterable[GroupEvent]) -> dict[MemberId, MemberId]:
+        """Follow static members to their new ids; returns the new id for each old one."""
+        renamed: dict[MemberId, MemberId] = {}
+        for event in entries:
+            if event.group_instance_id is None or event.member_id is None:
+                continue
+            if event.type is EventType.MEMBER_REPLACED:
+                old = self._instances.get(event.group_instance_id)
+                if old is not None:
+                    renamed = {was: event.member_id if now == old else now for was, now in renamed.items()}
+                    renamed[old] = event.member_id
+            self._instances[event.group_instance_id] = event.member_id
+        if self.holdings is not None:
+            self.holdings = {renamed.get(m, m): held for m, held in self.holdings.items()}
+        self.released = {p: renamed.get(m, m) for p, m in self.released.items()}
+        return renamed
+
+    def assigned(self, holdings: Holdings | None) -> None:
+        """The group has a new assignment."""
+        if self.holdings is not None and holdings is not None:
+            now = owners(holdings)
+            self.released = {p: m for p, m in owners(self.holdings).items() if p not in now}
+        else:
+            self.released = {}
+        self.holdings = holdings

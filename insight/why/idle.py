@@ -1,0 +1,52 @@
+"""For how long nobody consumed partitions during a rebalance.
+
+With an eager protocol a member lets go of all it holds when it joins again, and has partitions again when the
+group is Stable. With the cooperative protocol it keeps them: idle is only what a removed member held, and
+what the rebalance before took away and gave to nobody. A member that was removed because it was silent may
+have stopped earlier than it was removed; the history does not say when.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from assignors.kafka.api import MemberId, TopicPartition
+from insight.why.model import Idle
+from insight.why.moves import Holdings
+from state.kafka.history import EventType, GroupEvent
+
+COOPERATIVE = "cooperative-sticky"
+
+_JOINS = (EventType.MEMBER_REJOINED, EventType.MEMBER_REPLACED)
+
+
+def idle(
+    held: Holdings,
+    released: Mapping[TopicPartition, MemberId],
+    entries: Iterable[GroupEvent],
+    span_ms: tuple[int, int],
+    *,
+    protocol_name: str | None,
+    settled: bool,
+) -> Idle:
+    """`held` is what members held before, `entries` are the rebalance's, `span_ms` its beginning and end.
+
+    `settled`: the group was Stable before. If not, members of an eager protocol hold nothing from the
+    beginning.
+    """
+    began_ms, ended_ms = span_ms
+    cooperative = protocol_name == COOPERATIVE
+    stops = (EventType.MEMBER_REMOVED,) if cooperative else (*_JOINS, EventType.MEMBER_REMOVED)
+    stopped_ms: dict[MemberId, int] = {}
+    for event in entries:
+        if event.type in stops and event.member_id is not None:
+            stopped_ms.setdefault(event.member_id, event.at_ms)
+    if not settled and not cooperative:
+        stopped_ms = dict.fromkeys(held, began_ms)
+    since = {
+        partition: stopped_ms[member_id]
+        for member_id, partitions in held.items()
+        if member_id in stopped_ms
+        for partition in partitions
+    }
+    since |= dict.fromkeys(released, began_ms)
+    times = [ended_ms - at_ms for at_ms in since.values() if at_ms < ended_ms]
+    return Idle(len(times), sum(times), max(times, default=0))

@@ -1,0 +1,148 @@
+"""The same history as lanes over time: one of the group's states, one for each member."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from assignors.kafka.api import MemberId
+from insight.why.lives import Life
+from insight.why.moves import read_holdings
+from state.kafka.group import DEAD, GroupState
+from state.kafka.history import EventType, GroupEvent
+
+
+class MemberState(StrEnum):
+    """What a member does, as far as the coordinator knows."""
+
+    AWAITED = "has to join again"
+    JOINED = "joined, waits for the others"
+    ASSIGNING = "waits for its assignment"
+    HOLDS = "holds partitions"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What was so from one time to another; None: still, at the history's end. `partitions` where known."""
+
+    what: str
+    from_ms: int
+    to_ms: int | None = None
+    partitions: int | None = None
+
+
+@dataclass(slots=True)
+class Lane:
+    """One member's spans. A static member keeps its lane under a new member id."""
+
+    member_id: MemberId
+    spans: list[Span] = field(default_factory=list)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the member is in the group at the history's end."""
+        return bool(self.spans) and self.spans[-1].to_ms is None
+
+    def become(self, what: str | None, at_ms: int, partitions: int | None = None) -> None:
+        """From now on it is this; None: it is gone. Moments without length leave no span."""
+        if self.is_open:
+            last = self.spans.pop()
+            if last.from_ms < at_ms:
+                self.spans.append(Span(last.what, last.from_ms, at_ms, last.partitions))
+        if what is not None:
+            self.spans.append(Span(what, at_ms, None, partitions))
+
+
+def state_spans(group_lives: Iterable[Life[GroupEvent]]) -> list[Span]:
+    """The group's states over time; nothing where the group was not there."""
+    lane = Lane("")
+    for life in group_lives:
+        first = life.entries[0]
+        lane.become(first.from_state, first.at_ms)
+        for event in life.entries:
+            if event.to_state != lane.spans[-1].what:
+                lane.become(None if event.to_state == DEAD else event.to_state, event.at_ms)
+            if event.to_state == DEAD:
+                break
+    return lane.spans
+
+
+def member_lanes(group_lives: Iterable[Life[GroupEvent]]) -> list[Lane]:
+    """The lanes of all members, in the order in which they came."""
+    found: list[Lane] = []
+    for life in group_lives:
+        members = _Members()
+        for event in life.entries:
+            members.take(event)
+        if life.entries[-1].to_state == DEAD:
+            members.end_all(life.entries[-1].at_ms)
+        found += members.lanes
+    return [lane for lane in found if lane.spans]
+
+
+class _Members:
+    """Follows the members through one life."""
+
+    def __init__(self) -> None:
+        self.lanes: list[Lane] = []
+        self._present: dict[MemberId, Lane] = {}
+        self._instances: dict[str, MemberId] = {}
+        self._joined_by: dict[MemberId, str] = {}  # the request it joined with last
+
+    def take(self, event: GroupEvent) -> None:
+        at_ms, member_id = event.at_ms, event.member_id
+        match event.type:
+            case EventType.MEMBER_ADDED | EventType.MEMBER_REJOINED if member_id is not None:
+                self._lane(member_id).become(MemberState.JOINED, at_ms)
+                self._joined_by[member_id] = event.cause
+            case EventType.MEMBER_REPLACED if member_id is not None:
+                self._replace(member_id, event)
+            case EventType.MEMBER_REMOVED if member_id is not None:
+                self._lane(member_id).become(None, at_ms)
+                del self._present[member_id]
+            case EventType.PREPARING_REBALANCE:
+                for present, lane in self._present.items():
+                    joined = self._joined_by.get(present) == event.cause
+                    lane.become(MemberState.JOINED if joined else MemberState.AWAITED, at_ms)
+            case EventType.COMPLETING_REBALANCE:
+                self._are(event.members or list(self._present), at_ms)
+            case EventType.STABLE if event.assignments is not None:
+                self._hold(event.assignments, at_ms)
+            case EventType.EMPTY:
+                self.end_all(at_ms)
+        if event.group_instance_id is not None and member_id is not None:
+            self._instances[event.group_instance_id] = member_id
+
+    def end_all(self, at_ms: int) -> None:
+        self._are((), at_ms)
+
+    def _lane(self, member_id: MemberId) -> Lane:
+        if member_id not in self._present:
+            self._present[member_id] = Lane(member_id)
+            self.lanes.append(self._present[member_id])
+        return self._present[member_id]
+
+    def _replace(self, member_id: MemberId, event: GroupEvent) -> None:
+        """A static member under a new id. In a Stable group it goes on with what it has."""
+        old = self._instances.get(event.group_instance_id or "")
+        if old in self._present:
+            self._present[member_id] = self._present.pop(old)
+            self._present[member_id].member_id = member_id
+        lane = self._lane(member_id)
+        if event.to_state != GroupState.STABLE:
+            lane.become(MemberState.JOINED, event.at_ms)
+        elif not lane.is_open:
+            lane.become(MemberState.HOLDS, event.at_ms)
+        self._joined_by[member_id] = event.cause
+
+    def _are(self, members: Sequence[MemberId], at_ms: int) -> None:
+        """These are the members now; all of them wait for their assignment."""
+        for gone in self._present.keys() - set(members):
+            self._present.pop(gone).become(None, at_ms)
+        for member_id in members:
+            self._lane(member_id).become(MemberState.ASSIGNING, at_ms)
+
+    def _hold(self, assignments: dict[MemberId, bytes], at_ms: int) -> None:
+        holdings = read_holdings(assignments)
+        for member_id in assignments:
+            partitions = None if holdings is None else len(holdings[member_id])
+            self._lane(member_id).become(MemberState.HOLDS, at_ms, partitions)

@@ -1,0 +1,181 @@
+"""A group's history as a list of rebalances: when, why, for how long, who was waited for, what moved."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from assignors.kafka.api import MemberId
+from insight.why.causes import LOST, cause_of
+from insight.why.ground import Ground
+from insight.why.idle import idle
+from insight.why.lives import Life, lives
+from insight.why.model import Idle, Joined, Moves, Outcome, Rebalance, Removed
+from insight.why.moves import Holdings, compare, read_holdings
+from insight.why.stretches import Stretch, generation_before, stretches
+from state.kafka.group import GroupState
+from state.kafka.history import EventType, GroupEvent
+
+_JOINS = (EventType.MEMBER_ADDED, EventType.MEMBER_REJOINED, EventType.MEMBER_REPLACED)
+_REMOVALS = (EventType.MEMBER_REMOVED, EventType.PENDING_MEMBER_REMOVED)
+_EXTENSIONS = (EventType.INITIAL_DELAY_EXTENDED, EventType.REBALANCE_EXTENDED)
+
+
+def rebalances(history: Iterable[GroupEvent]) -> list[Rebalance]:
+    """All rebalances of one group, as they follow each other; `history` may have duplicates and gaps."""
+    return rebalances_of(lives(history))
+
+
+def rebalances_of(group_lives: Sequence[Life[GroupEvent]]) -> list[Rebalance]:
+    """The same from lives. A rebalance without an end is under way in the last life only."""
+    found: list[Rebalance] = []
+    for life in group_lives:
+        ground = Ground()
+        for stretch in stretches(life):
+            if stretch.outcome is Outcome.UNDER_WAY and life is not group_lives[-1]:
+                stretch.outcome = Outcome.UNKNOWN
+            if stretch.gap:
+                ground.lose_track()
+            renamed = ground.take([*stretch.lead, *stretch.entries])
+            if stretch.outcome is not None:
+                found.append(_rebalance(len(found) + 1, life.incarnation, stretch, ground, renamed))
+    return found
+
+
+def _rebalance(
+    number: int,
+    incarnation: str,
+    stretch: Stretch,
+    ground: Ground,
+    renamed: Mapping[MemberId, MemberId],
+) -> Rebalance:
+    assert stretch.outcome is not None
+    opening, forming, first = stretch.opening, stretch.forming, stretch.entries[0]
+    waited_for = [renamed.get(m, m) for m in (opening.waiting_for or [])] if opening is not None else []
+    preparing_ms, completing_ms, duration_ms = _phases(stretch)
+    protocol_name = _latest(stretch, "protocol_name")
+    stable = stretch.entries[-1] if stretch.outcome is Outcome.STABLE else None
+    moves, idle_partitions, assignment_bytes = _assign(stretch, ground, protocol_name)
+    return Rebalance(
+        number=number,
+        incarnation=incarnation,
+        began_ms=stretch.began_ms,
+        ended_ms=stretch.ended_ms,
+        outcome=stretch.outcome,
+        cause=LOST if opening is None else cause_of(opening, stretch.lead),
+        from_state=first.from_state,
+        generation_from=_generation_from(first),
+        generation_to=_generation_to(stretch),
+        preparing_ms=preparing_ms,
+        completing_ms=completing_ms,
+        duration_ms=duration_ms,
+        beginning_lost=opening is None,
+        deadline_ms=_latest(stretch, "deadline_ms"),
+        extensions=sum(event.type in _EXTENSIONS for event in stretch.entries),
+        waited_for=waited_for,
+        last=_last(stretch, waited_for),
+        joined=_joined(stretch),
+        removed=_removed(stretch),
+        members=(forming.members or []) if forming is not None else [],
+        unsynced=(stable.waiting_for or []) if stable is not None else [],
+        leader_id=_latest(stretch, "leader_id"),
+        protocol_name=protocol_name,
+        moves=moves,
+        idle=idle_partitions,
+        assignment_bytes=assignment_bytes,
+    )
+
+
+def _phases(stretch: Stretch) -> tuple[int | None, int | None, int | None]:
+    """Until the generation was formed, from there to the end, and both."""
+    forming, ended_ms = stretch.forming, stretch.ended_ms
+    preparing_ms = completing_ms = duration_ms = None
+    if stretch.opening is not None and ended_ms is not None:
+        duration_ms = ended_ms - stretch.began_ms
+    if forming is not None and stretch.opening is not None:
+        preparing_ms = forming.at_ms - stretch.began_ms
+    if forming is not None and forming.type is EventType.COMPLETING_REBALANCE and ended_ms is not None:
+        completing_ms = ended_ms - forming.at_ms
+    return preparing_ms, completing_ms, duration_ms
+
+
+def _generation_from(first: GroupEvent) -> int:
+    """The generation that the rebalance ended."""
+    joined_already = first.from_state == GroupState.COMPLETING_REBALANCE
+    lost_its_beginning = first.type is not EventType.PREPARING_REBALANCE
+    return generation_before(first) - (joined_already and lost_its_beginning)
+
+
+def _generation_to(stretch: Stretch) -> int | None:
+    """The generation that was formed, None while there is none."""
+    last = stretch.entries[-1]
+    formed = last.to_state != GroupState.PREPARING_REBALANCE
+    return last.generation if formed else None
+
+
+def _latest(stretch: Stretch, name: str) -> Any:
+    """The latest value that an entry of the rebalance has in this field."""
+    values = [getattr(event, name) for event in stretch.entries]
+    return next((value for value in reversed(values) if value is not None), None)
+
+
+def _first_of_each(stretch: Stretch, types: tuple[EventType, ...]) -> list[tuple[MemberId, int, GroupEvent]]:
+    """The members these entries are about, once each, and how long after the beginning."""
+    found: dict[MemberId, tuple[MemberId, int, GroupEvent]] = {}
+    for event in [*stretch.lead, *stretch.entries]:
+        if event.type in types and event.member_id is not None and event.member_id not in found:
+            found[event.member_id] = (event.member_id, event.at_ms - stretch.began_ms, event)
+    return list(found.values())
+
+
+def _joined(stretch: Stretch) -> list[Joined]:
+    return [Joined(member_id, after_ms) for member_id, after_ms, _ in _first_of_each(stretch, _JOINS)]
+
+
+def _removed(stretch: Stretch) -> list[Removed]:
+    return [
+        Removed(member_id, after_ms, event.reason, event.client_reason)
+        for member_id, after_ms, event in _first_of_each(stretch, _REMOVALS)
+    ]
+
+
+def _last(stretch: Stretch, waited_for: Sequence[MemberId]) -> MemberId | None:
+    """Who of those that were waited for came, or was given up, last before the generation was formed."""
+    if stretch.forming is None:
+        return None
+    there = _first_of_each(stretch, (*_JOINS, *_REMOVALS))
+    awaited = [(after_ms, member_id) for member_id, after_ms, _ in there if member_id in waited_for]
+    return max(awaited, key=lambda came: came[0])[1] if awaited else None
+
+
+def _assign(
+    stretch: Stretch, ground: Ground, protocol_name: str | None
+) -> tuple[Moves | None, Idle | None, dict[str, int] | None]:
+    """What moved and what was idle; the ground is afterwards that of the next rebalance."""
+    held, released, settled = ground.holdings, ground.released, ground.settled
+    ground.settled = stretch.outcome in (Outcome.STABLE, Outcome.EMPTY)
+    idle_partitions = moves = assignment_bytes = None
+    if held is not None and stretch.ended_ms is not None:
+        idle_partitions = idle(
+            held,
+            released,
+            [*stretch.lead, *stretch.entries],
+            (stretch.began_ms, stretch.ended_ms),
+            protocol_name=protocol_name,
+            settled=settled,
+        )
+    if ground.settled:
+        now, assignment_bytes = _now_held(stretch)
+        if held is not None and now is not None:
+            moves = compare(held, now, released, _latest(stretch, "subscriptions"))
+        ground.assigned(now)
+    return moves, idle_partitions, assignment_bytes
+
+
+def _now_held(stretch: Stretch) -> tuple[Holdings | None, dict[str, int] | None]:
+    """The new assignment, as partitions or, if it cannot be read as that, as its sizes in bytes."""
+    if stretch.outcome is Outcome.EMPTY:
+        return {}, None
+    assignments = stretch.entries[-1].assignments
+    if assignments is None:
+        return None, None
+    holdings = read_holdings(assignments)
+    return holdings, {m: len(data) for m, data in assignments.items()} if holdings is None else None

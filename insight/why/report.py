@@ -1,0 +1,133 @@
+"""All that is said of a group at once: how it is, a summary of its rebalances, and the rebalances."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from insight.why.lanes import Lane, Span, member_lanes, state_spans
+from insight.why.lives import Life, lives
+from insight.why.model import CauseKind, Outcome, Rebalance
+from insight.why.notes import notes
+from insight.why.rebalances import rebalances_of
+from state.kafka.group import DEAD
+from state.kafka.history import GroupEvent
+
+
+class CauseCount(Struct, frozen=True):
+    """How often one kind of cause opened a rebalance, and how often by which client.
+
+    Clients go by their group.instance.id, else their client id, for a restarted client has a new member id.
+    """
+
+    kind: CauseKind
+    rebalances: int
+    by_client: dict[str, int]
+
+
+class Summary(Struct, frozen=True, kw_only=True):
+    """The rebalances in figures. What is under way counts until now; `longest` is a rebalance's number."""
+
+    rebalances: int
+    causes: list[CauseCount]
+    not_stable_ms: int
+    longest: int | None
+    longest_ms: int
+    moved: int
+    needless: int
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """One group. `state` is that of the last entry, "Dead" if the group ended. `notes` say what is lost."""
+
+    group_id: str
+    now_ms: int
+    since_ms: int | None
+    from_ms: int
+    state: str
+    state_since_ms: int
+    generation: int
+    members: list[str]
+    summary: Summary
+    notes: list[str]
+    rebalances: list[Rebalance]
+
+
+def report(group_id: str, history: Iterable[GroupEvent], now_ms: int, since_ms: int | None = None) -> Report:
+    """What a group's history tells. `history` has an entry at least; it may have duplicates and gaps.
+
+    `since_ms` leaves out the rebalances that ended before; those that are left keep their numbers.
+    """
+    group_lives = lives(history)
+    assert group_lives, "a group without history has no report"
+    found = [r for r in rebalances_of(group_lives) if since_ms is None or _end_ms(r, now_ms) >= since_ms]
+    last = group_lives[-1].entries[-1]
+    return Report(
+        group_id=group_id,
+        now_ms=now_ms,
+        since_ms=since_ms,
+        from_ms=group_lives[0].entries[0].at_ms,
+        state=last.to_state,
+        state_since_ms=_state_since_ms(group_lives[-1]),
+        generation=last.generation,
+        members=[lane.member_id for lane in member_lanes(group_lives[-1:]) if lane.is_open],
+        summary=summary(found, now_ms),
+        notes=_notes(group_lives),
+        rebalances=found,
+    )
+
+
+def summary(found: Sequence[Rebalance], now_ms: int) -> Summary:
+    """These rebalances in figures."""
+    causes: dict[CauseKind, Counter[str]] = {}
+    for rebalance in found:
+        causes.setdefault(rebalance.cause.kind, Counter())[client_of(rebalance)] += 1
+    counts = [
+        CauseCount(kind, clients.total(), dict(clients.most_common())) for kind, clients in causes.items()
+    ]
+    lengths = {r.number: _end_ms(r, now_ms) - r.began_ms for r in found}
+    longest = max(lengths, key=lambda number: lengths[number], default=None)
+    return Summary(
+        rebalances=len(found),
+        causes=sorted(counts, key=lambda count: -count.rebalances),
+        not_stable_ms=sum(lengths.values()),
+        longest=longest,
+        longest_ms=0 if longest is None else lengths[longest],
+        moved=sum(r.moves.moved for r in found if r.moves is not None),
+        needless=sum(r.moves.needless for r in found if r.moves is not None),
+    )
+
+
+def client_of(rebalance: Rebalance) -> str:
+    """Who brought the rebalance about, by the name that lasts."""
+    cause = rebalance.cause
+    lasting = cause.group_instance_id or cause.client_id
+    return lasting or next(iter(cause.member_ids), "unknown")
+
+
+def lanes_of(history: Iterable[GroupEvent]) -> tuple[list[Span], list[Lane]]:
+    """The group's states and its members over time, for a picture."""
+    group_lives = lives(history)
+    return state_spans(group_lives), member_lanes(group_lives)
+
+
+def _end_ms(rebalance: Rebalance, now_ms: int) -> int:
+    """When it ended, or now; where the end is not in the history, its beginning is all that is known."""
+    if rebalance.ended_ms is not None:
+        return rebalance.ended_ms
+    under_way = rebalance.outcome is Outcome.UNDER_WAY
+    return max(now_ms, rebalance.began_ms) if under_way else rebalance.began_ms
+
+
+def _state_since_ms(life: Life[GroupEvent]) -> int:
+    last = life.entries[-1]
+    for event in reversed(life.entries):
+        if event.from_state != event.to_state:
+            return event.at_ms if event.to_state == last.to_state else last.at_ms
+    return life.entries[0].at_ms
+
+
+def _notes(group_lives: Sequence[Life[GroupEvent]]) -> list[str]:
+    last = group_lives[-1].entries[-1]
+    ended = [f"the group has ended: {last.reason}"] if last.to_state == DEAD else []
+    return [*notes(group_lives), *ended]

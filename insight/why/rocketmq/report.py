@@ -1,0 +1,79 @@
+"""All that is said of a RocketMQ group at once: who is there, what is wrong, and the changes."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from insight.why.lives import Life, lives
+from insight.why.notes import notes
+from insight.why.rocketmq.changes import changes_of, traps_of
+from insight.why.rocketmq.model import Change, ChangeCount, ChangeKind, Report
+from state.rocketmq.effects import EventType, GroupEvent
+
+_PRODUCERS = (EventType.PRODUCER_CONNECTED, EventType.PRODUCER_REMOVED)
+
+
+def report(group_id: str, history: Iterable[GroupEvent], now_ms: int, since_ms: int | None = None) -> Report:
+    """What a group's history tells. `history` has an entry at least; it may have duplicates and gaps.
+
+    `since_ms` leaves out the changes before, and the traps that were over by then; numbers stay.
+    """
+    group_lives = lives(history)
+    assert group_lives, "a group without history has no report"
+    every = changes_of(group_lives)
+    told = [change for change in every if since_ms is None or change.at_ms >= since_ms]
+    now = [change for change in every if change.incarnation == group_lives[-1].incarnation]
+    return Report(
+        group_id=group_id,
+        now_ms=now_ms,
+        since_ms=since_ms,
+        from_ms=group_lives[0].entries[0].at_ms,
+        consumers=now[-1].consumers if now else [],
+        complete=now[-1].complete if now else group_lives[-1].first_seq == 1,
+        consumers_since_ms=_consumers_since_ms(group_lives[-1], now),
+        topics=_topics(now),
+        request_modes=_request_modes(group_lives[-1]),
+        counts=counts(told),
+        notifications=sum(change.notification is not None for change in told),
+        traps=[t for t in traps_of(every) if t.to_ms is None or since_ms is None or t.to_ms >= since_ms],
+        notes=[*notes(group_lives), *_producers(group_lives)],
+        changes=told,
+    )
+
+
+def counts(changes: Sequence[Change]) -> list[ChangeCount]:
+    """The changes by kind, the most frequent first."""
+    clients: dict[ChangeKind, Counter[str]] = {}
+    numbers = Counter(change.kind for change in changes)
+    for change in changes:
+        concerned = clients.setdefault(change.kind, Counter())
+        concerned.update(c.client_id for c in change.concerned if c.client_id is not None)
+    return [
+        ChangeCount(kind, number, dict(clients[kind].most_common())) for kind, number in numbers.most_common()
+    ]
+
+
+def _consumers_since_ms(life: Life[GroupEvent], changes: Sequence[Change]) -> int:
+    """When the set of connections became what it is."""
+    for before, after in reversed(list(zip([None, *changes], changes, strict=False))):
+        if before is None or before.consumers != after.consumers:
+            return after.at_ms
+    return life.entries[0].at_ms
+
+
+def _topics(changes: Sequence[Change]) -> list[str] | None:
+    """The topics that the group's consumers have; a group that nobody is in has none."""
+    if changes and changes[-1].complete and not changes[-1].consumers:
+        return []
+    return next((c.topics for c in reversed(changes) if c.topics_reason is not None), None)
+
+
+def _request_modes(life: Life[GroupEvent]) -> dict[str, str]:
+    """How the coordinator deals out which topics, in the words of the last entry about each."""
+    said = [e for e in life.entries if e.type is EventType.MESSAGE_REQUEST_MODE_SET]
+    return {topic: event.reason for event in said for topic in event.topics or ()}
+
+
+def _producers(group_lives: Sequence[Life[GroupEvent]]) -> list[str]:
+    number = sum(event.type in _PRODUCERS for life in group_lives for event in life.entries)
+    told = f"producers came or went {number} times, which makes nobody rebalance"
+    return [told] if number else []

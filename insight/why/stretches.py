@@ -1,0 +1,93 @@
+"""A life cut where rebalances begin and end: stretches of entries, calm ones and rebalances, in turn."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from insight.why.lives import Life
+from insight.why.model import Outcome
+from state.kafka.group import GroupState
+from state.kafka.history import EventType, GroupEvent
+
+_REBALANCING = (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE)
+_FORMS_GENERATION = (EventType.COMPLETING_REBALANCE, EventType.EMPTY)
+_ENDS = {EventType.STABLE: Outcome.STABLE, EventType.EMPTY: Outcome.EMPTY}
+
+
+@dataclass(slots=True)
+class Stretch:
+    """Entries that belong together. `outcome` is None while the group is calm.
+
+    `lead`: what the same request or deadline did just before the rebalance. `opening` is None where the
+    beginning is not in the history. `gap`: entries are missing before or in it.
+    """
+
+    outcome: Outcome | None = None
+    gap: bool = False
+    lead: list[GroupEvent] = field(default_factory=list)
+    opening: GroupEvent | None = None
+    entries: list[GroupEvent] = field(default_factory=list)
+    ended_ms: int | None = None
+
+    @property
+    def began_ms(self) -> int:
+        return (self.opening or self.entries[0]).at_ms
+
+    @property
+    def forming(self) -> GroupEvent | None:
+        """The entry that tells of the new generation."""
+        return next((e for e in self.entries if e.type in _FORMS_GENERATION), None)
+
+    def end(self, outcome: Outcome, at_ms: int | None = None) -> None:
+        if self.outcome is not None:
+            self.outcome, self.ended_ms = outcome, at_ms
+
+
+def stretches(life: Life[GroupEvent]) -> list[Stretch]:
+    """All of the life's entries, cut. A last rebalance without an end is UNDER_WAY."""
+    return [stretch for stretch in _cut(life) if stretch.entries]
+
+
+def generation_before(event: GroupEvent) -> int:
+    """The generation in which an entry's change found the group."""
+    return event.generation - (event.type in _FORMS_GENERATION)
+
+
+def _cut(life: Life[GroupEvent]) -> Iterator[Stretch]:
+    current = Stretch()
+    last: GroupEvent | None = None
+    for event in life.entries:
+        if event.seq != (last.seq if last is not None else 0) + 1:
+            if last is None or not _continues(last, event):
+                current.end(Outcome.UNKNOWN)
+                yield current
+                current = Stretch(Outcome.UNDER_WAY if event.from_state in _REBALANCING else None)
+            current.gap = True
+        if event.type is EventType.PREPARING_REBALANCE:
+            lead = _take_lead(current, event)
+            current.end(Outcome.SUPERSEDED, event.at_ms)
+            yield current
+            current = Stretch(Outcome.UNDER_WAY, current.gap and not current.entries, lead, opening=event)
+        current.entries.append(event)
+        if event.type in _ENDS or event.type is EventType.GROUP_DELETED:
+            current.end(_ENDS.get(event.type, Outcome.UNKNOWN), event.at_ms)
+            yield current
+            current = Stretch()
+        last = event
+    yield current
+
+
+def _continues(last: GroupEvent, event: GroupEvent) -> bool:
+    """Whether nothing speaks against the group having stayed as it was while entries are missing."""
+    return (last.to_state, last.generation) == (event.from_state, generation_before(event))
+
+
+def _take_lead(stretch: Stretch, opening: GroupEvent) -> list[GroupEvent]:
+    """Move what the opening's own request or deadline did before it out of the stretch that ends."""
+    lead: list[GroupEvent] = []
+    while (
+        stretch.entries
+        and stretch.entries[-1].cause == opening.cause
+        and len(lead) + 1 == (opening.seq - stretch.entries[-1].seq)
+    ):
+        lead.insert(0, stretch.entries.pop())
+    return lead

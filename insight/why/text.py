@@ -1,0 +1,210 @@
+"""A report as text, for somebody who is woken by it: the cause first, and nothing that is not needed."""
+
+from collections.abc import Iterator, Sequence
+
+from assignors.kafka.api import MemberId
+from clients.partition_text import number_list
+from insight.why.clock import Clock, duration_text
+from insight.why.model import CauseKind, MemberMoves, Moves, Outcome, Rebalance
+from insight.why.names import Names
+from insight.why.report import Report
+from insight.why.wording import INDENT, Lines, columns, count, shortened, tally, trigger_text
+from state.kafka.group import DEAD, GroupState
+
+MAX_REBALANCES = 20
+MAX_MEMBER_LINES = 8
+# Of these the reason in words says no more than the kind and the member.
+_TOLD_BY_KIND = (
+    CauseKind.MEMBER_JOINED,
+    CauseKind.MEMBER_LEFT,
+    CauseKind.METADATA_CHANGED,
+    CauseKind.LEADER_REJOINED,
+)
+
+
+def report_text(report: Report, clock: Clock) -> str:
+    """The summary, then the rebalances in the order of time, at most the last MAX_REBALANCES."""
+    names = names_of(report)
+    blocks = ["\n".join([_headline(report, clock), *columns(_summary(report, clock, names))])]
+    shown = report.rebalances[-MAX_REBALANCES:]
+    hidden = len(report.rebalances) - len(shown)
+    if hidden:
+        blocks.append(f"({hidden} earlier rebalances are not shown: see them with -o json)")
+    blocks += [_rebalance_text(r, report, clock, names) for r in shown]
+    return "\n\n".join(blocks) + "\n"
+
+
+def names_of(report: Report) -> Names:
+    """Names for all members that the report tells of."""
+    ids = set(report.members)
+    for r in report.rebalances:
+        ids |= {*r.waited_for, *r.members, *r.cause.member_ids, *(r.assignment_bytes or {})}
+        ids |= {joined.member_id for joined in r.joined} | {gone.member_id for gone in r.removed}
+        ids |= {member.member_id for member in r.moves.members} if r.moves is not None else set()
+    return Names(ids)
+
+
+def cause_text(rebalance: Rebalance, names: Names) -> str:
+    """`session timeout: worker-2`."""
+    cause = rebalance.cause
+    if cause.kind is CauseKind.UNKNOWN or not cause.member_ids:
+        return "cause unknown" if cause.kind is CauseKind.UNKNOWN else str(cause.kind)
+    return f"{cause.kind}: {_listed(cause.member_ids, names)}"
+
+
+def _headline(report: Report, clock: Clock) -> str:
+    state = "ended at" if report.state == DEAD else f"is {report.state} since"
+    members = "" if report.state == DEAD else f", {count(len(report.members), 'member')}"
+    since = clock.time(report.state_since_ms)
+    zone = clock.zone(report.now_ms)
+    return f"Group {report.group_id} {state} {since} {zone}: generation {report.generation}{members}"
+
+
+def _summary(report: Report, clock: Clock, names: Names) -> Lines:
+    figures = report.summary
+    since_ms = report.from_ms if report.since_ms is None else max(report.since_ms, report.from_ms)
+    yield "Rebalances", f"{figures.rebalances} since {clock.time(since_ms)}"
+    yield from tally("Causes", [(c.rebalances, c.kind, c.by_client) for c in figures.causes])
+    if figures.rebalances:
+        longest = f", longest {duration_text(figures.longest_ms)} (#{figures.longest})"
+        alone = figures.rebalances == 1
+        yield "Not Stable", f"{duration_text(figures.not_stable_ms)} in all{'' if alone else longest}"
+        if any(r.moves is not None for r in report.rebalances):
+            yield "Moved", f"{count(figures.moved, 'partition')}, {figures.needless} needlessly"
+    for note in report.notes:
+        yield "Note", names.put_in(note)
+
+
+def _rebalance_text(r: Rebalance, report: Report, clock: Clock, names: Names) -> str:
+    head = f"#{r.number}  {clock.time(r.began_ms)}  {cause_text(r, names)}"
+    return "\n".join([head, *(INDENT + line for line in columns(_details(r, report.now_ms, names)))])
+
+
+def _details(r: Rebalance, now_ms: int, names: Names) -> Lines:
+    if r.cause.kind not in _TOLD_BY_KIND:
+        yield "why", names.put_in(r.cause.reason)
+    if r.cause.client_reason:
+        yield "it said", r.cause.client_reason
+    if r.cause.trigger is not None:
+        yield "by", names.put_in(trigger_text(r.cause.trigger))
+    if len(r.cause.member_ids) == 1 and names.of(r.cause.member_ids[0]) != r.cause.member_ids[0]:
+        host = f" at {r.cause.client_host}" if r.cause.client_host else ""
+        yield "member", f"{r.cause.member_ids[0]}{host}"
+    yield "took", _took(r, now_ms)
+    yield from _waiting(r, names)
+    for gone in r.removed:
+        if gone.member_id not in r.cause.member_ids or gone.after_ms > 0:
+            said = f' ("{gone.client_reason}")' if gone.client_reason else ""
+            reason = f"{names.put_in(gone.reason)}{said}"
+            yield "removed", f"{names.of(gone.member_id)} after {duration_text(gone.after_ms)}: {reason}"
+    yield from _formed(r, names)
+    if r.moves is not None and (r.moves.partitions or r.moves.released):
+        yield "moved", _moved(r.moves)
+        yield from (("", line) for line in _member_lines(r.moves.members, names))
+    elif r.assignment_bytes:
+        sizes = [f"{names.of(m)} {size}" for m, size in r.assignment_bytes.items()]
+        yield "assigned", f"bytes that are not a consumer's: {shortened(sizes)}"
+    if r.idle is not None and r.idle.partitions and r.idle.longest_ms:
+        longest = duration_text(r.idle.longest_ms)
+        yield "idle", f"{count(r.idle.partitions, 'partition')}, for up to {longest}"
+
+
+def _took(r: Rebalance, now_ms: int) -> str:
+    lost = ", and began earlier than the history" if r.beginning_lost else ""
+    if r.outcome is Outcome.UNDER_WAY:
+        now = (
+            "waiting for members to join"
+            if r.generation_to is None
+            else "waiting for the leader's assignment"
+        )
+        return f"{duration_text(max(now_ms - r.began_ms, 0))} so far, {now}{lost}"
+    if r.ended_ms is None:
+        return "its end is not in the history"
+    whole = duration_text(r.ended_ms - r.began_ms)
+    until = {
+        Outcome.STABLE: "until Stable",
+        Outcome.EMPTY: "until Empty",
+        Outcome.SUPERSEDED: "until the next rebalance overtook it",
+    }.get(r.outcome, "until the group ended")
+    phases = []
+    if r.preparing_ms is not None:
+        phases.append(f"{duration_text(r.preparing_ms)} for members to join")
+    if r.completing_ms is not None:
+        phases.append(f"{duration_text(r.completing_ms)} for the assignment")
+    return f"{whole} {until}{': ' if phases else ''}{', '.join(phases)}{lost}"
+
+
+def _waiting(r: Rebalance, names: Names) -> Lines:
+    """Who was waited for, the slowest first."""
+    joined = {j.member_id: j.after_ms for j in r.joined}
+    removed = {gone.member_id for gone in r.removed}
+    came = sorted((m for m in r.waited_for if m in joined), key=lambda m: -joined[m])
+    if came:
+        yield "rejoined", shortened([f"{names.of(m)} {duration_text(joined[m])}" for m in came])
+    never = [m for m in r.waited_for if m not in joined and m not in removed]
+    if never and r.outcome is Outcome.UNDER_WAY and r.generation_to is None:
+        yield "awaited", _listed(never, names)
+    elif never:
+        yield "silent", f"{_listed(never, names)}: did not rejoin and stays a member"
+    if r.from_state == GroupState.EMPTY and r.extensions:
+        yield "extended", f"the initial delay, {count(r.extensions, 'time')}, for more members came"
+    elif r.extensions:
+        yield "extended", f"{count(r.extensions, 'time')}: nobody had rejoined"
+    if r.last in removed and len(r.waited_for) > 1:
+        yield "last", f"{names.of(r.last or '')}, which never came"
+
+
+def _formed(r: Rebalance, names: Names) -> Lines:
+    if r.generation_to is None or r.outcome is Outcome.UNKNOWN:
+        return
+    change = f"generation {r.generation_from} -> {r.generation_to}"
+    if r.outcome is Outcome.EMPTY:
+        yield "formed", f"{change}, without members"
+        return
+    about = [change]
+    if r.members:
+        about.append(count(len(r.members), "member"))
+    if r.leader_id is not None:
+        about.append(f"leader {names.of(r.leader_id)}")
+    if r.protocol_name is not None:
+        about.append(f"protocol {r.protocol_name}")
+    yield "formed", ", ".join(about)
+    if r.outcome is Outcome.SUPERSEDED:
+        yield "", "no assignment came"
+
+
+def _moved(moves: Moves) -> str:
+    parts = [f"{moves.moved} of {count(moves.partitions, 'partition')}, {moves.needless} needlessly"]
+    if moves.fresh:
+        parts.append(f"{moves.fresh} had no owner before")
+    if moves.released:
+        parts.append(f"{moves.released} have none now")
+    return "; ".join(parts)
+
+
+def _member_lines(members: Sequence[MemberMoves], names: Names) -> Iterator[str]:
+    """Those whose partitions changed, the greatest changes first."""
+    changed = [m for m in members if m.gained or m.lost]
+    changed.sort(key=lambda m: -_size(m.gained) - _size(m.lost))
+    shown = changed[:MAX_MEMBER_LINES]
+    width = max((len(names.of(m.member_id)) for m in shown), default=0)
+    digits = max((len(str(max(m.before, m.after))) for m in shown), default=0)
+    for m in shown:
+        counts = f"{m.before:>{digits}} -> {m.after:>{digits}}"
+        signs = [f"{sign} {_topics(t)}" for sign, t in (("+", m.gained), ("-", m.lost)) if t]
+        yield f"{names.of(m.member_id):<{width}}  {counts}  {'   '.join(signs)}"
+    if len(changed) > len(shown):
+        yield f"and {len(changed) - len(shown)} members more"
+
+
+def _size(topics: dict[str, list[int]]) -> int:
+    return sum(map(len, topics.values()))
+
+
+def _topics(topics: dict[str, list[int]]) -> str:
+    """`orders 0-3 7, prices 1`."""
+    return shortened([f"{topic} {number_list(numbers)}" for topic, numbers in topics.items()])
+
+
+def _listed(member_ids: Sequence[MemberId], names: Names) -> str:
+    return shortened([names.of(m) for m in member_ids])
