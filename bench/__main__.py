@@ -10,7 +10,7 @@ from bench.gateway import PARTS, Gateway
 from bench.plot import draw_latencies
 from bench.report import Table, as_json
 from bench.topics import measure_topics
-from streaming.logs import configure_logs
+from cli.logs import configure_logs
 
 TOPICS, GATEWAY, HEARTBEATS = "topics", "gateway", "heartbeats"
 

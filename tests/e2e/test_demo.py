@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from streaming.demo.children import ChildFailed, Children, family
-from streaming.demo.consumer import SESSION_TIMEOUT_MS
+from cli.demo.children import ChildFailed, Children, family
+from cli.demo.consumer import SESSION_TIMEOUT_MS
 from tests.e2e.harness import wait_until
 
 pytestmark = pytest.mark.e2e
@@ -142,7 +142,7 @@ def test_a_frozen_child_can_still_be_stopped(tmp_path: Path) -> None:
 
 def test_children_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from streaming.demo.children import Child;"
+        "import sys; from pathlib import Path; from cli.demo.children import Child;"
         "print(Child('idle', sys.argv[2:], Path(sys.argv[1])).pid, flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "idle.log"), *IDLE]

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 
+from cli.demo.children import Child
 from gateway.service import GatewayOptions
 from state.errors import ErrorCode
 from state.kafka.history import EventType, GroupEvent
-from streaming.demo.children import Child
 from tests.e2e.gateway_admins import ConfluentAdmin, PythonAdmin
 from tests.e2e.gateway_clients import (
     PARTITIONS,

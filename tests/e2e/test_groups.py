@@ -16,6 +16,9 @@ from kafka import KafkaProducer
 
 from assignors.kafka.api import Assignment, Subscription, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment, encode_subscription
+from cli.assign import assign
+from cli.demo.children import Children
+from cli.groups import groups
 from clients.coordinator_client import CoordinatorClient, layout_on
 from embedded.broker import EmbeddedBroker
 from insight.admin.requests import COMMIT_VERSION, GroupRequests
@@ -32,9 +35,6 @@ from state.kafka.requests import (
     Protocol,
 )
 from state.kafka.responses import JoinGroupResponse, OffsetCommitResponse
-from streaming.cli.assign import assign
-from streaming.cli.groups import groups
-from streaming.demo.children import Children
 from streaming.topics import prepare_topics
 from tests.e2e.harness import create_topic, history_of, new_layout
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from checkpoints.folder import Folder
+from cli.demo.children import Child, Children
+from cli.demo.strike import wait_until_gone
 from clients.coordinator_client import CoordinatorClient, layout_on
 from embedded.broker import EmbeddedBroker
 from state.errors import ErrorCode
 from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, OffsetFetch
 from state.kafka.responses import OffsetCommitResponse, OffsetFetchResponse
-from streaming.demo.children import Child, Children
-from streaming.demo.strike import wait_until_gone
 from tests.e2e.harness import START_TIMEOUT_S, Member, stable_member
 
 pytestmark = pytest.mark.e2e

@@ -11,6 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 from kafka import KafkaConsumer, KafkaProducer
 
+from cli import main
+from cli.demo.children import Child, Children
 from clients.coordinator_client import CoordinatorClient, layout_on
 from clients.pending import CoordinatorError
 from clients.rocketmq.api import ConsumerConfig
@@ -22,8 +24,6 @@ from records.layout import Layout
 from state.errors import ErrorCode
 from state.kafka.requests import Protocol
 from state.rocketmq.requests import ConsumeFromWhere, MessageModel
-from streaming.cli import main
-from streaming.demo.children import Child, Children
 from tests.e2e.harness import create_topic, read_topic, wait_until
 
 pytestmark = pytest.mark.e2e

@@ -19,15 +19,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from cli import main
 from embedded.broker import EmbeddedBroker
 from records.layout import DEFAULT_PREFIX
-from streaming.cli import main
 from streaming.status import Phase, read_status
 from tests.e2e.harness import QUICK_JAVA, START_TIMEOUT_S, child_pids, command_of, wait_until
 
 pytestmark = pytest.mark.e2e
 
-COMMAND = [sys.executable, "-c", "from streaming.cli import main; main()", "run"]
+COMMAND = [sys.executable, "-c", "from cli import main; main()", "run"]
 BROKER = "kafka.Kafka"
 SPARK = "org.apache.spark.deploy.SparkSubmit"
 END_TIMEOUT_S = 60.0

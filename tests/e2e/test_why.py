@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner, Result
 from kafka import KafkaProducer
 
+from cli import main
 from embedded.broker import EmbeddedBroker
 from records.layout import Layout
 from records.partitioner import partition_of
 from records.truncation import AnyGroupEvent
-from streaming.cli import main
 from streaming.topics import prepare_topics
 from tests.harness.histories import Recorder
 from tests.pure.rocketmq_story import night

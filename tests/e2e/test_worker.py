@@ -13,6 +13,8 @@ import pytest
 from click.testing import CliRunner
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
+from cli import main
+from cli.demo.children import Child, Children
 from clients.consumer import Worker, WorkerOptions, WorkerStopped
 from clients.coordinator_client import CoordinatorClient, layout_on
 from embedded.broker import EmbeddedBroker
@@ -27,8 +29,6 @@ from state.kafka.responses import (
     OffsetFetchResponse,
     SyncGroupResponse,
 )
-from streaming.cli import main
-from streaming.demo.children import Child, Children
 from tests.e2e.harness import wait_until
 from tests.e2e.other_side import OtherSide
 

@@ -7,9 +7,9 @@ from contextlib import closing, contextmanager
 from itertools import count
 from pathlib import Path
 
+from cli.demo.children import Child
 from embedded.jars import tools_classpath
 from embedded.java import find_java
-from streaming.demo.children import Child
 
 _RUN_TIMEOUT_S = 120
 # The tool's own default, 5 s, is short for a coordinator that shares a busy machine.

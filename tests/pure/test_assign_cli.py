@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from streaming.cli.assign import assign
+from cli.assign import assign
 
 DOCS = Path(__file__).parents[2] / "docs" / "assign.md"
 THREE = ["--topics", "orders:6,payments:3", "--members", "a,b,c"]

@@ -14,9 +14,9 @@ import pytest
 import yaml
 from prometheus_client import make_wsgi_app
 
+from cli.gateway import gateway
+from cli.run import run
 from deploy.healthcheck import main as healthcheck
-from gateway.cli import gateway
-from streaming.cli.run import run
 from streaming.status import Phase, Status
 from tests.harness.scraped import Scraped, busy
 

@@ -12,17 +12,17 @@ import pytest
 from assignors.kafka.api import Assignment, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment
 from checkpoints.folder import Folder
+from cli.demo import checks, report
+from cli.demo.checks import Check
+from cli.demo.load import consumed
+from cli.demo.proof import Deed, Outcome
+from cli.demo.strike import Struck, is_target, uncommitted_batch_of
+from cli.demo.watch import client_of, held, stable_with
 from records.history import CoordinatorStarted
 from state.errors import ErrorCode
 from state.kafka.history import EventType, GroupEvent
 from state.kafka.responses import HeartbeatResponse, JoinGroupResponse, SyncGroupResponse
 from state.messages import Response
-from streaming.demo import checks, report
-from streaming.demo.checks import Check
-from streaming.demo.load import consumed
-from streaming.demo.proof import Deed, Outcome
-from streaming.demo.strike import Struck, is_target, uncommitted_batch_of
-from streaming.demo.watch import client_of, held, stable_with
 
 NAMES: dict[str, Any] = {"group_id": "g", "correlation_id": "c", "request": "requests-0-1"}
 UUID = "dd3ce9d5-1cf1-5738-98c8-e7d245d76648"
@@ -75,16 +75,16 @@ def test_the_consumer_is_one_as_anybody_would_write_it() -> None:
     """Of this project it has what writes the records to its file, and nothing else."""
     ours = "('assignors', 'checkpoints', 'gateway', 'state', 'streaming')"
     code = (
-        "import sys, streaming.demo.consumer;"
+        "import sys, cli.demo.consumer;"
         f"print(*sorted(name for name in sys.modules if name.partition('.')[0] in {ours}))"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.split() == [
         "streaming",
-        "streaming.cli",
-        "streaming.cli.consumed",
-        "streaming.demo",
-        "streaming.demo.consumer",
+        "cli",
+        "cli.consumed",
+        "cli.demo",
+        "cli.demo.consumer",
     ]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from streaming.cli.groups import USAGE_EXIT_CODE, groups
+from cli.groups import USAGE_EXIT_CODE, groups
 
 NOBODY = ["--bootstrap-servers", "127.0.0.1:1"]
 ONE = [*NOBODY, "--group", "g"]

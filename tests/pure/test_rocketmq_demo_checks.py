@@ -4,6 +4,11 @@ from pathlib import Path
 
 import msgspec
 
+from cli.demo import checks, rocketmq_proof
+from cli.demo.load import consumed_by_partition
+from cli.demo.proof import Deed, Outcome
+from cli.demo.report import check_lines, timeline_lines
+from cli.demo.rocketmq_proof import Share, Trap
 from clients.coordinator_client import decode_response
 from insight.view import entry_line
 from records.codec import encode
@@ -11,11 +16,6 @@ from records.rocketmq_history import decode_entry, decode_snapshot
 from state.messages import RECORD_VERSION
 from state.rocketmq.effects import EventType, GroupEvent
 from state.rocketmq.responses import NotifyConsumerIdsChanged
-from streaming.demo import checks, rocketmq_proof
-from streaming.demo.load import consumed_by_partition
-from streaming.demo.proof import Deed, Outcome
-from streaming.demo.report import check_lines, timeline_lines
-from streaming.demo.rocketmq_proof import Share, Trap
 from tests.harness.rocketmq_broker import Broker
 
 CONNECTION = "consumer-1/e87b530a-731e-4de4-9d19-5f52220fcd86"

@@ -2,7 +2,7 @@
 
 from click.testing import CliRunner
 
-from streaming.cli import main
+from cli import main
 
 
 def test_a_time_that_is_none_is_wrong_usage() -> None:

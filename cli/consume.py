@@ -12,12 +12,12 @@ from kafka.errors import KafkaError
 
 from assignors.kafka import ASSIGNORS
 from assignors.kafka.server_side import COORDINATOR_ASSIGNORS
+from cli.consumed import line_writer
+from cli.logs import configure_logs
 from clients.consumer import Worker, WorkerOptions, WorkerStopped
 from clients.coordinator_client import CoordinatorClient, layout_on
 from clients.pending import ClientError
 from records.layout import DEFAULT_PREFIX
-from streaming.cli.consumed import line_writer
-from streaming.logs import configure_logs
 
 
 @click.command()

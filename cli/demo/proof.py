@@ -7,13 +7,13 @@ from pathlib import Path
 from kafka import KafkaAdminClient
 from msgspec import Struct
 
+from cli.demo import checks
+from cli.demo.checks import AnyEntry, Check
+from cli.demo.load import consumed
+from cli.demo.strike import Struck
+from cli.demo.watch import read_all
 from records.history import CoordinatorStarted
 from records.layout import Layout
-from streaming.demo import checks
-from streaming.demo.checks import AnyEntry, Check
-from streaming.demo.load import consumed
-from streaming.demo.strike import Struck
-from streaming.demo.watch import read_all
 
 
 class Deed(Struct, frozen=True):

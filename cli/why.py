@@ -9,6 +9,7 @@ import click
 import msgspec
 from kafka.errors import KafkaError
 
+from cli.logs import configure_logs
 from clients.coordinator_client import layout_on
 from clients.pending import ClientError
 from insight.why.clock import Clock
@@ -23,7 +24,6 @@ from records.layout import DEFAULT_PREFIX
 from records.truncation import AnyGroupEvent
 from state.kafka.history import GroupEvent
 from state.rocketmq.effects import GroupEvent as RocketMqEvent
-from streaming.logs import configure_logs
 
 R = TypeVar("R", Report, RocketMqReport)
 History = Sequence[AnyGroupEvent]

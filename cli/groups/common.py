@@ -10,6 +10,7 @@ import click
 import msgspec
 from kafka.errors import KafkaError
 
+from cli.logs import configure_logs
 from clients.coordinator_client import DEFAULT_REQUEST_TIMEOUT_MS, CoordinatorClient, layout_on
 from clients.pending import ClientError, RequestTimedOut
 from insight.admin.directory import consumer_groups, list_groups
@@ -19,7 +20,6 @@ from insight.admin.reset import ResetError
 from records.layout import DEFAULT_PREFIX, Layout
 from records.truncation import AnyView
 from state.kafka.snapshot import GroupSnapshot
-from streaming.logs import configure_logs
 
 CLIENT_ID = "group-coordinator-groups"
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from kafka import KafkaConsumer
 
 from checkpoints.folder import Folder
+from cli.demo.children import Child
+from cli.demo.watch import NotSeen, reader
 from clients.coordinator_client import decode_response
 from records.layout import Layout
 from state.errors import ErrorCode
 from state.kafka.responses import HeartbeatResponse, JoinGroupResponse
 from state.messages import Response
-from streaming.demo.children import Child
-from streaming.demo.watch import NotSeen, reader
 
 _POLL_MS = 50
 

@@ -6,6 +6,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from cli.demo import checks
+from cli.demo.checks import Check
+from cli.demo.load import consumed
+from cli.demo.proof import Deed, Outcome
+from cli.demo.watch import read_all
 from clients.coordinator_client import decode_response
 from insight.why.clock import Clock
 from insight.why.rocketmq.report import report
@@ -15,11 +20,6 @@ from records.layout import Layout
 from records.rocketmq_history import is_expiry
 from state.rocketmq.effects import EventType, GroupEvent
 from state.rocketmq.responses import NotifyConsumerIdsChanged
-from streaming.demo import checks
-from streaming.demo.checks import Check
-from streaming.demo.load import consumed
-from streaming.demo.proof import Deed, Outcome
-from streaming.demo.watch import read_all
 
 
 class Share(Struct, frozen=True):

@@ -8,16 +8,7 @@ from typing import Any
 import click
 
 from assignors.kafka.api import TopicPartition
-from insight.admin.error_text import error_text
-from insight.admin.plan_file import PlanFileError, export_plan, parse_plan
-from insight.admin.prepare import prepare_reset
-from insight.admin.render import ResetRow, reset_table
-from insight.admin.requests import GroupRequests
-from insight.admin.reset import FromFile, Scenario, ShiftBy, ToCurrent, ToEarliest, ToLatest, ToOffset, ToTime
-from insight.admin.selection import TopicChoice, parse_topic
-from insight.admin.when import parse_datetime_ms, parse_duration_ms
-from state.errors import ErrorCode
-from streaming.cli.groups.common import (
+from cli.groups.common import (
     Cluster,
     connection_options,
     group_options,
@@ -28,6 +19,15 @@ from streaming.cli.groups.common import (
     tell,
     tell_errors,
 )
+from insight.admin.error_text import error_text
+from insight.admin.plan_file import PlanFileError, export_plan, parse_plan
+from insight.admin.prepare import prepare_reset
+from insight.admin.render import ResetRow, reset_table
+from insight.admin.requests import GroupRequests
+from insight.admin.reset import FromFile, Scenario, ShiftBy, ToCurrent, ToEarliest, ToLatest, ToOffset, ToTime
+from insight.admin.selection import TopicChoice, parse_topic
+from insight.admin.when import parse_datetime_ms, parse_duration_ms
+from state.errors import ErrorCode
 
 Plans = Mapping[str, Mapping[TopicPartition, int]]
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
+from cli.demo.strike import Struck
+from cli.demo.watch import client_of, held
 from clients.coordinator_client import decode_response
 from records.history import CoordinatorStarted, HistoryReader, decode_any_entry
 from state.kafka.group import GroupState
 from state.kafka.history import EventType, GroupEvent
 from state.rocketmq.effects import GroupEvent as RocketMqEvent
 from state.rocketmq.responses import ToConnection
-from streaming.demo.strike import Struck
-from streaming.demo.watch import client_of, held
 
 AnyEntry = GroupEvent | RocketMqEvent | CoordinatorStarted
 

@@ -1,6 +1,6 @@
 """One consumer of the demo: kafka-python's, as anybody would write it. It knows the gateway and nothing else.
 
-    python -m streaming.demo.consumer GATEWAY GROUP TOPIC CLIENT_ID CONSUMED
+    python -m cli.demo.consumer GATEWAY GROUP TOPIC CLIENT_ID CONSUMED
 
 Each record is written to the file CONSUMED, then its offset is committed; SIGTERM leaves the group.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from kafka import KafkaConsumer
 from kafka.errors import KafkaError
 
-from streaming.cli.consumed import line_writer
+from cli.consumed import line_writer
 
 # From its JoinGroup to the answer to its SyncGroup this client sends no heartbeat. That takes seconds here,
 # and may take ten on a busy machine.

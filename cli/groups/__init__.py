@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from streaming.cli.groups.change import delete, delete_offsets, remove_members
-from streaming.cli.groups.read import describe, list_
-from streaming.cli.groups.reset import reset_offsets
+from cli.groups.change import delete, delete_offsets, remove_members
+from cli.groups.read import describe, list_
+from cli.groups.reset import reset_offsets
 
 USAGE_EXIT_CODE = 1
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
+from cli.demo.proof import Outcome
 from records.history import CoordinatorStarted
 from state.kafka.history import GroupEvent
 from state.rocketmq.effects import GroupEvent as RocketMqEvent
-from streaming.demo.proof import Outcome
 
 # What a member id has behind the client id; people know the consumers by their names.
 _UUID = re.compile(r"-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")

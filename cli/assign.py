@@ -7,6 +7,8 @@ from pathlib import Path
 import click
 
 from assignors.kafka.api import MemberId
+from cli.groups.common import connected, output_option, parsed_by, show_json, timeout_option
+from cli.logs import configure_logs
 from insight.admin.gather import describe_groups, describe_partitions
 from insight.whatif.compare import Outcome, outcomes, standing
 from insight.whatif.live import live_group, subscribed_topics
@@ -16,8 +18,6 @@ from insight.whatif.strategies import CLIENT_STRATEGIES, KNOWN, check_strategy, 
 from insight.whatif.text import outcome_text, summary_text
 from insight.why.names import Names
 from records.layout import DEFAULT_PREFIX
-from streaming.cli.groups.common import connected, output_option, parsed_by, show_json, timeout_option
-from streaming.logs import configure_logs
 
 _SOURCES = "takes --topics with --members, --input, or --from-group with --bootstrap-servers"
 

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from checkpoints.folder import Folder
+from cli.demo import consumer
+from cli.demo.checks import read_history
+from cli.demo.children import Child, Children
+from cli.demo.load import Load, consumed
+from cli.demo.proof import Deed, Observed, Outcome, examine
+from cli.demo.strike import Struck, strike, wait_until_gone
+from cli.demo.watch import Watch, client_of, held, kafka_entry, read_all, stable_with
 from clients.partition_text import number_list
 from embedded.broker import EmbeddedBroker
 from records.layout import Layout
 from state.kafka.history import EventType, GroupEvent
-from streaming.demo import consumer
-from streaming.demo.checks import read_history
-from streaming.demo.children import Child, Children
-from streaming.demo.load import Load, consumed
-from streaming.demo.proof import Deed, Observed, Outcome, examine
-from streaming.demo.strike import Struck, strike, wait_until_gone
-from streaming.demo.watch import Watch, client_of, held, kafka_entry, read_all, stable_with
 
 GROUP = "demo"
 TOPIC = "demo-orders"

@@ -5,16 +5,16 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from cli.demo.children import Child, ChildFailed, Children
+from cli.demo.load import Load, consumed, consumed_by_partition
+from cli.demo.proof import Deed, Outcome
+from cli.demo.rocketmq_proof import Observed, Share, Trap, examine
+from cli.demo.script import PATIENCE_S, RECORDS_PER_S, Story, is_ready_line
+from cli.demo.watch import NotSeen, Watch, reader
 from embedded.broker import EmbeddedBroker
 from records.layout import Layout
 from records.rocketmq_history import decode_entry
 from state.rocketmq.effects import EventType, GroupEvent
-from streaming.demo.children import Child, ChildFailed, Children
-from streaming.demo.load import Load, consumed, consumed_by_partition
-from streaming.demo.proof import Deed, Outcome
-from streaming.demo.rocketmq_proof import Observed, Share, Trap, examine
-from streaming.demo.script import PATIENCE_S, RECORDS_PER_S, Story, is_ready_line
-from streaming.demo.watch import NotSeen, Watch, reader
 
 GROUP = "demo-clustering"
 BROADCAST_GROUP = "demo-broadcasting"
@@ -32,7 +32,7 @@ BACKLOG_WATCH_S = 10.0
 
 
 class RocketMqDemo:
-    """One run; see `streaming.demo.script.Demo`."""
+    """One run; see `cli.demo.script.Demo`."""
 
     def __init__(self, data_dir: Path, story: Story, records_per_s: float = RECORDS_PER_S) -> None:
         self.data_dir = data_dir.absolute()

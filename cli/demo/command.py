@@ -11,16 +11,16 @@ from types import FrameType
 import click
 
 from checkpoints.folder import FolderError
+from cli.demo import report
+from cli.demo.children import ChildFailed
+from cli.demo.proof import Outcome
+from cli.demo.rocketmq import RocketMqDemo
+from cli.demo.script import RECORDS_PER_S, Demo
+from cli.demo.watch import NotSeen
+from cli.logs import configure_logs
 from embedded.broker import BrokerFailed
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
-from streaming.demo import report
-from streaming.demo.children import ChildFailed
-from streaming.demo.proof import Outcome
-from streaming.demo.rocketmq import RocketMqDemo
-from streaming.demo.script import RECORDS_PER_S, Demo
-from streaming.demo.watch import NotSeen
-from streaming.logs import configure_logs
 
 DEMOS: dict[str, type[Demo | RocketMqDemo]] = {"kafka": Demo, "rocketmq": RocketMqDemo}
 FAILURES = (BrokerFailed, ChildFailed, FolderError, JarsUnavailable, JavaNotFound, NotSeen)

@@ -9,14 +9,14 @@ from importlib import import_module
 import click
 
 COMMANDS = {
-    "assign": "streaming.cli.assign",
-    "demo": "streaming.cli.demo",
-    "gateway": "gateway.cli",
-    "groups": "streaming.cli.groups",
-    "rocketmq-consumer": "streaming.cli.rocketmq_consumer",
-    "run": "streaming.cli.run",
-    "why": "streaming.cli.why",
-    "worker": "streaming.cli.worker",
+    "assign": "cli.assign",
+    "demo": "cli.demo.command",
+    "gateway": "cli.gateway",
+    "groups": "cli.groups",
+    "rocketmq-consumer": "cli.rocketmq_consumer",
+    "run": "cli.run",
+    "why": "cli.why",
+    "worker": "cli.consume",
 }
 
 

@@ -16,6 +16,7 @@ import click
 from kafka.errors import KafkaError
 
 from checkpoints.folder import FolderError
+from cli.logs import configure_logs
 from clients.pending import ClientError
 from embedded.broker import BrokerFailed, EmbeddedBroker
 from embedded.jars import JarsUnavailable
@@ -26,7 +27,6 @@ from insight.view import LiveView
 from records.layout import DEFAULT_PREFIX, DEFAULT_REPLY_PARTITIONS, DEFAULT_REQUEST_PARTITIONS, Layout
 from state.config import ConfigError, CoordinatorConfig
 from streaming.coordinator import Coordinator, Options
-from streaming.logs import configure_logs
 from streaming.session import SparkFailed
 from streaming.status import Phase
 from streaming.ticker import DEFAULT_INTERVAL_MS
@@ -99,7 +99,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
     "gateway_at",
     default="127.0.0.1:0",
     metavar="HOST:PORT",
-    callback=lambda *given: import_module("gateway.cli").parse_address(*given),
+    callback=lambda *given: import_module("cli.gateway").parse_address(*given),
     help="Where Kafka clients connect; default: a free port of this machine alone.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object when ready, and no live view.")

@@ -15,6 +15,8 @@ from kafka.errors import KafkaError
 
 from assignors.rocketmq.machine_room_nearby import NamePrefixResolver
 from assignors.rocketmq.strategies import Settings, UnknownStrategy, strategy_named
+from cli.consumed import line_writer
+from cli.logs import configure_logs
 from clients.coordinator_client import CoordinatorClient, layout_on
 from clients.pending import ClientError
 from clients.rocketmq.api import ConsumerConfig
@@ -22,8 +24,6 @@ from clients.rocketmq.consumer import Inbox, PushConsumer
 from clients.rocketmq.instance import Intervals
 from records.layout import DEFAULT_PREFIX
 from state.rocketmq.requests import ConsumeFromWhere, MessageModel
-from streaming.cli.consumed import line_writer
-from streaming.logs import configure_logs
 
 FROM_WHERE = {
     "first": ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,

@@ -5,14 +5,7 @@ from collections.abc import Sequence
 import click
 
 from assignors.kafka.api import TopicPartition
-from insight.admin.error_text import UNKNOWN_TOPIC_OR_PARTITION, error_name, error_text
-from insight.admin.gather import describe_groups
-from insight.admin.render import OffsetDeletion, Removal, offset_deletion_table, removal_table
-from insight.admin.requests import GroupRequests, PartitionErrors
-from insight.admin.selection import Chosen, TopicChoice, choose_partitions, parse_topic
-from state.errors import ErrorCode
-from state.kafka.requests import LeavingMember
-from streaming.cli.groups.common import (
+from cli.groups.common import (
     Cluster,
     connection_options,
     group_options,
@@ -23,6 +16,13 @@ from streaming.cli.groups.common import (
     tell,
     tell_errors,
 )
+from insight.admin.error_text import UNKNOWN_TOPIC_OR_PARTITION, error_name, error_text
+from insight.admin.gather import describe_groups
+from insight.admin.render import OffsetDeletion, Removal, offset_deletion_table, removal_table
+from insight.admin.requests import GroupRequests, PartitionErrors
+from insight.admin.selection import Chosen, TopicChoice, choose_partitions, parse_topic
+from state.errors import ErrorCode
+from state.kafka.requests import LeavingMember
 
 
 @click.command()

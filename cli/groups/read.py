@@ -5,6 +5,17 @@ from typing import Any, NamedTuple
 
 import click
 
+from cli.groups.common import (
+    Cluster,
+    connection_options,
+    group_options,
+    output_option,
+    parsed_by,
+    show_json,
+    show_table,
+    tell,
+    tell_errors,
+)
 from insight.admin.describe import member_rows, remark, state_row
 from insight.admin.directory import select_groups
 from insight.admin.gather import Described, describe_groups, describe_partitions
@@ -23,17 +34,6 @@ from records.partitioner import partition_of
 from state.kafka.group import DEAD
 from state.kafka.responses import DescribeGroupResponse
 from state.rocketmq.snapshot import GroupSnapshot
-from streaming.cli.groups.common import (
-    Cluster,
-    connection_options,
-    group_options,
-    output_option,
-    parsed_by,
-    show_json,
-    show_table,
-    tell,
-    tell_errors,
-)
 
 Groups = Mapping[str, DescribeGroupResponse]
 
