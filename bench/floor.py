@@ -5,7 +5,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming import StreamingQuery
 
 from records.layout import Layout
-from streaming.query import read_requests, write_output
+from streaming.query.pipeline import read_requests, write_output
 
 
 def start_floor(

@@ -14,8 +14,8 @@ from state.config import CoordinatorConfig
 from state.kafka.group import Group
 from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
 from state.timeline import Row, Timeline
-from streaming.log_order import LogRow
-from streaming.output import Output
+from streaming.query.log_order import LogRow
+from streaming.query.output import Output
 
 SIZES = (10, 1_000, 10_000)
 PARTITIONS_PER_TOPIC = 50

@@ -13,8 +13,8 @@ from gateway.limits import Limits
 from gateway.service import GatewayOptions, serving
 from gateway.upstream import Address
 from records.layout import Layout
-from streaming.coordinator import Coordinator, Options
-from streaming.status import Phase
+from streaming.service.coordinator import Coordinator, Options
+from streaming.service.status import Phase
 
 START_TIMEOUT_S = 120.0
 INITIAL_DELAY = "group.initial.rebalance.delay.ms"

@@ -10,10 +10,10 @@ from bench.measure import burst, cpu_share, deadline_lateness, one_at_a_time, pe
 from bench.report import Figure, Table, say
 from embedded.broker import EmbeddedBroker
 from records.layout import Layout
-from streaming.coordinator import Coordinator, Options
-from streaming.session import Session
-from streaming.status import Phase
-from streaming.topics import prepare_topics
+from streaming.query.session import Session
+from streaming.service.coordinator import Coordinator, Options
+from streaming.service.status import Phase
+from streaming.service.topics import prepare_topics
 
 RATIO_LINE = 3.5
 LATENESS_P50_LINE_S = 1.0

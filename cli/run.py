@@ -26,11 +26,11 @@ from insight.metrics.service import MetricsUnavailable
 from insight.view import LiveView
 from records.layout import DEFAULT_PREFIX, DEFAULT_REPLY_PARTITIONS, DEFAULT_REQUEST_PARTITIONS, Layout
 from state.config import ConfigError, CoordinatorConfig
-from streaming.coordinator import Coordinator, Options
-from streaming.session import SparkFailed
-from streaming.status import Phase
-from streaming.ticker import DEFAULT_INTERVAL_MS
-from streaming.topics import TopicsError
+from streaming.query.session import SparkFailed
+from streaming.service.coordinator import Coordinator, Options
+from streaming.service.status import Phase
+from streaming.service.ticker import DEFAULT_INTERVAL_MS
+from streaming.service.topics import TopicsError
 
 STARTUP_ERRORS = (
     BrokerFailed,

@@ -19,7 +19,7 @@ from records.history import KAFKA
 from state.kafka.group import DEAD, GroupState
 from state.kafka.history import EventType
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqGroup
-from streaming.status import Phase, Status
+from streaming.service.status import Phase, Status
 
 MANAGER = "kafka_coordinator_group_groupmetadatamanager"
 COORDINATOR = "kafka_server_group_coordinator_metrics"

@@ -27,7 +27,7 @@ from state.rocketmq.effects import EventType as RocketMqEventType
 from state.rocketmq.effects import GroupEvent as RocketMqEvent
 from state.rocketmq.responses import AnyToConnection, ResponseCode
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqGroup
-from streaming.progress import BatchProgress
+from streaming.query.progress import BatchProgress
 
 # (topic, partition)
 Partition = tuple[str, int]

@@ -11,8 +11,8 @@ from insight.metrics.readings import Readings
 from insight.metrics.sentences import log_sentence
 from records.layout import Layout
 from state.kafka.history import EventType, GroupEvent
-from streaming.progress import BatchProgress
-from streaming.status import Status
+from streaming.query.progress import BatchProgress
+from streaming.service.status import Status
 
 BATCH_BUCKETS_S = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1, 1.5, 2.5, 5, 10, 30, 60)
 REBALANCE_BUCKETS_S = (0.1, 0.5, 1, 2.5, 5, 10, 20, 30, 45, 60, 120, 300, 600)

@@ -17,7 +17,7 @@ from gateway.limits import Limits
 from gateway.service import GatewayOptions, serving
 from gateway.upstream import Address
 from records.layout import Layout
-from streaming.coordinator import Options
+from streaming.service.coordinator import Options
 from tests.conformance.normalise import Answer
 from tests.conformance.player import Player
 from tests.conformance.requests import Told

@@ -9,7 +9,7 @@ from embedded.broker import EmbeddedBroker
 from gateway.service import GatewayOptions, serving
 from gateway.upstream import Address
 from records.layout import Layout
-from streaming.coordinator import Options
+from streaming.service.coordinator import Options
 from tests.e2e.gateway_clients import PARTITIONS
 from tests.e2e.harness import QUICK_SPARK, coordinating, create_topic, new_layout
 

@@ -7,7 +7,7 @@ from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
-from streaming.operator import Operator
+from streaming.query.operator import Operator
 
 POISON = "poison"
 RUINED_GROUP = "ruined"

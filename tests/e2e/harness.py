@@ -23,8 +23,8 @@ from state.kafka.history import GroupEvent
 from state.kafka.requests import LeavingMember, MemberAssignment, Protocol
 from state.kafka.responses import JoinGroupResponse, SyncGroupResponse
 from state.kafka.snapshot import GroupSnapshot
-from streaming.coordinator import Coordinator, Options
-from streaming.status import Phase
+from streaming.service.coordinator import Coordinator, Options
+from streaming.service.status import Phase
 
 CLOCK = re.compile(CLOCK_PATTERN.encode())
 WAIT_TIMEOUT_S = 60.0

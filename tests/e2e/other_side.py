@@ -12,7 +12,7 @@ from records.layout import Layout
 from state.kafka.requests import AnyRequest
 from state.kafka.responses import AnyResponse
 from state.messages import Request
-from streaming.topics import prepare_topics
+from streaming.service.topics import prepare_topics
 
 PATIENCE_S = 30.0
 

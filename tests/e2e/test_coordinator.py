@@ -25,11 +25,11 @@ from records.layout import Layout
 from records.partitioner import partition_of
 from state.errors import ErrorCode
 from state.kafka.history import EventType
-from streaming import coordinator as coordinator_module
-from streaming.coordinator import Coordinator, Options
-from streaming.status import Phase, read_status
-from streaming.ticker import Ticker
-from streaming.topics import prepare_topics
+from streaming.service import coordinator as coordinator_module
+from streaming.service.coordinator import Coordinator, Options
+from streaming.service.status import Phase, read_status
+from streaming.service.ticker import Ticker
+from streaming.service.topics import prepare_topics
 from tests.e2e.harness import (
     QUICK_SPARK,
     START_TIMEOUT_S,

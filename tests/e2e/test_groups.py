@@ -35,7 +35,7 @@ from state.kafka.requests import (
     Protocol,
 )
 from state.kafka.responses import JoinGroupResponse, OffsetCommitResponse
-from streaming.topics import prepare_topics
+from streaming.service.topics import prepare_topics
 from tests.e2e.harness import create_topic, history_of, new_layout
 
 pytestmark = pytest.mark.e2e

@@ -14,7 +14,7 @@ from embedded.broker import EmbeddedBroker
 from state.errors import ErrorCode
 from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
 from state.kafka.responses import OffsetCommitResponse
-from streaming.coordinator import Coordinator, Options
+from streaming.service.coordinator import Coordinator, Options
 from tests.e2e.harness import (
     QUICK_SPARK,
     Member,

@@ -22,7 +22,7 @@ from click.testing import CliRunner
 from cli import main
 from embedded.broker import EmbeddedBroker
 from records.layout import DEFAULT_PREFIX
-from streaming.status import Phase, read_status
+from streaming.service.status import Phase, read_status
 from tests.e2e.harness import QUICK_JAVA, START_TIMEOUT_S, child_pids, command_of, wait_until
 
 pytestmark = pytest.mark.e2e

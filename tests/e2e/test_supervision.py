@@ -20,10 +20,10 @@ from records.codec import DeadLetter, Reason
 from records.layout import Layout
 from records.partitioner import partition_of
 from state.errors import ErrorCode
-from streaming import coordinator as coordinator_module
-from streaming.coordinator import Coordinator, Options
-from streaming.status import Phase, Status, read_status
-from streaming.topics import prepare_topics
+from streaming.service import coordinator as coordinator_module
+from streaming.service.coordinator import Coordinator, Options
+from streaming.service.status import Phase, Status, read_status
+from streaming.service.topics import prepare_topics
 from tests.e2e.faults import POISON, RUINED_GROUP, UNKNOWN_VERSION, FaultyOperator, poisoned_step
 from tests.e2e.harness import (
     QUICK_SPARK,

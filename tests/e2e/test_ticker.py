@@ -12,8 +12,8 @@ import pytest
 
 from embedded.broker import EmbeddedBroker
 from records.layout import Layout
-from streaming.ticker import NOTHING_ATTESTED_MS, Ticker
-from streaming.topics import prepare_topics
+from streaming.service.ticker import NOTHING_ATTESTED_MS, Ticker
+from streaming.service.topics import prepare_topics
 from tests.e2e.harness import clock_claims, new_layout, read_topic, wait_until
 
 pytestmark = pytest.mark.e2e

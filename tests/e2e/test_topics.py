@@ -9,8 +9,8 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from embedded.broker import HOST, EmbeddedBroker
 from records.layout import Layout
-from streaming import topics
-from streaming.topics import DAY_MS, TopicsError, prepare_topics, wanted_settings
+from streaming.service import topics
+from streaming.service.topics import DAY_MS, TopicsError, prepare_topics, wanted_settings
 from tests.e2e.harness import create_topic, new_layout
 
 pytestmark = pytest.mark.e2e

@@ -18,7 +18,7 @@ from insight.view import LiveView
 from records.layout import Layout
 from state.kafka.history import EventType, GroupEvent
 from state.kafka.snapshot import GroupSnapshot, MemberSnapshot
-from streaming.topics import prepare_topics
+from streaming.service.topics import prepare_topics
 from tests.e2e.harness import wait_until
 
 pytestmark = pytest.mark.e2e

@@ -15,7 +15,7 @@ from embedded.broker import EmbeddedBroker
 from records.layout import Layout
 from records.partitioner import partition_of
 from records.truncation import AnyGroupEvent
-from streaming.topics import prepare_topics
+from streaming.service.topics import prepare_topics
 from tests.harness.histories import Recorder
 from tests.pure.rocketmq_story import night
 from tests.pure.why_story import STORY

@@ -9,7 +9,7 @@ from pyspark.sql.streaming.state import GroupState as SparkGroupState
 from pyspark.sql.types import StructType
 
 from state.config import CoordinatorConfig
-from streaming.operator import ConfigEpoch, Operator
+from streaming.query.operator import ConfigEpoch, Operator
 from tests.spark.log import LAYOUT, Record
 
 CONFIG = CoordinatorConfig(group_initial_rebalance_delay_ms=0)
@@ -38,7 +38,7 @@ def spark_state(
 
 
 def frame_of(records: Iterable[Record]) -> pd.DataFrame:
-    """The packed column as `streaming.query` makes it."""
+    """The packed column as `streaming.query.pipeline` makes it."""
     return pd.DataFrame(
         {"row": [b"%d %d %d\n" % (r.partition, r.offset, r.at_ms) + (r.value or b"") for r in records]}
     )

@@ -23,8 +23,8 @@ from state.kafka.responses import (
 from state.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from state.rocketmq.requests import MessageModel, RegisterProducer
 from state.rocketmq.snapshot import snapshot as rocketmq_view
-from streaming.progress import BatchProgress, Source, StateOperator
-from streaming.status import Phase, Status
+from streaming.query.progress import BatchProgress, Source, StateOperator
+from streaming.service.status import Phase, Status
 from tests.harness.rocketmq_broker import Broker, of
 
 LAYOUT = Layout.named("test", request_partitions=2)

@@ -17,7 +17,7 @@ from prometheus_client import make_wsgi_app
 from cli.gateway import gateway
 from cli.run import run
 from deploy.healthcheck import main as healthcheck
-from streaming.status import Phase, Status
+from streaming.service.status import Phase, Status
 from tests.harness.scraped import Scraped, busy
 
 ROOT = Path(__file__).parents[2]

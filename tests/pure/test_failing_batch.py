@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from checkpoints.folder import Folder
-from streaming.failing_batch import describe_failing_batch
+from streaming.service.failing_batch import describe_failing_batch
 
 ERROR = "PythonException: ... OperatorError: record eu-requests-1-42 of group 'g': boom"
 

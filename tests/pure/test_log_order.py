@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from streaming import log_order
-from streaming.log_order import LogOrder, LogRow
+from streaming.query import log_order
+from streaming.query.log_order import LogOrder, LogRow
 
 ROW_BYTES = 10 + log_order.ROW_OVERHEAD_BYTES
 

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from pyspark.sql.streaming import StreamingQuery
 
-from streaming.progress import BatchProgress, ProgressReader
+from streaming.query.progress import BatchProgress, ProgressReader
 
 
 def told(batch_id: int, *, executed: bool = True, dropped: int = 0) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 
 from records.codec import UNREADABLE
 from state.kafka.history import EventType
-from streaming.status import Phase, Status
+from streaming.service.status import Phase, Status
 from tests.harness import scraped as harness
 from tests.harness.rocketmq_broker import Broker
 from tests.harness.scraped import LAYOUT, Scraped

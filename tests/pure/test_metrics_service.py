@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from insight.metrics.service import Metrics, MetricsUnavailable
-from streaming.status import Phase, Status
+from streaming.service.status import Phase, Status
 from tests.harness.scraped import LAYOUT
 
 LOOPBACK = "127.0.0.1"

@@ -15,8 +15,8 @@ from state.inputs import Failed, Outage, Received
 from state.kafka.group import Group
 from state.kafka.member_id import new_member_id
 from state.rocketmq.requests import ConnectionClosed
-from streaming import output as output_module
-from streaming.operator import ConfigEpoch, OperatorError
+from streaming.query import output as output_module
+from streaming.query.operator import ConfigEpoch, OperatorError
 from tests.harness.operator_call import CONFIG, OPERATOR, call, contents, spark_state
 from tests.spark.log import LAYOUT, NAMESPACE, T0, Log, heartbeat, join, release, sync
 

@@ -18,9 +18,9 @@ from state.kafka.history import EventType, GroupEvent
 from state.kafka.requests import Protocol
 from state.kafka.responses import HeartbeatResponse, JoinGroupMember, JoinGroupResponse
 from state.messages import ErrorResponse
-from streaming import output as output_module
-from streaming.log_order import LogRow
-from streaming.output import BY_KEY, OUTPUT_SCHEMA, Output
+from streaming.query import output as output_module
+from streaming.query.log_order import LogRow
+from streaming.query.output import BY_KEY, OUTPUT_SCHEMA, Output
 
 LAYOUT = Layout.named("t")
 MAX_BYTES = 1_000

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from streaming.status import Phase, StatusBoard, read_status
+from streaming.service.status import Phase, StatusBoard, read_status
 
 
 @pytest.fixture

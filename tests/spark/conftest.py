@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from checkpoints.folder import Folder
-from streaming.session import Session
+from streaming.query.session import Session
 from tests.spark.harness import Bench
 
 ROOT = Path(__file__).parents[2]

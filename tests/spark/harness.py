@@ -17,8 +17,8 @@ from pyspark.sql.streaming import StreamingQuery
 
 from checkpoints.folder import Folder
 from state.config import CoordinatorConfig
-from streaming.operator import ConfigEpoch, Operator
-from streaming.query import coordinate
+from streaming.query.operator import ConfigEpoch, Operator
+from streaming.query.pipeline import coordinate
 from tests.spark.log import LAYOUT, Log, Record
 
 READ_SCHEMA = "key binary, value binary, partition int, offset long, timestamp timestamp"

@@ -14,7 +14,7 @@ from state.dispatch import AnyEffects, AnyEvent, AnyGroup, AnyRequest, step
 from state.inputs import Failed, Received
 from state.kafka.timers import DeadlineReached
 from state.rocketmq.requests import ConnectionClosed
-from streaming.operator import Operator
+from streaming.query.operator import Operator
 
 POISON = "poison"
 DEADLY = "deadly"

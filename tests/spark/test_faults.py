@@ -8,7 +8,7 @@ from pyspark.errors import StreamingQueryException
 
 from checkpoints.codec import STATE_VERSION
 from state.errors import ErrorCode
-from streaming.failing_batch import describe_failing_batch
+from streaming.service.failing_batch import describe_failing_batch
 from tests.spark.harness import Bench, answers, dead_letters, events, make_operator, of_topic
 from tests.spark.log import LAYOUT, T0, Log, heartbeat, join, release
 from tests.spark.operators import DEADLY, FRAIL, POISON, faulty_step, leave_an_unreadable_state

@@ -9,7 +9,7 @@ from kafka.errors import KafkaTimeoutError
 
 from checkpoints.folder import Folder, KnownOutage
 from records.layout import Layout
-from streaming.ticker import brokers_time_ms
+from streaming.service.ticker import brokers_time_ms
 
 _POLL_MS = 1_000
 _READ_TIMEOUT_S = 30.0

@@ -13,8 +13,8 @@ from pyspark.sql.streaming import StreamingQuery
 from checkpoints.codec import STATE_SCHEMA
 from records.codec import CLOCK_PATTERN
 from records.layout import Layout
-from streaming.operator import Operator
-from streaming.output import BY_KEY, OUTPUT_SCHEMA
+from streaming.query.operator import Operator
+from streaming.query.output import BY_KEY, OUTPUT_SCHEMA
 
 QUERY_NAME = "group-coordinator"
 

@@ -7,7 +7,7 @@ import msgspec
 
 from checkpoints.folder import Folder
 
-# How the operator names a record in its error, see `streaming.operator.OperatorError`.
+# How the operator names a record in its error, see `streaming.query.operator.OperatorError`.
 _RECORD = re.compile(r"OperatorError: record (\S+-\d+-\d+) of group")
 
 

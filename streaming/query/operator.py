@@ -23,8 +23,8 @@ from state.inputs import Outage
 from state.kafka.effects import Reply
 from state.rocketmq.requests import ConnectionClosed
 from state.timeline import Row, Step, Timeline
-from streaming.log_order import LogOrder, LogRow
-from streaming.output import Output
+from streaming.query.log_order import LogOrder, LogRow
+from streaming.query.output import Output
 
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
 

@@ -25,15 +25,15 @@ from checkpoints.folder import Epoch, Folder, Identity
 from insight.metrics.service import Metrics
 from records.layout import Layout
 from state.config import CoordinatorConfig
-from streaming import query
-from streaming.failing_batch import describe_failing_batch
-from streaming.operator import ConfigEpoch, Operator
-from streaming.outage import end_outage
-from streaming.progress import ProgressReader
-from streaming.session import Session
-from streaming.status import Phase, StatusBoard
-from streaming.ticker import DEFAULT_INTERVAL_MS, Ticker
-from streaming.topics import TopicsError, prepare_topics
+from streaming.query import pipeline
+from streaming.query.operator import ConfigEpoch, Operator
+from streaming.query.progress import ProgressReader
+from streaming.query.session import Session
+from streaming.service.failing_batch import describe_failing_batch
+from streaming.service.outage import end_outage
+from streaming.service.status import Phase, StatusBoard
+from streaming.service.ticker import DEFAULT_INTERVAL_MS, Ticker
+from streaming.service.topics import TopicsError, prepare_topics
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
@@ -243,7 +243,7 @@ class Coordinator:
         options = self.options
         try:
             outages = end_outage(options.bootstrap_servers, options.layout, self._folder)
-            running = query.start(
+            running = pipeline.start(
                 self._session.spark,
                 options.bootstrap_servers,
                 str(self._folder.spark),

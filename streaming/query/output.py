@@ -25,7 +25,7 @@ from state.messages import RECORD_VERSION
 from state.rocketmq import effects as rocketmq
 from state.rocketmq import snapshot as rocketmq_snapshot
 from state.rocketmq.group import Group as RocketMqGroup
-from streaming.log_order import LogRow
+from streaming.query.log_order import LogRow
 
 # One batch has one sink; `topic` says where a record goes, null where the row is none. `partition` -1: by the
 # key.
