@@ -15,7 +15,7 @@ from bench.member import Group
 from bench.report import Figure, say
 from bench.sides import Sides
 from bench.wire import Connection
-from gateway.upstream import Address
+from gateway.upstream.connections import Address
 
 SIZES = (50, 200)
 TIMEOUT_S = 300.0

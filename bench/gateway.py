@@ -14,7 +14,7 @@ from bench.heartbeats import GROUPS, Beats, Plan, heartbeat_figures, measure_hea
 from bench.passthrough import Limit, measure_passthrough, passthrough_figures
 from bench.report import Figure, Table, say
 from bench.sides import Sides, running
-from gateway.upstream import Address
+from gateway.upstream.connections import Address
 
 DEFAULT_DELAY_MS = 3_000  # Kafka's
 

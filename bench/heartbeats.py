@@ -25,9 +25,9 @@ from bench.member import Group, Member
 from bench.report import Figure, say
 from bench.sides import Sides
 from bench.wire import CLIENT_ID, HEARTBEAT, Connection, WrongAnswer
-from gateway import codec
-from gateway.framing import framed, request_header
-from gateway.upstream import Address
+from gateway.upstream.connections import Address
+from gateway.wire import codec
+from gateway.wire.framing import framed, request_header
 
 GROUPS = (1, 20, 1_000)
 CONNECTIONS = 1_000

@@ -18,7 +18,7 @@ from bench.wire import (
     WrongAnswer,
     expect_no_error,
 )
-from gateway.upstream import Address
+from gateway.upstream.connections import Address
 
 SESSION_TIMEOUT_MS = 600_000  # nobody is to expire while something else is measured
 REBALANCE_TIMEOUT_MS = 300_000  # max.poll.interval.ms of Kafka's clients

@@ -17,7 +17,7 @@ from bench.measure import percentile
 from bench.report import Figure, say
 from bench.sides import Sides
 from bench.wire import WrongAnswer
-from gateway.upstream import Address
+from gateway.upstream.connections import Address
 
 RECORD_BYTES = 1_000
 PARTITIONS = 4

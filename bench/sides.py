@@ -9,9 +9,9 @@ from typing import Generic, TypeVar
 from kafka import KafkaConsumer, TopicPartition
 
 from embedded.broker import HOST, EmbeddedBroker
-from gateway.limits import Limits
 from gateway.service import GatewayOptions, serving
-from gateway.upstream import Address
+from gateway.upstream.connections import Address
+from gateway.wire.limits import Limits
 from records.layout import Layout
 from streaming.service.coordinator import Coordinator, Options
 from streaming.service.status import Phase

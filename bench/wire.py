@@ -6,9 +6,9 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any, Self
 
-from gateway import codec
-from gateway.framing import FrameBuffer, framed
-from gateway.upstream import Address
+from gateway.upstream.connections import Address
+from gateway.wire import codec
+from gateway.wire.framing import FrameBuffer, framed
 
 CLIENT_ID = "bench"
 JOIN, HEARTBEAT, LEAVE, SYNC = (11, 9), (12, 4), (13, 5), (14, 5)

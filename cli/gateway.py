@@ -12,9 +12,9 @@ from kafka.errors import KafkaError
 from cli.logs import configure_logs
 from clients.coordinator_client import layout_on
 from clients.pending import ClientError
-from gateway.security import Security, SecurityError
+from gateway.security.authentication import Security, SecurityError
 from gateway.service import STARTUP_ERRORS, GatewayOptions, NoSuchReplyPartition, serving
-from gateway.upstream import Address
+from gateway.upstream.connections import Address
 from records.layout import DEFAULT_PREFIX
 
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from uuid import uuid4
 
 from clients.coordinator_client import CoordinatorClient
-from gateway.backend import CoordinatorBackend
-from gateway.cluster import Cluster
-from gateway.groups import GroupsReader
-from gateway.limits import Limits
-from gateway.open_files import allow_open_files, files_for
-from gateway.security import Security
-from gateway.server import NO_SECURITY, CannotListen, Gateway
-from gateway.upstream import Address, UpstreamLost
+from gateway.coordinator.backend import CoordinatorBackend
+from gateway.coordinator.groups import GroupsReader
+from gateway.net.open_files import allow_open_files, files_for
+from gateway.net.server import NO_SECURITY, CannotListen, Gateway
+from gateway.security.authentication import Security
+from gateway.upstream.cluster import Cluster
+from gateway.upstream.connections import Address, UpstreamLost
+from gateway.wire.limits import Limits
 from records.layout import Layout
 
 STARTUP_ERRORS = (CannotListen, UpstreamLost)

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from gateway import codec
 from gateway.apis import (
     api_versions,
     delete_groups,
@@ -26,9 +25,10 @@ from gateway.apis import (
     transactions,
 )
 from gateway.apis.api_versions import API_VERSIONS
-from gateway.call import Call
-from gateway.cluster import METADATA
-from gateway.framing import PRODUCE
+from gateway.apis.context import Call
+from gateway.upstream.cluster import METADATA
+from gateway.wire import codec
+from gateway.wire.framing import PRODUCE
 
 Serve = Callable[[Call, Any], Awaitable[codec.Fields]]
 Rewrite = Callable[[Call, Any], Awaitable[None]]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.codec import Fields
+from gateway.wire.codec import Fields
 from state.errors import ErrorCode
 
 API_VERSIONS = 18

@@ -4,9 +4,9 @@ from functools import partial
 from typing import Any
 
 from gateway.apis.batch import each
-from gateway.backend import ANSWER_TIMEOUT_MS
-from gateway.call import Call
-from gateway.codec import Fields
+from gateway.apis.context import Call
+from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
+from gateway.wire.codec import Fields
 from state.errors import ErrorCode
 from state.kafka.requests import DescribeGroup
 from state.kafka.responses import DescribedMember, DescribeGroupResponse

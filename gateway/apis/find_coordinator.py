@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from gateway.call import Call
-from gateway.codec import Fields
-from gateway.upstream import Address
+from gateway.apis.context import Call
+from gateway.upstream.connections import Address
+from gateway.wire.codec import Fields
 from state.errors import ErrorCode
 
 GROUP, TRANSACTION = 0, 1  # FindCoordinatorRequest.CoordinatorType

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from gateway.call import Call
-from gateway.codec import Fields
+from gateway.apis.context import Call
+from gateway.wire.codec import Fields
 from state.kafka.requests import Heartbeat
 from state.kafka.responses import HeartbeatResponse
 

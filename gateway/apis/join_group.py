@@ -8,10 +8,10 @@ import structlog
 
 from assignors.kafka.consumer_protocol import ProtocolError, decode_subscribed_topics
 from assignors.kafka.server_side import is_for_coordinator
-from gateway.backend import PARKED_TIMEOUT_MS
-from gateway.call import Call
-from gateway.codec import Fields
-from gateway.upstream import UpstreamLost
+from gateway.apis.context import Call
+from gateway.coordinator.backend import PARKED_TIMEOUT_MS
+from gateway.upstream.connections import UpstreamLost
+from gateway.wire.codec import Fields
 from state.kafka.requests import JoinGroup, Protocol
 from state.kafka.responses import JoinGroupResponse
 

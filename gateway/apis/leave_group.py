@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from gateway.call import Call
-from gateway.codec import Fields
+from gateway.apis.context import Call
+from gateway.wire.codec import Fields
 from state.errors import ErrorCode
 from state.kafka.requests import LeaveGroup, LeavingMember
 from state.kafka.responses import LeaveGroupResponse

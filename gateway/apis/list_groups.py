@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import Any
 
-from gateway.call import Call
-from gateway.codec import Fields
-from gateway.errors import GatewayError
+from gateway.apis.context import Call
+from gateway.wire.codec import Fields
+from gateway.wire.errors import GatewayError
 from state.errors import ErrorCode
 from state.kafka.snapshot import GroupSnapshot
 

@@ -6,8 +6,8 @@ another. In Metadata (key 3), DescribeCluster (60), and where a leader has moved
 from collections.abc import Iterable
 from typing import Any
 
-from gateway.call import Call
-from gateway.upstream import Address
+from gateway.apis.context import Call
+from gateway.upstream.connections import Address
 
 
 async def rewrite_metadata(call: Call, response: Any) -> None:

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+from gateway.apis.context import Call
 from gateway.apis.topics import FIRST_VERSION_WITH_IDS, Asked, Outcomes, look_up
-from gateway.call import Call
-from gateway.codec import Fields
+from gateway.wire.codec import Fields
 from state.errors import ErrorCode
 from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
 from state.kafka.responses import OffsetCommitResponse

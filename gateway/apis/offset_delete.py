@@ -4,10 +4,10 @@ even if none is left: whether there is such a group comes first.
 
 from typing import Any
 
+from gateway.apis.context import Call
 from gateway.apis.topics import Asked, Outcomes, look_up
-from gateway.backend import ANSWER_TIMEOUT_MS
-from gateway.call import Call
-from gateway.codec import Fields
+from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
+from gateway.wire.codec import Fields
 from state.errors import ErrorCode
 from state.kafka.requests import OffsetDelete, TopicPartitions
 from state.kafka.responses import OffsetDeleteResponse

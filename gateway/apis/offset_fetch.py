@@ -10,11 +10,11 @@ from typing import Any
 from uuid import UUID
 
 from gateway.apis.batch import each
+from gateway.apis.context import Call
 from gateway.apis.topics import FIRST_VERSION_WITH_IDS, Asked, Codes, ids_of, look_up
-from gateway.call import Call
-from gateway.codec import Fields
-from gateway.errors import GatewayError
-from gateway.upstream import UpstreamLost
+from gateway.upstream.connections import UpstreamLost
+from gateway.wire.codec import Fields
+from gateway.wire.errors import GatewayError
 from state.errors import ErrorCode
 from state.kafka.requests import OffsetFetch, TopicPartitions
 from state.kafka.responses import FetchedPartition, FetchedTopic, OffsetFetchResponse

@@ -4,9 +4,9 @@ they pass to the broker, as all else does.
 
 from typing import Any
 
-from gateway.call import Call
-from gateway.codec import Fields
-from gateway.security import PLAIN
+from gateway.apis.context import Call
+from gateway.security.authentication import PLAIN
+from gateway.wire.codec import Fields
 from state.errors import ErrorCode
 
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from gateway.backend import PARKED_TIMEOUT_MS
-from gateway.call import Call
-from gateway.codec import Fields
+from gateway.apis.context import Call
+from gateway.coordinator.backend import PARKED_TIMEOUT_MS
+from gateway.wire.codec import Fields
 from state.kafka.requests import MemberAssignment, SyncGroup
 from state.kafka.responses import SyncGroupResponse
 

@@ -9,10 +9,10 @@ from uuid import UUID
 
 import structlog
 
-from gateway.call import Call
-from gateway.cluster import Topic
-from gateway.errors import GatewayError
-from gateway.upstream import UpstreamLost
+from gateway.apis.context import Call
+from gateway.upstream.cluster import Topic
+from gateway.upstream.connections import UpstreamLost
+from gateway.wire.errors import GatewayError
 from state.errors import ErrorCode
 
 FIRST_VERSION_WITH_IDS = 10  # of OffsetCommit and OffsetFetch (KIP-848)

@@ -6,8 +6,8 @@ own coordinator would take the offsets, and the group would never see them.
 
 from typing import Any
 
-from gateway.call import Call
-from gateway.codec import Fields
+from gateway.apis.context import Call
+from gateway.wire.codec import Fields
 from state.errors import ErrorCode
 
 

@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway import codec
-from gateway.framing import framed
+from gateway.wire import codec
+from gateway.wire.framing import framed
 from tests.conformance.normalise import Answer, normalised
 from tests.conformance.requests import NEWEST, Told, body
 from tests.conformance.script import Case, Mode, Step

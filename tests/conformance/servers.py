@@ -12,10 +12,10 @@ from uuid import UUID
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 
 from embedded.broker import EmbeddedBroker
-from gateway.backend import ANSWER_TIMEOUT_MS
-from gateway.limits import Limits
+from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.service import GatewayOptions, serving
-from gateway.upstream import Address
+from gateway.upstream.connections import Address
+from gateway.wire.limits import Limits
 from records.layout import Layout
 from streaming.service.coordinator import Options
 from tests.conformance.normalise import Answer

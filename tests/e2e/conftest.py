@@ -7,7 +7,7 @@ import pytest
 
 from embedded.broker import EmbeddedBroker
 from gateway.service import GatewayOptions, serving
-from gateway.upstream import Address
+from gateway.upstream.connections import Address
 from records.layout import Layout
 from streaming.service.coordinator import Options
 from tests.e2e.gateway_clients import PARTITIONS

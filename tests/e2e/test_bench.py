@@ -15,7 +15,7 @@ from bench.passthrough import Limit, Passed, there_and_back
 from bench.sides import Sides, wake
 from bench.wire import WrongAnswer
 from embedded.broker import EmbeddedBroker
-from gateway.upstream import Address
+from gateway.upstream.connections import Address
 
 pytestmark = pytest.mark.e2e
 

@@ -12,11 +12,11 @@ from kafka import KafkaAdminClient, TopicPartition
 
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
-from gateway import codec
-from gateway.framing import framed
-from gateway.security import Security
+from gateway.security.authentication import Security
 from gateway.service import GatewayOptions, serving
-from gateway.upstream import Address
+from gateway.upstream.connections import Address
+from gateway.wire import codec
+from gateway.wire.framing import framed
 from state.kafka.history import EventType
 from tests.e2e.gateway_clients import (
     PARTITIONS,

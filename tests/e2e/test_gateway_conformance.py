@@ -13,11 +13,11 @@ from uuid import UUID, uuid4
 import pytest
 
 from embedded.broker import EmbeddedBroker
-from gateway import codec
-from gateway.cluster import METADATA, Cluster
-from gateway.limits import Limits
-from gateway.server import NO_SECURITY, Gateway
-from gateway.upstream import Address
+from gateway.net.server import NO_SECURITY, Gateway
+from gateway.upstream.cluster import METADATA, Cluster
+from gateway.upstream.connections import Address
+from gateway.wire import codec
+from gateway.wire.limits import Limits
 from tests.e2e.harness import create_topic, wait_until
 from tests.harness.gateway import HOST, CoreBackend, RawClient
 

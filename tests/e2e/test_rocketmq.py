@@ -19,7 +19,7 @@ from clients.rocketmq.api import ConsumerConfig
 from clients.rocketmq.consumer import Inbox, PushConsumer
 from clients.rocketmq.instance import Intervals
 from embedded.broker import EmbeddedBroker
-from gateway.groups import GroupsReader
+from gateway.coordinator.groups import GroupsReader
 from records.layout import Layout
 from state.errors import ErrorCode
 from state.kafka.requests import Protocol

@@ -15,16 +15,16 @@ from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
 from clients.coordinator_client import Header
-from gateway import codec
 from gateway.apis import FIND_COORDINATOR
 from gateway.apis.api_versions import API_VERSIONS
-from gateway.backend import failed
-from gateway.cluster import METADATA, Cluster
-from gateway.framing import FrameBuffer, RequestHeader, expects_response, framed, request_header
-from gateway.limits import Limits
-from gateway.security import Security
-from gateway.server import NO_SECURITY, Gateway
-from gateway.upstream import Address
+from gateway.coordinator.backend import failed
+from gateway.net.server import NO_SECURITY, Gateway
+from gateway.security.authentication import Security
+from gateway.upstream.cluster import METADATA, Cluster
+from gateway.upstream.connections import Address
+from gateway.wire import codec
+from gateway.wire.framing import FrameBuffer, RequestHeader, expects_response, framed, request_header
+from gateway.wire.limits import Limits
 from state.config import CoordinatorConfig
 from state.errors import ErrorCode
 from state.kafka.group import Group

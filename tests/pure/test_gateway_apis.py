@@ -5,13 +5,13 @@ import pytest
 from assignors.kafka.api import Subscription
 from assignors.kafka.consumer_protocol import decode_assignment, encode_subscription
 from clients.pending import ClientClosed, ClientError, CoordinatorError, RequestNotSent, RequestTimedOut
-from gateway import codec
 from gateway.apis import DESCRIBE_CLUSTER, FETCH, FIND_COORDINATOR, HIDDEN, OWN_VERSIONS
 from gateway.apis.api_versions import API_VERSIONS
 from gateway.apis.describe_groups import ALL_OPERATIONS
-from gateway.backend import error_code_of
-from gateway.cluster import METADATA
-from gateway.framing import PRODUCE, RequestHeader
+from gateway.coordinator.backend import error_code_of
+from gateway.upstream.cluster import METADATA
+from gateway.wire import codec
+from gateway.wire.framing import PRODUCE, RequestHeader
 from state.errors import ErrorCode
 from state.kafka.requests import JoinGroup, LeaveGroup
 from tests.harness.gateway import HOST, NODE_ID, TOPICS, World, played

@@ -12,8 +12,14 @@ from structlog.testing import capture_logs
 
 from clients.coordinator_client import CoordinatorClient, Header
 from clients.pending import ClientClosed
-from gateway.backend import ANSWER_TIMEOUT_MS, PARKED_TIMEOUT_MS, CoordinatorBackend, Patience, failed
-from gateway.limits import Limits
+from gateway.coordinator.backend import (
+    ANSWER_TIMEOUT_MS,
+    PARKED_TIMEOUT_MS,
+    CoordinatorBackend,
+    Patience,
+    failed,
+)
+from gateway.wire.limits import Limits
 from state.errors import ErrorCode
 from state.kafka.requests import Heartbeat, JoinGroup
 from state.kafka.responses import HeartbeatResponse, JoinGroupResponse

@@ -10,9 +10,10 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 from kio.static.primitive import i16, i32
 
-from gateway import apis, codec
+from gateway import apis
 from gateway.apis.api_versions import API_VERSIONS
-from gateway.framing import ProtocolError, RequestHeader, request_header
+from gateway.wire import codec
+from gateway.wire.framing import ProtocolError, RequestHeader, request_header
 from tests.harness.kio_samples import Fill, sample
 
 SERVED = sorted(apis.SERVED.keys() | apis.REWRITTEN.keys() | apis.SASL.keys())

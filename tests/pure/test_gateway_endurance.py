@@ -6,8 +6,9 @@ from random import Random
 
 import pytest
 
-from gateway import apis, codec
-from gateway.framing import ProtocolError, framed, request_header
+from gateway import apis
+from gateway.wire import codec
+from gateway.wire.framing import ProtocolError, framed, request_header
 from tests.harness.gateway import RawClient, World, played
 
 HEARTBEAT = 12

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway import apis, codec
-from gateway.framing import (
+from gateway import apis
+from gateway.wire import codec
+from gateway.wire.framing import (
     PRODUCE,
     FrameBuffer,
     ProtocolError,
@@ -17,7 +18,7 @@ from gateway.framing import (
     read_varint,
     request_header,
 )
-from gateway.outline import in_versions
+from gateway.wire.schema_validator import in_versions
 
 MAX_BYTES = 64
 messages = st.lists(st.binary(max_size=MAX_BYTES), max_size=8)

@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from gateway.limits import Limits
-from gateway.open_files import files_for
+from gateway.net.open_files import files_for
+from gateway.wire.limits import Limits
 
 SCRIPT = """
 import resource, sys
-from gateway.open_files import allow_open_files
+from gateway.net.open_files import allow_open_files
 soft, hard, wanted = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 allow_open_files(wanted)

@@ -8,8 +8,8 @@ from structlog.testing import capture_logs
 
 from gateway.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from gateway.apis.api_versions import API_VERSIONS
-from gateway.framing import framed
-from gateway.security import Security, SecurityError
+from gateway.security.authentication import Security, SecurityError
+from gateway.wire.framing import framed
 from tests.harness.gateway import RawClient, World, played
 
 HEARTBEAT = 12

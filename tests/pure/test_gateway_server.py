@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from gateway import cluster as cluster_module
 from gateway.apis.api_versions import API_VERSIONS
-from gateway.framing import PRODUCE, framed
 from gateway.service import GatewayOptions, NoSuchReplyPartition, serving
-from gateway.upstream import Address
+from gateway.upstream import cluster as cluster_module
+from gateway.upstream.connections import Address
+from gateway.wire.framing import PRODUCE, framed
 from records.layout import Layout
 from state.kafka.requests import Heartbeat, JoinGroup
 from tests.harness.gateway import HOST, RawClient, World, played

@@ -6,7 +6,7 @@ import resource
 
 import structlog
 
-from gateway.limits import Limits
+from gateway.wire.limits import Limits
 
 # Listeners, the gateway's own connections, and what else the process does.
 _OWN_FILES = 500

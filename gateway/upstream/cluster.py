@@ -7,9 +7,9 @@ from itertools import count
 from typing import Any, TypeVar
 from uuid import UUID
 
-from gateway import codec
-from gateway.limits import Limits
-from gateway.upstream import Address, Upstream, UpstreamLost
+from gateway.upstream.connections import Address, Upstream, UpstreamLost
+from gateway.wire import codec
+from gateway.wire.limits import Limits
 
 METADATA = 3
 # The first version that finds topics by id (KIP-516).

@@ -4,12 +4,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from clients.coordinator_client import Header
-from gateway.backend import Backend
-from gateway.cluster import Cluster
-from gateway.framing import RequestHeader
-from gateway.groups import Groups
-from gateway.security import Session
-from gateway.upstream import Address
+from gateway.coordinator.backend import Backend
+from gateway.coordinator.groups import Groups
+from gateway.security.authentication import Session
+from gateway.upstream.cluster import Cluster
+from gateway.upstream.connections import Address
+from gateway.wire.framing import RequestHeader
 from records.partitioner import partition_of
 
 

@@ -13,8 +13,8 @@ from typing import Any, Protocol, TypeVar
 
 from clients.coordinator_client import CoordinatorClient, Header
 from clients.pending import ClientClosed, ClientError, CoordinatorError
-from gateway.complaints import Complaints
-from gateway.limits import Limits
+from gateway.coordinator.rate_limited_warning import Complaints
+from gateway.wire.limits import Limits
 from state.errors import ErrorCode
 from state.kafka.requests import AnyRequest
 from state.messages import Response

@@ -12,21 +12,22 @@ from typing import Any
 
 import structlog
 
-from gateway import apis, codec
+from gateway import apis
 from gateway.apis import find_coordinator
 from gateway.apis.api_versions import API_VERSIONS, unsupported
-from gateway.call import Call, Services
-from gateway.framing import (
+from gateway.apis.context import Call, Services
+from gateway.net.stream import ClientGone, ClientStream
+from gateway.security.authentication import Session
+from gateway.upstream.connections import Upstream, UpstreamLost
+from gateway.wire import codec
+from gateway.wire.framing import (
     ProtocolError,
     RequestHeader,
     correlation_id_of,
     expects_response,
     request_header,
 )
-from gateway.limits import Limits
-from gateway.security import Session
-from gateway.stream import ClientGone, ClientStream
-from gateway.upstream import Upstream, UpstreamLost
+from gateway.wire.limits import Limits
 
 log = structlog.get_logger()
 

@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import cast
 
-from gateway.framing import FrameBuffer, ProtocolError, framed
-from gateway.limits import Limits
+from gateway.wire.framing import FrameBuffer, ProtocolError, framed
+from gateway.wire.limits import Limits
 
 
 class ClientGone(ConnectionError):

@@ -6,15 +6,15 @@ from functools import partial
 
 import structlog
 
-from gateway.backend import Backend
-from gateway.call import Services
-from gateway.cluster import Cluster
-from gateway.connection import Connection, Listener
-from gateway.groups import Groups
-from gateway.limits import Limits
-from gateway.security import Security
-from gateway.stream import ClientStream
-from gateway.upstream import Address, Upstream, UpstreamLost
+from gateway.apis.context import Services
+from gateway.coordinator.backend import Backend
+from gateway.coordinator.groups import Groups
+from gateway.net.connection import Connection, Listener
+from gateway.net.stream import ClientStream
+from gateway.security.authentication import Security
+from gateway.upstream.cluster import Cluster
+from gateway.upstream.connections import Address, Upstream, UpstreamLost
+from gateway.wire.limits import Limits
 
 _BACKLOG = 1_024
 MAX_PORT = 65_535

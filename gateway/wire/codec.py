@@ -61,8 +61,8 @@ from kafka.protocol.sasl import (
     SaslHandshakeResponse,
 )
 
-from gateway.framing import ProtocolError, RequestHeader, skip_tagged_fields
-from gateway.outline import Outline
+from gateway.wire.framing import ProtocolError, RequestHeader, skip_tagged_fields
+from gateway.wire.schema_validator import Outline
 
 _REQUESTS = (
     AddOffsetsToTxnRequest,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gateway.errors import GatewayError
+from gateway.wire.errors import GatewayError
 from state.errors import ErrorCode
 
 PLAIN = "PLAIN"

@@ -4,8 +4,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import Self
 
-from gateway.framing import FrameBuffer, ProtocolError, framed
-from gateway.limits import Limits
+from gateway.wire.framing import FrameBuffer, ProtocolError, framed
+from gateway.wire.limits import Limits
 
 # A broker's answer has no bound of its own but what its size can say.
 _RESPONSE_MAX_BYTES = 2**31 - 1

@@ -11,7 +11,7 @@ from functools import partial
 from struct import Struct
 from typing import Any
 
-from gateway.framing import ProtocolError, read_tags, read_varint, skip, skip_tagged_fields
+from gateway.wire.framing import ProtocolError, read_tags, read_varint, skip, skip_tagged_fields
 
 Schema = Mapping[str, Any]
 Skip = Callable[[bytes, int], int]
