@@ -17,8 +17,8 @@ from records.partitioner import partition_of
 from records.truncation import AnyGroupEvent
 from streaming.service.topics import prepare_topics
 from tests.harness.histories import Recorder
-from tests.pure.rocketmq_story import night
-from tests.pure.why_story import STORY
+from tests.unit.insight.why_story import STORY
+from tests.unit.state.rocketmq_story import night
 
 pytestmark = pytest.mark.e2e
 

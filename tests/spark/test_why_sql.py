@@ -13,8 +13,8 @@ from records.history import CoordinatorStarted
 from state.kafka.history import GroupEvent
 from state.rocketmq.effects import GroupEvent as RocketMqEvent
 from tests.harness.histories import Recorder
-from tests.pure.rocketmq_story import BEGIN_MS, night
-from tests.pure.why_story import STORY
+from tests.unit.insight.why_story import STORY
+from tests.unit.state.rocketmq_story import BEGIN_MS, night
 
 DOCS = Path(__file__).parents[2] / "docs" / "why.md"
 PER_HOUR_AND_CAUSE, SLOWEST, STUCK, DUPLICATES = re.findall(r"```sql\n(.*?)```", DOCS.read_text(), re.DOTALL)

@@ -24,7 +24,7 @@ from state.timeline import Timeline
 from tests.harness.random_log import GROUPS
 from tests.harness.rocketmq_broker import QUEUES, Broker, of
 from tests.harness.rocketmq_log import realise
-from tests.pure.rocketmq_story import BEGIN_MS, END_MS, night
+from tests.unit.state.rocketmq_story import BEGIN_MS, END_MS, night
 
 DOCS = Path(__file__).parents[2] / "docs" / "why.md"
 BLOCK = re.compile(r"(?<=## RocketMQ's groups\n)(.*?```text\n)(.*?)(?=```)", re.DOTALL)

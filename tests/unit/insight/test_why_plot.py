@@ -11,7 +11,7 @@ from insight.why.plot import draw
 from insight.why.report import lanes_of, report
 from state.kafka.history import GroupEvent
 from tests.harness.histories import Recorder, of_scenario
-from tests.pure.why_story import STORY
+from tests.unit.insight.why_story import STORY
 
 
 def drawn(history: list[GroupEvent], path: Path, group_id: str = "g") -> tuple[int, int]:

@@ -18,7 +18,7 @@ from insight.why.text import report_text
 from state.config import CoordinatorConfig
 from state.kafka.history import EventType, GroupEvent
 from tests.harness.histories import SCENARIOS, Recorder, of_random_log, of_scenario
-from tests.pure.why_story import BEGIN_MS, STORY
+from tests.unit.insight.why_story import BEGIN_MS, STORY
 
 logs = st.tuples(st.integers(0, 2**32 - 1), st.integers(20, 200), st.sampled_from((0, 3_000)))
 

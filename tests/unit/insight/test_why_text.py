@@ -15,7 +15,7 @@ from insight.why.since import parse_since
 from insight.why.text import MAX_REBALANCES, report_text
 from state.kafka.history import GroupEvent
 from tests.harness.histories import Recorder, of_scenario
-from tests.pure.why_story import BEGIN_MS, END_MS, STORY
+from tests.unit.insight.why_story import BEGIN_MS, END_MS, STORY
 
 DOCS = Path(__file__).parents[2] / "docs" / "why.md"
 NOW_MS = 1_700_000_000_000

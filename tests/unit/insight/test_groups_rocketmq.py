@@ -26,7 +26,7 @@ from state.rocketmq.requests import (
 )
 from state.rocketmq.snapshot import GroupSnapshot, snapshot
 from tests.harness.rocketmq_broker import Broker, of
-from tests.pure.test_groups_tables import snapshot as kafka_snapshot
+from tests.unit.insight.test_groups_tables import snapshot as kafka_snapshot
 
 
 def looks(text: str) -> str:
