@@ -55,7 +55,7 @@ def running(folder: Path, initial_delay_ms: int) -> Iterator[Sides[Address]]:
         broker = stack.enter_context(EmbeddedBroker(folder / "broker", overrides=settings))
         servers = broker.bootstrap_servers
         wake(servers)
-        options = Options(servers, folder / "coordinator", layout, settings, log_rebalances=False)
+        options = Options(servers, folder / "coordinator", layout, settings)
         coordinator = stack.enter_context(Coordinator(options))
         if not coordinator.status.wait_for(Phase.READY, timeout_s=START_TIMEOUT_S):
             raise TimeoutError(f"the coordinator is not ready: {coordinator.status.current}")

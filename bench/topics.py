@@ -64,7 +64,7 @@ def _coordinator(
 ) -> tuple[list[float], list[Figure]]:
     say("the coordinator")
     layout = Layout.named("coordinator")
-    with Coordinator(Options(bootstrap_servers, folder, layout, log_rebalances=False)) as coordinator:
+    with Coordinator(Options(bootstrap_servers, folder, layout)) as coordinator:
         coordinator.status.wait_for(Phase.READY)
         asker = Asker(bootstrap_servers, layout)
         try:

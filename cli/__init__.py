@@ -1,36 +1,82 @@
-"""The command `group-coordinator`: one module a subcommand, imported by its name when it is called.
+"""The command `group-coordinator`: a subcommand's module is imported when the subcommand is called.
 
-`run` needs Spark, which takes a second and 140 MB; a worker does without. The gateway stands
-above this package, so nothing here imports it but by name.
+Spark takes a second and 140 MB to import, and most subcommands do without.
 """
 
-from importlib import import_module
+from collections.abc import Callable
 
 import click
 
-COMMANDS = {
-    "assign": "cli.assign",
-    "demo": "cli.demo.command",
-    "gateway": "cli.gateway",
-    "groups": "cli.groups",
-    "rocketmq-consumer": "cli.rocketmq_consumer",
-    "run": "cli.run",
-    "why": "cli.why",
-    "worker": "cli.consume",
+
+def _assign() -> click.Command:
+    from cli.assign import assign
+
+    return assign
+
+
+def _demo() -> click.Command:
+    from cli.demo.command import demo
+
+    return demo
+
+
+def _gateway() -> click.Command:
+    from cli.gateway import gateway
+
+    return gateway
+
+
+def _groups() -> click.Command:
+    from cli.groups import groups
+
+    return groups
+
+
+def _rocketmq_consumer() -> click.Command:
+    from cli.rocketmq_consumer import rocketmq_consumer
+
+    return rocketmq_consumer
+
+
+def _run() -> click.Command:
+    from cli.run import run
+
+    return run
+
+
+def _why() -> click.Command:
+    from cli.why import why
+
+    return why
+
+
+def _worker() -> click.Command:
+    from cli.consume import worker
+
+    return worker
+
+
+COMMANDS: dict[str, Callable[[], click.Command]] = {
+    "assign": _assign,
+    "demo": _demo,
+    "gateway": _gateway,
+    "groups": _groups,
+    "rocketmq-consumer": _rocketmq_consumer,
+    "run": _run,
+    "why": _why,
+    "worker": _worker,
 }
 
 
 class _Commands(click.Group):
-    """The subcommands, each the function of its own name in its module."""
+    """The subcommands by name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = getattr(import_module(COMMANDS[cmd_name]), cmd_name.replace("-", "_"))
-        return command
+        load = COMMANDS.get(cmd_name)
+        return load() if load is not None else None
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

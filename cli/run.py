@@ -7,22 +7,25 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from importlib import import_module
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 from kafka.errors import KafkaError
 
 from checkpoints.folder import FolderError
+from cli.gateway import parse_address
 from cli.logs import configure_logs
 from clients.pending import ClientError
 from embedded.broker import BrokerFailed, EmbeddedBroker
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
 from embedded.paths import DEFAULT_DATA_DIR
-from insight.metrics.service import MetricsUnavailable
+from gateway.service import STARTUP_ERRORS as GATEWAY_STARTUP_ERRORS
+from gateway.service import GatewayOptions, serving
+from gateway.upstream.connections import Address
+from insight.metrics.service import MetricsUnavailable, metrics_of
 from insight.view import LiveView
 from records.layout import DEFAULT_PREFIX, DEFAULT_REPLY_PARTITIONS, DEFAULT_REQUEST_PARTITIONS, Layout
 from state.config import ConfigError, CoordinatorConfig
@@ -99,11 +102,11 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
     "gateway_at",
     default="127.0.0.1:0",
     metavar="HOST:PORT",
-    callback=lambda *given: import_module("cli.gateway").parse_address(*given),
+    callback=parse_address,
     help="Where Kafka clients connect; default: a free port of this machine alone.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object when ready, and no live view.")
-def run(as_json: bool, gateway_at: Any, **given: object) -> None:
+def run(as_json: bool, gateway_at: Address, metrics_host: str, metrics_port: int, **given: object) -> None:
     """Run the coordinator until Ctrl-C."""
     configure_logs()
     stop = threading.Event()
@@ -112,13 +115,16 @@ def run(as_json: bool, gateway_at: Any, **given: object) -> None:
         try:
             # On a terminal the live view shows the rebalances, and lines between would break its table.
             log_rebalances = as_json or not sys.stderr.isatty()
-            coordinator = _start(stack, stop, log_rebalances=log_rebalances, **given)  # type: ignore[arg-type]
+            coordinator = _prepare(stack, stop, **given)  # type: ignore[arg-type]
+            metrics = metrics_of(coordinator, metrics_host, metrics_port, log_rebalances=log_rebalances)
+            stack.enter_context(coordinator)
+            stack.enter_context(metrics)
         except STARTUP_ERRORS as error:
             raise click.ClickException(str(error)) from error
         _on_signals(lambda *_: stop.set())
         if _wait_until_ready(coordinator, stop):
             gateway = _start_gateway(stack, coordinator.options, gateway_at)
-            _say_ready(coordinator, gateway, as_json=as_json)
+            _say_ready(coordinator, gateway, metrics.url, as_json=as_json)
             if as_json:
                 stop.wait()
             else:
@@ -138,7 +144,7 @@ def _exit(number: int, _: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def _start(
+def _prepare(
     stack: ExitStack,
     stop: threading.Event,
     *,
@@ -153,9 +159,6 @@ def _start(
     clock_lag_ms: int,
     skip: tuple[str, ...],
     ui_port: int,
-    metrics_host: str,
-    metrics_port: int,
-    log_rebalances: bool,
 ) -> Coordinator:
     layout = Layout.named(prefix, request_partitions=request_partitions, reply_partitions=reply_partitions)
     parsed = _parse_settings(settings)
@@ -170,24 +173,20 @@ def _start(
         settings=parsed,
         skip=skip,
         ui_port=ui_port,
-        metrics_host=metrics_host,
-        metrics_port=metrics_port,
-        log_rebalances=log_rebalances,
         tick_interval_ms=tick_interval_ms,
         clock_lag_ms=clock_lag_ms,
         replication_factor=replication_factor,
     )
     click.echo(f"starting the coordinator on {bootstrap_servers}", err=True)
-    return stack.enter_context(Coordinator(options, on_failure=stop.set))
+    return Coordinator(options, on_failure=stop.set)
 
 
-def _start_gateway(stack: ExitStack, options: Options, listen: Any) -> str:
-    """Start it; where clients connect. By name, for it stands above this package."""
-    service = import_module("gateway.service")
-    wanted = service.GatewayOptions(options.bootstrap_servers, options.layout, listen)
+def _start_gateway(stack: ExitStack, options: Options, listen: Address) -> str:
+    """Start it; where clients connect."""
+    wanted = GatewayOptions(options.bootstrap_servers, options.layout, listen)
     try:
-        return str(stack.enter_context(service.serving(wanted)))
-    except (*service.STARTUP_ERRORS, ClientError, KafkaError) as error:
+        return str(stack.enter_context(serving(wanted)))
+    except (*GATEWAY_STARTUP_ERRORS, ClientError, KafkaError) as error:
         raise click.ClickException(f"the gateway does not start: {error}") from error
 
 
@@ -220,7 +219,7 @@ def _wait_until_ready(coordinator: Coordinator, stop: threading.Event) -> bool:
     return False
 
 
-def _say_ready(coordinator: Coordinator, gateway: str, *, as_json: bool) -> None:
+def _say_ready(coordinator: Coordinator, gateway: str, metrics_url: str, *, as_json: bool) -> None:
     options = coordinator.options
     ready = {
         "broker": options.bootstrap_servers,
@@ -230,7 +229,7 @@ def _say_ready(coordinator: Coordinator, gateway: str, *, as_json: bool) -> None
         "events_topic": options.layout.events_topic,
         "groups_topic": options.layout.groups_topic,
         "ui": coordinator.ui_url,
-        "metrics": coordinator.metrics_url,
+        "metrics": metrics_url,
         "data_dir": str(options.folder.parent.absolute()),
     }
     if as_json:

@@ -1,1 +1,1 @@
-"""The shell round the pure core: Spark, Kafka, files, the clock and the command line."""
+"""The Spark job: `query` is what Spark runs, `service` keeps it running."""

@@ -11,7 +11,18 @@ import pytest
 from importlinter import cli
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ["assignors", "state", "checkpoints", "streaming", "gateway"]
+PACKAGES = [
+    "assignors",
+    "state",
+    "checkpoints",
+    "records",
+    "embedded",
+    "streaming",
+    "clients",
+    "insight",
+    "gateway",
+    "cli",
+]
 CODE_FOLDERS = [*PACKAGES, "bench", "tests"]
 MAX_FUNCTION_LINES = 70
 MAX_MODULE_LINES = 400

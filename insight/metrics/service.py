@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Callable
+from types import TracebackType
+from typing import Self
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
@@ -12,6 +14,7 @@ from insight.metrics.sentences import log_sentence
 from records.layout import Layout
 from state.kafka.history import EventType, GroupEvent
 from streaming.query.progress import BatchProgress
+from streaming.service.coordinator import Coordinator
 from streaming.service.status import Status
 
 BATCH_BUCKETS_S = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1, 1.5, 2.5, 5, 10, 30, 60)
@@ -137,6 +140,15 @@ class Metrics:
         self._stop_serving()
         self._follower.stop()
 
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
     def take_batch(self, batch: BatchProgress) -> None:
         """Count one batch that went through."""
         self._readings.take_batch(batch)
@@ -146,3 +158,20 @@ class Metrics:
         self._rebalances.take(event)
         if self._log_rebalances:
             log_sentence(event)
+
+
+def metrics_of(
+    coordinator: Coordinator, host: str = "127.0.0.1", port: int = 0, *, log_rebalances: bool = True
+) -> Metrics:
+    """The metrics of a coordinator, counting its batches from now on; serve them when it has started."""
+    metrics = Metrics(
+        coordinator.options.bootstrap_servers,
+        coordinator.options.layout,
+        host,
+        port,
+        status=lambda: coordinator.status.current,
+        ticker_age_s=coordinator.ticker_age_s,
+        log_rebalances=log_rebalances,
+    )
+    coordinator.on_batch = metrics.take_batch
+    return metrics

@@ -22,12 +22,11 @@ from kafka.errors import KafkaError
 from pyspark.errors import PySparkException
 
 from checkpoints.folder import Epoch, Folder, Identity
-from insight.metrics.service import Metrics
 from records.layout import Layout
 from state.config import CoordinatorConfig
 from streaming.query import pipeline
 from streaming.query.operator import ConfigEpoch, Operator
-from streaming.query.progress import ProgressReader
+from streaming.query.progress import BatchProgress, ProgressReader
 from streaming.query.session import Session
 from streaming.service.failing_batch import describe_failing_batch
 from streaming.service.outage import end_outage
@@ -50,7 +49,7 @@ log = structlog.get_logger()
 class Options:
     """What a coordinator is started with. `settings` are by Kafka's dotted names.
 
-    `skip` are ids of records. `metrics_port` 0 is any free port, None no metrics and no log of rebalances.
+    `skip` are ids of records.
     """
 
     bootstrap_servers: str
@@ -59,9 +58,6 @@ class Options:
     settings: Mapping[str, str] = field(default_factory=dict)
     skip: tuple[str, ...] = ()
     ui_port: int | None = 0
-    metrics_host: str = "127.0.0.1"
-    metrics_port: int | None = 0
-    log_rebalances: bool = True
     tick_interval_ms: int = DEFAULT_INTERVAL_MS
     clock_lag_ms: int = 0
     replication_factor: int = 1
@@ -71,14 +67,20 @@ class Options:
 class Coordinator:
     """The coordinator of this process; `status` says when it is ready.
 
-    `start` raises FolderError, TopicsError, ConfigError, JarsUnavailable, JavaNotFound, SparkFailed or
-    MetricsUnavailable, each with a message that says what to do. `on_failure` is called, in a thread, when
+    `start` raises FolderError, TopicsError, ConfigError, JarsUnavailable, JavaNotFound or SparkFailed,
+    each with a message that says what to do. `on_failure` is called, in a thread, when
     Spark's JVM has ended: from then on nothing is coordinated, `failure` says why, and all that is left is to
-    `stop`.
+    `stop`. `on_batch` is called, in a thread, with each batch that is committed.
     """
 
-    def __init__(self, options: Options, on_failure: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        options: Options,
+        on_failure: Callable[[], None] = lambda: None,
+        on_batch: Callable[[BatchProgress], None] = lambda _: None,
+    ) -> None:
         self.options = options
+        self.on_batch = on_batch
         self.failure: str | None = None
         self._on_failure = on_failure
         self._config = CoordinatorConfig().with_settings(options.settings)
@@ -88,16 +90,15 @@ class Coordinator:
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
         self._session: Session | None = None
         self._ticker: Ticker | None = None
-        self._metrics: Metrics | None = None
         self._running = ExitStack()
 
     @property
     def ui_url(self) -> str | None:
         return self._session.ui_url if self._session else None
 
-    @property
-    def metrics_url(self) -> str | None:
-        return self._metrics.url if self._metrics else None
+    def ticker_age_s(self) -> float:
+        """Seconds since a clock record was last acknowledged; infinite before the ticker starts."""
+        return self._ticker.age_s() if self._ticker is not None else float("inf")
 
     @property
     def jvm_pid(self) -> int:
@@ -147,27 +148,9 @@ class Coordinator:
         )
         self._ticker.start()
         started.callback(self._ticker.stop)
-        self._start_metrics(started)
         self._supervisor.start()
         started.callback(self._supervisor.join)
         started.callback(self._stopping.set)
-
-    def _start_metrics(self, started: ExitStack) -> None:
-        options = self.options
-        if options.metrics_port is None:
-            return
-        assert self._ticker is not None
-        self._metrics = Metrics(
-            options.bootstrap_servers,
-            options.layout,
-            options.metrics_host,
-            options.metrics_port,
-            status=lambda: self.status.current,
-            ticker_age_s=self._ticker.age_s,
-            log_rebalances=options.log_rebalances,
-        )
-        self._metrics.start()
-        started.callback(self._metrics.stop)
 
     def stop(self) -> None:
         """End the query (the batch it is in runs again at the next start), the ticker, Spark, and give the
@@ -296,8 +279,7 @@ class Coordinator:
             if batch.rows_dropped:
                 # Requests have no event time, so Spark has no reason to drop one: this is a lost request.
                 log.critical("Spark dropped requests", rows=batch.rows_dropped, batch=batch.batch_id)
-            if self._metrics is not None:
-                self._metrics.take_batch(batch)
+            self.on_batch(batch)
             self.status.batch_committed(batch.batch_id)
 
     def _watch_ticker(self) -> None:

@@ -124,7 +124,6 @@ def running(folder: Path, settings: Mapping[str, str]) -> Iterator[Servers]:
             folder / "coordinator",
             layout,
             settings=settings,
-            log_rebalances=False,
             spark=QUICK_SPARK,
         )
         stack.enter_context(coordinating(options))

@@ -11,14 +11,15 @@ from structlog.testing import capture_logs
 
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
+from insight.metrics.service import Metrics, metrics_of
 from state.errors import ErrorCode
 from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
 from state.kafka.responses import OffsetCommitResponse
 from streaming.service.coordinator import Coordinator, Options
+from streaming.service.status import Phase
 from tests.e2e.harness import (
     QUICK_SPARK,
     Member,
-    coordinating,
     create_topic,
     history_of,
     new_layout,
@@ -34,19 +35,24 @@ MANAGER = "kafka_coordinator_group_groupmetadatamanager"
 
 
 @pytest.fixture(scope="module")
-def coordinator(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinator]:
+def running(
+    broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Coordinator, Metrics]]:
+    """A coordinator, and its metrics from its first batch on."""
     folder: Path = tmp_path_factory.mktemp("coordinator")
     options = Options(
         broker.bootstrap_servers, folder, new_layout(), SETTINGS, tick_interval_ms=50, spark=QUICK_SPARK
     )
-    with coordinating(options) as running:
-        yield running
+    coordinator = Coordinator(options)
+    metrics = metrics_of(coordinator)
+    with coordinator, metrics:
+        assert coordinator.status.wait_for(Phase.READY, timeout_s=60), coordinator.status.current
+        yield coordinator, metrics
 
 
-def scrape(coordinator: Coordinator) -> dict[str, float]:
+def scrape(metrics: Metrics) -> dict[str, float]:
     """The samples, each by its name and labels as they stand in the text."""
-    assert coordinator.metrics_url is not None
-    with urllib.request.urlopen(coordinator.metrics_url, timeout=10) as response:
+    with urllib.request.urlopen(metrics.url, timeout=10) as response:
         text = response.read().decode()
     return {
         f"{name}{{{labels}}}" if labels else name: float(value)
@@ -67,8 +73,9 @@ def commit(client: CoordinatorClient, member: Member, topic: str, offsets: dict[
 
 
 def test_a_group_is_seen_from_its_beginning_to_its_lag(
-    broker: EmbeddedBroker, coordinator: Coordinator
+    broker: EmbeddedBroker, running: tuple[Coordinator, Metrics]
 ) -> None:
+    coordinator, metrics = running
     servers, layout = broker.bootstrap_servers, coordinator.options.layout
     topic = f"{layout.requests_topic}-purchases"
     create_topic(servers, topic, 2, {})
@@ -77,14 +84,14 @@ def test_a_group_is_seen_from_its_beginning_to_its_lag(
         producer.send(topic, b"purchase", partition=0)
     producer.flush()
     producer.close()
-    wait_until(lambda: scrape(coordinator).get(f"{MANAGER}_numgroups") == 0, "the topics are read to the end")
+    wait_until(lambda: scrape(metrics).get(f"{MANAGER}_numgroups") == 0, "the topics are read to the end")
     with CoordinatorClient(servers, layout, client_id="member") as client, capture_logs() as logs:
         member = stable_member(client, "orders")
         assert commit(client, member, topic, {0: 4, 1: 0}) is ErrorCode.NONE
         assert commit(client, member, topic, {0: 7}) is ErrorCode.NONE
         lag = f'kafka_consumergroup_lag{{consumergroup="orders",partition="0",topic="{topic}"}}'
-        wait_until(lambda: scrape(coordinator).get(lag) == 3, "the lag of the last commit")
-        samples = scrape(coordinator)
+        wait_until(lambda: scrape(metrics).get(lag) == 3, "the lag of the last commit")
+        samples = scrape(metrics)
     check_group(samples, topic)
     check_service(samples)
     started = next(e for e in history_of(servers, layout, "orders") if e.type == "PreparingRebalance")

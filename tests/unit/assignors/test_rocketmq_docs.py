@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ROWS = dict(re.findall(r"^\| (S\d+) \|(.*)\|$", (ROOT / "docs/rocketmq.md").read_text(), re.MULTILINE))
 
 
@@ -12,7 +12,7 @@ def test_every_behaviour_has_a_row() -> None:
 
 
 def test_every_row_names_tests_of_its_own_that_exist() -> None:
-    code = "".join(path.read_text() for path in (ROOT / "tests/pure").glob("test_rocketmq_*.py"))
+    code = "".join(path.read_text() for path in (ROOT / "tests/unit").rglob("test_rocketmq_*.py"))
     for row, text in ROWS.items():
         named = re.findall(r"`(test_\w+)`", text)
         assert named, row

@@ -14,7 +14,7 @@ import pytest
 from tests.conformance.rocketmq.check_files import run
 from tests.conformance.rocketmq.vectors import decode, failure
 
-VECTORS = Path(__file__).parents[1] / "data" / "rocketmq_allocation.json"
+VECTORS = Path(__file__).parents[2] / "data" / "rocketmq_allocation.json"
 RANDOM_VECTORS = VECTORS.with_stem("rocketmq_allocation_random")
 QUEUES = [{"topic": "t", "broker": "b", "queue": number} for number in range(4)]
 

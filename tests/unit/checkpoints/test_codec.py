@@ -22,7 +22,7 @@ from state.kafka.requests import Protocol, ReplyTo
 from state.rocketmq import group as rocketmq
 from state.rocketmq.requests import ConsumeFromWhere, ConsumeType, MessageModel, SubscriptionData
 
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).parents[2] / "data"
 PINNED = sorted(DATA.glob("state_v*.msgpack"))
 STORED = {
     Group: (Group, Member, PendingMember, JoinPhase, Offset, Protocol, ReplyTo),

@@ -49,7 +49,7 @@ class Holder:
         command = [sys.executable, "-c", HOLDER, str(folder.path), who]
         # The child shares the standard input: it ends when that is closed, whether or not its parent lives.
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[3]
         )
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == b"locked\n"

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from cli.assign import assign
 
-DOCS = Path(__file__).parents[2] / "docs" / "assign.md"
+DOCS = Path(__file__).parents[3] / "docs" / "assign.md"
 THREE = ["--topics", "orders:6,payments:3", "--members", "a,b,c"]
 
 

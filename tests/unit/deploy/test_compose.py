@@ -20,7 +20,7 @@ from deploy.healthcheck import main as healthcheck
 from streaming.service.status import Phase, Status
 from tests.harness.scraped import Scraped, busy
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
 DASHBOARD = DEPLOY / "grafana" / "dashboards" / "group-coordinator.json"
 METRIC = re.compile(r"\b(?:kafka|rocketmq|group_coordinator)_\w+")

@@ -14,7 +14,7 @@ from tests.harness.gateway import RawClient, World, played
 
 HEARTBEAT = 12
 BEAT = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
-PEM = Path(__file__).parents[1] / "data" / "gateway.pem"
+PEM = Path(__file__).parents[2] / "data" / "gateway.pem"
 USERS = Security(users={"ann": "secret", "bob": "zażółć"})
 
 

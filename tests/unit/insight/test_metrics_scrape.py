@@ -14,7 +14,7 @@ from tests.harness import scraped as harness
 from tests.harness.rocketmq_broker import Broker
 from tests.harness.scraped import LAYOUT, Scraped
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "data" / "metrics_scrape.txt"
 OPERATIONS = ROOT / "docs" / "operations.md"
 

@@ -26,7 +26,7 @@ from tests.harness.rocketmq_broker import QUEUES, Broker, of
 from tests.harness.rocketmq_log import realise
 from tests.unit.state.rocketmq_story import BEGIN_MS, END_MS, night
 
-DOCS = Path(__file__).parents[2] / "docs" / "why.md"
+DOCS = Path(__file__).parents[3] / "docs" / "why.md"
 BLOCK = re.compile(r"(?<=## RocketMQ's groups\n)(.*?```text\n)(.*?)(?=```)", re.DOTALL)
 SILENT = SubscriptionGroupConfig(notify_consumer_ids_changed_enable=False)
 

@@ -17,7 +17,7 @@ from state.kafka.history import GroupEvent
 from tests.harness.histories import Recorder, of_scenario
 from tests.unit.insight.why_story import BEGIN_MS, END_MS, STORY
 
-DOCS = Path(__file__).parents[2] / "docs" / "why.md"
+DOCS = Path(__file__).parents[3] / "docs" / "why.md"
 NOW_MS = 1_700_000_000_000
 
 FOLLOWER_DIES = """\

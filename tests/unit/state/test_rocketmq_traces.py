@@ -15,7 +15,7 @@ from tests.conformance.rocketmq.check_files import run
 from tests.conformance.rocketmq.trace_player import failure
 from tests.conformance.rocketmq.traces import decode
 
-TRACES = Path(__file__).parents[1] / "data" / "rocketmq_broker_traces.json"
+TRACES = Path(__file__).parents[2] / "data" / "rocketmq_broker_traces.json"
 RANDOM_TRACES = TRACES.with_stem("rocketmq_broker_traces_random")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.harness import scenario
 from tests.harness.world import World
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SCENARIOS = ROOT / "tests" / "scenarios"
 CANNOT_OCCUR = "cannot occur: "
 

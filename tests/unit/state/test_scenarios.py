@@ -7,7 +7,7 @@ import pytest
 from tests.harness import scenario
 from tests.harness.world import World
 
-SCENARIOS = sorted((Path(__file__).parents[1] / "scenarios").glob("*.txt"))
+SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)

@@ -1,0 +1,1 @@
+"""Connections of clients: listeners, bytes in and answers out."""

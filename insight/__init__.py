@@ -1,0 +1,1 @@
+"""What reads the topics for people: administration, why, what if, metrics, the live view."""

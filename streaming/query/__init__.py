@@ -1,0 +1,1 @@
+"""One micro-batch: from the requests topic through the stateful operator to the output topics."""
