@@ -19,7 +19,7 @@ from rich.text import Text
 
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
 from clients.partition_text import partition_list
-from clients.rocketmq.view import client_version, group_state
+from insight.rocketmq_group import client_version, group_state
 from records.codec import UNREADABLE
 from records.history import (
     CoordinatorStarted,

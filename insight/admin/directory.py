@@ -14,7 +14,7 @@ from kafka.errors import KafkaTimeoutError
 from msgspec import Struct
 
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE
-from clients.rocketmq.view import client_version, group_state
+from insight.rocketmq_group import client_version, group_state
 from records.codec import UNREADABLE
 from records.history import GroupTable, decode_any_snapshot
 from records.layout import Layout

@@ -9,9 +9,9 @@ from collections.abc import Container, Iterator, Sequence
 from msgspec import Struct
 
 from clients.rocketmq.broker import OFFSET_GROUP_PREFIX
-from clients.rocketmq.view import GroupState, group_state
 from insight.admin.directory import ROCKETMQ_TYPE
 from insight.admin.tables import Column, render_table
+from insight.rocketmq_group import GroupState, group_state
 from state.rocketmq.requests import MessageModel
 from state.rocketmq.snapshot import ConnectionSnapshot, GroupSnapshot
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from assignors.kafka.api import TopicPartition
-from clients.rocketmq.view import GroupState as RocketMqState
 from insight.admin.directory import GROUP_TYPE, ROCKETMQ_TYPE
+from insight.rocketmq_group import GroupState as RocketMqState
 
 # What Kafka's tool knows (Assigning and Reconciling are of group types that are not here, so no group is in
 # them), and those of RocketMQ's groups.

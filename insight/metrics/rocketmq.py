@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from clients.rocketmq.view import GroupState, consume_mode, group_state
+from insight.rocketmq_group import GroupState, consume_mode, group_state
 from state.rocketmq.snapshot import GroupSnapshot
 
 BROKER = "rocketmq"
