@@ -7,7 +7,7 @@ from itertools import count
 import msgspec
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from records.layout import Layout
+from records.layout import TopicLayout
 from records.partitioner import partition_of
 from state.kafka.requests import AnyRequest
 
@@ -33,7 +33,7 @@ class Asker:
 
     REPLY_PARTITION = 0
 
-    def __init__(self, bootstrap_servers: str, layout: Layout) -> None:
+    def __init__(self, bootstrap_servers: str, layout: TopicLayout) -> None:
         self._layout = layout
         self._ids = count()
         self._producer = KafkaProducer(bootstrap_servers=bootstrap_servers, acks="all", linger_ms=0)

@@ -4,12 +4,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming import StreamingQuery
 
-from records.layout import Layout
+from records.layout import TopicLayout
 from streaming.query.pipeline import read_requests, write_output
 
 
 def start_floor(
-    spark: SparkSession, bootstrap_servers: str, layout: Layout, checkpoint_dir: str
+    spark: SparkSession, bootstrap_servers: str, layout: TopicLayout, checkpoint_dir: str
 ) -> StreamingQuery:
     """Echo: stateless, without Python; clock records are left out as in the real query."""
     requests = read_requests(spark, bootstrap_servers, layout).where(F.col("key").isNotNull())

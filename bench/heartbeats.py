@@ -85,23 +85,23 @@ def measure_heartbeats(sides: Sides[Address], groups: int, plan: Plan) -> Sides[
 
 
 async def _by_turns(sides: Sides[Address], groups: int, plan: Plan) -> Sides[Beats]:
-    crews = Sides(
-        ours=await Crew.formed(sides.ours, groups, plan.connections),
-        kafkas=await Crew.formed(sides.kafkas, groups, plan.connections),
+    generators = Sides(
+        ours=await LoadGenerator.formed(sides.ours, groups, plan.connections),
+        kafkas=await LoadGenerator.formed(sides.kafkas, groups, plan.connections),
     )
     warming, beats = Sides(ours=Beats(), kafkas=Beats()), Sides(ours=Beats(), kafkas=Beats())
     for turn in range(plan.turns + 1):
         say(f"    turn {turn} of {plan.turns}" if turn else "    warming up")
-        for crew, measured in zip(crews, beats if turn else warming, strict=True):
-            await crew.one_at_a_time(plan.singles, measured)
-            await crew.many(plan.load_s, measured)
-    for crew in crews:
-        await crew.leave()
-        crew.close()
+        for generator, measured in zip(generators, beats if turn else warming, strict=True):
+            await generator.one_at_a_time(plan.singles, measured)
+            await generator.many(plan.load_s, measured)
+    for generator in generators:
+        await generator.leave()
+        generator.close()
     return beats
 
 
-class Heart:
+class HeartbeatSession:
     """A connection, and the heartbeat of the member it belongs to."""
 
     def __init__(self, member: Member, connection: Connection) -> None:
@@ -133,10 +133,10 @@ class Heart:
 class Load:
     """Keeps one heartbeat under way on each connection for a while, then waits for the last answers."""
 
-    def __init__(self, hearts: Sequence[Heart], seconds: float) -> None:
+    def __init__(self, sessions: Sequence[HeartbeatSession], seconds: float) -> None:
         self.latencies_s: list[float] = []
-        self._hearts = hearts
-        self._under_way = len(hearts)
+        self._hearts = sessions
+        self._under_way = len(sessions)
         self._began_s = time.perf_counter()
         self._end_s = self._began_s + seconds
         self._last_s = self._began_s
@@ -149,22 +149,22 @@ class Load:
 
     async def run(self) -> None:
         """Raises WrongAnswer, TimeoutError where answers do not come."""
-        for heart in self._hearts:
-            heart.connection.heard = partial(self._heard, heart)
-            heart.connection.lost = partial(self._fail, "a connection ended")
-            heart.beat()
+        for session in self._hearts:
+            session.connection.heard = partial(self._heard, session)
+            session.connection.lost = partial(self._fail, "a connection ended")
+            session.beat()
         async with asyncio.timeout(self._end_s - self._began_s + LOST_AFTER_S):
             await self._done
 
-    def _heard(self, heart: Heart, answer: bytes) -> None:
+    def _heard(self, session: HeartbeatSession, answer: bytes) -> None:
         now_s = time.perf_counter()
-        if not heart.is_answer(answer):
+        if not session.is_answer(answer):
             self._fail(f"not the answer to a heartbeat: {answer.hex(' ')}")
             return
-        self.latencies_s.append(now_s - heart.sent_at_s)
+        self.latencies_s.append(now_s - session.sent_at_s)
         self._last_s = now_s
         if now_s < self._end_s:
-            heart.beat()
+            session.beat()
             return
         self._under_way -= 1
         if not self._under_way and not self._done.done():
@@ -175,33 +175,33 @@ class Load:
             self._done.set_exception(WrongAnswer(why))
 
 
-class Crew:
+class LoadGenerator:
     """Groups of one member each at one server, and connections to send their heartbeats over."""
 
-    def __init__(self, groups: Sequence[Group], hearts: Sequence[Heart]) -> None:
+    def __init__(self, groups: Sequence[Group], sessions: Sequence[HeartbeatSession]) -> None:
         self.groups = groups
-        self._hearts = hearts
+        self._hearts = sessions
         self._waits = random.Random(7)
-        self._next = cycle(hearts)
+        self._next = cycle(sessions)
 
     @classmethod
-    async def formed(cls, address: Address, groups: int, connections: int) -> "Crew":
+    async def formed(cls, address: Address, groups: int, connections: int) -> "LoadGenerator":
         """Bring all groups to Stable, and connect."""
         run = uuid.uuid4()
         made = [Group(f"heartbeats-{run}-{number}") for number in range(groups)]
         members = [await group.add(address) for group in made]
         await asyncio.gather(*(member.enter() for member in members))
         more = islice(cycle(members), max(connections - groups, 0))
-        hearts = [
-            *(Heart(member, member.connection) for member in members),
-            *[Heart(member, await Connection.open(address)) for member in more],
+        sessions = [
+            *(HeartbeatSession(member, member.connection) for member in members),
+            *[HeartbeatSession(member, await Connection.open(address)) for member in more],
         ]
-        return cls(made, hearts)
+        return cls(made, sessions)
 
     async def one_at_a_time(self, rounds: int, beats: Beats) -> None:
         """Each group in turn, one heartbeat under way at a time, at random moments."""
-        for heart in islice(self._next, rounds):
-            single = Load([heart], 0)
+        for session in islice(self._next, rounds):
+            single = Load([session], 0)
             await single.run()
             beats.singles_s += single.latencies_s
             await asyncio.sleep(self._waits.uniform(0, PAUSE_MAX_S))
@@ -220,5 +220,5 @@ class Crew:
 
     def close(self) -> None:
         """End all connections."""
-        for heart in self._hearts:
-            heart.connection.close()
+        for session in self._hearts:
+            session.connection.close()

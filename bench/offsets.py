@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from checkpoints import codec
-from records.layout import Layout
+from records.layout import TopicLayout
 from state.config import CoordinatorConfig
 from state.kafka.group import Group
 from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
@@ -60,7 +60,7 @@ def _stored(payload: bytes) -> Group:
 
 def _calls(payload: bytes, size: int) -> Iterator[tuple[float, int]]:
     """Milliseconds of a call, and how many bytes it puts on the topics."""
-    layout = Layout.named()
+    layout = TopicLayout.named()
     for n in range(CALLS):
         partition = n * size // CALLS
         topic = f"topic-{partition // PARTITIONS_PER_TOPIC}"

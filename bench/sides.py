@@ -12,7 +12,7 @@ from embedded.broker import HOST, EmbeddedBroker
 from gateway.service import GatewayOptions, serving
 from gateway.upstream.connections import Address
 from gateway.wire.limits import Limits
-from records.layout import Layout
+from records.layout import TopicLayout
 from streaming.service.coordinator import Coordinator, Options
 from streaming.service.status import Phase
 
@@ -50,7 +50,7 @@ def running(folder: Path, initial_delay_ms: int) -> Iterator[Sides[Address]]:
     another. Raises TimeoutError where ours does not start.
     """
     settings = {INITIAL_DELAY: str(initial_delay_ms)}
-    layout = Layout.named("coordinator")
+    layout = TopicLayout.named("coordinator")
     with ExitStack() as stack:
         broker = stack.enter_context(EmbeddedBroker(folder / "broker", overrides=settings))
         servers = broker.bootstrap_servers

@@ -9,7 +9,7 @@ from bench.groups import form_groups
 from bench.measure import burst, cpu_share, deadline_lateness, one_at_a_time, percentile, session_pids
 from bench.report import Figure, Table, say
 from embedded.broker import EmbeddedBroker
-from records.layout import Layout
+from records.layout import TopicLayout
 from streaming.query.session import Session
 from streaming.service.coordinator import Coordinator, Options
 from streaming.service.status import Phase
@@ -45,7 +45,7 @@ def measure_topics(folder: Path, *, quick: bool) -> Table:
 
 def _floor(bootstrap_servers: str, folder: Path, rounds: int) -> list[float]:
     say("floor: a stateless Kafka-to-Kafka query")
-    layout = Layout.named(folder.name)
+    layout = TopicLayout.named(folder.name)
     prepare_topics(bootstrap_servers, layout)
     folder.mkdir()
     with Session(log_path=folder / "spark.log") as session:
@@ -63,7 +63,7 @@ def _coordinator(
     bootstrap_servers: str, folder: Path, rounds: int, *, quick: bool
 ) -> tuple[list[float], list[Figure]]:
     say("the coordinator")
-    layout = Layout.named("coordinator")
+    layout = TopicLayout.named("coordinator")
     with Coordinator(Options(bootstrap_servers, folder, layout)) as coordinator:
         coordinator.status.wait_for(Phase.READY)
         asker = Asker(bootstrap_servers, layout)

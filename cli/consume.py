@@ -14,7 +14,7 @@ from assignors.kafka import ASSIGNORS
 from assignors.kafka.server_side import COORDINATOR_ASSIGNORS
 from cli.consumed import line_writer
 from cli.logs import configure_logs
-from clients.consumer import Worker, WorkerOptions, WorkerStopped
+from clients.consumer import ConsumerOptions, ConsumerStopped, GroupConsumer
 from clients.coordinator_client import CoordinatorClient, layout_on
 from clients.pending import ClientError
 from records.layout import DEFAULT_PREFIX
@@ -57,7 +57,7 @@ def worker(bootstrap_servers: str, prefix: str, client_id: str, consumed: Path |
     The group is the coordinator's: the broker's own group coordinator is not used.
     """
     configure_logs()
-    options = WorkerOptions(**given)
+    options = ConsumerOptions(**given)
     with ExitStack() as stack:
         try:
             layout = layout_on(bootstrap_servers, prefix)
@@ -73,15 +73,15 @@ def worker(bootstrap_servers: str, prefix: str, client_id: str, consumed: Path |
         )
         stack.callback(consumer.close, autocommit=False)
         process = line_writer(stack, consumed)
-        _run(Worker(options, client, consumer, process, _teller(client_id)))
+        _run(GroupConsumer(options, client, consumer, process, _teller(client_id)))
 
 
-def _run(worker: Worker) -> None:
+def _run(worker: GroupConsumer) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda got, _frame: worker.stop(f"stopped by {signal.Signals(got).name}"))
     try:
         worker.run()
-    except (WorkerStopped, ClientError) as error:
+    except (ConsumerStopped, ClientError) as error:
         raise click.ClickException(f"the worker cannot go on: {error}") from error
 
 

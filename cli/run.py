@@ -27,7 +27,7 @@ from gateway.service import GatewayOptions, serving
 from gateway.upstream.connections import Address
 from insight.metrics.service import MetricsUnavailable, metrics_of
 from insight.view import LiveView
-from records.layout import DEFAULT_PREFIX, DEFAULT_REPLY_PARTITIONS, DEFAULT_REQUEST_PARTITIONS, Layout
+from records.layout import DEFAULT_PREFIX, DEFAULT_REPLY_PARTITIONS, DEFAULT_REQUEST_PARTITIONS, TopicLayout
 from state.config import ConfigError, CoordinatorConfig
 from streaming.query.session import SparkFailed
 from streaming.service.coordinator import Coordinator, Options
@@ -160,7 +160,9 @@ def _prepare(
     skip: tuple[str, ...],
     ui_port: int,
 ) -> Coordinator:
-    layout = Layout.named(prefix, request_partitions=request_partitions, reply_partitions=reply_partitions)
+    layout = TopicLayout.named(
+        prefix, request_partitions=request_partitions, reply_partitions=reply_partitions
+    )
     parsed = _parse_settings(settings)
     _check_records(skip, layout)
     if bootstrap_servers is None:
@@ -204,7 +206,7 @@ def _parse_settings(settings: tuple[str, ...]) -> dict[str, str]:
     return parsed
 
 
-def _check_records(skip: tuple[str, ...], layout: Layout) -> None:
+def _check_records(skip: tuple[str, ...], layout: TopicLayout) -> None:
     for record in skip:
         if not re.fullmatch(rf"{re.escape(layout.requests_topic)}-\d+-\d+", record):
             raise click.BadParameter(

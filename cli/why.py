@@ -21,12 +21,12 @@ from insight.why.rocketmq.text import report_text as rocketmq_text
 from insight.why.since import parse_since
 from insight.why.text import report_text
 from records.layout import DEFAULT_PREFIX
-from records.truncation import AnyGroupEvent
-from state.kafka.history import GroupEvent
-from state.rocketmq.effects import GroupEvent as RocketMqEvent
+from records.truncation import AnyHistoryEntry
+from state.kafka.history import HistoryEntry
+from state.rocketmq.effects import HistoryEntry as RocketMqHistoryEntry
 
 R = TypeVar("R", Report, RocketMqReport)
-History = Sequence[AnyGroupEvent]
+History = Sequence[AnyHistoryEntry]
 
 _NO_PICTURE = (
     "{} is a group of RocketMQ's, of which there is no picture: its clients rebalance by themselves, so "
@@ -79,7 +79,7 @@ def why(
         raise click.ClickException(str(error)) from error
     except (KafkaError, ValueError) as error:
         raise click.ClickException(f"cannot read from {bootstrap_servers}: {error}") from error
-    if isinstance(history[-1], RocketMqEvent):
+    if isinstance(history[-1], RocketMqHistoryEntry):
         _tell_rocketmq(group_id, history, now_ms, since_ms, output, plot)
     else:
         _tell_kafka(group_id, history, now_ms, since_ms, output, plot)
@@ -97,7 +97,7 @@ def _parse_since(text: str | None, now_ms: int) -> int | None:
 def _tell_kafka(
     group_id: str, history: History, now_ms: int, since_ms: int | None, output: str, plot: Path | None
 ) -> None:
-    ours = [event for event in history if isinstance(event, GroupEvent)]
+    ours = [event for event in history if isinstance(event, HistoryEntry)]
     _tell_of_others(group_id, len(history) - len(ours), "RocketMQ's")
     told = report(group_id, ours, now_ms, since_ms)
     _show(told, report_text, output)
@@ -110,7 +110,7 @@ def _tell_rocketmq(
 ) -> None:
     if plot is not None:
         raise click.BadParameter(_NO_PICTURE.format(group_id), param_hint="--plot")
-    ours = [event for event in history if isinstance(event, RocketMqEvent)]
+    ours = [event for event in history if isinstance(event, RocketMqHistoryEntry)]
     _tell_of_others(group_id, len(history) - len(ours), "Kafka's")
     _show(rocketmq_report(group_id, ours, now_ms, since_ms), rocketmq_text, output)
 
@@ -129,7 +129,7 @@ def _show(told: R, as_text: Callable[[R, Clock], str], output: str) -> None:
         click.echo(as_text(told, Clock()), nl=False)
 
 
-def _plot(told: Report, history: list[GroupEvent], path: Path) -> None:
+def _plot(told: Report, history: list[HistoryEntry], path: Path) -> None:
     from insight.why.plot import draw  # matplotlib takes a second to import
 
     states, members = lanes_of(history)

@@ -36,12 +36,12 @@ _FLUSH_TIMEOUT_S = 10.0
 Process = Callable[[Sequence[Any]], None]
 
 
-class WorkerStopped(RuntimeError):
+class ConsumerStopped(RuntimeError):
     """The worker cannot go on; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerOptions:
+class ConsumerOptions:
     """What a worker is: its group, its topics, and how it behaves there. `assignors` come best first."""
 
     group_id: str
@@ -62,7 +62,7 @@ class _Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class _Beaten:
+class _HeartbeatAnswered:
     """What came of a heartbeat, and the ids it was sent with."""
 
     member_id: str
@@ -71,11 +71,11 @@ class _Beaten:
 
 
 @dataclass(frozen=True, slots=True)
-class _StopAsked:
+class _StopRequested:
     reason: str
 
 
-class Worker:
+class GroupConsumer:
     """One member. `run` blocks until `stop` is called or the member can not go on.
 
     `consumer` is for this worker alone, with no group and auto_offset_reset "earliest": a partition without a
@@ -86,7 +86,7 @@ class Worker:
 
     def __init__(
         self,
-        options: WorkerOptions,
+        options: ConsumerOptions,
         client: CoordinatorClient,
         consumer: KafkaConsumer,
         process: Process,
@@ -102,7 +102,7 @@ class Worker:
             options.topics, options.assignors, self._partition_counts, options.group_instance_id
         )
         # A SimpleQueue, for its `put` is safe in a signal's handler.
-        self._inbox: SimpleQueue[_Answered | _Beaten | _StopAsked] = SimpleQueue()
+        self._inbox: SimpleQueue[_Answered | _HeartbeatAnswered | _StopRequested] = SimpleQueue()
         self._heartbeats = _Heartbeats(options.heartbeat_interval_ms)
         self._round = 0
         self._partitions: tuple[TopicPartition, ...] = ()
@@ -112,10 +112,10 @@ class Worker:
 
     def stop(self, reason: str = "the worker was stopped") -> None:
         """Make `run` leave the group and return. Safe in a signal's handler and from any thread."""
-        self._inbox.put(_StopAsked(reason))
+        self._inbox.put(_StopRequested(reason))
 
     def run(self) -> None:
-        """Be a member. Raises WorkerStopped where the coordinator turns it away for good."""
+        """Be a member. Raises ConsumerStopped where the coordinator turns it away for good."""
         self._rejoin(Rejoin("the worker starts"))
         self._heartbeats.start()
         try:
@@ -141,14 +141,14 @@ class Worker:
                 self._send_join()
             return
         match message:
-            case _StopAsked():
+            case _StopRequested():
                 self._stop_reason = message.reason
-            case _Beaten():
-                self._act(self._judge_heartbeat(message))
+            case _HeartbeatAnswered():
+                self._act(self._on_heartbeat_answered(message))
             case _Answered() if message.round_ == self._round:
-                self._act(self._judge(message.outcome))
+                self._act(self._on_answered(message.outcome))
 
-    def _judge(self, outcome: AnyResponse | ClientError) -> Next:
+    def _on_answered(self, outcome: AnyResponse | ClientError) -> Next:
         match outcome:
             case JoinGroupResponse():
                 return self._membership.joined(outcome)
@@ -158,7 +158,7 @@ class Worker:
                 assert isinstance(outcome, ClientError)
                 return self._membership.failed(outcome)
 
-    def _judge_heartbeat(self, beaten: _Beaten) -> Next:
+    def _on_heartbeat_answered(self, beaten: _HeartbeatAnswered) -> Next:
         if isinstance(beaten.outcome, HeartbeatResponse):
             return self._membership.beaten(beaten.outcome, beaten.member_id, beaten.generation)
         # The next one may do better; it is the coordinator that decides how many may be missed.
@@ -174,7 +174,7 @@ class Worker:
             case Rejoin():
                 self._rejoin(next_)
             case Stop():
-                raise WorkerStopped(next_.reason)
+                raise ConsumerStopped(next_.reason)
             case GoOn():
                 pass
 
@@ -226,7 +226,9 @@ class Worker:
             member_id=member_id,
             group_instance_id=self._options.group_instance_id,
         )
-        future.add_done_callback(lambda done: self._inbox.put(_Beaten(member_id, generation, _outcome(done))))
+        future.add_done_callback(
+            lambda done: self._inbox.put(_HeartbeatAnswered(member_id, generation, _outcome(done)))
+        )
 
     def _expect(self, future: Future[Any]) -> None:
         round_ = self._round

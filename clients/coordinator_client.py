@@ -18,9 +18,9 @@ import structlog
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
-from clients.pending import AnyResponse, Asked, ClientError, Counts, Pending, R
+from clients.pending import AnyResponse, ClientError, Counts, Pending, PendingRequest, R
 from records.codec import encode
-from records.layout import RECORD_OVERHEAD_BYTES, Layout
+from records.layout import RECORD_OVERHEAD_BYTES, TopicLayout
 from records.partitioner import partition_of
 from state.kafka.requests import AnyRequest as KafkaRequest
 from state.kafka.requests import (
@@ -93,7 +93,7 @@ class CoordinatorClient:
     def __init__(
         self,
         bootstrap_servers: str,
-        layout: Layout,
+        layout: TopicLayout,
         *,
         client_id: str,
         reply_partition: int | None = None,
@@ -215,7 +215,7 @@ class CoordinatorClient:
     ) -> Future[R]:
         """Send a request under a correlation id of this client's; `answer` is the type of its response."""
         future: Future[R] = Future()
-        asked = Asked(
+        asked = PendingRequest(
             kind=type(request).__name__,
             group_id=request.group_id,
             answer=answer,
@@ -293,12 +293,12 @@ def decode_response(value: bytes) -> AnyResponse | AnyToConnection:
     return _decoder.decode(value)
 
 
-def layout_on(bootstrap_servers: str, prefix: str) -> Layout:
+def layout_on(bootstrap_servers: str, prefix: str) -> TopicLayout:
     """The layout of the coordinator whose topics have this prefix, with the partitions they really have.
 
     Raises TopicsMissing where no coordinator has made them yet.
     """
-    names = Layout.named(prefix)
+    names = TopicLayout.named(prefix)
     consumer = KafkaConsumer(bootstrap_servers=bootstrap_servers, allow_auto_create_topics=False)
     try:
         requests = len(consumer.partitions_for_topic(names.requests_topic))
@@ -308,10 +308,10 @@ def layout_on(bootstrap_servers: str, prefix: str) -> Layout:
     if not requests or not responses:
         missing = names.responses_topic if requests else names.requests_topic
         raise TopicsMissing(f"no topic {missing} on {bootstrap_servers}: has the coordinator been started?")
-    return Layout.named(prefix, request_partitions=requests, reply_partitions=responses)
+    return TopicLayout.named(prefix, request_partitions=requests, reply_partitions=responses)
 
 
-def _reader_at_end(bootstrap_servers: str, layout: Layout, reply_partition: int) -> KafkaConsumer:
+def _reader_at_end(bootstrap_servers: str, layout: TopicLayout, reply_partition: int) -> KafkaConsumer:
     consumer = KafkaConsumer(
         bootstrap_servers=bootstrap_servers,
         allow_auto_create_topics=False,
@@ -337,7 +337,7 @@ def _reader_at_end(bootstrap_servers: str, layout: Layout, reply_partition: int)
     return consumer
 
 
-def _producer(bootstrap_servers: str, layout: Layout, timeout_ms: int) -> KafkaProducer:
+def _producer(bootstrap_servers: str, layout: TopicLayout, timeout_ms: int) -> KafkaProducer:
     return KafkaProducer(
         bootstrap_servers=bootstrap_servers,
         acks="all",

@@ -51,7 +51,7 @@ class ClientClosed(ClientError):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PendingRequest:
     """A request that was sent. `kind` is its name, for messages; `answer` the type its response has."""
 
     kind: str
@@ -82,7 +82,7 @@ class Pending:
     def __init__(self, answered_max: int = ANSWERED_MAX) -> None:
         self.counts = Counts()
         self._lock = threading.Lock()
-        self._asked: dict[str, Asked] = {}
+        self._asked: dict[str, PendingRequest] = {}
         self._answered: OrderedDict[str, None] = OrderedDict()
         self._answered_max = answered_max
         self._closed: ClientClosed | None = None
@@ -90,7 +90,7 @@ class Pending:
     def __len__(self) -> int:
         return len(self._asked)
 
-    def add(self, correlation_id: str, asked: Asked) -> None:
+    def add(self, correlation_id: str, asked: PendingRequest) -> None:
         """Begin to wait. The future is marked as running: an answer under way cannot be cancelled."""
         with self._lock:
             if self._closed is not None:
@@ -147,7 +147,7 @@ class Pending:
             asked.future.set_exception(ClientClosed(text))
 
 
-def _refused(asked: Asked, response: AnyResponse) -> CoordinatorError:
+def _refused(asked: PendingRequest, response: AnyResponse) -> CoordinatorError:
     if isinstance(response, ErrorResponse):
         message = response.error_message
     else:

@@ -17,7 +17,7 @@ from gateway.security.authentication import Security
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address, UpstreamLost
 from gateway.wire.limits import Limits
-from records.layout import Layout
+from records.layout import TopicLayout
 
 STARTUP_ERRORS = (CannotListen, UpstreamLost)
 CLIENT_ID = "gateway"
@@ -33,7 +33,7 @@ class GatewayOptions:
     """`reply_partition` None: one is drawn."""
 
     bootstrap_servers: str
-    layout: Layout
+    layout: TopicLayout
     listen: Address
     advertised_host: str | None = None
     reply_partition: int | None = None

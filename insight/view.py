@@ -28,10 +28,10 @@ from records.history import (
     decode_any_entry,
     decode_any_snapshot,
 )
-from records.layout import Layout
-from records.truncation import AnyGroupEvent, AnyView
+from records.layout import TopicLayout
+from records.truncation import AnyHistoryEntry, AnyView
 from state.kafka.snapshot import GroupSnapshot, MemberSnapshot
-from state.rocketmq.effects import GroupEvent as RocketMqEvent
+from state.rocketmq.effects import HistoryEntry as RocketMqHistoryEntry
 from state.rocketmq.snapshot import ConnectionSnapshot
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 
@@ -44,7 +44,7 @@ log = structlog.get_logger()
 class LiveView:
     """Shows the groups until it is stopped; `run` may be a thread of its own."""
 
-    def __init__(self, bootstrap_servers: str, layout: Layout, console: Console | None = None) -> None:
+    def __init__(self, bootstrap_servers: str, layout: TopicLayout, console: Console | None = None) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._layout = layout
         self._console = console or Console()
@@ -136,9 +136,9 @@ class LiveView:
             yield entry_line(entry)
 
 
-def entry_line(event: AnyGroupEvent) -> str:
+def entry_line(event: AnyHistoryEntry) -> str:
     """One history entry as a line of text."""
-    if isinstance(event, RocketMqEvent):
+    if isinstance(event, RocketMqHistoryEntry):
         client = f" [{event.client_id}]" if event.client_id else ""
         return f"{clock(event.at_ms)}  {event.group_id}  {event.type}{client}: {event.reason}"
     change = f" ({event.from_state} -> {event.to_state})" if event.from_state != event.to_state else ""

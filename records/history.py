@@ -13,13 +13,13 @@ import msgspec
 from msgspec import Struct
 
 from records import rocketmq_history as rocketmq
-from records.truncation import AnyGroupEvent, AnyView
-from state.dispatch import GroupProtocol
-from state.kafka.history import EventType, GroupEvent
+from records.truncation import AnyHistoryEntry, AnyView
+from state.dispatch import GroupType
+from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.snapshot import GroupSnapshot
 
 # What a record that names no protocol is of.
-KAFKA = GroupProtocol.KAFKA.value
+KAFKA = GroupType.KAFKA.value
 
 
 class CoordinatorStarted(Struct, frozen=True, kw_only=True):
@@ -42,16 +42,16 @@ class _View(Struct, frozen=True):
     protocol: str = KAFKA
 
 
-_GROUP_EVENTS = frozenset(EventType)
+_GROUP_EVENTS = frozenset(EntryType)
 
 _entry = msgspec.json.Decoder(_Entry)
 _view = msgspec.json.Decoder(_View)
-_group_event = msgspec.json.Decoder(GroupEvent)
+_group_event = msgspec.json.Decoder(HistoryEntry)
 _coordinator_started = msgspec.json.Decoder(CoordinatorStarted)
 _snapshot = msgspec.json.Decoder(GroupSnapshot)
 
 
-def decode_entry(value: bytes) -> GroupEvent | CoordinatorStarted | None:
+def decode_entry(value: bytes) -> HistoryEntry | CoordinatorStarted | None:
     """A record of the events topic, None for an unknown kind. Raises msgspec.DecodeError.
 
     Groups of RocketMQ's have a history of their own: see `records.rocketmq_history`.
@@ -71,7 +71,7 @@ def decode_snapshot(value: bytes) -> GroupSnapshot | None:
     return _snapshot.decode(value) if _view.decode(value).protocol == KAFKA else None
 
 
-def decode_any_entry(value: bytes) -> AnyGroupEvent | CoordinatorStarted | None:
+def decode_any_entry(value: bytes) -> AnyHistoryEntry | CoordinatorStarted | None:
     """The same of groups of either protocol."""
     return decode_entry(value) or rocketmq.decode_entry(value)
 

@@ -14,7 +14,7 @@ RECORD_OVERHEAD_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TopicLayout:
     """Where records go. Sizes in bytes of a record's value."""
 
     requests_topic: str
@@ -29,7 +29,7 @@ class Layout:
     response_max_bytes: int = RESPONSE_MAX_BYTES
 
     @classmethod
-    def named(cls, prefix: str = DEFAULT_PREFIX, **sizes: int) -> "Layout":
+    def named(cls, prefix: str = DEFAULT_PREFIX, **sizes: int) -> "TopicLayout":
         """The layout whose topics are `<prefix>-requests`, `-responses`, and so on."""
         return cls(
             requests_topic=f"{prefix}-requests",

@@ -3,8 +3,8 @@
 import msgspec
 from msgspec import Struct
 
-from state.dispatch import GroupProtocol
-from state.rocketmq.effects import EventType, GroupEvent
+from state.dispatch import GroupType
+from state.rocketmq.effects import EntryType, HistoryEntry
 from state.rocketmq.snapshot import GroupSnapshot
 
 
@@ -13,11 +13,11 @@ class _Entry(Struct, frozen=True):
 
 
 _entry = msgspec.json.Decoder(_Entry)
-_group_event = msgspec.json.Decoder(GroupEvent)
+_group_event = msgspec.json.Decoder(HistoryEntry)
 _snapshot = msgspec.json.Decoder(GroupSnapshot)
 
 
-def decode_entry(value: bytes) -> GroupEvent | None:
+def decode_entry(value: bytes) -> HistoryEntry | None:
     """A record of the events topic, None where it is not of a RocketMQ group. Raises msgspec.DecodeError."""
     return _group_event.decode(value) if _is_ours(value) else None
 
@@ -30,10 +30,10 @@ def decode_snapshot(value: bytes) -> GroupSnapshot | None:
     return _snapshot.decode(value) if _is_ours(value) else None
 
 
-def is_expiry(event: GroupEvent) -> bool:
+def is_expiry(event: HistoryEntry) -> bool:
     """Whether a scan took a consumer's connection for dead; all other removals follow a client's request."""
-    return event.type is EventType.CONSUMER_REMOVED and event.cause.startswith("scan at ")
+    return event.type is EntryType.CONSUMER_REMOVED and event.cause.startswith("scan at ")
 
 
 def _is_ours(value: bytes) -> bool:
-    return _entry.decode(value).protocol == GroupProtocol.ROCKETMQ
+    return _entry.decode(value).protocol == GroupType.ROCKETMQ

@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 
 from records.codec import encode
 from state.errors import ErrorCode
-from state.kafka.history import GroupEvent
+from state.kafka.history import HistoryEntry
 from state.kafka.responses import AnyResponse
 from state.kafka.snapshot import GroupSnapshot
 from state.messages import ErrorResponse
@@ -23,7 +23,7 @@ from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 SHORTENED_TEXT_CHARS = 16_384
 
 AnyView = GroupSnapshot | RocketMqSnapshot
-AnyGroupEvent = GroupEvent | rocketmq.GroupEvent
+AnyHistoryEntry = HistoryEntry | rocketmq.HistoryEntry
 
 T = TypeVar("T", bound=Struct)
 
@@ -37,9 +37,9 @@ def encode_view(view: AnyView, max_bytes: int) -> bytes:
     return _fitting(view, max_bytes, _view_without_bytes, _view_without_members)
 
 
-def encode_event(event: AnyGroupEvent, max_bytes: int) -> bytes:
+def encode_event(event: AnyHistoryEntry, max_bytes: int) -> bytes:
     """A record of the events topic; where it is too large, what it lists is left out."""
-    if isinstance(event, rocketmq.GroupEvent):
+    if isinstance(event, rocketmq.HistoryEntry):
         return _fitting(event, max_bytes, _event_without_connections)
     return _fitting(event, max_bytes, _event_without_assignments, _event_without_members)
 
@@ -105,11 +105,11 @@ def _without_connections(view: RocketMqSnapshot) -> RocketMqSnapshot:
     )
 
 
-def _event_without_assignments(event: GroupEvent) -> GroupEvent:
+def _event_without_assignments(event: HistoryEntry) -> HistoryEntry:
     return structs.replace(event, assignments=None, subscriptions=None)
 
 
-def _event_without_members(event: GroupEvent) -> GroupEvent:
+def _event_without_members(event: HistoryEntry) -> HistoryEntry:
     return structs.replace(
         event,
         members=None,
@@ -120,5 +120,5 @@ def _event_without_members(event: GroupEvent) -> GroupEvent:
     )
 
 
-def _event_without_connections(event: rocketmq.GroupEvent) -> rocketmq.GroupEvent:
+def _event_without_connections(event: rocketmq.HistoryEntry) -> rocketmq.HistoryEntry:
     return structs.replace(event, connections=None, topics=None, reason=event.reason[:SHORTENED_TEXT_CHARS])

@@ -6,7 +6,7 @@ G = TypeVar("G")
 C = TypeVar("C")
 
 
-class BaseTurn(Generic[G, C]):
+class BaseContext(Generic[G, C]):
     """The group (None while there is none), what is happening to it, when, and what it armed.
 
     `cause` is the id of the request or the deadline that the step is about.

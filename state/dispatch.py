@@ -34,7 +34,7 @@ AnyEffects = Effects | rocketmq_effects.Effects
 _ROCKETMQ_REQUESTS = frozenset(get_args(RocketMqRequest))
 
 
-class GroupProtocol(StrEnum):
+class GroupType(StrEnum):
     """Whose rules a group follows."""
 
     KAFKA = "Kafka"
@@ -47,11 +47,11 @@ def step(
     """Apply one event to a group of either protocol: see `state.kafka.step.step` and
     `state.rocketmq.step.step`.
     """
-    asked = _asked(event)
-    if asked is not None and group is not None and asked is not protocol_of(group):
+    requested = _requested_type(event)
+    if requested is not None and group is not None and requested is not group_type_of(group):
         assert isinstance(event, Received | Failed)
-        return _refuse(group, asked, event)
-    if isinstance(group, RocketMqGroup) or (group is None and asked is GroupProtocol.ROCKETMQ):
+        return _refuse(group, requested, event)
+    if isinstance(group, RocketMqGroup) or (group is None and requested is GroupType.ROCKETMQ):
         return rocketmq.step(group, group_id, cast(rocketmq.Event, event), now_ms, config.rocketmq)
     return kafka.step(group, group_id, cast(kafka.Event, event), now_ms, config)
 
@@ -63,21 +63,21 @@ def next_deadline(group: AnyGroup, config: CoordinatorConfig) -> AnyDeadline | N
     return timers.next_deadline(group)
 
 
-def protocol_of(group: AnyGroup) -> GroupProtocol:
+def group_type_of(group: AnyGroup) -> GroupType:
     """Whose rules the group follows."""
-    return GroupProtocol.ROCKETMQ if isinstance(group, RocketMqGroup) else GroupProtocol.KAFKA
+    return GroupType.ROCKETMQ if isinstance(group, RocketMqGroup) else GroupType.KAFKA
 
 
-def _asked(event: AnyEvent) -> GroupProtocol | None:
+def _requested_type(event: AnyEvent) -> GroupType | None:
     """Whose request this is; None for what is no request, and for what an operator asks of any group."""
     if not isinstance(event, Received | Failed) or isinstance(event.request, ReleaseGroup):
         return None
     is_rocketmq = type(event.request) in _ROCKETMQ_REQUESTS
-    return GroupProtocol.ROCKETMQ if is_rocketmq else GroupProtocol.KAFKA
+    return GroupType.ROCKETMQ if is_rocketmq else GroupType.KAFKA
 
 
 def _refuse(
-    group: AnyGroup, asked: GroupProtocol, event: Received[AnyRequest] | Failed[AnyRequest]
+    group: AnyGroup, requested: GroupType, event: Received[AnyRequest] | Failed[AnyRequest]
 ) -> AnyEffects:
     """Answer with an error and leave the group alone, its clock too: the request is none of its own."""
     request = event.request
@@ -88,7 +88,9 @@ def _refuse(
             correlation_id=request.correlation_id,
             request=event.request_id,
             error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-            error_message=f"group {group.group_id!r} is one of {protocol_of(group)}, the request of {asked}",
+            error_message=(
+                f"group {group.group_id!r} is a {group_type_of(group)} group; this is a {requested} request"
+            ),
             rule="X3",
         )
         answers = [(request.reply_partition, response)]

@@ -11,11 +11,11 @@ from cli.demo.watch import client_of, held
 from clients.coordinator_client import decode_response
 from records.history import CoordinatorStarted, HistoryReader, decode_any_entry
 from state.kafka.group import GroupState
-from state.kafka.history import EventType, GroupEvent
-from state.rocketmq.effects import GroupEvent as RocketMqEvent
+from state.kafka.history import EntryType, HistoryEntry
+from state.rocketmq.effects import HistoryEntry as RocketMqHistoryEntry
 from state.rocketmq.responses import ToConnection
 
-AnyEntry = GroupEvent | RocketMqEvent | CoordinatorStarted
+AnyEntry = HistoryEntry | RocketMqHistoryEntry | CoordinatorStarted
 
 
 class Check(Struct, frozen=True):
@@ -36,11 +36,11 @@ class History:
     conflicts: list[str] = field(default_factory=list)
     """Entries that were written twice, and not the same."""
 
-    def of(self, group_id: str) -> list[GroupEvent]:
-        return [e for e in self.entries if isinstance(e, GroupEvent) and e.group_id == group_id]
+    def of(self, group_id: str) -> list[HistoryEntry]:
+        return [e for e in self.entries if isinstance(e, HistoryEntry) and e.group_id == group_id]
 
-    def of_rocketmq(self, group_id: str) -> list[RocketMqEvent]:
-        return [e for e in self.entries if isinstance(e, RocketMqEvent) and e.group_id == group_id]
+    def of_rocketmq(self, group_id: str) -> list[RocketMqHistoryEntry]:
+        return [e for e in self.entries if isinstance(e, RocketMqHistoryEntry) and e.group_id == group_id]
 
 
 def read_history(values: Iterable[bytes]) -> History:
@@ -49,7 +49,7 @@ def read_history(values: Iterable[bytes]) -> History:
     first: dict[tuple[str, str, int], bytes] = {}
     for value in values:
         entry = decode_any_entry(value)
-        if isinstance(entry, GroupEvent | RocketMqEvent):
+        if isinstance(entry, HistoryEntry | RocketMqHistoryEntry):
             key = (entry.group_id, entry.incarnation, entry.seq)
             if first.setdefault(key, value) != value:
                 history.conflicts.append(f"{entry.group_id} {entry.incarnation} entry {entry.seq}")
@@ -97,9 +97,9 @@ def all_consumed(acknowledged: Set[str], consumed: Mapping[str, int]) -> Check:
     return Check("every produced record was consumed", bool(acknowledged) and not missing, detail)
 
 
-def one_owner_each(events: Sequence[GroupEvent], partitions: int) -> Check:
+def one_owner_each(events: Sequence[HistoryEntry], partitions: int) -> Check:
     """In every generation each partition was one member's."""
-    stable = [e for e in events if e.type is EventType.STABLE]
+    stable = [e for e in events if e.type is EntryType.STABLE]
     wrong = [
         e.generation
         for e in stable
@@ -113,15 +113,15 @@ def one_owner_each(events: Sequence[GroupEvent], partitions: int) -> Check:
     )
 
 
-def only_expired(events: Sequence[GroupEvent], killed: str) -> Check:
+def only_expired(events: Sequence[HistoryEntry], killed: str) -> Check:
     """The consumer that was killed was found by its session's end, and nobody else was thrown out."""
-    removed = [e for e in events if e.type is EventType.MEMBER_REMOVED and not _left(e)]
+    removed = [e for e in events if e.type is EntryType.MEMBER_REMOVED and not _left(e)]
     names = [client_of(e.member_id or "") for e in removed]
     detail = "; ".join(f"{client_of(e.member_id or '')}: {e.reason}" for e in removed) or "nobody was removed"
     return Check(f"the killed {killed} expired, and nobody else did", names == [killed], detail)
 
 
-def _left(event: GroupEvent) -> bool:
+def _left(event: HistoryEntry) -> bool:
     return event.rule in ("L2", "L6")  # rows of docs/rules.md: it asked to leave
 
 

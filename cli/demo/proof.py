@@ -13,7 +13,7 @@ from cli.demo.load import consumed
 from cli.demo.strike import Struck
 from cli.demo.watch import read_all
 from records.history import CoordinatorStarted
-from records.layout import Layout
+from records.layout import TopicLayout
 
 
 class Deed(Struct, frozen=True):
@@ -54,7 +54,7 @@ class Observed(Struct, frozen=True):
     deeds: list[Deed]
 
 
-def examine(bootstrap_servers: str, layout: Layout, observed: Observed) -> Outcome:
+def examine(bootstrap_servers: str, layout: TopicLayout, observed: Observed) -> Outcome:
     """Read the topics and check all claims."""
     history = checks.read_history(read_all(bootstrap_servers, layout.events_topic))
     answers = checks.read_answers(read_all(bootstrap_servers, layout.responses_topic))

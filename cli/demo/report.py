@@ -8,8 +8,8 @@ import msgspec
 
 from cli.demo.proof import Outcome
 from records.history import CoordinatorStarted
-from state.kafka.history import GroupEvent
-from state.rocketmq.effects import GroupEvent as RocketMqEvent
+from state.kafka.history import HistoryEntry
+from state.rocketmq.effects import HistoryEntry as RocketMqHistoryEntry
 
 # What a member id has behind the client id; people know the consumers by their names.
 _UUID = re.compile(r"-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -56,8 +56,8 @@ def _entries(outcome: Outcome) -> Iterator[tuple[_Key, dict[str, Any]]]:
             yield (entry.at_ms, 2, entry.seq), _group_entry(entry)
 
 
-def _group_entry(event: GroupEvent | RocketMqEvent) -> dict[str, Any]:
-    if isinstance(event, RocketMqEvent):
+def _group_entry(event: HistoryEntry | RocketMqHistoryEntry) -> dict[str, Any]:
+    if isinstance(event, RocketMqHistoryEntry):
         return {
             "at_ms": event.at_ms,
             "who": "group",

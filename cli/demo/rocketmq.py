@@ -12,9 +12,9 @@ from cli.demo.rocketmq_proof import Observed, Share, Trap, examine
 from cli.demo.script import PATIENCE_S, RECORDS_PER_S, Story, is_ready_line
 from cli.demo.watch import NotSeen, Watch, reader
 from embedded.broker import EmbeddedBroker
-from records.layout import Layout
+from records.layout import TopicLayout
 from records.rocketmq_history import decode_entry
-from state.rocketmq.effects import EventType, GroupEvent
+from state.rocketmq.effects import EntryType, HistoryEntry
 
 GROUP = "demo-clustering"
 BROADCAST_GROUP = "demo-broadcasting"
@@ -38,7 +38,7 @@ class RocketMqDemo:
         self.data_dir = data_dir.absolute()
         self._story = story
         self._records_per_s = records_per_s
-        self._layout = Layout.named()
+        self._layout = TopicLayout.named()
         self._consumers: dict[str, Child] = {}
         self._files: dict[str, Path] = {}
         self._broadcasters: dict[str, Path] = {}
@@ -91,7 +91,7 @@ class RocketMqDemo:
         self._story.step("A third consumer comes, and all are notified")
         mark = self._watch.mark()
         self._start("consumer-3")
-        self._story.fact(self._wait_for(EventType.CONSUMERS_NOTIFIED, mark).reason)
+        self._story.fact(self._wait_for(EntryType.CONSUMERS_NOTIFIED, mark).reason)
         self._wait_for_shares({"consumer-1": "0-2", "consumer-2": "3-4", "consumer-3": "5-6"})
 
     def _one_dies(self) -> None:
@@ -100,7 +100,7 @@ class RocketMqDemo:
         self._deed("SIGKILL consumer-2")
         self._consumers.pop("consumer-2").kill()
         killed_s = time.monotonic()
-        found = self._wait_for(EventType.CONSUMER_REMOVED, mark)
+        found = self._wait_for(EntryType.CONSUMER_REMOVED, mark)
         self._story.fact(f"found out {time.monotonic() - killed_s:.1f} s after the kill: {found.reason}")
         self._wait_for_shares({"consumer-1": "0-3", "consumer-3": "4-6"})
 
@@ -112,7 +112,7 @@ class RocketMqDemo:
         mark = self._watch.mark()
         self._deed("a second consumer with the client id consumer-1 is started")
         self._start("twin-of-consumer-1", GROUP, client_id="consumer-1")
-        trap = self._wait_for(EventType.DUPLICATE_CLIENT_ID, mark)
+        trap = self._wait_for(EntryType.DUPLICATE_CLIENT_ID, mark)
         self._story.fact(trap.reason)
         self._wait_for_shares({"consumer-1": "0-3", "twin-of-consumer-1": "0-3"})
         before = self._backlog()
@@ -127,7 +127,7 @@ class RocketMqDemo:
         mark = self._watch.mark()
         self._deed("SIGTERM the twin")
         self._consumers.pop("twin-of-consumer-1").stop()
-        self._story.fact(self._wait_for(EventType.DUPLICATE_CLIENT_ID_OVER, mark).reason)
+        self._story.fact(self._wait_for(EntryType.DUPLICATE_CLIENT_ID_OVER, mark).reason)
         self._start("consumer-4")
         self._wait_for_shares({"consumer-1": "0-3", "consumer-4": "4-6"})
 
@@ -159,7 +159,7 @@ class RocketMqDemo:
             *("--rebalance-interval-ms", str(REBALANCE_INTERVAL_MS)),
         )
 
-    def _wait_for(self, kind: EventType, mark: int) -> GroupEvent:
+    def _wait_for(self, kind: EntryType, mark: int) -> HistoryEntry:
         """The first entry of this kind since the mark."""
         return self._watch.wait_for(f"{kind} in the history", _first(kind), PATIENCE_S, since=mark)
 
@@ -209,5 +209,5 @@ def _last_share(child: Child) -> str:
     return said[-1].rstrip("\n").partition(f": has {TOPIC} ")[2] if said else ""
 
 
-def _first(kind: EventType) -> Callable[[Sequence[GroupEvent]], GroupEvent | None]:
+def _first(kind: EntryType) -> Callable[[Sequence[HistoryEntry]], HistoryEntry | None]:
     return lambda events: next((e for e in events if e.type is kind), None)

@@ -16,9 +16,9 @@ from insight.why.clock import Clock
 from insight.why.rocketmq.report import report
 from insight.why.rocketmq.text import report_text
 from records.history import CoordinatorStarted
-from records.layout import Layout
+from records.layout import TopicLayout
 from records.rocketmq_history import is_expiry
-from state.rocketmq.effects import EventType, GroupEvent
+from state.rocketmq.effects import EntryType, HistoryEntry
 from state.rocketmq.responses import NotifyConsumerIdsChanged
 
 
@@ -48,7 +48,7 @@ class Observed(Struct, frozen=True):
     deeds: list[Deed]
 
 
-def examine(bootstrap_servers: str, layout: Layout, observed: Observed) -> Outcome:
+def examine(bootstrap_servers: str, layout: TopicLayout, observed: Observed) -> Outcome:
     """Read the topics and check all claims."""
     history = checks.read_history(read_all(bootstrap_servers, layout.events_topic))
     responses = read_all(bootstrap_servers, layout.responses_topic)
@@ -104,36 +104,36 @@ def four_and_three(shares: Sequence[Share]) -> Check:
     return Check("7 queues of 2 consumers were 4 and 3", ok, str(first))
 
 
-def all_were_notified(events: Sequence[GroupEvent], told: Sequence[NotifyConsumerIdsChanged]) -> Check:
+def all_were_notified(events: Sequence[HistoryEntry], told: Sequence[NotifyConsumerIdsChanged]) -> Check:
     """When the third consumer came, all three connections were told, itself too."""
-    came = [e for e in events if e.type is EventType.CONSUMER_CONNECTED and e.client_id == "consumer-3"]
+    came = [e for e in events if e.type is EntryType.CONSUMER_CONNECTED and e.client_id == "consumer-3"]
     causes = {e.cause for e in came}
     clients = sorted({m.client_id for m in told if m.request in causes})
     ok = clients == ["consumer-1", "consumer-2", "consumer-3"]
     return Check("all three were told of the third", ok, f"told: {', '.join(clients) or 'nobody'}")
 
 
-def silence_was_found(events: Sequence[GroupEvent]) -> Check:
+def silence_was_found(events: Sequence[HistoryEntry]) -> Check:
     """The consumer that was killed went by a scan, and that scan told nobody."""
     gone = [e for e in events if is_expiry(e)]
     causes = {e.cause for e in gone}
-    told = [e for e in events if e.type is EventType.CONSUMERS_NOTIFIED and e.cause in causes]
+    told = [e for e in events if e.type is EntryType.CONSUMERS_NOTIFIED and e.cause in causes]
     ok = [e.client_id for e in gone] == ["consumer-2"] and not told
     detail = "; ".join(f"{e.client_id}: {e.reason}" for e in gone) or "no scan found anybody"
     return Check("a scan found the killed consumer-2 alone, and told nobody", ok, detail)
 
 
-def trap_was_named(events: Sequence[GroupEvent], trap: Trap | None) -> Check:
+def trap_was_named(events: Sequence[HistoryEntry], trap: Trap | None) -> Check:
     """The event names the client id and both of its connections, and another says when it was over."""
-    named = [e for e in events if e.type is EventType.DUPLICATE_CLIENT_ID]
-    over = [e for e in events if e.type is EventType.DUPLICATE_CLIENT_ID_OVER]
+    named = [e for e in events if e.type is EntryType.DUPLICATE_CLIENT_ID]
+    over = [e for e in events if e.type is EntryType.DUPLICATE_CLIENT_ID_OVER]
     ok = trap is not None and len(trap.connections) == 2 and bool(over)
     ok = ok and [e.client_id for e in named] == ["consumer-1"] * len(named)
     detail = f"{len(named)} entries, connections: {len(trap.connections) if trap else 0}, over: {len(over)}"
     return Check("the history names the client id that two consumers had", ok and bool(named), detail)
 
 
-def why_names_the_trap(events: Sequence[GroupEvent], trap: Trap | None) -> Check:
+def why_names_the_trap(events: Sequence[HistoryEntry], trap: Trap | None) -> Check:
     """Where the second came, what `group-coordinator why` tells begins with the id and both connections."""
     told = report_text(report(events[0].group_id, events, events[-1].at_ms), Clock(UTC)) if events else ""
     heads = [line for line in told.splitlines() if line.startswith("#") and "DUPLICATE CLIENT ID" in line]

@@ -18,8 +18,8 @@ from cli.demo.strike import Struck, strike, wait_until_gone
 from cli.demo.watch import Watch, client_of, held, kafka_entry, read_all, stable_with
 from clients.partition_text import number_list
 from embedded.broker import EmbeddedBroker
-from records.layout import Layout
-from state.kafka.history import EventType, GroupEvent
+from records.layout import TopicLayout
+from state.kafka.history import EntryType, HistoryEntry
 
 GROUP = "demo"
 TOPIC = "demo-orders"
@@ -55,7 +55,7 @@ class Demo:
         self.data_dir = data_dir.absolute()
         self._story = story
         self._records_per_s = records_per_s
-        self._layout = Layout.named()
+        self._layout = TopicLayout.named()
         self._folder = Folder(self.data_dir / "coordinator")
         self._consumers: dict[str, Child] = {}
         self._consumed: list[Path] = []
@@ -130,7 +130,7 @@ class Demo:
         leaver = self._consumers.pop("consumer-1")
         self._deed("SIGTERM consumer-1: it leaves")
         leaver.terminate()
-        self._watch.wait_for("a rebalance", _first(EventType.PREPARING_REBALANCE), PATIENCE_S, since=mark)
+        self._watch.wait_for("a rebalance", _first(EntryType.PREPARING_REBALANCE), PATIENCE_S, since=mark)
         self._deed("SIGKILL the coordinator, for the group is in PreparingRebalance")
         self._coordinator.kill()
         wait_until_gone(self._folder)
@@ -190,7 +190,7 @@ class Demo:
         self._deed("SIGTERM the consumers: they leave")
         for child in self._consumers.values():
             child.terminate()
-        self._watch.wait_for("an empty group", _first(EventType.EMPTY), PATIENCE_S, since=mark)
+        self._watch.wait_for("an empty group", _first(EntryType.EMPTY), PATIENCE_S, since=mark)
         for child in self._consumers.values():
             child.stop()
         self._coordinator.stop()
@@ -265,13 +265,13 @@ def is_ready_line(line: str) -> bool:
     return "requests_topic" in told(line)
 
 
-def _first(kind: EventType) -> Callable[[Sequence[GroupEvent]], GroupEvent | None]:
+def _first(kind: EntryType) -> Callable[[Sequence[HistoryEntry]], HistoryEntry | None]:
     return lambda events: next((e for e in events if e.type is kind), None)
 
 
-def _removed(client: str) -> Callable[[Sequence[GroupEvent]], GroupEvent | None]:
-    def find(events: Sequence[GroupEvent]) -> GroupEvent | None:
-        removed = (e for e in events if e.type is EventType.MEMBER_REMOVED)
+def _removed(client: str) -> Callable[[Sequence[HistoryEntry]], HistoryEntry | None]:
+    def find(events: Sequence[HistoryEntry]) -> HistoryEntry | None:
+        removed = (e for e in events if e.type is EntryType.MEMBER_REMOVED)
         return next((e for e in removed if client_of(e.member_id or "") == client), None)
 
     return find

@@ -18,7 +18,7 @@ from checkpoints.folder import Folder
 from cli.demo.children import Child
 from cli.demo.watch import NotSeen, reader
 from clients.coordinator_client import decode_response
-from records.layout import Layout
+from records.layout import TopicLayout
 from state.errors import ErrorCode
 from state.kafka.responses import HeartbeatResponse, JoinGroupResponse
 from state.messages import Response
@@ -40,7 +40,7 @@ def strike(
     coordinator: Child,
     folder: Folder,
     bootstrap_servers: str,
-    layout: Layout,
+    layout: TopicLayout,
     *,
     timeout_s: float,
     heartbeats_after_s: float,

@@ -10,7 +10,7 @@ from kafka import KafkaConsumer, TopicPartition
 
 from assignors.kafka.consumer_protocol import decode_assignment
 from records.history import HistoryReader, Numbered, decode_entry
-from state.kafka.history import EventType, GroupEvent
+from state.kafka.history import EntryType, HistoryEntry
 
 _POLL_MS = 100
 
@@ -92,10 +92,10 @@ class Watch(Generic[E]):
             self._changed.notify_all()
 
 
-def kafka_entry(value: bytes) -> GroupEvent | None:
+def kafka_entry(value: bytes) -> HistoryEntry | None:
     """For `Watch`: an entry of one of Kafka's groups."""
     entry = decode_entry(value)
-    return entry if isinstance(entry, GroupEvent) else None
+    return entry if isinstance(entry, HistoryEntry) else None
 
 
 def reader(bootstrap_servers: str, topics: Iterable[str], *, at_end: bool = False) -> KafkaConsumer:
@@ -131,13 +131,13 @@ def read_all(bootstrap_servers: str, topic: str, timeout_s: float = 60) -> list[
         consumer.close(autocommit=False)
 
 
-def stable_with(names: Iterable[str]) -> Callable[[Sequence[GroupEvent]], GroupEvent | None]:
+def stable_with(names: Iterable[str]) -> Callable[[Sequence[HistoryEntry]], HistoryEntry | None]:
     """For `Watch.wait_for`: the last entry of a group that is Stable with exactly these clients' members."""
     wanted = sorted(names)
 
-    def find(events: Sequence[GroupEvent]) -> GroupEvent | None:
+    def find(events: Sequence[HistoryEntry]) -> HistoryEntry | None:
         last = next((e for e in reversed(events) if e.from_state != e.to_state), None)
-        if last is None or last.type is not EventType.STABLE:
+        if last is None or last.type is not EntryType.STABLE:
             return None
         return last if sorted(map(client_of, last.assignments or {})) == wanted else None
 
@@ -149,7 +149,7 @@ def client_of(member_id: str) -> str:
     return member_id[:-37]
 
 
-def held(stable: GroupEvent) -> dict[str, list[int]]:
+def held(stable: HistoryEntry) -> dict[str, list[int]]:
     """Who holds which partitions of the one topic, by client."""
     return {
         client_of(member_id): [p.partition for p in decode_assignment(data).partitions] if data else []

@@ -17,7 +17,7 @@ from insight.admin.directory import consumer_groups, list_groups
 from insight.admin.log_offsets import LogOffsets
 from insight.admin.requests import GroupRequests
 from insight.admin.reset import ResetError
-from records.layout import DEFAULT_PREFIX, Layout
+from records.layout import DEFAULT_PREFIX, TopicLayout
 from records.truncation import AnyView
 from state.kafka.snapshot import GroupSnapshot
 
@@ -37,7 +37,7 @@ class Cluster:
         self._timeout_ms = timeout_ms
 
     @cached_property
-    def layout(self) -> Layout:
+    def layout(self) -> TopicLayout:
         """The coordinator's topics."""
         try:
             return layout_on(self._bootstrap_servers, self._prefix)

@@ -27,7 +27,7 @@ _POLL_MS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class _StopAsked:
+class _StopRequested:
     reason: str
 
 
@@ -35,7 +35,7 @@ class _StopAsked:
 class Inbox:
     """What others say to a consumer; it is the `listener` of its CoordinatorClient. Safe for threads."""
 
-    messages: SimpleQueue[AnyToConnection | _StopAsked] = field(default_factory=SimpleQueue)
+    messages: SimpleQueue[AnyToConnection | _StopRequested] = field(default_factory=SimpleQueue)
 
     def __call__(self, message: AnyToConnection) -> None:
         self.messages.put(message)
@@ -77,7 +77,7 @@ class PushConsumer:
 
     def stop(self, reason: str = "the consumer was stopped") -> None:
         """Make `run` give its queues up and return. Safe in a signal's handler and from any thread."""
-        self._inbox.messages.put(_StopAsked(reason))
+        self._inbox.messages.put(_StopRequested(reason))
 
     def run(self) -> None:
         """Consume."""
@@ -108,7 +108,7 @@ class PushConsumer:
             message = self._inbox.messages.get(wait_s > 0, wait_s)
         except Empty:
             return
-        if isinstance(message, _StopAsked):
+        if isinstance(message, _StopRequested):
             self._stop_reason = message.reason
         elif message.connection != self._broker.connection:
             return

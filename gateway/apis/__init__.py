@@ -25,13 +25,13 @@ from gateway.apis import (
     transactions,
 )
 from gateway.apis.api_versions import API_VERSIONS
-from gateway.apis.context import Call
+from gateway.apis.context import RequestContext
 from gateway.upstream.cluster import METADATA
 from gateway.wire import codec
 from gateway.wire.framing import PRODUCE
 
-Serve = Callable[[Call, Any], Awaitable[codec.Fields]]
-Rewrite = Callable[[Call, Any], Awaitable[None]]
+Serve = Callable[[RequestContext, Any], Awaitable[codec.Fields]]
+Rewrite = Callable[[RequestContext, Any], Awaitable[None]]
 
 FETCH, FIND_COORDINATOR, DESCRIBE_QUORUM, DESCRIBE_CLUSTER = 1, 10, 55, 60
 ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT = 25, 28
@@ -69,7 +69,7 @@ REFUSED = frozenset({68, 69, *range(76, 80), *range(83, 93)})
 HIDDEN = REFUSED | {ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT}
 
 
-async def _restrict(call: Call, response: Any) -> None:
+async def _restrict(context: RequestContext, response: Any) -> None:
     api_versions.restrict(response, OWN_VERSIONS, BOUNDS, HIDDEN)
 
 

@@ -26,7 +26,7 @@ class Services:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class RequestContext:
     """A request's surroundings. `host` is the gateway's name as this client is to know it, `node_id` the
     broker whose listener it came to, None for the first one.
     """

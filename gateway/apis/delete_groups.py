@@ -4,21 +4,21 @@ from functools import partial
 from typing import Any
 
 from gateway.apis.batch import each
-from gateway.apis.context import Call
+from gateway.apis.context import RequestContext
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.wire.codec import Fields
 from state.kafka.requests import DeleteGroup
 from state.kafka.responses import DeleteGroupResponse
 
 
-async def serve(call: Call, request: Any) -> Fields:
+async def serve(context: RequestContext, request: Any) -> Fields:
     """End groups that have no members."""
     group_ids = list(dict.fromkeys(request.groups_names))
-    return {"results": await each(partial(_delete, call), group_ids)}
+    return {"results": await each(partial(_delete, context), group_ids)}
 
 
-async def _delete(call: Call, group_id: str) -> Fields:
-    answer = await call.services.backend.ask(
-        DeleteGroup(**call.to_group(group_id)), DeleteGroupResponse, ANSWER_TIMEOUT_MS
+async def _delete(context: RequestContext, group_id: str) -> Fields:
+    answer = await context.services.backend.ask(
+        DeleteGroup(**context.to_group(group_id)), DeleteGroupResponse, ANSWER_TIMEOUT_MS
     )
     return {"group_id": group_id, "error_code": answer.error_code}

@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 from gateway.apis.batch import each
-from gateway.apis.context import Call
+from gateway.apis.context import RequestContext
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.wire.codec import Fields
 from state.errors import ErrorCode
@@ -19,16 +19,16 @@ _DEAD = "Dead"
 ALL_OPERATIONS = frozenset({3, 6, 8, 10, 11})
 
 
-async def serve(call: Call, request: Any) -> Fields:
+async def serve(context: RequestContext, request: Any) -> Fields:
     """Tell the groups' states and members."""
     operations = {"authorized_operations": ALL_OPERATIONS} if request.include_authorized_operations else {}
-    groups = await each(partial(_describe, call), request.groups)
+    groups = await each(partial(_describe, context), request.groups)
     return {"groups": [group if group["error_code"] else {**group, **operations} for group in groups]}
 
 
-async def _describe(call: Call, group_id: str) -> dict[str, Any]:
-    answer = await call.services.backend.ask(
-        DescribeGroup(**call.to_group(group_id)), DescribeGroupResponse, ANSWER_TIMEOUT_MS
+async def _describe(context: RequestContext, group_id: str) -> dict[str, Any]:
+    answer = await context.services.backend.ask(
+        DescribeGroup(**context.to_group(group_id)), DescribeGroupResponse, ANSWER_TIMEOUT_MS
     )
     described = {
         "error_code": answer.error_code,
@@ -40,7 +40,7 @@ async def _describe(call: Call, group_id: str) -> dict[str, Any]:
     }
     if answer.error_code is not ErrorCode.NONE:
         return {**described, "group_state": ""}
-    if answer.group_state == _DEAD and call.version >= _FIRST_VERSION_WITH_NOT_FOUND:
+    if answer.group_state == _DEAD and context.version >= _FIRST_VERSION_WITH_NOT_FOUND:
         not_found = {
             "error_code": ErrorCode.GROUP_ID_NOT_FOUND,
             "error_message": f"Group {group_id} not found.",

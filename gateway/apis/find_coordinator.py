@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gateway.apis.context import Call
+from gateway.apis.context import RequestContext
 from gateway.upstream.connections import Address
 from gateway.wire.codec import Fields
 from state.errors import ErrorCode
@@ -17,11 +17,11 @@ def is_upstreams(request: Any) -> bool:
     return bool(request.key_type == TRANSACTION)
 
 
-async def serve(call: Call, request: Any) -> Fields:
+async def serve(context: RequestContext, request: Any) -> Fields:
     """Name this gateway for groups; there are no coordinators of other kinds (share groups: KIP-932)."""
-    many = call.version >= _FIRST_VERSION_WITH_KEYS
+    many = context.version >= _FIRST_VERSION_WITH_KEYS
     keys = request.coordinator_keys if many else [request.key]
-    found = [await _find(call, request.key_type, key) for key in keys]
+    found = [await _find(context, request.key_type, key) for key in keys]
     if many:
         return {"coordinators": found}
     (only,) = found
@@ -32,13 +32,13 @@ async def serve(call: Call, request: Any) -> Fields:
     }
 
 
-async def _find(call: Call, key_type: int, key: str) -> dict[str, Any]:
+async def _find(context: RequestContext, key_type: int, key: str) -> dict[str, Any]:
     if key_type != GROUP:
         return _refused(key, ErrorCode.INVALID_REQUEST)
-    node_id = call.coordinator_of(key)
+    node_id = context.coordinator_of(key)
     if node_id is None:
         return _refused(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    at = await call.listener(node_id)
+    at = await context.listener(node_id)
     return {
         "key": key,
         "node_id": node_id,
@@ -60,11 +60,11 @@ def _refused(key: str, error: ErrorCode) -> dict[str, Any]:
     }
 
 
-async def rewrite(call: Call, response: Any) -> None:
+async def rewrite(context: RequestContext, response: Any) -> None:
     """A broker's answer about transactions: the same nodes, at their listeners here."""
-    for found in response.coordinators if call.version >= _FIRST_VERSION_WITH_KEYS else [response]:
+    for found in response.coordinators if context.version >= _FIRST_VERSION_WITH_KEYS else [response]:
         if found.node_id == NOWHERE:
             continue
-        call.services.cluster.learn({found.node_id: Address(found.host, found.port)})
-        at = await call.listener(found.node_id)
+        context.services.cluster.learn({found.node_id: Address(found.host, found.port)})
+        at = await context.listener(found.node_id)
         found.host, found.port = at.host, at.port

@@ -8,7 +8,7 @@ import structlog
 
 from assignors.kafka.consumer_protocol import ProtocolError, decode_subscribed_topics
 from assignors.kafka.server_side import is_for_coordinator
-from gateway.apis.context import Call
+from gateway.apis.context import RequestContext
 from gateway.coordinator.backend import PARKED_TIMEOUT_MS
 from gateway.upstream.connections import UpstreamLost
 from gateway.wire.codec import Fields
@@ -23,13 +23,13 @@ _PARTITIONS_AGE_MAX_S = 1.0
 log = structlog.get_logger()
 
 
-async def serve(call: Call, request: Any) -> Fields:
+async def serve(context: RequestContext, request: Any) -> Fields:
     """Join, and wait."""
-    has_own = call.version >= _FIRST_VERSION_WITH_REBALANCE_TIMEOUT
+    has_own = context.version >= _FIRST_VERSION_WITH_REBALANCE_TIMEOUT
     rebalance_timeout_ms = request.rebalance_timeout_ms if has_own else request.session_timeout_ms
-    answer = await call.services.backend.ask(
+    answer = await context.services.backend.ask(
         JoinGroup(
-            **call.to_group(request.group_id),
+            **context.to_group(request.group_id),
             session_timeout_ms=request.session_timeout_ms,
             rebalance_timeout_ms=rebalance_timeout_ms,
             member_id=request.member_id,
@@ -37,12 +37,12 @@ async def serve(call: Call, request: Any) -> Fields:
             protocol_type=request.protocol_type,
             protocols=[Protocol(protocol.name, protocol.metadata) for protocol in request.protocols],
             reason=request.reason,
-            partitions_per_topic=await _partitions_per_topic(call, request.protocols),
+            partitions_per_topic=await _partitions_per_topic(context, request.protocols),
         ),
         JoinGroupResponse,
         max(PARKED_TIMEOUT_MS, rebalance_timeout_ms),
     )
-    no_protocol = None if call.version >= _FIRST_VERSION_WITH_NULLABLE_PROTOCOL else ""
+    no_protocol = None if context.version >= _FIRST_VERSION_WITH_NULLABLE_PROTOCOL else ""
     return {
         "error_code": answer.error_code,
         "generation_id": answer.generation_id,
@@ -58,7 +58,7 @@ async def serve(call: Call, request: Any) -> Fields:
     }
 
 
-async def _partitions_per_topic(call: Call, protocols: Iterable[Any]) -> dict[str, int]:
+async def _partitions_per_topic(context: RequestContext, protocols: Iterable[Any]) -> dict[str, int]:
     """How many partitions the topics have that the coordinator may be asked to assign."""
     topics: set[str] = set()
     for protocol in protocols:
@@ -68,7 +68,7 @@ async def _partitions_per_topic(call: Call, protocols: Iterable[Any]) -> dict[st
     if not topics:
         return {}
     try:
-        found = await call.services.cluster.topics(sorted(topics), _PARTITIONS_AGE_MAX_S)
+        found = await context.services.cluster.topics(sorted(topics), _PARTITIONS_AGE_MAX_S)
     except UpstreamLost as error:
         log.warning("no metadata of topics to assign", error=str(error))
         return {}

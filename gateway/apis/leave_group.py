@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gateway.apis.context import Call
+from gateway.apis.context import RequestContext
 from gateway.wire.codec import Fields
 from state.errors import ErrorCode
 from state.kafka.requests import LeaveGroup, LeavingMember
@@ -11,12 +11,13 @@ from state.kafka.responses import LeaveGroupResponse
 _FIRST_VERSION_WITH_MEMBERS = 3
 
 
-async def serve(call: Call, request: Any) -> Fields:
+async def serve(context: RequestContext, request: Any) -> Fields:
     """Take members out of the group."""
-    answer = await call.services.backend.ask(
-        LeaveGroup(**call.to_group(request.group_id), members=_members(call, request)), LeaveGroupResponse
+    answer = await context.services.backend.ask(
+        LeaveGroup(**context.to_group(request.group_id), members=_members(context, request)),
+        LeaveGroupResponse,
     )
-    if call.version < _FIRST_VERSION_WITH_MEMBERS:
+    if context.version < _FIRST_VERSION_WITH_MEMBERS:
         return {"error_code": _only_error(answer)}
     return {
         "error_code": answer.error_code,
@@ -31,8 +32,8 @@ async def serve(call: Call, request: Any) -> Fields:
     }
 
 
-def _members(call: Call, request: Any) -> list[LeavingMember]:
-    if call.version < _FIRST_VERSION_WITH_MEMBERS:
+def _members(context: RequestContext, request: Any) -> list[LeavingMember]:
+    if context.version < _FIRST_VERSION_WITH_MEMBERS:
         return [LeavingMember(request.member_id)]
     return [LeavingMember(m.member_id, m.group_instance_id, m.reason) for m in request.members]
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from gateway.apis.context import Call
+from gateway.apis.context import RequestContext
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from state.errors import ErrorCode
@@ -12,9 +12,9 @@ from state.kafka.snapshot import GroupSnapshot
 _TYPE = "classic"
 
 
-async def serve(call: Call, request: Any) -> Fields:
+async def serve(context: RequestContext, request: Any) -> Fields:
     """The groups found at this listener; at the first one, which is no broker's, all of them."""
-    groups = call.services.groups()
+    groups = context.services.groups()
     if groups is None:
         return {"error_code": GatewayError.COORDINATOR_LOAD_IN_PROGRESS}
     states, types = _lowered(request.states_filter), _lowered(request.types_filter)
@@ -28,15 +28,15 @@ async def serve(call: Call, request: Any) -> Fields:
                 "group_type": _TYPE,
             }
             for group in groups
-            if _is_here(call, group)
+            if _is_here(context, group)
             and (not states or group.state.lower() in states)
             and (not types or _TYPE in types)
         ],
     }
 
 
-def _is_here(call: Call, group: GroupSnapshot) -> bool:
-    return call.node_id is None or call.coordinator_of(group.group_id) == call.node_id
+def _is_here(context: RequestContext, group: GroupSnapshot) -> bool:
+    return context.node_id is None or context.coordinator_of(group.group_id) == context.node_id
 
 
 def _lowered(names: Iterable[str]) -> set[str]:

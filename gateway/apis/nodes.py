@@ -6,32 +6,32 @@ another. In Metadata (key 3), DescribeCluster (60), and where a leader has moved
 from collections.abc import Iterable
 from typing import Any
 
-from gateway.apis.context import Call
+from gateway.apis.context import RequestContext
 from gateway.upstream.connections import Address
 
 
-async def rewrite_metadata(call: Call, response: Any) -> None:
+async def rewrite_metadata(context: RequestContext, response: Any) -> None:
     """Metadata: all live brokers."""
     brokers = {broker.node_id: Address(broker.host, broker.port) for broker in response.brokers}
     if brokers:
-        call.services.cluster.learn(brokers, all_of_them=True)
-    await _rewrite(call, ((broker.node_id, broker) for broker in response.brokers))
+        context.services.cluster.learn(brokers, all_of_them=True)
+    await _rewrite(context, ((broker.node_id, broker) for broker in response.brokers))
 
 
-async def rewrite_cluster(call: Call, response: Any) -> None:
+async def rewrite_cluster(context: RequestContext, response: Any) -> None:
     """DescribeCluster, which may name brokers that are fenced, too."""
-    call.services.cluster.learn({b.broker_id: Address(b.host, b.port) for b in response.brokers})
-    await _rewrite(call, ((broker.broker_id, broker) for broker in response.brokers))
+    context.services.cluster.learn({b.broker_id: Address(b.host, b.port) for b in response.brokers})
+    await _rewrite(context, ((broker.broker_id, broker) for broker in response.brokers))
 
 
-async def rewrite_endpoints(call: Call, response: Any) -> None:
+async def rewrite_endpoints(context: RequestContext, response: Any) -> None:
     """Produce and Fetch: the brokers that lead now what the client thought led by another."""
     endpoints = response.node_endpoints or []
-    call.services.cluster.learn({e.node_id: Address(e.host, e.port) for e in endpoints})
-    await _rewrite(call, ((endpoint.node_id, endpoint) for endpoint in endpoints))
+    context.services.cluster.learn({e.node_id: Address(e.host, e.port) for e in endpoints})
+    await _rewrite(context, ((endpoint.node_id, endpoint) for endpoint in endpoints))
 
 
-async def _rewrite(call: Call, named: Iterable[tuple[int, Any]]) -> None:
+async def _rewrite(context: RequestContext, named: Iterable[tuple[int, Any]]) -> None:
     for node_id, message in named:
-        at = await call.listener(node_id)
+        at = await context.listener(node_id)
         message.host, message.port = at.host, at.port

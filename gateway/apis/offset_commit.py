@@ -3,31 +3,33 @@
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.apis.context import Call
-from gateway.apis.topics import FIRST_VERSION_WITH_IDS, Asked, Outcomes, look_up
+from gateway.apis.context import RequestContext
+from gateway.apis.topics import FIRST_VERSION_WITH_IDS, NamedTopic, Outcomes, look_up
 from gateway.wire.codec import Fields
 from state.errors import ErrorCode
 from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
 from state.kafka.responses import OffsetCommitResponse
 
 
-async def serve(call: Call, request: Any) -> Fields:
+async def serve(context: RequestContext, request: Any) -> Fields:
     """Keep offsets of the partitions that there are."""
-    topics = await look_up(call, request.topics, by_id=call.version >= FIRST_VERSION_WITH_IDS)
+    topics = await look_up(context, request.topics, by_id=context.version >= FIRST_VERSION_WITH_IDS)
     outcomes = Outcomes()
     if topics is None:
         for topic in request.topics:
-            asked = Asked(topic.name, topic.topic_id, None)
+            asked = NamedTopic(topic.name, topic.topic_id, None)
             for partition in topic.partitions:
                 outcomes.add(asked, partition.partition_index, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return {"topics": outcomes.fields()}
     valid = _valid(request, topics, outcomes)
     if valid:
-        await _commit(call, request, valid, outcomes)
+        await _commit(context, request, valid, outcomes)
     return {"topics": outcomes.fields()}
 
 
-def _valid(request: Any, topics: Sequence[Asked], outcomes: Outcomes) -> list[tuple[Asked, list[Any]]]:
+def _valid(
+    request: Any, topics: Sequence[NamedTopic], outcomes: Outcomes
+) -> list[tuple[NamedTopic, list[Any]]]:
     """What can be committed; what cannot is an outcome."""
     valid = []
     for asked, topic in zip(topics, request.topics, strict=True):
@@ -41,11 +43,11 @@ def _valid(request: Any, topics: Sequence[Asked], outcomes: Outcomes) -> list[tu
 
 
 async def _commit(
-    call: Call, request: Any, valid: Sequence[tuple[Asked, list[Any]]], outcomes: Outcomes
+    context: RequestContext, request: Any, valid: Sequence[tuple[NamedTopic, list[Any]]], outcomes: Outcomes
 ) -> None:
-    answer = await call.services.backend.ask(
+    answer = await context.services.backend.ask(
         OffsetCommit(
-            **call.to_group(request.group_id),
+            **context.to_group(request.group_id),
             generation_id=request.generation_id_or_member_epoch,
             member_id=request.member_id,
             group_instance_id=request.group_instance_id,
@@ -66,7 +68,7 @@ async def _commit(
     )
 
 
-def _committed(asked: Asked, partitions: Sequence[Any]) -> CommittedTopic:
+def _committed(asked: NamedTopic, partitions: Sequence[Any]) -> CommittedTopic:
     name = asked.name if asked.topic is None else asked.topic.name
     return CommittedTopic(
         name,

@@ -4,8 +4,8 @@ even if none is left: whether there is such a group comes first.
 
 from typing import Any
 
-from gateway.apis.context import Call
-from gateway.apis.topics import Asked, Outcomes, look_up
+from gateway.apis.context import RequestContext
+from gateway.apis.topics import NamedTopic, Outcomes, look_up
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.wire.codec import Fields
 from state.errors import ErrorCode
@@ -13,13 +13,13 @@ from state.kafka.requests import OffsetDelete, TopicPartitions
 from state.kafka.responses import OffsetDeleteResponse
 
 
-async def serve(call: Call, request: Any) -> Fields:
+async def serve(context: RequestContext, request: Any) -> Fields:
     """Forget offsets of the partitions that there are."""
-    topics = await look_up(call, request.topics, by_id=False)
+    topics = await look_up(context, request.topics, by_id=False)
     if topics is None:
         return {"error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE}
     outcomes = Outcomes()
-    valid: list[tuple[Asked, list[int]]] = []
+    valid: list[tuple[NamedTopic, list[int]]] = []
     for asked, topic in zip(topics, request.topics, strict=True):
         indexes = [partition.partition_index for partition in topic.partitions]
         for index in indexes:
@@ -27,9 +27,9 @@ async def serve(call: Call, request: Any) -> Fields:
                 outcomes.add(asked, index, asked.missing)
         if there := [index for index in indexes if asked.has(index)]:
             valid.append((asked, there))
-    answer = await call.services.backend.ask(
+    answer = await context.services.backend.ask(
         OffsetDelete(
-            **call.to_group(request.group_id),
+            **context.to_group(request.group_id),
             topics=[TopicPartitions(asked.name, indexes) for asked, indexes in valid],
         ),
         OffsetDeleteResponse,

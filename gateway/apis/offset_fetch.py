@@ -10,8 +10,8 @@ from typing import Any
 from uuid import UUID
 
 from gateway.apis.batch import each
-from gateway.apis.context import Call
-from gateway.apis.topics import FIRST_VERSION_WITH_IDS, Asked, Codes, ids_of, look_up
+from gateway.apis.context import RequestContext
+from gateway.apis.topics import FIRST_VERSION_WITH_IDS, Codes, NamedTopic, ids_of, look_up
 from gateway.upstream.connections import UpstreamLost
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
@@ -23,30 +23,30 @@ _FIRST_VERSION_WITH_ERROR = 2
 _FIRST_VERSION_WITH_GROUPS = 8
 
 
-async def serve(call: Call, request: Any) -> Fields:
+async def serve(context: RequestContext, request: Any) -> Fields:
     """Tell what is committed."""
-    if call.version >= _FIRST_VERSION_WITH_GROUPS:
-        return {"groups": await each(partial(_fetch_group, call), request.groups)}
-    fetched = await _fetch(call, request)
-    if call.version < _FIRST_VERSION_WITH_ERROR and fetched["error_code"] is not ErrorCode.NONE:
+    if context.version >= _FIRST_VERSION_WITH_GROUPS:
+        return {"groups": await each(partial(_fetch_group, context), request.groups)}
+    fetched = await _fetch(context, request)
+    if context.version < _FIRST_VERSION_WITH_ERROR and fetched["error_code"] is not ErrorCode.NONE:
         return {"topics": _refused(request.topics, fetched["error_code"])}
     return fetched
 
 
-async def _fetch_group(call: Call, asked: Any) -> Fields:
-    return {"group_id": asked.group_id, **await _fetch(call, asked)}
+async def _fetch_group(context: RequestContext, asked: Any) -> Fields:
+    return {"group_id": asked.group_id, **await _fetch(context, asked)}
 
 
-async def _fetch(call: Call, asked: Any) -> dict[str, Any]:
+async def _fetch(context: RequestContext, asked: Any) -> dict[str, Any]:
     """What one group has committed; `asked` is the request, or its part for this group."""
-    by_id = call.version >= FIRST_VERSION_WITH_IDS
-    topics: Sequence[Asked] | None = None
+    by_id = context.version >= FIRST_VERSION_WITH_IDS
+    topics: Sequence[NamedTopic] | None = None
     if by_id and asked.topics is not None:
-        topics = await look_up(call, asked.topics, by_id=True)
+        topics = await look_up(context, asked.topics, by_id=True)
         if topics is None:
             return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    answer = await call.services.backend.ask(
-        OffsetFetch(**call.to_group(asked.group_id), topics=_wanted(asked, topics)), OffsetFetchResponse
+    answer = await context.services.backend.ask(
+        OffsetFetch(**context.to_group(asked.group_id), topics=_wanted(asked, topics)), OffsetFetchResponse
     )
     if answer.error_code is not ErrorCode.NONE:
         return _failed(answer.error_code)
@@ -56,14 +56,14 @@ async def _fetch(call: Call, asked: Any) -> dict[str, Any]:
         fetched = _by_request(asked, topics, answer.topics)
     else:
         try:
-            ids = await ids_of(call, (topic.name for topic in answer.topics))
+            ids = await ids_of(context, (topic.name for topic in answer.topics))
         except UpstreamLost:
             return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         fetched = _with_ids(answer.topics, ids)
     return {"error_code": ErrorCode.NONE, "topics": fetched}
 
 
-def _wanted(asked: Any, found: Sequence[Asked] | None) -> list[TopicPartitions] | None:
+def _wanted(asked: Any, found: Sequence[NamedTopic] | None) -> list[TopicPartitions] | None:
     """The partitions to ask the coordinator for, None for all; topics that are not there are left out."""
     if asked.topics is None:
         return None
@@ -76,7 +76,9 @@ def _wanted(asked: Any, found: Sequence[Asked] | None) -> list[TopicPartitions] 
     ]
 
 
-def _by_request(asked: Any, found: Sequence[Asked], fetched: Sequence[FetchedTopic]) -> list[dict[str, Any]]:
+def _by_request(
+    asked: Any, found: Sequence[NamedTopic], fetched: Sequence[FetchedTopic]
+) -> list[dict[str, Any]]:
     """The topics in the request's order, under its ids; those that are not there with an error."""
     answers = iter(fetched)
     topics = []

@@ -2,18 +2,18 @@
 
 from typing import Any
 
-from gateway.apis.context import Call
+from gateway.apis.context import RequestContext
 from gateway.coordinator.backend import PARKED_TIMEOUT_MS
 from gateway.wire.codec import Fields
 from state.kafka.requests import MemberAssignment, SyncGroup
 from state.kafka.responses import SyncGroupResponse
 
 
-async def serve(call: Call, request: Any) -> Fields:
+async def serve(context: RequestContext, request: Any) -> Fields:
     """Ask for the assignment, and wait."""
-    answer = await call.services.backend.ask(
+    answer = await context.services.backend.ask(
         SyncGroup(
-            **call.to_group(request.group_id),
+            **context.to_group(request.group_id),
             generation_id=request.generation_id,
             member_id=request.member_id,
             group_instance_id=request.group_instance_id,

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import structlog
 
-from gateway.apis.context import Call
+from gateway.apis.context import RequestContext
 from gateway.upstream.cluster import Topic
 from gateway.upstream.connections import UpstreamLost
 from gateway.wire.errors import GatewayError
@@ -23,7 +23,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class NamedTopic:
     """A topic as the request names it, and what it is; `topic` is None where there is no such topic."""
 
     name: str
@@ -46,24 +46,24 @@ class Asked:
         return self.topic is not None and 0 <= partition < self.topic.partitions
 
 
-async def look_up(call: Call, topics: Iterable[Any], *, by_id: bool) -> list[Asked] | None:
+async def look_up(context: RequestContext, topics: Iterable[Any], *, by_id: bool) -> list[NamedTopic] | None:
     """Each of the request's topics, in its order; None where no broker can tell."""
     asked = list(topics)
-    cluster = call.services.cluster
+    cluster = context.services.cluster
     try:
         if not by_id:
             names = await cluster.topics(topic.name for topic in asked)
-            return [Asked(topic.name, None, names.get(topic.name)) for topic in asked]
+            return [NamedTopic(topic.name, None, names.get(topic.name)) for topic in asked]
         ids = await cluster.topics_by_id(topic.topic_id for topic in asked if topic.topic_id is not None)
     except UpstreamLost as error:
         log.warning("no metadata of topics", error=str(error))
         return None
-    return [Asked("", topic.topic_id, ids.get(topic.topic_id)) for topic in asked]
+    return [NamedTopic("", topic.topic_id, ids.get(topic.topic_id)) for topic in asked]
 
 
-async def ids_of(call: Call, names: Iterable[str]) -> Mapping[str, UUID]:
+async def ids_of(context: RequestContext, names: Iterable[str]) -> Mapping[str, UUID]:
     """The ids of those topics that are there. Raises UpstreamLost."""
-    found = await call.services.cluster.topics(names)
+    found = await context.services.cluster.topics(names)
     return {name: topic.topic_id for name, topic in found.items() if topic.topic_id is not None}
 
 
@@ -74,13 +74,13 @@ class Outcomes:
         self._topics: list[dict[str, Any]] = []
         self._by_name: dict[str | UUID | None, list[dict[str, Any]]] = {}
 
-    def add(self, asked: Asked, partition: int, error: Codes) -> None:
+    def add(self, asked: NamedTopic, partition: int, error: Codes) -> None:
         """The outcome for one partition; those of one topic stand together."""
         if asked.key not in self._by_name:
             self._begin(asked)
         self._by_name[asked.key].append({"partition_index": partition, "error_code": error})
 
-    def merge(self, decided: Iterable[tuple[Asked, Iterable[tuple[int, Codes]]]]) -> None:
+    def merge(self, decided: Iterable[tuple[NamedTopic, Iterable[tuple[int, Codes]]]]) -> None:
         """What the coordinator decided. A topic that is named twice stays so, if nothing came before."""
         together = bool(self._topics)
         for asked, partitions in decided:
@@ -93,7 +93,7 @@ class Outcomes:
         """The topics of a response."""
         return self._topics
 
-    def _begin(self, asked: Asked) -> None:
+    def _begin(self, asked: NamedTopic) -> None:
         partitions: list[dict[str, Any]] = []
         self._by_name[asked.key] = partitions
         name = {"name": asked.name} if asked.topic_id is None else {"topic_id": asked.topic_id}

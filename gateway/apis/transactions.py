@@ -6,17 +6,17 @@ own coordinator would take the offsets, and the group would never see them.
 
 from typing import Any
 
-from gateway.apis.context import Call
+from gateway.apis.context import RequestContext
 from gateway.wire.codec import Fields
 from state.errors import ErrorCode
 
 
-async def serve_add_offsets(call: Call, request: Any) -> Fields:
+async def serve_add_offsets(context: RequestContext, request: Any) -> Fields:
     """Refuse."""
     return {"error_code": ErrorCode.UNSUPPORTED_VERSION}
 
 
-async def serve_commit(call: Call, request: Any) -> Fields:
+async def serve_commit(context: RequestContext, request: Any) -> Fields:
     """Refuse every partition."""
     return {
         "topics": [

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from clients.coordinator_client import CoordinatorClient, Header
 from clients.pending import ClientClosed, ClientError, CoordinatorError
-from gateway.coordinator.rate_limited_warning import Complaints
+from gateway.coordinator.rate_limited_warning import RateLimitedWarning
 from gateway.wire.limits import Limits
 from state.errors import ErrorCode
 from state.kafka.requests import AnyRequest
@@ -38,11 +38,11 @@ class Backend(Protocol):
         """The answer. Where there is none it has an error code alone, and a log line says why.
 
         With `timeout_ms` None it is waited for only as long as the member that asks can be held up without
-        risk to its session: see `Patience`.
+        risk to its session: see `AdaptiveTimeout`.
         """
 
 
-class Patience:
+class AdaptiveTimeout:
     """How long a member's request is held: `least_ms`, or twice as long as the last answer took.
 
     A member sends nothing while it is held, so a coordinator that is away must not hold it for long. One that
@@ -59,7 +59,7 @@ class Patience:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Asked:
+class _PendingRequest:
     """A request on its way. `answered` is the event loop's, and done as soon as nobody waits any more."""
 
     request: AnyRequest
@@ -82,13 +82,13 @@ class CoordinatorBackend:
 
     def __init__(self, client: CoordinatorClient, limits: Limits) -> None:
         self._client = client
-        self._patience = Patience(round(limits.member_held_s * 1000))
-        self._complaints = Complaints()
+        self._held_timeout = AdaptiveTimeout(round(limits.member_held_s * 1000))
+        self._unanswered_warning = RateLimitedWarning()
         # The sender is woken once for all that is asked in one turn of the loop.
-        self._unsent: list[_Asked] = []
-        self._to_send: SimpleQueue[list[_Asked] | None] = SimpleQueue()
+        self._unsent: list[_PendingRequest] = []
+        self._to_send: SimpleQueue[list[_PendingRequest] | None] = SimpleQueue()
         # The loop is woken once for all answers that come while it has not looked.
-        self._answers: deque[tuple[_Asked, Future[Any]]] = deque()
+        self._answers: deque[tuple[_PendingRequest, Future[Any]]] = deque()
         self._is_woken = False
         # Sending may wait for a broker, which the event loop must not.
         self._sender = Thread(target=self._send_all, name="gateway-sender", daemon=True)
@@ -102,11 +102,11 @@ class CoordinatorBackend:
     async def ask(self, request: AnyRequest, answer: type[R], timeout_ms: int | None = None) -> R:
         """See `Backend`. When it is cancelled, the answer is dropped as it comes."""
         loop = asyncio.get_running_loop()
-        held_ms = self._patience.bound_ms if timeout_ms is None else timeout_ms
+        held_ms = self._held_timeout.bound_ms if timeout_ms is None else timeout_ms
         waited_ms = timeout_ms or ANSWER_TIMEOUT_MS
-        asked = _Asked(request, answer, waited_ms, time.monotonic(), loop.create_future())
+        asked = _PendingRequest(request, answer, waited_ms, time.monotonic(), loop.create_future())
         if not self._unsent:
-            loop.call_soon(self._hand_over)
+            loop.call_soon(self._flush)
         self._unsent.append(asked)
         timer = loop.call_later(held_ms / 1000, asked.give_up)
         try:
@@ -114,16 +114,16 @@ class CoordinatorBackend:
             return answered
         except TimeoutError:
             kind = type(request).__name__
-            self._complaints.add(f"{kind} for group {request.group_id!r} was held for {held_ms} ms")
+            self._unanswered_warning.add(f"{kind} for group {request.group_id!r} was held for {held_ms} ms")
             return failed(request, answer, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         except ClientError as error:
             if not isinstance(error, ClientClosed):
-                self._complaints.add(str(error))
+                self._unanswered_warning.add(str(error))
             return failed(request, answer, error_code_of(error))
         finally:
             timer.cancel()
 
-    def _hand_over(self) -> None:
+    def _flush(self) -> None:
         self._to_send.put(self._unsent)
         self._unsent = []
 
@@ -133,24 +133,24 @@ class CoordinatorBackend:
                 if not asked.answered.done():
                     self._send(asked)
 
-    def _send(self, asked: _Asked) -> None:
+    def _send(self, asked: _PendingRequest) -> None:
         sent: Future[Any]
         try:
             sent = self._client.send(asked.request, asked.answer, timeout_ms=asked.timeout_ms)
         except Exception as error:  # noqa: BLE001 - whatever it is, whoever asked is to hear of it
             sent = Future()
             sent.set_exception(error)
-        sent.add_done_callback(partial(self._come, asked))
+        sent.add_done_callback(partial(self._on_response, asked))
 
-    def _come(self, asked: _Asked, sent: Future[Any]) -> None:
+    def _on_response(self, asked: _PendingRequest, sent: Future[Any]) -> None:
         """Called by any thread, also for an answer that comes too late for who asked."""
         self._answers.append((asked, sent))
         if not self._is_woken:
             self._is_woken = True
             with suppress(RuntimeError):  # the loop has ended, and with it all who asked
-                asked.answered.get_loop().call_soon_threadsafe(self._give_out)
+                asked.answered.get_loop().call_soon_threadsafe(self._dispatch)
 
-    def _give_out(self) -> None:
+    def _dispatch(self) -> None:
         self._is_woken = False  # before it looks: what comes from now on wakes it again
         while self._answers:
             asked, sent = self._answers.popleft()
@@ -164,10 +164,10 @@ class CoordinatorBackend:
             else:
                 asked.answered.set_exception(error)
 
-    def _learn(self, asked: _Asked) -> None:
+    def _learn(self, asked: _PendingRequest) -> None:
         # What may be parked says nothing of how long an answer takes.
         if asked.timeout_ms <= ANSWER_TIMEOUT_MS:
-            self._patience.learn(round((time.monotonic() - asked.asked_at_s) * 1000))
+            self._held_timeout.learn(round((time.monotonic() - asked.asked_at_s) * 1000))
 
     def close(self) -> None:
         """End the sender; the client is its owner's to close, after this."""

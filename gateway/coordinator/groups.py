@@ -15,7 +15,7 @@ from kafka.errors import KafkaError
 
 from records.codec import UNREADABLE
 from records.history import GroupTable, decode_snapshot
-from records.layout import Layout
+from records.layout import TopicLayout
 from state.kafka.snapshot import GroupSnapshot
 
 _POLL_MS = 200
@@ -30,7 +30,7 @@ log = structlog.get_logger()
 class GroupsReader:
     """Follows the groups topic on a thread of its own. Raises KafkaError where no broker answers."""
 
-    def __init__(self, bootstrap_servers: str, layout: Layout) -> None:
+    def __init__(self, bootstrap_servers: str, layout: TopicLayout) -> None:
         self._table = GroupTable(decode_snapshot)
         self._lock = threading.Lock()
         self._closing = threading.Event()

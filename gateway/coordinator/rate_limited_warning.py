@@ -7,7 +7,7 @@ import structlog
 log = structlog.get_logger()
 
 
-class Complaints:
+class RateLimitedWarning:
     """Says that requests got no answer: at once, then once a second how many more. For the loop's thread."""
 
     def __init__(self, interval_s: float = 1.0) -> None:

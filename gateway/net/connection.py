@@ -15,7 +15,7 @@ import structlog
 from gateway import apis
 from gateway.apis import find_coordinator
 from gateway.apis.api_versions import API_VERSIONS, unsupported
-from gateway.apis.context import Call, Services
+from gateway.apis.context import RequestContext, Services
 from gateway.net.stream import ClientGone, ClientStream
 from gateway.security.authentication import Session
 from gateway.upstream.connections import Upstream, UpstreamLost
@@ -32,7 +32,7 @@ from gateway.wire.limits import Limits
 log = structlog.get_logger()
 
 
-class NotLetIn(ConnectionError):
+class AuthenticationFailed(ConnectionError):
     """The client does not say who it is, or not rightly."""
 
 
@@ -100,7 +100,7 @@ class Connection:
             message = await self._client.take()
             header = request_header(message)
             if self._session.is_asked and (header.api_key in apis.SASL or not self._session.is_open):
-                await self._let_in(tasks, header, message)
+                await self._authenticate(tasks, header, message)
             elif not apis.is_allowed(header.api_key, header.api_version):
                 await self._refuse(header)
             elif header.api_key not in apis.SERVED:
@@ -108,14 +108,14 @@ class Connection:
             else:
                 await self._serve(tasks, header, message)
 
-    async def _let_in(self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes) -> None:
+    async def _authenticate(self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes) -> None:
         """Until a client has named itself it may ask for versions, and name itself."""
         if header.api_key == API_VERSIONS and apis.is_allowed(header.api_key, header.api_version):
             await self._forward(tasks, header, message)
         elif header.api_version in apis.SASL_VERSIONS.get(header.api_key, ()):
             await self._answer_with(apis.SASL[header.api_key], header, codec.decode_request(header, message))
             if self._session.failed is not None:
-                raise NotLetIn(self._session.failed)
+                raise AuthenticationFailed(self._session.failed)
         else:
             await self._refuse(header)
 
@@ -183,8 +183,8 @@ class Connection:
         await apis.REWRITTEN[header.api_key](self._call(header), decoded)
         return codec.encode_response(header, decoded)
 
-    def _call(self, header: RequestHeader) -> Call:
-        return Call(
+    def _call(self, header: RequestHeader) -> RequestContext:
+        return RequestContext(
             services=self._listener.services,
             header=header,
             client_host=f"/{self._peer}",  # as Java shows an address without a name

@@ -62,7 +62,7 @@ from kafka.protocol.sasl import (
 )
 
 from gateway.wire.framing import ProtocolError, RequestHeader, skip_tagged_fields
-from gateway.wire.schema_validator import Outline
+from gateway.wire.schema_validator import SchemaValidator
 
 _REQUESTS = (
     AddOffsetsToTxnRequest,
@@ -124,7 +124,7 @@ def decode_request(header: RequestHeader, message: bytes) -> Any:
     at = header.client_id_end
     if kind.flexible_version_q(version):
         at = skip_tagged_fields(message, at)
-    request_outline(header.api_key, version).tags(message, at)
+    request_validator(header.api_key, version).tags(message, at)
     try:
         return kind.decode(memoryview(message)[at:], version=version)
     except UnicodeDecodeError as error:
@@ -162,7 +162,7 @@ def response_tags(api_key: int, api_version: int, response: bytes) -> frozenset[
     at = _CORRELATION_ID_BYTES
     if RESPONSES[api_key].flexible_version_q(api_version):
         at = skip_tagged_fields(response, at)
-    return _response_outline(api_key, api_version).tags(response, at)
+    return _response_validator(api_key, api_version).tags(response, at)
 
 
 def versions(api_key: int) -> range:
@@ -172,14 +172,14 @@ def versions(api_key: int) -> range:
 
 
 @cache
-def request_outline(api_key: int, api_version: int) -> Outline:
+def request_validator(api_key: int, api_version: int) -> SchemaValidator:
     """The outline of a request's body."""
-    return Outline(REQUESTS[api_key].json, api_version)
+    return SchemaValidator(REQUESTS[api_key].json, api_version)
 
 
 @cache
-def _response_outline(api_key: int, api_version: int) -> Outline:
-    return Outline(RESPONSES[api_key].json, api_version)
+def _response_validator(api_key: int, api_version: int) -> SchemaValidator:
+    return SchemaValidator(RESPONSES[api_key].json, api_version)
 
 
 def _encoded(api_key: int, api_version: int, response: Fields) -> bytes:

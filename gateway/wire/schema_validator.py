@@ -31,7 +31,7 @@ _FIXED = {
 _INT16, _INT32 = Struct(">h"), Struct(">i")
 
 
-class Outline:
+class SchemaValidator:
     """The fields of one version of a message, as they follow each other.
 
     `schema` is Kafka's JSON for the message (clients/src/main/resources/common/message).

@@ -17,15 +17,15 @@ from assignors.kafka.consumer_protocol import PROTOCOL_TYPE
 from insight.rocketmq_group import client_version, group_state
 from records.codec import UNREADABLE
 from records.history import GroupTable, decode_any_snapshot
-from records.layout import Layout
+from records.layout import TopicLayout
 from records.truncation import AnyView
-from state.dispatch import GroupProtocol
+from state.dispatch import GroupType
 from state.kafka.snapshot import GroupSnapshot
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 
 # All groups of the classic coordinator are of this type; Kafka's newer ones are "Consumer" groups.
 GROUP_TYPE = "Classic"
-ROCKETMQ_TYPE = GroupProtocol.ROCKETMQ.value
+ROCKETMQ_TYPE = GroupType.ROCKETMQ.value
 
 _POLL_MS = 200
 
@@ -45,7 +45,7 @@ class ListedGroup(Struct, frozen=True, kw_only=True, omit_defaults=True):
     client_versions: list[str] = []
 
 
-def list_groups(bootstrap_servers: str, layout: Layout, timeout_ms: int) -> list[AnyView]:
+def list_groups(bootstrap_servers: str, layout: TopicLayout, timeout_ms: int) -> list[AnyView]:
     """Every group of either protocol, empty ones too, by id.
 
     Raises KafkaTimeoutError, or another KafkaError of the broker.

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, UnknownMetricFamily
 from prometheus_client.registry import Collector
 
-from insight.metrics.readings import GroupRow, Numbers, Partition, Readings
+from insight.metrics.metrics_state import GroupRow, MetricsState, Numbers, Partition
 from insight.metrics.rocketmq import rocketmq_gauges
 from records.history import KAFKA
 from state.kafka.group import DEAD, GroupState
-from state.kafka.history import EventType
+from state.kafka.history import EntryType
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqGroup
 from streaming.service.status import Phase, Status
 
@@ -27,14 +27,14 @@ EXPORTER = "kafka_consumergroup"
 OWN = "group_coordinator"
 
 
-class ReadingsCollector(Collector):
+class MetricsStateCollector(Collector):
     """What the topics say."""
 
-    def __init__(self, readings: Readings) -> None:
-        self._readings = readings
+    def __init__(self, metrics_state: MetricsState) -> None:
+        self._metrics_state = metrics_state
 
     def collect(self) -> Iterator[Metric]:
-        numbers = self._readings.numbers()
+        numbers = self._metrics_state.numbers()
         yield from _counts(numbers)
         yield from _own_counts(numbers)
         if numbers.groups is None or numbers.rocketmq_groups is None or numbers.offsets is None:
@@ -52,7 +52,7 @@ def _counts(numbers: Numbers) -> Iterator[Metric]:
         ("offset_deletion", numbers.offsets_deleted, "Offsets deleted by request"),
         (
             "group_completed_rebalance",
-            numbers.entries.get((KAFKA, EventType.STABLE), 0),
+            numbers.entries.get((KAFKA, EntryType.STABLE), 0),
             "Completed rebalances",
         ),
     ):

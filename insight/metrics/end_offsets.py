@@ -5,7 +5,7 @@ from collections.abc import Collection
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import OffsetSpec
 
-from insight.metrics.readings import Partition
+from insight.metrics.metrics_state import Partition
 
 
 def end_offsets(admin: KafkaAdminClient, topics: Collection[str]) -> dict[Partition, int]:

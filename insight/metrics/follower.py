@@ -9,10 +9,10 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from insight.metrics.end_offsets import end_offsets
-from insight.metrics.readings import Readings
+from insight.metrics.metrics_state import MetricsState
 from records.codec import UNREADABLE
-from records.layout import Layout
-from state.kafka.history import GroupEvent
+from records.layout import TopicLayout
+from state.kafka.history import HistoryEntry
 
 END_OFFSETS_INTERVAL_S = 5.0
 RETRY_PAUSE_S = 1.0
@@ -37,13 +37,13 @@ class Follower:
     def __init__(
         self,
         bootstrap_servers: str,
-        layout: Layout,
-        readings: Readings,
-        on_entry: Callable[[GroupEvent], None],
+        layout: TopicLayout,
+        metrics_state: MetricsState,
+        on_entry: Callable[[HistoryEntry], None],
     ) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._layout = layout
-        self._readings = readings
+        self._metrics_state = metrics_state
         self._on_entry = on_entry
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metrics-follower", daemon=True)
@@ -116,7 +116,7 @@ class Follower:
                 self._take(consumer)
                 behind = {p: end for p, end in behind.items() if not _stands_at(consumer, p, end)}
                 if not behind:
-                    self._readings.complete()
+                    self._metrics_state.complete()
                     self._take_end_offsets(admin)
             except KafkaError as error:
                 self._retry_later(error)
@@ -130,7 +130,7 @@ class Follower:
 
     def _take_record(self, topic: str, key: bytes | None, value: bytes | None) -> None:
         try:
-            entry = self._readings.take(topic, key, value)
+            entry = self._metrics_state.take(topic, key, value)
         except UNREADABLE as error:
             log.warning("a record cannot be read", topic=topic, error=str(error))
         else:
@@ -139,7 +139,7 @@ class Follower:
 
     def _take_end_offsets(self, admin: KafkaAdminClient) -> None:
         if time.monotonic() - self._ends_at_s >= END_OFFSETS_INTERVAL_S:
-            self._readings.take_end_offsets(end_offsets(admin, self._readings.topics_of_interest()))
+            self._metrics_state.take_end_offsets(end_offsets(admin, self._metrics_state.topics_of_interest()))
             self._ends_at_s = time.monotonic()
 
     def _retry_later(self, error: KafkaError) -> None:

@@ -6,31 +6,31 @@ had to be shortened. What else the entry says stands in the line's fields.
 
 import structlog
 
-from state.kafka.history import EventType, GroupEvent
+from state.kafka.history import EntryType, HistoryEntry
 
 log = structlog.get_logger()
 
 
-def log_sentence(event: GroupEvent) -> None:
+def log_sentence(event: HistoryEntry) -> None:
     """Log the entry if it is one of those that Kafka logs."""
     said = sentence(event)
     if said is not None:
         log.info(said, **_fields(event))
 
 
-def sentence(event: GroupEvent) -> str | None:
+def sentence(event: HistoryEntry) -> str | None:
     """What Kafka says when this happens, None where it says nothing."""
     group, generation = event.group_id, event.generation
     match event.type:
-        case EventType.PREPARING_REBALANCE:
+        case EntryType.PREPARING_REBALANCE:
             return (
                 f"Preparing to rebalance group {group} in state {event.to_state} "
                 f"with old generation {generation} (reason: {event.reason})"
             )
-        case EventType.COMPLETING_REBALANCE:
+        case EntryType.COMPLETING_REBALANCE:
             size = f" with {len(event.members)} members" if event.members is not None else ""
             return f"Stabilized group {group} generation {generation}{size}"
-        case EventType.STABLE:
+        case EntryType.STABLE:
             size = f" The group has {len(event.assignments)} members." if event.assignments else ""
             return (
                 f"Assignment received from leader {event.leader_id} for group {group} "
@@ -39,7 +39,7 @@ def sentence(event: GroupEvent) -> str | None:
     return None
 
 
-def _fields(event: GroupEvent) -> dict[str, object]:
+def _fields(event: HistoryEntry) -> dict[str, object]:
     fields = {
         "group": event.group_id,
         "generation": event.generation,

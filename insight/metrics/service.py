@@ -7,12 +7,12 @@ from typing import Self
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
-from insight.metrics.collector import OWN, ReadingsCollector, ServiceCollector
+from insight.metrics.collector import OWN, MetricsStateCollector, ServiceCollector
 from insight.metrics.follower import Follower
-from insight.metrics.readings import Readings
+from insight.metrics.metrics_state import MetricsState
 from insight.metrics.sentences import log_sentence
-from records.layout import Layout
-from state.kafka.history import EventType, GroupEvent
+from records.layout import TopicLayout
+from state.kafka.history import EntryType, HistoryEntry
 from streaming.query.progress import BatchProgress
 from streaming.service.coordinator import Coordinator
 from streaming.service.status import Status
@@ -73,15 +73,15 @@ class RebalanceMetrics:
             buckets=REBALANCE_BUCKETS_S,
         )
 
-    def take(self, event: GroupEvent) -> None:
+    def take(self, event: HistoryEntry) -> None:
         """Look at one history entry. A rebalance that begins anew before it ends is one, not two."""
         match event.type:
-            case EventType.PREPARING_REBALANCE:
+            case EntryType.PREPARING_REBALANCE:
                 self._began_ms.setdefault(event.group_id, event.at_ms)
-            case EventType.STABLE if event.group_id in self._began_ms:
+            case EntryType.STABLE if event.group_id in self._began_ms:
                 began_ms = self._began_ms.pop(event.group_id)
                 self._duration.observe((event.at_ms - began_ms) / 1000)
-            case EventType.EMPTY | EventType.GROUP_DELETED:
+            case EntryType.EMPTY | EntryType.GROUP_DELETED:
                 self._began_ms.pop(event.group_id, None)
 
 
@@ -95,7 +95,7 @@ class Metrics:
     def __init__(
         self,
         bootstrap_servers: str,
-        layout: Layout,
+        layout: TopicLayout,
         host: str,
         port: int,
         *,
@@ -106,10 +106,10 @@ class Metrics:
         self._host = host
         self._port = port
         self._log_rebalances = log_rebalances
-        self._readings = Readings(layout)
-        self._follower = Follower(bootstrap_servers, layout, self._readings, self._take_entry)
+        self._metrics_state = MetricsState(layout)
+        self._follower = Follower(bootstrap_servers, layout, self._metrics_state, self._take_entry)
         self._registry = CollectorRegistry()
-        self._registry.register(ReadingsCollector(self._readings))
+        self._registry.register(MetricsStateCollector(self._metrics_state))
         self._registry.register(ServiceCollector(status, ticker_age_s, self._follower.read_age_s))
         self._batches = BatchMetrics(self._registry)
         self._rebalances = RebalanceMetrics(self._registry)
@@ -151,10 +151,10 @@ class Metrics:
 
     def take_batch(self, batch: BatchProgress) -> None:
         """Count one batch that went through."""
-        self._readings.take_batch(batch)
+        self._metrics_state.take_batch(batch)
         self._batches.take(batch)
 
-    def _take_entry(self, event: GroupEvent) -> None:
+    def _take_entry(self, event: HistoryEntry) -> None:
         self._rebalances.take(event)
         if self._log_rebalances:
             log_sentence(event)

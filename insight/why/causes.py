@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 from insight.why.model import Cause, CauseKind
-from state.kafka.history import EventType, GroupEvent
+from state.kafka.history import EntryType, HistoryEntry
 
 _BY_TYPE = {
-    EventType.MEMBER_ADDED: CauseKind.MEMBER_JOINED,
-    EventType.MEMBER_REJOINED: CauseKind.METADATA_CHANGED,
-    EventType.MEMBER_REPLACED: CauseKind.STATIC_MEMBER_RETURNED,
-    EventType.MEMBER_REMOVED: CauseKind.MEMBER_LEFT,
-    EventType.PENDING_MEMBER_REMOVED: CauseKind.MEMBER_LEFT,
+    EntryType.MEMBER_ADDED: CauseKind.MEMBER_JOINED,
+    EntryType.MEMBER_REJOINED: CauseKind.METADATA_CHANGED,
+    EntryType.MEMBER_REPLACED: CauseKind.STATIC_MEMBER_RETURNED,
+    EntryType.MEMBER_REMOVED: CauseKind.MEMBER_LEFT,
+    EntryType.PENDING_MEMBER_REMOVED: CauseKind.MEMBER_LEFT,
 }
 # Rows of docs/rules.md that say more than the entry's type.
 _BY_RULE = {
@@ -22,13 +22,13 @@ _BY_RULE = {
 LOST = Cause(kind=CauseKind.UNKNOWN, reason="the entries that say why are not in the history")
 
 
-def kind_of(event: GroupEvent) -> CauseKind | None:
+def kind_of(event: HistoryEntry) -> CauseKind | None:
     """Which kind of cause an entry tells of, None if it tells of none."""
     kind = _BY_TYPE.get(event.type)
     return None if kind is None else _BY_RULE.get(event.rule, kind)
 
 
-def cause_of(opening: GroupEvent, before: Sequence[GroupEvent]) -> Cause:
+def cause_of(opening: HistoryEntry, before: Sequence[HistoryEntry]) -> Cause:
     """Why `opening` (PreparingRebalance) came. `before`: the entries just before it with the same cause."""
     about = [(kind, event) for event in before if (kind := kind_of(event)) is not None]
     if not about:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from assignors.kafka.api import MemberId, TopicPartition
 from insight.why.moves import Holdings, owners
-from state.kafka.history import EventType, GroupEvent
+from state.kafka.history import EntryType, HistoryEntry
 
 
 @dataclass(slots=True)
@@ -25,13 +25,13 @@ class Ground:
         """Entries are missing: what was known may be no longer so."""
         self.holdings, self.released = None, {}
 
-    def take(self, entries: Iterable[GroupEvent]) -> dict[MemberId, MemberId]:
+    def take(self, entries: Iterable[HistoryEntry]) -> dict[MemberId, MemberId]:
         """Follow static members to their new ids; returns the new id for each old one."""
         renamed: dict[MemberId, MemberId] = {}
         for event in entries:
             if event.group_instance_id is None or event.member_id is None:
                 continue
-            if event.type is EventType.MEMBER_REPLACED:
+            if event.type is EntryType.MEMBER_REPLACED:
                 old = self._instances.get(event.group_instance_id)
                 if old is not None:
                     renamed = {was: event.member_id if now == old else now for was, now in renamed.items()}

@@ -9,9 +9,9 @@ from kafka import KafkaConsumer, TopicPartition
 from insight.admin.directory import list_groups
 from records.codec import UNREADABLE
 from records.history import CoordinatorStarted, decode_any_entry
-from records.layout import Layout
+from records.layout import TopicLayout
 from records.partitioner import partition_of
-from records.truncation import AnyGroupEvent
+from records.truncation import AnyHistoryEntry
 
 _POLL_MS = 500
 # So many polls in a row that bring nothing, before the end: nobody sends any more.
@@ -26,7 +26,7 @@ class HistoryUnavailable(RuntimeError):
     """There is no history to tell of; the message says why, and what to try."""
 
 
-def read_history(bootstrap_servers: str, layout: Layout, group_id: str) -> list[AnyGroupEvent]:
+def read_history(bootstrap_servers: str, layout: TopicLayout, group_id: str) -> list[AnyHistoryEntry]:
     """All entries of a group from the first that is kept to the last at the time of the call, as they stand
     on the topic: some may be there twice.
 
@@ -66,7 +66,7 @@ def near_names(group_id: str, groups: Collection[str]) -> list[str]:
     return list(dict.fromkeys([*close, *holding]))[:_MAX_NEAR_NAMES]
 
 
-def _entries(consumer: KafkaConsumer, place: TopicPartition, group_id: str) -> Iterator[AnyGroupEvent]:
+def _entries(consumer: KafkaConsumer, place: TopicPartition, group_id: str) -> Iterator[AnyHistoryEntry]:
     """The group's entries in this partition, up to its end of now."""
     key = group_id.encode()
     consumer.assign([place])
@@ -83,7 +83,7 @@ def _entries(consumer: KafkaConsumer, place: TopicPartition, group_id: str) -> I
                 yield from _entry(record.value, group_id)
 
 
-def _entry(value: bytes, group_id: str) -> Iterator[AnyGroupEvent]:
+def _entry(value: bytes, group_id: str) -> Iterator[AnyHistoryEntry]:
     try:
         entry = decode_any_entry(value)
     except UNREADABLE as error:

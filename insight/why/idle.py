@@ -11,17 +11,17 @@ from collections.abc import Iterable, Mapping
 from assignors.kafka.api import MemberId, TopicPartition
 from insight.why.model import Idle
 from insight.why.moves import Holdings
-from state.kafka.history import EventType, GroupEvent
+from state.kafka.history import EntryType, HistoryEntry
 
 COOPERATIVE = "cooperative-sticky"
 
-_JOINS = (EventType.MEMBER_REJOINED, EventType.MEMBER_REPLACED)
+_JOINS = (EntryType.MEMBER_REJOINED, EntryType.MEMBER_REPLACED)
 
 
 def idle(
     held: Holdings,
     released: Mapping[TopicPartition, MemberId],
-    entries: Iterable[GroupEvent],
+    entries: Iterable[HistoryEntry],
     span_ms: tuple[int, int],
     *,
     protocol_name: str | None,
@@ -34,7 +34,7 @@ def idle(
     """
     began_ms, ended_ms = span_ms
     cooperative = protocol_name == COOPERATIVE
-    stops = (EventType.MEMBER_REMOVED,) if cooperative else (*_JOINS, EventType.MEMBER_REMOVED)
+    stops = (EntryType.MEMBER_REMOVED,) if cooperative else (*_JOINS, EntryType.MEMBER_REMOVED)
     stopped_ms: dict[MemberId, int] = {}
     for event in entries:
         if event.type in stops and event.member_id is not None:

@@ -8,7 +8,7 @@ from assignors.kafka.api import MemberId
 from insight.why.lives import Life
 from insight.why.moves import read_holdings
 from state.kafka.group import DEAD, GroupState
-from state.kafka.history import EventType, GroupEvent
+from state.kafka.history import EntryType, HistoryEntry
 
 
 class MemberState(StrEnum):
@@ -52,7 +52,7 @@ class Lane:
             self.spans.append(Span(what, at_ms, None, partitions))
 
 
-def state_spans(group_lives: Iterable[Life[GroupEvent]]) -> list[Span]:
+def state_spans(group_lives: Iterable[Life[HistoryEntry]]) -> list[Span]:
     """The group's states over time; nothing where the group was not there."""
     lane = Lane("")
     for life in group_lives:
@@ -66,7 +66,7 @@ def state_spans(group_lives: Iterable[Life[GroupEvent]]) -> list[Span]:
     return lane.spans
 
 
-def member_lanes(group_lives: Iterable[Life[GroupEvent]]) -> list[Lane]:
+def member_lanes(group_lives: Iterable[Life[HistoryEntry]]) -> list[Lane]:
     """The lanes of all members, in the order in which they came."""
     found: list[Lane] = []
     for life in group_lives:
@@ -88,26 +88,26 @@ class _Members:
         self._instances: dict[str, MemberId] = {}
         self._joined_by: dict[MemberId, str] = {}  # the request it joined with last
 
-    def take(self, event: GroupEvent) -> None:
+    def take(self, event: HistoryEntry) -> None:
         at_ms, member_id = event.at_ms, event.member_id
         match event.type:
-            case EventType.MEMBER_ADDED | EventType.MEMBER_REJOINED if member_id is not None:
+            case EntryType.MEMBER_ADDED | EntryType.MEMBER_REJOINED if member_id is not None:
                 self._lane(member_id).become(MemberState.JOINED, at_ms)
                 self._joined_by[member_id] = event.cause
-            case EventType.MEMBER_REPLACED if member_id is not None:
+            case EntryType.MEMBER_REPLACED if member_id is not None:
                 self._replace(member_id, event)
-            case EventType.MEMBER_REMOVED if member_id is not None:
+            case EntryType.MEMBER_REMOVED if member_id is not None:
                 self._lane(member_id).become(None, at_ms)
                 del self._present[member_id]
-            case EventType.PREPARING_REBALANCE:
+            case EntryType.PREPARING_REBALANCE:
                 for present, lane in self._present.items():
                     joined = self._joined_by.get(present) == event.cause
                     lane.become(MemberState.JOINED if joined else MemberState.AWAITED, at_ms)
-            case EventType.COMPLETING_REBALANCE:
+            case EntryType.COMPLETING_REBALANCE:
                 self._are(event.members or list(self._present), at_ms)
-            case EventType.STABLE if event.assignments is not None:
+            case EntryType.STABLE if event.assignments is not None:
                 self._hold(event.assignments, at_ms)
-            case EventType.EMPTY:
+            case EntryType.EMPTY:
                 self.end_all(at_ms)
         if event.group_instance_id is not None and member_id is not None:
             self._instances[event.group_instance_id] = member_id
@@ -121,7 +121,7 @@ class _Members:
             self.lanes.append(self._present[member_id])
         return self._present[member_id]
 
-    def _replace(self, member_id: MemberId, event: GroupEvent) -> None:
+    def _replace(self, member_id: MemberId, event: HistoryEntry) -> None:
         """A static member under a new id. In a Stable group it goes on with what it has."""
         old = self._instances.get(event.group_instance_id or "")
         if old in self._present:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from clients.partition_text import number_list
 from insight.why.lives import E, Life
-from state.kafka.history import EventType
+from state.kafka.history import EntryType
 
 
 def notes(group_lives: Sequence[Life[E]]) -> list[str]:
@@ -19,10 +19,10 @@ def notes(group_lives: Sequence[Life[E]]) -> list[str]:
             )
         if life.missing:
             found.append(f"entries are missing: {number_list(life.missing)} of life {life.incarnation}")
-        late = sum(event.type == EventType.APPLIED_LATE for event in life.entries)
+        late = sum(event.type == EntryType.APPLIED_LATE for event in life.entries)
         if late:
             found.append(f"{late} requests stood in the log behind a deadline that had fired")
-    marks = [e for e in group_lives[-1].entries if e.type in (EventType.QUARANTINED, EventType.RELEASED)]
-    if marks and marks[-1].type == EventType.QUARANTINED:
+    marks = [e for e in group_lives[-1].entries if e.type in (EntryType.QUARANTINED, EntryType.RELEASED)]
+    if marks and marks[-1].type == EntryType.QUARANTINED:
         found.append(f"the group is quarantined, its deadlines do not run: {marks[-1].reason}")
     return found

@@ -12,19 +12,19 @@ from insight.why.model import Idle, Joined, Moves, Outcome, Rebalance, Removed
 from insight.why.moves import Holdings, compare, read_holdings
 from insight.why.stretches import Stretch, generation_before, stretches
 from state.kafka.group import GroupState
-from state.kafka.history import EventType, GroupEvent
+from state.kafka.history import EntryType, HistoryEntry
 
-_JOINS = (EventType.MEMBER_ADDED, EventType.MEMBER_REJOINED, EventType.MEMBER_REPLACED)
-_REMOVALS = (EventType.MEMBER_REMOVED, EventType.PENDING_MEMBER_REMOVED)
-_EXTENSIONS = (EventType.INITIAL_DELAY_EXTENDED, EventType.REBALANCE_EXTENDED)
+_JOINS = (EntryType.MEMBER_ADDED, EntryType.MEMBER_REJOINED, EntryType.MEMBER_REPLACED)
+_REMOVALS = (EntryType.MEMBER_REMOVED, EntryType.PENDING_MEMBER_REMOVED)
+_EXTENSIONS = (EntryType.INITIAL_DELAY_EXTENDED, EntryType.REBALANCE_EXTENDED)
 
 
-def rebalances(history: Iterable[GroupEvent]) -> list[Rebalance]:
+def rebalances(history: Iterable[HistoryEntry]) -> list[Rebalance]:
     """All rebalances of one group, as they follow each other; `history` may have duplicates and gaps."""
     return rebalances_of(lives(history))
 
 
-def rebalances_of(group_lives: Sequence[Life[GroupEvent]]) -> list[Rebalance]:
+def rebalances_of(group_lives: Sequence[Life[HistoryEntry]]) -> list[Rebalance]:
     """The same from lives. A rebalance without an end is under way in the last life only."""
     found: list[Rebalance] = []
     for life in group_lives:
@@ -92,15 +92,15 @@ def _phases(stretch: Stretch) -> tuple[int | None, int | None, int | None]:
         duration_ms = ended_ms - stretch.began_ms
     if forming is not None and stretch.opening is not None:
         preparing_ms = forming.at_ms - stretch.began_ms
-    if forming is not None and forming.type is EventType.COMPLETING_REBALANCE and ended_ms is not None:
+    if forming is not None and forming.type is EntryType.COMPLETING_REBALANCE and ended_ms is not None:
         completing_ms = ended_ms - forming.at_ms
     return preparing_ms, completing_ms, duration_ms
 
 
-def _generation_from(first: GroupEvent) -> int:
+def _generation_from(first: HistoryEntry) -> int:
     """The generation that the rebalance ended."""
     joined_already = first.from_state == GroupState.COMPLETING_REBALANCE
-    lost_its_beginning = first.type is not EventType.PREPARING_REBALANCE
+    lost_its_beginning = first.type is not EntryType.PREPARING_REBALANCE
     return generation_before(first) - (joined_already and lost_its_beginning)
 
 
@@ -117,9 +117,11 @@ def _latest(stretch: Stretch, name: str) -> Any:
     return next((value for value in reversed(values) if value is not None), None)
 
 
-def _first_of_each(stretch: Stretch, types: tuple[EventType, ...]) -> list[tuple[MemberId, int, GroupEvent]]:
+def _first_of_each(
+    stretch: Stretch, types: tuple[EntryType, ...]
+) -> list[tuple[MemberId, int, HistoryEntry]]:
     """The members these entries are about, once each, and how long after the beginning."""
-    found: dict[MemberId, tuple[MemberId, int, GroupEvent]] = {}
+    found: dict[MemberId, tuple[MemberId, int, HistoryEntry]] = {}
     for event in [*stretch.lead, *stretch.entries]:
         if event.type in types and event.member_id is not None and event.member_id not in found:
             found[event.member_id] = (event.member_id, event.at_ms - stretch.began_ms, event)

@@ -11,7 +11,7 @@ from insight.why.model import CauseKind, Outcome, Rebalance
 from insight.why.notes import notes
 from insight.why.rebalances import rebalances_of
 from state.kafka.group import DEAD
-from state.kafka.history import GroupEvent
+from state.kafka.history import HistoryEntry
 
 
 class CauseCount(Struct, frozen=True):
@@ -53,7 +53,9 @@ class Report(Struct, frozen=True, kw_only=True):
     rebalances: list[Rebalance]
 
 
-def report(group_id: str, history: Iterable[GroupEvent], now_ms: int, since_ms: int | None = None) -> Report:
+def report(
+    group_id: str, history: Iterable[HistoryEntry], now_ms: int, since_ms: int | None = None
+) -> Report:
     """What a group's history tells. `history` has an entry at least; it may have duplicates and gaps.
 
     `since_ms` leaves out the rebalances that ended before; those that are left keep their numbers.
@@ -105,7 +107,7 @@ def client_of(rebalance: Rebalance) -> str:
     return lasting or next(iter(cause.member_ids), "unknown")
 
 
-def lanes_of(history: Iterable[GroupEvent]) -> tuple[list[Span], list[Lane]]:
+def lanes_of(history: Iterable[HistoryEntry]) -> tuple[list[Span], list[Lane]]:
     """The group's states and its members over time, for a picture."""
     group_lives = lives(history)
     return state_spans(group_lives), member_lanes(group_lives)
@@ -119,7 +121,7 @@ def _end_ms(rebalance: Rebalance, now_ms: int) -> int:
     return max(now_ms, rebalance.began_ms) if under_way else rebalance.began_ms
 
 
-def _state_since_ms(life: Life[GroupEvent]) -> int:
+def _state_since_ms(life: Life[HistoryEntry]) -> int:
     last = life.entries[-1]
     for event in reversed(life.entries):
         if event.from_state != event.to_state:
@@ -127,7 +129,7 @@ def _state_since_ms(life: Life[GroupEvent]) -> int:
     return life.entries[0].at_ms
 
 
-def _notes(group_lives: Sequence[Life[GroupEvent]]) -> list[str]:
+def _notes(group_lives: Sequence[Life[HistoryEntry]]) -> list[str]:
     last = group_lives[-1].entries[-1]
     ended = [f"the group has ended: {last.reason}"] if last.to_state == DEAD else []
     return [*notes(group_lives), *ended]

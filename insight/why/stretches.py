@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from insight.why.lives import Life
 from insight.why.model import Outcome
 from state.kafka.group import GroupState
-from state.kafka.history import EventType, GroupEvent
+from state.kafka.history import EntryType, HistoryEntry
 
 _REBALANCING = (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE)
-_FORMS_GENERATION = (EventType.COMPLETING_REBALANCE, EventType.EMPTY)
-_ENDS = {EventType.STABLE: Outcome.STABLE, EventType.EMPTY: Outcome.EMPTY}
+_FORMS_GENERATION = (EntryType.COMPLETING_REBALANCE, EntryType.EMPTY)
+_ENDS = {EntryType.STABLE: Outcome.STABLE, EntryType.EMPTY: Outcome.EMPTY}
 
 
 @dataclass(slots=True)
@@ -23,9 +23,9 @@ class Stretch:
 
     outcome: Outcome | None = None
     gap: bool = False
-    lead: list[GroupEvent] = field(default_factory=list)
-    opening: GroupEvent | None = None
-    entries: list[GroupEvent] = field(default_factory=list)
+    lead: list[HistoryEntry] = field(default_factory=list)
+    opening: HistoryEntry | None = None
+    entries: list[HistoryEntry] = field(default_factory=list)
     ended_ms: int | None = None
 
     @property
@@ -33,7 +33,7 @@ class Stretch:
         return (self.opening or self.entries[0]).at_ms
 
     @property
-    def forming(self) -> GroupEvent | None:
+    def forming(self) -> HistoryEntry | None:
         """The entry that tells of the new generation."""
         return next((e for e in self.entries if e.type in _FORMS_GENERATION), None)
 
@@ -42,19 +42,19 @@ class Stretch:
             self.outcome, self.ended_ms = outcome, at_ms
 
 
-def stretches(life: Life[GroupEvent]) -> list[Stretch]:
+def stretches(life: Life[HistoryEntry]) -> list[Stretch]:
     """All of the life's entries, cut. A last rebalance without an end is UNDER_WAY."""
     return [stretch for stretch in _cut(life) if stretch.entries]
 
 
-def generation_before(event: GroupEvent) -> int:
+def generation_before(event: HistoryEntry) -> int:
     """The generation in which an entry's change found the group."""
     return event.generation - (event.type in _FORMS_GENERATION)
 
 
-def _cut(life: Life[GroupEvent]) -> Iterator[Stretch]:
+def _cut(life: Life[HistoryEntry]) -> Iterator[Stretch]:
     current = Stretch()
-    last: GroupEvent | None = None
+    last: HistoryEntry | None = None
     for event in life.entries:
         if event.seq != (last.seq if last is not None else 0) + 1:
             if last is None or not _continues(last, event):
@@ -62,13 +62,13 @@ def _cut(life: Life[GroupEvent]) -> Iterator[Stretch]:
                 yield current
                 current = Stretch(Outcome.UNDER_WAY if event.from_state in _REBALANCING else None)
             current.gap = True
-        if event.type is EventType.PREPARING_REBALANCE:
+        if event.type is EntryType.PREPARING_REBALANCE:
             lead = _take_lead(current, event)
             current.end(Outcome.SUPERSEDED, event.at_ms)
             yield current
             current = Stretch(Outcome.UNDER_WAY, current.gap and not current.entries, lead, opening=event)
         current.entries.append(event)
-        if event.type in _ENDS or event.type is EventType.GROUP_DELETED:
+        if event.type in _ENDS or event.type is EntryType.GROUP_DELETED:
             current.end(_ENDS.get(event.type, Outcome.UNKNOWN), event.at_ms)
             yield current
             current = Stretch()
@@ -76,14 +76,14 @@ def _cut(life: Life[GroupEvent]) -> Iterator[Stretch]:
     yield current
 
 
-def _continues(last: GroupEvent, event: GroupEvent) -> bool:
+def _continues(last: HistoryEntry, event: HistoryEntry) -> bool:
     """Whether nothing speaks against the group having stayed as it was while entries are missing."""
     return (last.to_state, last.generation) == (event.from_state, generation_before(event))
 
 
-def _take_lead(stretch: Stretch, opening: GroupEvent) -> list[GroupEvent]:
+def _take_lead(stretch: Stretch, opening: HistoryEntry) -> list[HistoryEntry]:
     """Move what the opening's own request or deadline did before it out of the stretch that ends."""
-    lead: list[GroupEvent] = []
+    lead: list[HistoryEntry] = []
     while (
         stretch.entries
         and stretch.entries[-1].cause == opening.cause

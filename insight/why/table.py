@@ -17,9 +17,9 @@ _ENTRY = """
 def events_table(records: DataFrame) -> DataFrame:
     """The entries in `records`, which have a column `value` as Kafka's source gives it.
 
-    The columns are those of `state.kafka.history.GroupEvent` and of `state.rocketmq.effects.GroupEvent`, with
-    its tag `protocol`, null for Kafka's groups; and `at`, the entry's time as a timestamp. An entry that is
-    there twice, for the topic's writer is at-least-once, is one row; entries of no group are left out.
+    The columns are those of `state.kafka.history.HistoryEntry` and of `state.rocketmq.effects.HistoryEntry`,
+    with its tag `protocol`, null for Kafka's groups; and `at`, the entry's time as a timestamp. An entry that
+    is there twice, for the topic's writer is at-least-once, is one row; entries of no group are left out.
     """
     entry = F.from_json(F.col("value").cast("string"), _ENTRY)
     return (

@@ -4,21 +4,21 @@ Source: GroupMetadataManager.describeGroups, ClassicGroup.describe, ClassicGroup
 """
 
 from state.errors import ErrorCode
-from state.kafka.context import Turn
+from state.kafka.context import StepContext
 from state.kafka.group import GroupState
 from state.kafka.requests import DeleteGroup, DescribeGroup, ReplyTo
 from state.kafka.responses import DeleteGroupResponse, DescribedMember, DescribeGroupResponse
 
 
-def describe(turn: Turn, _: DescribeGroup, reply_to: ReplyTo) -> None:
+def describe(context: StepContext, _: DescribeGroup, reply_to: ReplyTo) -> None:
     """The group as Kafka shows it: only a Stable one tells its protocol and its members' metadata."""
-    if not turn.has_group:
-        turn.rule("V1")
-        turn.reply(reply_to, DescribeGroupResponse)
+    if not context.has_group:
+        context.rule("V1")
+        context.reply(reply_to, DescribeGroupResponse)
         return
-    group = turn.group
+    group = context.group
     stable = group.state is GroupState.STABLE
-    turn.rule("V2" if stable else "V3")
+    context.rule("V2" if stable else "V3")
     members = [
         DescribedMember(
             member_id=m.member_id,
@@ -30,7 +30,7 @@ def describe(turn: Turn, _: DescribeGroup, reply_to: ReplyTo) -> None:
         )
         for m in group.members.values()
     ]
-    turn.reply(
+    context.reply(
         reply_to,
         DescribeGroupResponse,
         group_state=group.state.value,
@@ -40,20 +40,20 @@ def describe(turn: Turn, _: DescribeGroup, reply_to: ReplyTo) -> None:
     )
 
 
-def delete_group(turn: Turn, _: DeleteGroup, reply_to: ReplyTo) -> None:
+def delete_group(context: StepContext, _: DeleteGroup, reply_to: ReplyTo) -> None:
     """Members keep a group alive; ids that were handed out and have not joined do not."""
-    error = _judge_delete(turn)
+    error = _validate_delete(context)
     if error is ErrorCode.NONE:
-        turn.delete_group("deleted by request")
-    turn.reply(reply_to, DeleteGroupResponse, error)
+        context.delete_group("deleted by request")
+    context.reply(reply_to, DeleteGroupResponse, error)
 
 
-def _judge_delete(turn: Turn) -> ErrorCode:
-    if not turn.has_group:
-        turn.rule("K1")
+def _validate_delete(context: StepContext) -> ErrorCode:
+    if not context.has_group:
+        context.rule("K1")
         return ErrorCode.GROUP_ID_NOT_FOUND
-    if turn.group.state is not GroupState.EMPTY:
-        turn.rule("K2")
+    if context.group.state is not GroupState.EMPTY:
+        context.rule("K2")
         return ErrorCode.NON_EMPTY_GROUP
-    turn.rule("K3")
+    context.rule("K3")
     return ErrorCode.NONE

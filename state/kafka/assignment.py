@@ -14,30 +14,30 @@ from assignors.kafka.consumer_protocol import (
 )
 from assignors.kafka.server_side import COORDINATOR_ASSIGNORS, is_for_coordinator, with_last_assignment
 from state.errors import ErrorCode
-from state.kafka.context import Turn
+from state.kafka.context import StepContext
 from state.kafka.group import Group, Member
 from state.kafka.requests import JoinGroup
 
 
-def judge_protocols(turn: Turn, request: JoinGroup) -> ErrorCode:
+def validate_protocols(context: StepContext, request: JoinGroup) -> ErrorCode:
     """Rows M1 and M2: whether the coordinator could carry out what it may be asked to."""
     for protocol in request.protocols:
         if not is_for_coordinator(protocol.name):
             continue
         if protocol.name not in COORDINATOR_ASSIGNORS:
-            turn.rule("M1")
+            context.rule("M1")
             return ErrorCode.UNSUPPORTED_ASSIGNOR
         if request.protocol_type != PROTOCOL_TYPE or not _is_subscription(protocol.metadata):
-            turn.rule("M2")
+            context.rule("M2")
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     return ErrorCode.NONE
 
 
-def learn_partitions(turn: Turn, request: JoinGroup) -> None:
+def record_partition_counts(context: StepContext, request: JoinGroup) -> None:
     """Row M3: of what JoinGroups tell of a topic the most holds; some members hear late that it grew."""
     if request.partitions_per_topic:
-        turn.rule("M3")
-    told = turn.group.told_partitions_per_topic
+        context.rule("M3")
+    told = context.group.reported_partition_counts
     for topic, count in request.partitions_per_topic.items():
         told[topic] = max(count, told.get(topic, 0))
 
@@ -45,15 +45,15 @@ def learn_partitions(turn: Turn, request: JoinGroup) -> None:
 def settle_partitions(group: Group) -> None:
     """Keep what this generation needs: counts that were told for it, else those of the last one."""
     needed = (group.subscribed_topics or []) if is_for_coordinator(group.protocol_name) else []
-    known = group.partitions_per_topic | group.told_partitions_per_topic
+    known = group.partitions_per_topic | group.reported_partition_counts
     group.partitions_per_topic = {topic: known[topic] for topic in needed if topic in known}
-    group.told_partitions_per_topic = {}
+    group.reported_partition_counts = {}
 
 
 def assign(group: Group, last_generation: int) -> dict[str, bytes]:
     """Who gets what in the generation that was just formed, by member id.
 
-    `last_generation` is the one whose assignment the members still have. `judge_protocols` has seen to it
+    `last_generation` is the one whose assignment the members still have. `validate_protocols` has seen to it
     that nothing here can fail.
     """
     assignor = COORDINATOR_ASSIGNORS[group.protocol_name or ""]

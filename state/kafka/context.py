@@ -3,17 +3,17 @@
 from collections.abc import Collection, Mapping
 
 from state.config import CoordinatorConfig
-from state.context import BaseTurn
+from state.context import BaseContext
 from state.errors import ErrorCode
 from state.kafka.effects import Effects, OffsetChange, Reply
 from state.kafka.group import DEAD, LEGAL_PREVIOUS_STATES, Group, GroupState, Member, Offset
-from state.kafka.history import EventType, GroupEvent
+from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.requests import ReplyTo
 from state.kafka.responses import AnyResponse
 from state.messages import RECORD_VERSION
 
 
-class Turn(BaseTurn[Group, CoordinatorConfig]):
+class StepContext(BaseContext[Group, CoordinatorConfig]):
     """What handlers are given. They read and change `group`, and speak through the methods here."""
 
     def __init__(
@@ -24,7 +24,7 @@ class Turn(BaseTurn[Group, CoordinatorConfig]):
         self.offset_changes: list[OffsetChange] = []
         self.retention_is_stale = False  # whether all offsets have to be looked at to know what expires next
         self._replies: list[Reply] = []
-        self._events: list[GroupEvent] = []
+        self._history: list[HistoryEntry] = []
 
     def create_group(self, reason: str) -> None:
         """Begin the group's life; its incarnation is the request that asked for it."""
@@ -36,11 +36,11 @@ class Turn(BaseTurn[Group, CoordinatorConfig]):
             state_timestamp_ms=self.now_ms,
         )
         self.retention_is_stale = True
-        self.record(EventType.GROUP_CREATED, reason)
+        self.record(EntryType.GROUP_CREATED, reason)
 
     def delete_group(self, reason: str) -> None:
         """End the group's life; its offsets go with it."""
-        self.record(EventType.GROUP_DELETED, reason, to_state=DEAD)
+        self.record(EntryType.GROUP_DELETED, reason, to_state=DEAD)
         for topic, partitions in self.group.offsets.items():
             self.offset_changes += [OffsetChange(topic, partition, None) for partition in partitions]
         self._group = None
@@ -64,7 +64,7 @@ class Turn(BaseTurn[Group, CoordinatorConfig]):
         return Effects(
             self._group,
             self._replies,
-            self._events,
+            self._history,
             self.offset_changes,
             self.rules,
             self._earliest_armed_ms,
@@ -82,7 +82,7 @@ class Turn(BaseTurn[Group, CoordinatorConfig]):
         """Note that this row of docs/rules.md applies now; answers and entries that follow name it."""
         self.rules.append(row)
 
-    def record(self, event: EventType, reason: str, **details: object) -> None:
+    def record(self, event: EntryType, reason: str, **details: object) -> None:
         """Add a history entry. Call it after the change it tells of; `from_state` is given when the state
         changed, `to_state` when the group is no more.
         """
@@ -90,8 +90,8 @@ class Turn(BaseTurn[Group, CoordinatorConfig]):
         group.seq += 1
         from_state = details.pop("from_state", group.state)
         to_state = details.pop("to_state", group.state)
-        self._events.append(
-            GroupEvent(
+        self._history.append(
+            HistoryEntry(
                 version=RECORD_VERSION,
                 type=event,
                 group_id=group.group_id,
@@ -108,7 +108,7 @@ class Turn(BaseTurn[Group, CoordinatorConfig]):
             )
         )
 
-    def record_member(self, event: EventType, member: Member, reason: str, **details: object) -> None:
+    def record_member(self, event: EntryType, member: Member, reason: str, **details: object) -> None:
         """Add a history entry about one member."""
         self.record(
             event,
@@ -120,7 +120,7 @@ class Turn(BaseTurn[Group, CoordinatorConfig]):
             **details,
         )
 
-    def transition(self, to: GroupState, event: EventType, reason: str, **details: object) -> None:
+    def transition(self, to: GroupState, event: EntryType, reason: str, **details: object) -> None:
         """Move the group to another state, and say why."""
         group = self.group
         assert group.state in LEGAL_PREVIOUS_STATES[to], f"{group.state} -> {to} is no legal transition"

@@ -10,7 +10,7 @@ seq)`) never sees two different truths.
 from msgspec import Struct
 
 from state.kafka.group import Group, Offset
-from state.kafka.history import GroupEvent
+from state.kafka.history import HistoryEntry
 from state.kafka.responses import AnyResponse
 
 
@@ -38,7 +38,7 @@ class Effects(Struct, frozen=True):
 
     group: Group | None
     replies: list[Reply]
-    events: list[GroupEvent]
+    history: list[HistoryEntry]
     offsets: list[OffsetChange]
     rules: list[str]
     earliest_armed_ms: int | None

@@ -4,92 +4,92 @@ the pass that expires offsets (rows Z).
 
 from state.errors import ErrorCode
 from state.kafka import rebalance
-from state.kafka.context import Turn
+from state.kafka.context import StepContext
 from state.kafka.group import GroupState, Member
-from state.kafka.history import EventType
+from state.kafka.history import EntryType
 from state.kafka.offsets.retention import retention_pass
 from state.kafka.responses import JoinGroupResponse
 from state.kafka.timers import DeadlineReached, TimerKind
 
 
-def deadline_reached(turn: Turn, deadline: DeadlineReached) -> None:
+def deadline_reached(context: StepContext, deadline: DeadlineReached) -> None:
     """Do what this deadline was set for; it is armed no more unless what it does arms it again."""
-    turn.group.last_fired_ms = max(turn.group.last_fired_ms, deadline.deadline_ms)
+    context.group.last_fired_ms = max(context.group.last_fired_ms, deadline.deadline_ms)
     match deadline.kind:
-        case TimerKind.HEARTBEAT if deadline.member_id in turn.group.pending_members:
-            _pending_member_expired(turn, deadline.member_id)
+        case TimerKind.HEARTBEAT if deadline.member_id in context.group.pending_members:
+            _pending_member_expired(context, deadline.member_id)
         case TimerKind.HEARTBEAT:
-            _session_expired(turn, turn.group.members[deadline.member_id])
+            _session_expired(context, context.group.members[deadline.member_id])
         case TimerKind.JOIN:
-            _join_phase_over(turn)
+            _join_phase_over(context)
         case TimerKind.SYNC:
-            _sync_overdue(turn)
+            _sync_overdue(context)
         case TimerKind.RETENTION:
-            retention_pass(turn)
+            retention_pass(context)
 
 
-def _pending_member_expired(turn: Turn, member_id: str) -> None:
-    turn.rule("T2")
-    pending = turn.group.pending_members[member_id]
-    turn.group.remove(member_id)
-    turn.record(
-        EventType.PENDING_MEMBER_REMOVED,
+def _pending_member_expired(context: StepContext, member_id: str) -> None:
+    context.rule("T2")
+    pending = context.group.pending_members[member_id]
+    context.group.remove(member_id)
+    context.record(
+        EntryType.PENDING_MEMBER_REMOVED,
         "did not join with the id it was given within its session timeout",
         member_id=member_id,
         client_id=pending.client_id,
         client_host=pending.client_host,
     )
-    _complete_if_all_joined(turn)
+    _complete_if_all_joined(context)
 
 
-def _session_expired(turn: Turn, member: Member) -> None:
-    group = turn.group
+def _session_expired(context: StepContext, member: Member) -> None:
+    group = context.group
     member.heartbeat_deadline_ms = None
     if member.is_new and member.parked_join is not None:
-        turn.rule("T3")
-        turn.reply(member.parked_join, JoinGroupResponse, ErrorCode.UNKNOWN_MEMBER_ID)
+        context.rule("T3")
+        context.reply(member.parked_join, JoinGroupResponse, ErrorCode.UNKNOWN_MEMBER_ID)
         reason = "its first JoinGroup waited for longer than a new member may"
     elif member.parked_join is not None or member.parked_sync is not None:
         # It waits for us, not we for it. It has a session again when it is answered.
-        turn.rule("T4")
+        context.rule("T4")
         return
     else:
-        turn.rule("T5")
+        context.rule("T5")
         reason = f"no heartbeat within its session timeout of {member.session_timeout_ms} ms"
     group.remove(member.member_id)
-    turn.record_member(EventType.MEMBER_REMOVED, member, reason)
+    context.record_member(EntryType.MEMBER_REMOVED, member, reason)
     if group.state is GroupState.PREPARING_REBALANCE:
-        _complete_if_all_joined(turn)
+        _complete_if_all_joined(context)
     else:
-        rebalance.prepare(turn, f"member {member.member_id} expired: {reason}", member_id=member.member_id)
+        rebalance.prepare(context, f"member {member.member_id} expired: {reason}", member_id=member.member_id)
 
 
-def _complete_if_all_joined(turn: Turn) -> None:
+def _complete_if_all_joined(context: StepContext) -> None:
     """See whether the running round now has everyone.
 
     Kafka does not ask here whether it is an initial round, so an expiry can end an initial delay early.
     """
-    if turn.group.state is GroupState.PREPARING_REBALANCE and turn.group.has_all_members_joined():
-        rebalance.complete_join(turn)
+    if context.group.state is GroupState.PREPARING_REBALANCE and context.group.has_all_members_joined():
+        rebalance.complete_join(context)
 
 
-def _join_phase_over(turn: Turn) -> None:
-    phase = turn.group.join_phase
+def _join_phase_over(context: StepContext) -> None:
+    phase = context.group.join_phase
     assert phase is not None, "the join deadline stands in the join phase"
     if phase.initial_remaining_ms is None:
-        rebalance.complete_join(turn)
+        rebalance.complete_join(context)
     else:
-        rebalance.initial_delay_over(turn, phase, phase.initial_remaining_ms)
+        rebalance.initial_delay_over(context, phase, phase.initial_remaining_ms)
 
 
-def _sync_overdue(turn: Turn) -> None:
+def _sync_overdue(context: StepContext) -> None:
     """Row Y2: members that joined and did not sync within the rebalance timeout are removed (KAFKA-12890)."""
-    turn.rule("Y2")
-    group = turn.group
+    context.rule("Y2")
+    group = context.group
     group.sync_deadline_ms = None
-    overdue = [m for m in group.members.values() if m.awaiting_sync]
+    overdue = [m for m in group.members.values() if m.pending_sync]
     for member in overdue:
         group.remove(member.member_id)
-        turn.record_member(EventType.MEMBER_REMOVED, member, "did not sync within the rebalance timeout")
+        context.record_member(EntryType.MEMBER_REMOVED, member, "did not sync within the rebalance timeout")
     names = ", ".join(m.member_id for m in overdue)
-    rebalance.prepare(turn, f"no SyncGroup within the rebalance timeout from {names}")
+    rebalance.prepare(context, f"no SyncGroup within the rebalance timeout from {names}")

@@ -64,7 +64,7 @@ class Member(Struct, array_like=True, forbid_unknown_fields=True):
     heartbeat_deadline_ms: int | None = None
     assignment: bytes = b""
     is_new: bool = False
-    awaiting_sync: bool = False  # joined this generation, has not asked for its assignment yet
+    pending_sync: bool = False  # joined this generation, has not asked for its assignment yet
     parked_join: ReplyTo | None = None
     parked_sync: ReplyTo | None = None
 
@@ -138,7 +138,7 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True, tag="Kafka"):
     retention_deadline_ms: int | None = None
     # Of topics that the coordinator is to assign: as this generation has it, and as JoinGroups told since.
     partitions_per_topic: dict[str, int] = {}
-    told_partitions_per_topic: dict[str, int] = {}
+    reported_partition_counts: dict[str, int] = {}
 
     def is_initial_rebalance(self) -> bool:
         """Whether the running PreparingRebalance began at Empty."""

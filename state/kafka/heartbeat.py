@@ -1,33 +1,33 @@
 """Heartbeat: a member is alive, and is told whether it has to rejoin. Rows H1 to H8."""
 
 from state.errors import ErrorCode
-from state.kafka.context import Turn
+from state.kafka.context import StepContext
 from state.kafka.group import GroupState
 from state.kafka.requests import Heartbeat, ReplyTo
 from state.kafka.responses import HeartbeatResponse
 
 
-def heartbeat(turn: Turn, request: Heartbeat, reply_to: ReplyTo) -> None:
+def heartbeat(context: StepContext, request: Heartbeat, reply_to: ReplyTo) -> None:
     """Extend the session of a member of this generation."""
-    turn.reply(reply_to, HeartbeatResponse, _judge(turn, request))
+    context.reply(reply_to, HeartbeatResponse, _validate(context, request))
 
 
-def _judge(turn: Turn, request: Heartbeat) -> ErrorCode:
-    if not turn.has_group:
-        turn.rule("H1")
+def _validate(context: StepContext, request: Heartbeat) -> ErrorCode:
+    if not context.has_group:
+        context.rule("H1")
         return ErrorCode.UNKNOWN_MEMBER_ID
-    group = turn.group
+    group = context.group
     error = group.validate_member(request.member_id, request.group_instance_id)
     if error is not ErrorCode.NONE:
-        turn.rule("H3")
+        context.rule("H3")
         return error
     if request.generation_id != group.generation:
-        turn.rule("H4")
+        context.rule("H4")
         return ErrorCode.ILLEGAL_GENERATION
-    turn.arm_session(group.members[request.member_id])
+    context.arm_session(group.members[request.member_id])
     if group.state is GroupState.PREPARING_REBALANCE:
-        turn.rule("H6")
+        context.rule("H6")
         return ErrorCode.REBALANCE_IN_PROGRESS
     # While the leader assigns, a heartbeat is welcome and says nothing (KAFKA-10134).
-    turn.rule("H7" if group.state is GroupState.COMPLETING_REBALANCE else "H8")
+    context.rule("H7" if group.state is GroupState.COMPLETING_REBALANCE else "H8")
     return ErrorCode.NONE

@@ -9,7 +9,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 
-class EventType(StrEnum):
+class EntryType(StrEnum):
     """The kinds of entries. The four names of states are the group's transitions into them."""
 
     GROUP_CREATED = "GroupCreated"
@@ -37,14 +37,14 @@ class EventType(StrEnum):
     TAKEN_OVER = "TakenOver"
 
 
-class GroupEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One entry. `generation` is the one after the change; `cause` is the request id or the deadline that led
     to it. `topics` are those a generation subscribes to; who subscribes to what is in `subscriptions` where
     members differ.
     """
 
     version: int  # no default, so that it is always written
-    type: EventType
+    type: EntryType
     group_id: str
     incarnation: str
     seq: int

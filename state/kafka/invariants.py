@@ -28,7 +28,7 @@ def _invariants(group: Group) -> list[tuple[str, bool]]:
     completing = state is GroupState.COMPLETING_REBALANCE
     formed = completing or state is GroupState.STABLE
     static = {m.group_instance_id: i for i, m in members.items() if m.group_instance_id is not None}
-    awaiting = any(m.awaiting_sync for m in members.values())
+    awaiting = any(m.pending_sync for m in members.values())
     quarantined = group.quarantined is not None
     return [
         ("the leader is a member", group.leader_id in members if members else group.leader_id is None),

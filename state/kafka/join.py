@@ -2,9 +2,9 @@
 
 from state.errors import ErrorCode
 from state.kafka import assignment, rebalance, static_member
-from state.kafka.context import Turn
+from state.kafka.context import StepContext
 from state.kafka.group import Group, GroupState, Member, PendingMember
-from state.kafka.history import EventType
+from state.kafka.history import EntryType
 from state.kafka.member_id import new_member_id
 from state.kafka.requests import JoinGroup, ReplyTo
 from state.kafka.responses import JoinGroupResponse
@@ -12,167 +12,169 @@ from state.kafka.responses import JoinGroupResponse
 FIRST_VERSION_WITH_MEMBER_ID_REQUIRED = 4  # KIP-394
 
 
-def join(turn: Turn, request: JoinGroup, reply_to: ReplyTo) -> None:
+def join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
     """Rows J1 to J8, M1 to M3: the checks before the member itself is looked at."""
-    config = turn.config
+    config = context.config
     timeout_ms = request.session_timeout_ms
     if not config.group_min_session_timeout_ms <= timeout_ms <= config.group_max_session_timeout_ms:
-        turn.rule("J1")
-        return _refuse(turn, reply_to, ErrorCode.INVALID_SESSION_TIMEOUT, request.member_id)
-    error = assignment.judge_protocols(turn, request)
+        context.rule("J1")
+        return _refuse(context, reply_to, ErrorCode.INVALID_SESSION_TIMEOUT, request.member_id)
+    error = assignment.validate_protocols(context, request)
     if error is not ErrorCode.NONE:
-        return _refuse(turn, reply_to, error, request.member_id)
-    if not turn.has_group:
+        return _refuse(context, reply_to, error, request.member_id)
+    if not context.has_group:
         if request.member_id:
-            turn.rule("J4")
-            return _refuse(turn, reply_to, ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
-        turn.rule("J5")
-        turn.create_group("first JoinGroup for this group id")
-    assignment.learn_partitions(turn, request)
-    if not _accepts(turn, turn.group, request.member_id):
-        return _refuse_for_size(turn, request, reply_to)
+            context.rule("J4")
+            return _refuse(context, reply_to, ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
+        context.rule("J5")
+        context.create_group("first JoinGroup for this group id")
+    assignment.record_partition_counts(context, request)
+    if not _accept_joining_member(context, context.group, request.member_id):
+        return _refuse_for_size(context, request, reply_to)
     if request.member_id:
-        turn.rule("J8")
-        return _join_known_id(turn, request, reply_to)
-    turn.rule("J7")
-    return _join_without_id(turn, request, reply_to)
+        context.rule("J8")
+        return _join_existing_member(context, request, reply_to)
+    context.rule("J7")
+    return _join_new_member(context, request, reply_to)
 
 
-def _accepts(turn: Turn, group: Group, member_id: str) -> bool:
+def _accept_joining_member(context: StepContext, group: Group, member_id: str) -> bool:
     """Rows A1 to A3: whether group.max.size leaves a place. Pending ids take none."""
     if group.state is GroupState.EMPTY:
-        turn.rule("A1")
+        context.rule("A1")
         return True
     member = group.members.get(member_id)
     if group.state is GroupState.PREPARING_REBALANCE:
         # In an over-full group it is the last to rejoin that are turned away.
-        turn.rule("A2")
+        context.rule("A2")
         if member is not None and member.parked_join is not None:
             return True
-        return len(group.members) - len(group.members_not_rejoined()) < turn.config.group_max_size
-    turn.rule("A3")
-    return member is not None or len(group.members) < turn.config.group_max_size
+        return len(group.members) - len(group.members_not_rejoined()) < context.config.group_max_size
+    context.rule("A3")
+    return member is not None or len(group.members) < context.config.group_max_size
 
 
-def _refuse_for_size(turn: Turn, request: JoinGroup, reply_to: ReplyTo) -> None:
+def _refuse_for_size(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
     """Row J6: no place. The id is forgotten, be it a member's or a pending one, without a rebalance."""
-    turn.rule("J6")
-    group = turn.group
-    full = f"the group is full: group.max.size is {turn.config.group_max_size}"
+    context.rule("J6")
+    group = context.group
+    full = f"the group is full: group.max.size is {context.config.group_max_size}"
     member = group.members.get(request.member_id)
     group.remove(request.member_id)
     if member is not None:
-        turn.record_member(EventType.MEMBER_REMOVED, member, full)
-    turn.record(
-        EventType.JOIN_REFUSED, full, member_id=request.member_id or None, client_id=request.client_id
+        context.record_member(EntryType.MEMBER_REMOVED, member, full)
+    context.record(
+        EntryType.JOIN_REFUSED, full, member_id=request.member_id or None, client_id=request.client_id
     )
-    _refuse(turn, reply_to, ErrorCode.GROUP_MAX_SIZE_REACHED, "")
+    _refuse(context, reply_to, ErrorCode.GROUP_MAX_SIZE_REACHED, "")
 
 
-def _join_without_id(turn: Turn, request: JoinGroup, reply_to: ReplyTo) -> None:
+def _join_new_member(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
     """Rows N2 to N6: a client that has no member id yet."""
-    group = turn.group
-    if not _supports(turn, request):
-        turn.rule("N2")
-        return _refuse(turn, reply_to, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "")
+    group = context.group
+    if not _supports(context, request):
+        context.rule("N2")
+        return _refuse(context, reply_to, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "")
     instance_id = request.group_instance_id
     prefix = request.client_id if instance_id is None else instance_id
-    member_id = new_member_id(prefix, reply_to.request, turn.config.member_id_namespace)
+    member_id = new_member_id(prefix, reply_to.request, context.config.member_id_namespace)
     if instance_id is not None and instance_id in group.static_members:
-        turn.rule("N3")
-        return static_member.replace(turn, request, reply_to, member_id)
+        context.rule("N3")
+        return static_member.replace_static_member(context, request, reply_to, member_id)
     if instance_id is not None:
-        turn.rule("N4")
-        return rebalance.add_member(turn, request, reply_to, member_id)
+        context.rule("N4")
+        return rebalance.add_member(context, request, reply_to, member_id)
     if request.api_version < FIRST_VERSION_WITH_MEMBER_ID_REQUIRED:
-        turn.rule("N6")
-        return rebalance.add_member(turn, request, reply_to, member_id)
-    turn.rule("N5")
-    return _hand_out_id(turn, request, reply_to, member_id)
+        context.rule("N6")
+        return rebalance.add_member(context, request, reply_to, member_id)
+    context.rule("N5")
+    return _require_member_id(context, request, reply_to, member_id)
 
 
-def _hand_out_id(turn: Turn, request: JoinGroup, reply_to: ReplyTo, member_id: str) -> None:
+def _require_member_id(context: StepContext, request: JoinGroup, reply_to: ReplyTo, member_id: str) -> None:
     """Row N5: the client gets its id first and joins with it (KIP-394), so a lost answer leaves no ghost
     member.
     """
-    deadline_ms = turn.deadline(request.session_timeout_ms)
-    turn.group.pending_members[member_id] = PendingMember(request.client_id, request.client_host, deadline_ms)
-    turn.record(
-        EventType.MEMBER_ID_ASSIGNED,
+    deadline_ms = context.deadline(request.session_timeout_ms)
+    context.group.pending_members[member_id] = PendingMember(
+        request.client_id, request.client_host, deadline_ms
+    )
+    context.record(
+        EntryType.MEMBER_ID_ASSIGNED,
         "a new dynamic member has to join again with the id it was given",
         member_id=member_id,
         client_id=request.client_id,
         client_host=request.client_host,
         deadline_ms=deadline_ms,
     )
-    _refuse(turn, reply_to, ErrorCode.MEMBER_ID_REQUIRED, member_id)
+    _refuse(context, reply_to, ErrorCode.MEMBER_ID_REQUIRED, member_id)
 
 
-def _join_known_id(turn: Turn, request: JoinGroup, reply_to: ReplyTo) -> None:
+def _join_existing_member(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
     """Rows E2 to E5: a client that brings a member id."""
-    group = turn.group
-    if not _supports(turn, request):
-        turn.rule("E2")
-        return _refuse(turn, reply_to, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
+    group = context.group
+    if not _supports(context, request):
+        context.rule("E2")
+        return _refuse(context, reply_to, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
     if request.member_id in group.pending_members:
         if request.group_instance_id is not None:
             # Ids are handed out to dynamic members alone. Kafka throws here, so its answer names no member.
-            turn.rule("E3")
-            return _refuse(turn, reply_to, ErrorCode.UNKNOWN_SERVER_ERROR, "")
-        turn.rule("E4")
-        return rebalance.add_member(turn, request, reply_to, request.member_id)
+            context.rule("E3")
+            return _refuse(context, reply_to, ErrorCode.UNKNOWN_SERVER_ERROR, "")
+        context.rule("E4")
+        return rebalance.add_member(context, request, reply_to, request.member_id)
     error = group.validate_member(request.member_id, request.group_instance_id)
     if error is not ErrorCode.NONE:
-        turn.rule("E5")
-        return _refuse(turn, reply_to, error, request.member_id)
-    return _rejoin(turn, request, reply_to, group.members[request.member_id])
+        context.rule("E5")
+        return _refuse(context, reply_to, error, request.member_id)
+    return _rejoin(context, request, reply_to, group.members[request.member_id])
 
 
-def _rejoin(turn: Turn, request: JoinGroup, reply_to: ReplyTo, member: Member) -> None:
+def _rejoin(context: StepContext, request: JoinGroup, reply_to: ReplyTo, member: Member) -> None:
     """Rows E6 to E11: a member joins again, which may or may not change anything."""
-    group = turn.group
+    group = context.group
     same_protocols = member.protocols == request.protocols
     match group.state:
         case GroupState.PREPARING_REBALANCE:
-            turn.rule("E6")
-            rebalance.update_member(turn, member, request, reply_to)
-            rebalance.maybe_complete_join(turn)
+            context.rule("E6")
+            rebalance.update_member(context, member, request, reply_to)
+            rebalance.maybe_complete_join(context)
         case GroupState.COMPLETING_REBALANCE if same_protocols:
-            turn.rule("E7")
-            _answer_current_generation(turn, reply_to, member)
+            context.rule("E7")
+            _answer_current_generation(context, reply_to, member)
         case GroupState.COMPLETING_REBALANCE:
-            turn.rule("E8")
-            _rejoin_and_rebalance(turn, request, reply_to, member, "changed its metadata")
+            context.rule("E8")
+            _rejoin_and_rebalance(context, request, reply_to, member, "changed its metadata")
         case GroupState.STABLE if group.leader_id == member.member_id:
             # A leader that rejoins asks for a new assignment, whether or not it says anything new.
-            turn.rule("E9")
-            _rejoin_and_rebalance(turn, request, reply_to, member, "is the leader and joined again")
+            context.rule("E9")
+            _rejoin_and_rebalance(context, request, reply_to, member, "is the leader and joined again")
         case GroupState.STABLE if not same_protocols:
-            turn.rule("E10")
-            _rejoin_and_rebalance(turn, request, reply_to, member, "changed its metadata")
+            context.rule("E10")
+            _rejoin_and_rebalance(context, request, reply_to, member, "changed its metadata")
         case _:
-            turn.rule("E11")
-            _answer_current_generation(turn, reply_to, member)
+            context.rule("E11")
+            _answer_current_generation(context, reply_to, member)
 
 
 def _rejoin_and_rebalance(
-    turn: Turn, request: JoinGroup, reply_to: ReplyTo, member: Member, what: str
+    context: StepContext, request: JoinGroup, reply_to: ReplyTo, member: Member, what: str
 ) -> None:
-    rebalance.update_member(turn, member, request, reply_to)
+    rebalance.update_member(context, member, request, reply_to)
     reason = f"member {member.member_id} {what}"
-    rebalance.prepare(turn, reason, member_id=member.member_id, client_reason=request.reason)
+    rebalance.prepare(context, reason, member_id=member.member_id, client_reason=request.reason)
 
 
-def _answer_current_generation(turn: Turn, reply_to: ReplyTo, member: Member) -> None:
+def _answer_current_generation(context: StepContext, reply_to: ReplyTo, member: Member) -> None:
     """The member missed an answer, nothing more; timeouts in the request are ignored, as in Kafka."""
-    rebalance.answer_join(turn, reply_to, member)
+    rebalance.answer_join(context, reply_to, member)
 
 
-def _supports(turn: Turn, request: JoinGroup) -> bool:
+def _supports(context: StepContext, request: JoinGroup) -> bool:
     """Rows U1 (Empty) and U2: whether the offered protocols fit the group."""
-    turn.rule("U1" if turn.group.state is GroupState.EMPTY else "U2")
-    return turn.group.supports_protocols(request.protocol_type, request.protocols)
+    context.rule("U1" if context.group.state is GroupState.EMPTY else "U2")
+    return context.group.supports_protocols(request.protocol_type, request.protocols)
 
 
-def _refuse(turn: Turn, reply_to: ReplyTo, error: ErrorCode, member_id: str) -> None:
-    turn.reply(reply_to, JoinGroupResponse, error, member_id=member_id)
+def _refuse(context: StepContext, reply_to: ReplyTo, error: ErrorCode, member_id: str) -> None:
+    context.reply(reply_to, JoinGroupResponse, error, member_id=member_id)

@@ -2,42 +2,42 @@
 
 from state.errors import ErrorCode
 from state.kafka import rebalance
-from state.kafka.context import Turn
+from state.kafka.context import StepContext
 from state.kafka.group import GroupState, Member
-from state.kafka.history import EventType
+from state.kafka.history import EntryType
 from state.kafka.requests import LeaveGroup, LeavingMember, ReplyTo
 from state.kafka.responses import JoinGroupResponse, LeaveGroupResponse, LeftMember
 
 
-def leave(turn: Turn, request: LeaveGroup, reply_to: ReplyTo) -> None:
+def leave(context: StepContext, request: LeaveGroup, reply_to: ReplyTo) -> None:
     """Take out each member of the batch, then rebalance once for all of them."""
-    left = [(leaving, _leave_one(turn, leaving)) for leaving in request.members]
+    left = [(leaving, _leave_one(context, leaving)) for leaving in request.members]
     gone = [leaving for leaving, error in left if error is ErrorCode.NONE]
     if gone:
-        _after_the_batch(turn, gone)
+        _after_the_batch(context, gone)
     members = [LeftMember(leaving.member_id, leaving.group_instance_id, error) for leaving, error in left]
-    turn.reply(reply_to, LeaveGroupResponse, members=members)
+    context.reply(reply_to, LeaveGroupResponse, members=members)
 
 
-def _leave_one(turn: Turn, leaving: LeavingMember) -> ErrorCode:
-    if not turn.has_group:
-        turn.rule("L1")
+def _leave_one(context: StepContext, leaving: LeavingMember) -> ErrorCode:
+    if not context.has_group:
+        context.rule("L1")
         return ErrorCode.UNKNOWN_MEMBER_ID
-    group = turn.group
+    group = context.group
     if not leaving.member_id:
         instance_id = leaving.group_instance_id
         if instance_id is None or instance_id not in group.static_members:
-            turn.rule("L3")
+            context.rule("L3")
             return ErrorCode.UNKNOWN_MEMBER_ID
-        turn.rule("L2")
-        _take_out(turn, group.members[group.static_members[instance_id]], leaving.reason)
+        context.rule("L2")
+        _take_out(context, group.members[group.static_members[instance_id]], leaving.reason)
         return ErrorCode.NONE
     if leaving.member_id in group.pending_members:
-        turn.rule("L4")
+        context.rule("L4")
         pending = group.pending_members[leaving.member_id]
         group.remove(leaving.member_id)
-        turn.record(
-            EventType.PENDING_MEMBER_REMOVED,
+        context.record(
+            EntryType.PENDING_MEMBER_REMOVED,
             "left before it joined",
             member_id=leaving.member_id,
             client_id=pending.client_id,
@@ -46,30 +46,30 @@ def _leave_one(turn: Turn, leaving: LeavingMember) -> ErrorCode:
         return ErrorCode.NONE
     error = group.validate_member(leaving.member_id, leaving.group_instance_id)
     if error is not ErrorCode.NONE:
-        turn.rule("L5")
+        context.rule("L5")
         return error
-    turn.rule("L6")
-    _take_out(turn, group.members[leaving.member_id], leaving.reason)
+    context.rule("L6")
+    _take_out(context, group.members[leaving.member_id], leaving.reason)
     return ErrorCode.NONE
 
 
-def _take_out(turn: Turn, member: Member, client_reason: str | None) -> None:
+def _take_out(context: StepContext, member: Member, client_reason: str | None) -> None:
     if member.parked_join is not None:
-        turn.reply(member.parked_join, JoinGroupResponse, ErrorCode.UNKNOWN_MEMBER_ID)
+        context.reply(member.parked_join, JoinGroupResponse, ErrorCode.UNKNOWN_MEMBER_ID)
     if member.parked_sync is not None:
         # Kafka never answers the parked sync of a member that leaves.
-        rebalance.supersede(turn, member.parked_sync, "the member left")
-    turn.group.remove(member.member_id)
-    turn.record_member(EventType.MEMBER_REMOVED, member, "left the group", client_reason=client_reason)
+        rebalance.supersede(context, member.parked_sync, "the member left")
+    context.group.remove(member.member_id)
+    context.record_member(EntryType.MEMBER_REMOVED, member, "left the group", client_reason=client_reason)
 
 
-def _after_the_batch(turn: Turn, gone: list[LeavingMember]) -> None:
+def _after_the_batch(context: StepContext, gone: list[LeavingMember]) -> None:
     """Rows L7 and L8. A pending id that leaves a formed group starts a rebalance too, as in Kafka."""
-    group = turn.group
+    group = context.group
     if group.state is GroupState.PREPARING_REBALANCE:
-        turn.rule("L8")
-        rebalance.maybe_complete_join(turn)
+        context.rule("L8")
+        rebalance.maybe_complete_join(context)
     elif group.state is not GroupState.EMPTY:
-        turn.rule("L7")
+        context.rule("L7")
         names = ", ".join(m.member_id or m.group_instance_id or "" for m in gone)
-        rebalance.prepare(turn, f"left by request: {names}", client_reason=gone[0].reason)
+        rebalance.prepare(context, f"left by request: {names}", client_reason=gone[0].reason)

@@ -8,9 +8,9 @@ from assignors.kafka.server_side import is_for_coordinator
 from state.config import NEW_MEMBER_JOIN_TIMEOUT_MS
 from state.errors import ErrorCode
 from state.kafka import assignment, subscription
-from state.kafka.context import Turn
+from state.kafka.context import StepContext
 from state.kafka.group import GroupState, JoinPhase, Member
-from state.kafka.history import EventType
+from state.kafka.history import EntryType
 from state.kafka.requests import JoinGroup, ReplyTo
 from state.kafka.responses import JoinGroupMember, JoinGroupResponse, SyncGroupResponse
 
@@ -20,11 +20,11 @@ from state.kafka.responses import JoinGroupMember, JoinGroupResponse, SyncGroupR
 EXTENSION_AT_LEAST_MS = 1_000
 
 
-def add_member(turn: Turn, request: JoinGroup, reply_to: ReplyTo, member_id: str) -> None:
+def add_member(context: StepContext, request: JoinGroup, reply_to: ReplyTo, member_id: str) -> None:
     """Rows B1 to B3: a new member enters with its join parked, and the group rebalances for it."""
-    group = turn.group
+    group = context.group
     if group.is_initial_rebalance():
-        turn.rule("B1")
+        context.rule("B1")
         group.new_member_added = True
     member = Member(
         member_id=member_id,
@@ -37,61 +37,61 @@ def add_member(turn: Turn, request: JoinGroup, reply_to: ReplyTo, member_id: str
         is_new=True,
         parked_join=reply_to,
         # A client that went away while its join was parked is not noticed; this is how long it counts.
-        heartbeat_deadline_ms=turn.deadline(NEW_MEMBER_JOIN_TIMEOUT_MS),
+        heartbeat_deadline_ms=context.deadline(NEW_MEMBER_JOIN_TIMEOUT_MS),
     )
     group.add(member, request.protocol_type)
-    turn.record_member(EventType.MEMBER_ADDED, member, "a new member joined", client_reason=request.reason)
+    context.record_member(EntryType.MEMBER_ADDED, member, "a new member joined", client_reason=request.reason)
     if group.state is GroupState.PREPARING_REBALANCE:
-        turn.rule("B3")
-        maybe_complete_join(turn)
+        context.rule("B3")
+        maybe_complete_join(context)
     else:
-        turn.rule("B2")
-        prepare(turn, f"new member {member_id} joined", member_id=member_id, client_reason=request.reason)
+        context.rule("B2")
+        prepare(context, f"new member {member_id} joined", member_id=member_id, client_reason=request.reason)
 
 
-def update_member(turn: Turn, member: Member, request: JoinGroup, reply_to: ReplyTo) -> None:
+def update_member(context: StepContext, member: Member, request: JoinGroup, reply_to: ReplyTo) -> None:
     """Take over what a rejoining member says now, and park its join. The session's deadline is not moved."""
     if member.parked_join is not None:
-        supersede(turn, member.parked_join, "the member sent a newer JoinGroup")
+        supersede(context, member.parked_join, "the member sent a newer JoinGroup")
     member.protocols = request.protocols
     member.session_timeout_ms = request.session_timeout_ms
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
     member.parked_join = reply_to
-    turn.record_member(
-        EventType.MEMBER_REJOINED, member, "a member joined again", client_reason=request.reason
+    context.record_member(
+        EntryType.MEMBER_REJOINED, member, "a member joined again", client_reason=request.reason
     )
 
 
-def supersede(turn: Turn, request: ReplyTo, reason: str) -> None:
+def supersede(context: StepContext, request: ReplyTo, reason: str) -> None:
     """A parked request will never be answered: leave a trace of that."""
-    turn.record(EventType.REQUEST_SUPERSEDED, reason, superseded=request.request)
+    context.record(EntryType.REQUEST_SUPERSEDED, reason, superseded=request.request)
 
 
 def prepare(
-    turn: Turn, reason: str, *, member_id: str | None = None, client_reason: str | None = None
+    context: StepContext, reason: str, *, member_id: str | None = None, client_reason: str | None = None
 ) -> None:
     """Rows R1 to R5: open the next round; everyone has to join again. `member_id` is who brought it about."""
-    group = turn.group
+    group = context.group
     if group.state is GroupState.COMPLETING_REBALANCE:
-        turn.rule("R1")
-        reset_assignments(turn, ErrorCode.REBALANCE_IN_PROGRESS)
-    turn.rule("R2")
+        context.rule("R1")
+        reset_assignments(context, ErrorCode.REBALANCE_IN_PROGRESS)
+    context.rule("R2")
     group.sync_deadline_ms = None
     for member in group.members.values():
-        member.awaiting_sync = False
+        member.pending_sync = False
     initial = group.state is GroupState.EMPTY
     if initial:
-        turn.rule("R3")
-        delay_ms = turn.config.group_initial_rebalance_delay_ms
+        context.rule("R3")
+        delay_ms = context.config.group_initial_rebalance_delay_ms
         remaining_ms = max(group.rebalance_timeout_ms() - delay_ms, 0)
-        group.join_phase = JoinPhase(turn.deadline(delay_ms), delay_ms, remaining_ms)
+        group.join_phase = JoinPhase(context.deadline(delay_ms), delay_ms, remaining_ms)
     elif not group.has_all_members_joined():
-        _wait_for_joins(turn)
-    group.last_rebalance_at_ms, group.last_rebalance_reason = turn.now_ms, reason
-    turn.rule("R4")
-    turn.transition(
+        _wait_for_joins(context)
+    group.last_rebalance_at_ms, group.last_rebalance_reason = context.now_ms, reason
+    context.rule("R4")
+    context.transition(
         GroupState.PREPARING_REBALANCE,
-        EventType.PREPARING_REBALANCE,
+        EntryType.PREPARING_REBALANCE,
         reason,
         member_id=member_id,
         client_reason=client_reason,
@@ -99,96 +99,96 @@ def prepare(
         deadline_ms=group.join_phase.deadline_ms if group.join_phase else None,
     )
     if not initial:
-        turn.rule("R5")
+        context.rule("R5")
         if group.has_all_members_joined():
-            complete_join(turn)
+            complete_join(context)
 
 
-def reset_assignments(turn: Turn, error: ErrorCode) -> None:
+def reset_assignments(context: StepContext, error: ErrorCode) -> None:
     """Clear every assignment and answer every parked sync with an error; those answered have a session
     again.
     """
-    for member in turn.group.members.values():
+    for member in context.group.members.values():
         member.assignment = b""
         if member.parked_sync is not None:
-            turn.reply(member.parked_sync, SyncGroupResponse, error)
+            context.reply(member.parked_sync, SyncGroupResponse, error)
             member.parked_sync = None
-            turn.arm_session(member)
+            context.arm_session(member)
 
 
-def maybe_complete_join(turn: Turn) -> None:
+def maybe_complete_join(context: StepContext) -> None:
     """Complete the round early if everyone is in; never an initial one, whose delay collects the first
     members.
     """
-    group = turn.group
+    group = context.group
     if (
         group.state is GroupState.PREPARING_REBALANCE
         and not group.is_initial_rebalance()
         and group.has_all_members_joined()
     ):
-        complete_join(turn)
+        complete_join(context)
 
 
-def initial_delay_over(turn: Turn, phase: JoinPhase, remaining_ms: int) -> None:
+def initial_delay_over(context: StepContext, phase: JoinPhase, remaining_ms: int) -> None:
     """Rows I1 and I2: the initial delay passed; it is extended while new members keep coming and time
     remains.
     """
-    group = turn.group
+    group = context.group
     if not (group.new_member_added and remaining_ms):
-        turn.rule("I2")
-        complete_join(turn)
+        context.rule("I2")
+        complete_join(context)
         return
-    turn.rule("I1")
+    context.rule("I1")
     group.new_member_added = False
-    delay_ms = min(turn.config.group_initial_rebalance_delay_ms, remaining_ms)
+    delay_ms = min(context.config.group_initial_rebalance_delay_ms, remaining_ms)
     next_remaining_ms = max(remaining_ms - phase.delay_ms, 0)
-    group.join_phase = JoinPhase(turn.deadline(delay_ms), delay_ms, next_remaining_ms)
-    turn.record(
-        EventType.INITIAL_DELAY_EXTENDED,
+    group.join_phase = JoinPhase(context.deadline(delay_ms), delay_ms, next_remaining_ms)
+    context.record(
+        EntryType.INITIAL_DELAY_EXTENDED,
         "new members came during the initial delay",
         deadline_ms=group.join_phase.deadline_ms,
         members=list(group.members),
     )
 
 
-def complete_join(turn: Turn) -> None:
+def complete_join(context: StepContext) -> None:
     """Rows C1 to C5: whoever has joined is the next generation."""
-    group = turn.group
+    group = context.group
     group.join_phase = None
     for member in group.members_not_rejoined():
         if member.group_instance_id is None:
-            turn.rule("C1")
+            context.rule("C1")
             group.remove(member.member_id)
-            turn.record_member(
-                EventType.MEMBER_REMOVED, member, "did not rejoin within the rebalance timeout"
+            context.record_member(
+                EntryType.MEMBER_REMOVED, member, "did not rejoin within the rebalance timeout"
             )
-    if not _settle_leader(turn):
+    if not _settle_leader(context):
         return
     group.generation += 1
     if not group.members:
-        turn.rule("C4")
+        context.rule("C4")
         group.protocol_name, group.leader_id = None, None
         group.subscribed_topics = subscription.all_topics(subscription.subscriptions(group))
         assignment.settle_partitions(group)
-        turn.transition(GroupState.EMPTY, EventType.EMPTY, "the last member is gone")
+        context.transition(GroupState.EMPTY, EntryType.EMPTY, "the last member is gone")
         return
-    turn.rule("C5")
-    _begin_generation(turn)
+    context.rule("C5")
+    _begin_generation(context)
     if is_for_coordinator(group.protocol_name):
-        _assign(turn)
+        _assign(context)
 
 
-def _begin_generation(turn: Turn) -> None:
+def _begin_generation(context: StepContext) -> None:
     """Answer every parked join; a SyncGroup is due from all."""
-    group = turn.group
+    group = context.group
     group.protocol_name = group.select_protocol()
     by_member = subscription.subscriptions(group)
     group.subscribed_topics = subscription.all_topics(by_member)
     assignment.settle_partitions(group)
     who = "the coordinator makes" if is_for_coordinator(group.protocol_name) else "the leader is asked for"
-    turn.transition(
+    context.transition(
         GroupState.COMPLETING_REBALANCE,
-        EventType.COMPLETING_REBALANCE,
+        EntryType.COMPLETING_REBALANCE,
         f"the generation is formed, {who} the assignment",
         members=list(group.members),
         leader_id=group.leader_id,
@@ -198,62 +198,64 @@ def _begin_generation(turn: Turn) -> None:
     )
     for member in group.members.values():
         if member.parked_join is not None:
-            answer_join(turn, member.parked_join, member)
+            answer_join(context, member.parked_join, member)
             member.parked_join = None
-        turn.arm_session(member)
+        context.arm_session(member)
         member.is_new = False
-        member.awaiting_sync = True
-    group.sync_deadline_ms = turn.deadline(group.rebalance_timeout_ms())
+        member.pending_sync = True
+    group.sync_deadline_ms = context.deadline(group.rebalance_timeout_ms())
 
 
-def _assign(turn: Turn) -> None:
+def _assign(context: StepContext) -> None:
     """Row M4: nobody is waited for, each SyncGroup is answered as it comes."""
-    turn.rule("M4")
-    group = turn.group
+    context.rule("M4")
+    group = context.group
     unknown = [t for t in group.subscribed_topics or [] if not group.partitions_per_topic.get(t)]
     reason = "the coordinator made the assignment"
     if unknown:
         reason += f"; no JoinGroup told how many partitions there are of {', '.join(unknown)}"
-    become_stable(turn, assignment.assign(group, group.generation - 1), reason)
+    become_stable(context, assignment.assign(group, group.generation - 1), reason)
 
 
-def _settle_leader(turn: Turn) -> bool:
+def _settle_leader(context: StepContext) -> bool:
     """Rows C2 and C3: a leader that did not rejoin loses its place. False: nobody rejoined, the round goes
     on.
     """
-    group = turn.group
+    group = context.group
     leader = group.members.get(group.leader_id or "")
     if not group.members or (leader is not None and leader.parked_join is not None):
         return True
     elected = next((m for m in group.members.values() if m.parked_join is not None), None)
     if elected is None:
-        turn.rule("C3")
-        _wait_for_joins(turn, EXTENSION_AT_LEAST_MS)
+        context.rule("C3")
+        _wait_for_joins(context, EXTENSION_AT_LEAST_MS)
         assert group.join_phase is not None
-        turn.record(
-            EventType.REBALANCE_EXTENDED,
+        context.record(
+            EntryType.REBALANCE_EXTENDED,
             "no member rejoined, and static members are kept until their sessions end",
             waiting_for=list(group.members),
             deadline_ms=group.join_phase.deadline_ms,
         )
         return False
-    turn.rule("C2")
+    context.rule("C2")
     group.leader_id = elected.member_id
-    turn.record_member(EventType.LEADER_ELECTED, elected, "the leader did not rejoin")
+    context.record_member(EntryType.LEADER_ELECTED, elected, "the leader did not rejoin")
     return True
 
 
-def _wait_for_joins(turn: Turn, at_least_ms: int = 0) -> None:
-    delay_ms = max(turn.group.rebalance_timeout_ms(), at_least_ms)
-    turn.group.join_phase = JoinPhase(turn.deadline(delay_ms), delay_ms, None)
+def _wait_for_joins(context: StepContext, at_least_ms: int = 0) -> None:
+    delay_ms = max(context.group.rebalance_timeout_ms(), at_least_ms)
+    context.group.join_phase = JoinPhase(context.deadline(delay_ms), delay_ms, None)
 
 
-def answer_join(turn: Turn, reply_to: ReplyTo, member: Member, *, skip_assignment: bool = False) -> None:
+def answer_join(
+    context: StepContext, reply_to: ReplyTo, member: Member, *, skip_assignment: bool = False
+) -> None:
     """The generation as it is; the leader alone is told who else is in it."""
-    group = turn.group
+    group = context.group
     is_leader = group.leader_id == member.member_id
     skip_assignment |= is_leader and is_for_coordinator(group.protocol_name)
-    turn.reply(
+    context.reply(
         reply_to,
         JoinGroupResponse,
         generation_id=group.generation,
@@ -262,43 +264,43 @@ def answer_join(turn: Turn, reply_to: ReplyTo, member: Member, *, skip_assignmen
         leader=group.leader_id,
         skip_assignment=skip_assignment,
         member_id=member.member_id,
-        members=current_members(turn) if is_leader else [],
+        members=current_members(context) if is_leader else [],
     )
 
 
-def current_members(turn: Turn) -> list[JoinGroupMember]:
-    group = turn.group
+def current_members(context: StepContext) -> list[JoinGroupMember]:
+    group = context.group
     return [
         JoinGroupMember(m.member_id, m.group_instance_id, m.metadata(group.protocol_name))
         for m in group.members.values()
     ]
 
 
-def become_stable(turn: Turn, assignments: dict[str, bytes], reason: str) -> None:
+def become_stable(context: StepContext, assignments: dict[str, bytes], reason: str) -> None:
     """The generation has its assignment: hand it to every parked sync. Who is left out gets empty bytes."""
-    group = turn.group
+    group = context.group
     for member in group.members.values():
         member.assignment = assignments.get(member.member_id, b"")
-    turn.transition(
+    context.transition(
         GroupState.STABLE,
-        EventType.STABLE,
+        EntryType.STABLE,
         reason,
         leader_id=group.leader_id,
         protocol_name=group.protocol_name,
         assignments={m.member_id: m.assignment for m in group.members.values()},
-        waiting_for=[m.member_id for m in group.members.values() if m.awaiting_sync],
+        waiting_for=[m.member_id for m in group.members.values() if m.pending_sync],
     )
     for member in group.members.values():
         if member.parked_sync is not None:
-            answer_sync(turn, member.parked_sync, member)
+            answer_sync(context, member.parked_sync, member)
             member.parked_sync = None
-            turn.arm_session(member)
+            context.arm_session(member)
 
 
-def answer_sync(turn: Turn, reply_to: ReplyTo, member: Member) -> None:
+def answer_sync(context: StepContext, reply_to: ReplyTo, member: Member) -> None:
     """The member's own part of the assignment."""
-    group = turn.group
-    turn.reply(
+    group = context.group
+    context.reply(
         reply_to,
         SyncGroupResponse,
         protocol_type=group.protocol_type,

@@ -6,59 +6,63 @@ Source: GroupMetadataManager.java (updateStaticMemberThenRebalanceOrCompleteJoin
 
 from state.errors import ErrorCode
 from state.kafka import rebalance
-from state.kafka.context import Turn
+from state.kafka.context import StepContext
 from state.kafka.group import GroupState, Member
-from state.kafka.history import EventType
+from state.kafka.history import EntryType
 from state.kafka.requests import JoinGroup, ReplyTo
 from state.kafka.responses import JoinGroupResponse, SyncGroupResponse
 
 FIRST_VERSION_WITH_SKIP_ASSIGNMENT = 9  # KIP-814
 
 
-def replace(turn: Turn, request: JoinGroup, reply_to: ReplyTo, member_id: str) -> None:
+def replace_static_member(
+    context: StepContext, request: JoinGroup, reply_to: ReplyTo, member_id: str
+) -> None:
     """Give the place of the known instance id to a new member id, with a rebalance only where one is
     needed.
     """
-    group = turn.group
+    group = context.group
     assert request.group_instance_id is not None
     old_leader_id = group.leader_id
     old = group.members[group.static_members[request.group_instance_id]]
-    member = _take_place(turn, old, member_id)
+    member = _take_place(context, old, member_id)
     member.protocols = request.protocols
     member.session_timeout_ms = request.session_timeout_ms
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
-    turn.record_member(
-        EventType.MEMBER_REPLACED,
+    context.record_member(
+        EntryType.MEMBER_REPLACED,
         member,
         f"the static member came back, {old.member_id} is fenced",
         client_reason=request.reason,
     )
     if group.state is GroupState.STABLE and group.select_protocol() == group.protocol_name:
-        turn.rule("W2")
-        _answer_without_rebalance(turn, request, reply_to, member, old_leader_id)
+        context.rule("W2")
+        _answer_without_rebalance(context, request, reply_to, member, old_leader_id)
         return
     member.parked_join = reply_to
     if group.state is GroupState.PREPARING_REBALANCE:
-        turn.rule("W5")
-        rebalance.maybe_complete_join(turn)
+        context.rule("W5")
+        rebalance.maybe_complete_join(context)
         return
     if group.state is GroupState.STABLE:
-        turn.rule("W3")
+        context.rule("W3")
         reason = f"static member {member_id} changed the selected protocol"
     else:
-        turn.rule("W4")
+        context.rule("W4")
         reason = f"static member {member_id} came back before the assignment was there"
-    rebalance.prepare(turn, reason, member_id=member_id, client_reason=request.reason)
+    rebalance.prepare(context, reason, member_id=member_id, client_reason=request.reason)
 
 
-def _take_place(turn: Turn, old: Member, member_id: str) -> Member:
+def _take_place(context: StepContext, old: Member, member_id: str) -> Member:
     """Row W1: fence the old id's parked requests and put a copy under the new id in its place."""
-    group = turn.group
-    turn.rule("W1")
+    group = context.group
+    context.rule("W1")
     if old.parked_join is not None:
-        turn.reply(old.parked_join, JoinGroupResponse, ErrorCode.FENCED_INSTANCE_ID, member_id=old.member_id)
+        context.reply(
+            old.parked_join, JoinGroupResponse, ErrorCode.FENCED_INSTANCE_ID, member_id=old.member_id
+        )
     if old.parked_sync is not None:
-        turn.reply(old.parked_sync, SyncGroupResponse, ErrorCode.FENCED_INSTANCE_ID)
+        context.reply(old.parked_sync, SyncGroupResponse, ErrorCode.FENCED_INSTANCE_ID)
     was_leader = group.leader_id == old.member_id
     group.remove(old.member_id)
     member = Member(
@@ -70,27 +74,27 @@ def _take_place(turn: Turn, old: Member, member_id: str) -> Member:
         rebalance_timeout_ms=old.rebalance_timeout_ms,
         protocols=old.protocols,
         assignment=old.assignment,
-        awaiting_sync=old.awaiting_sync,
+        pending_sync=old.pending_sync,
     )
     group.add(member, group.protocol_type or "")
     if was_leader:
         group.leader_id = member_id
-    turn.arm_session(member)  # still with the old session timeout, as in Kafka
+    context.arm_session(member)  # still with the old session timeout, as in Kafka
     return member
 
 
 def _answer_without_rebalance(
-    turn: Turn, request: JoinGroup, reply_to: ReplyTo, member: Member, old_leader_id: str | None
+    context: StepContext, request: JoinGroup, reply_to: ReplyTo, member: Member, old_leader_id: str | None
 ) -> None:
     """Row W2. A returning leader must not assign again: told so by skip_assignment, or, before that field
     existed, by naming its old id as the leader.
     """
     if request.api_version >= FIRST_VERSION_WITH_SKIP_ASSIGNMENT:
-        is_leader = turn.group.leader_id == member.member_id
-        rebalance.answer_join(turn, reply_to, member, skip_assignment=is_leader)
+        is_leader = context.group.leader_id == member.member_id
+        rebalance.answer_join(context, reply_to, member, skip_assignment=is_leader)
         return
-    group = turn.group
-    turn.reply(
+    group = context.group
+    context.reply(
         reply_to,
         JoinGroupResponse,
         generation_id=group.generation,

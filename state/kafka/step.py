@@ -8,11 +8,11 @@ from state.errors import ErrorCode
 from state.inputs import Failed, Outage, Quarantine, Received, cause_of
 from state.kafka import expiry
 from state.kafka.admin import delete_group, describe
-from state.kafka.context import Turn
+from state.kafka.context import StepContext
 from state.kafka.effects import Effects
 from state.kafka.group import Group
 from state.kafka.heartbeat import heartbeat
-from state.kafka.history import EventType
+from state.kafka.history import EntryType
 from state.kafka.join import join
 from state.kafka.leave import leave
 from state.kafka.offsets import retention
@@ -82,25 +82,25 @@ def step(group: Group | None, group_id: str, event: Event, now_ms: int, config: 
     answers. A request, a deadline that is due and a takeover are all events; whoever calls fires deadlines in
     time order (`state.timeline`).
     """
-    turn = Turn(group, group_id, cause_of(event), now_ms, config)
+    context = StepContext(group, group_id, cause_of(event), now_ms, config)
     if group is not None:
         assert now_ms >= group.clock_ms, "a group's clock never runs backwards"
         group.clock_ms = now_ms
     match event:
         case Received():
-            _received(turn, event)
+            _received(context, event)
         case DeadlineReached():
-            expiry.deadline_reached(turn, event)
+            expiry.deadline_reached(context, event)
         case Outage():
-            take_over(turn, event)
+            take_over(context, event)
         case Failed():
-            turn.rule("F1")
-            refuse(turn, event.request, reply_to(event), ErrorCode.UNKNOWN_SERVER_ERROR)
+            context.rule("F1")
+            refuse(context, event.request, reply_to(event), ErrorCode.UNKNOWN_SERVER_ERROR)
         case Quarantine():
-            _quarantine(turn, event)
-    if turn.has_group:
-        retention.arm(turn)
-    return turn.effects()
+            _quarantine(context, event)
+    if context.has_group:
+        retention.arm(context)
+    return context.effects()
 
 
 def reply_to(event: Received[AnyRequest] | Failed[AnyRequest]) -> ReplyTo:
@@ -108,61 +108,61 @@ def reply_to(event: Received[AnyRequest] | Failed[AnyRequest]) -> ReplyTo:
     return ReplyTo(request.reply_partition, request.correlation_id, event.request_id)
 
 
-def _received(turn: Turn, event: Received[AnyRequest]) -> None:
+def _received(context: StepContext, event: Received[AnyRequest]) -> None:
     request, to = event.request, reply_to(event)
     if not request.group_id:
-        turn.rule("P1")
-        return refuse(turn, request, to, ErrorCode.INVALID_GROUP_ID)
-    if turn.has_group and event.late_by_ms:
-        turn.rule("F3")
-        turn.record(
-            EventType.APPLIED_LATE,
+        context.rule("P1")
+        return refuse(context, request, to, ErrorCode.INVALID_GROUP_ID)
+    if context.has_group and event.late_by_ms:
+        context.rule("F3")
+        context.record(
+            EntryType.APPLIED_LATE,
             "a request stands in the log behind a deadline that fired; it is applied at the group's clock",
             late_by_ms=event.late_by_ms,
         )
-    if turn.has_group and turn.group.quarantined is not None and not isinstance(request, ReleaseGroup):
-        turn.rule("F2")
-        return refuse(turn, request, to, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    HANDLERS[type(request)](turn, request, to)
+    if context.has_group and context.group.quarantined is not None and not isinstance(request, ReleaseGroup):
+        context.rule("F2")
+        return refuse(context, request, to, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    HANDLERS[type(request)](context, request, to)
 
 
-def refuse(turn: Turn, request: AnyRequest, to: ReplyTo, error: ErrorCode) -> None:
+def refuse(context: StepContext, request: AnyRequest, to: ReplyTo, error: ErrorCode) -> None:
     """Answer any request with an error alone; a JoinGroup has its member id echoed, as Kafka does."""
     echoed = {"member_id": request.member_id} if isinstance(request, JoinGroup) else {}
-    turn.reply(to, RESPONSE_TO[type(request)], error, **echoed)
+    context.reply(to, RESPONSE_TO[type(request)], error, **echoed)
 
 
-def _quarantine(turn: Turn, event: Quarantine[DeadlineReached | Outage]) -> None:
+def _quarantine(context: StepContext, event: Quarantine[DeadlineReached | Outage]) -> None:
     """Stop the group's deadlines; whoever waits for an answer of it gets one."""
-    turn.rule("F2")
-    group = turn.group
+    context.rule("F2")
+    group = context.group
     group.quarantined = event.error
-    turn.record(EventType.QUARANTINED, f"{event.deadline} raised {event.error}")
+    context.record(EntryType.QUARANTINED, f"{event.deadline} raised {event.error}")
     for member in group.members.values():
         if member.parked_join is not None:
-            turn.reply(member.parked_join, JoinGroupResponse, ErrorCode.UNKNOWN_SERVER_ERROR)
+            context.reply(member.parked_join, JoinGroupResponse, ErrorCode.UNKNOWN_SERVER_ERROR)
         if member.parked_sync is not None:
-            turn.reply(member.parked_sync, SyncGroupResponse, ErrorCode.UNKNOWN_SERVER_ERROR)
+            context.reply(member.parked_sync, SyncGroupResponse, ErrorCode.UNKNOWN_SERVER_ERROR)
         member.parked_join = member.parked_sync = None
         member.is_new = False
 
 
-def release(turn: Turn, _: ReleaseGroup, to: ReplyTo) -> None:
+def release(context: StepContext, _: ReleaseGroup, to: ReplyTo) -> None:
     """Let deadlines run again. Those of the group that passed meanwhile are due now; members, whose
     heartbeats were refused, have a session anew, as in Kafka when a coordinator takes a group over.
     """
-    turn.rule("F4")
-    if turn.has_group and turn.group.quarantined is not None:
-        turn.group.quarantined = None
-        for member in turn.group.members.values():
-            turn.arm_session(member)
-        turn.deadline(0)
-        turn.record(EventType.RELEASED, "released by an operator; its deadlines run again")
-    turn.reply(to, ReleaseGroupResponse)
+    context.rule("F4")
+    if context.has_group and context.group.quarantined is not None:
+        context.group.quarantined = None
+        for member in context.group.members.values():
+            context.arm_session(member)
+        context.deadline(0)
+        context.record(EntryType.RELEASED, "released by an operator; its deadlines run again")
+    context.reply(to, ReleaseGroupResponse)
 
 
 # Each takes its request, changes the group, and answers now or later.
-HANDLERS: dict[type[AnyRequest], Callable[[Turn, Any, ReplyTo], None]] = {
+HANDLERS: dict[type[AnyRequest], Callable[[StepContext, Any, ReplyTo], None]] = {
     JoinGroup: join,
     SyncGroup: sync,
     Heartbeat: heartbeat,

@@ -1,33 +1,35 @@
 """A coordinator takes a Kafka group over after none ran for a while. Row F5."""
 
 from state.inputs import Outage
-from state.kafka.context import Turn
-from state.kafka.history import EventType
+from state.kafka.context import StepContext
+from state.kafka.history import EntryType
 
 
-def take_over(turn: Turn, outage: Outage) -> None:
+def take_over(context: StepContext, outage: Outage) -> None:
     """Nobody could be heard of meanwhile: sessions begin anew, every other timer has as long to go as before.
 
     So nobody expires for it, as in Kafka, where a new coordinator begins all sessions anew
     (GroupMetadataManager.onLoaded). Kafka also begins every round anew; here one goes on, see docs/rules.md.
     """
-    group = turn.group
+    group = context.group
     if group.quarantined is not None or not (group.members or group.pending_members):
         return
-    turn.rule("F5")
+    context.rule("F5")
     for member in group.members.values():
         if member.is_new and member.heartbeat_deadline_ms is not None:
-            member.heartbeat_deadline_ms = turn.deadline_at(member.heartbeat_deadline_ms + outage.length_ms)
+            member.heartbeat_deadline_ms = context.deadline_at(
+                member.heartbeat_deadline_ms + outage.length_ms
+            )
         elif member.heartbeat_deadline_ms is not None:
-            turn.arm_session(member)
+            context.arm_session(member)
     for pending in group.pending_members.values():
-        pending.heartbeat_deadline_ms = turn.deadline_at(pending.heartbeat_deadline_ms + outage.length_ms)
+        pending.heartbeat_deadline_ms = context.deadline_at(pending.heartbeat_deadline_ms + outage.length_ms)
     if group.join_phase is not None:
-        group.join_phase.deadline_ms = turn.deadline_at(group.join_phase.deadline_ms + outage.length_ms)
+        group.join_phase.deadline_ms = context.deadline_at(group.join_phase.deadline_ms + outage.length_ms)
     if group.sync_deadline_ms is not None:
-        group.sync_deadline_ms = turn.deadline_at(group.sync_deadline_ms + outage.length_ms)
-    turn.record(
-        EventType.TAKEN_OVER,
+        group.sync_deadline_ms = context.deadline_at(group.sync_deadline_ms + outage.length_ms)
+    context.record(
+        EntryType.TAKEN_OVER,
         f"no coordinator ran for {outage.length_ms} ms: sessions begin anew, rounds go on",
         members=list(group.members),
         deadline_ms=group.join_phase.deadline_ms if group.join_phase else None,

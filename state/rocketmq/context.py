@@ -1,14 +1,14 @@
 """One step under way: the group it changes, the time it is, and what it has said so far."""
 
 from state.config import BrokerConfig
-from state.context import BaseTurn
+from state.context import BaseContext
 from state.errors import ErrorCode
 from state.messages import RECORD_VERSION, ReleaseGroup, ReleaseGroupResponse
 from state.rocketmq.effects import (
     ConsumerGroupEvent,
     Effects,
-    EventType,
-    GroupEvent,
+    EntryType,
+    HistoryEntry,
     ListenerCall,
     Push,
     Reply,
@@ -19,7 +19,7 @@ from state.rocketmq.responses import AnyResponse, CloseConnection, NotifyConsume
 from state.rocketmq.timers import scan_after
 
 
-class Turn(BaseTurn[Group, BrokerConfig]):
+class StepContext(BaseContext[Group, BrokerConfig]):
     """What handlers are given. They read and change `group`, and speak through the methods here."""
 
     def __init__(
@@ -30,7 +30,7 @@ class Turn(BaseTurn[Group, BrokerConfig]):
         self._calls: list[ListenerCall] = []
         self._closed: set[str] = set()
         self._pushes: list[Push] = []
-        self._events: list[GroupEvent] = []
+        self._history: list[HistoryEntry] = []
 
     @property
     def has_consumers(self) -> bool:
@@ -41,7 +41,7 @@ class Turn(BaseTurn[Group, BrokerConfig]):
         """The group; its life begins here if there is none, named after the request that asked for it."""
         if self._group is None:
             self._group = Group(self.group_id, incarnation=self.cause, clock_ms=self.now_ms)
-            self.record(EventType.GROUP_CREATED, "first request that leaves something to be kept")
+            self.record(EntryType.GROUP_CREATED, "first request that leaves something to be kept")
         return self._group
 
     def effects(self) -> Effects:
@@ -52,7 +52,7 @@ class Turn(BaseTurn[Group, BrokerConfig]):
             self._replies,
             self._calls,
             self._pushes,
-            self._events,
+            self._history,
             self._earliest_armed_ms if group is not None else None,
         )
 
@@ -90,14 +90,14 @@ class Turn(BaseTurn[Group, BrokerConfig]):
                     request=self.cause,
                 )
                 self._pushes.append(Push(info.reply_partition, message))
-            self.record(EventType.CONSUMERS_NOTIFIED, f"{reason}; connections told: {len(connections)}")
+            self.record(EntryType.CONSUMERS_NOTIFIED, f"{reason}; connections told: {len(connections)}")
 
-    def record(self, event: EventType, reason: str, **details: object) -> None:
+    def record(self, event: EntryType, reason: str, **details: object) -> None:
         """Add a history entry. Call it after the change it tells of."""
         group = self.group
         group.seq += 1
-        self._events.append(
-            GroupEvent(
+        self._history.append(
+            HistoryEntry(
                 version=RECORD_VERSION,
                 type=event,
                 group_id=group.group_id,

@@ -39,7 +39,7 @@ class ListenerCall(Struct, frozen=True, omit_defaults=True):
     topics: tuple[str, ...] | None = None
 
 
-class EventType(StrEnum):
+class EntryType(StrEnum):
     """The kinds of history entries."""
 
     GROUP_CREATED = "GroupCreated"
@@ -60,7 +60,9 @@ class EventType(StrEnum):
     TAKEN_OVER = "TakenOver"
 
 
-class GroupEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="protocol", tag="RocketMQ"):
+class HistoryEntry(
+    Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="protocol", tag="RocketMQ"
+):
     """A history entry: what happened to a group, when, and why.
 
     `(group_id, incarnation, seq)` is its name, as in `state.kafka.history`; `cause` is the id of the request
@@ -69,7 +71,7 @@ class GroupEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_fiel
     """
 
     version: int  # no default, so that it is always written
-    type: EventType
+    type: EntryType
     group_id: str
     incarnation: str
     seq: int
@@ -109,7 +111,7 @@ class Effects(Struct, frozen=True):
     replies: list[Reply] = []
     calls: list[ListenerCall] = []
     pushes: list[Push] = []
-    events: list[GroupEvent] = []
+    history: list[HistoryEntry] = []
     earliest_armed_ms: int | None = None
 
     @property

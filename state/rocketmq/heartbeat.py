@@ -1,27 +1,27 @@
 """A heartbeat's part about one consumer group, in both versions. Source: ClientManageProcessor.java."""
 
 from state.rocketmq.consumer_manager import register_consumer, register_consumer_without_sub
-from state.rocketmq.context import Turn
+from state.rocketmq.context import StepContext
 from state.rocketmq.requests import ConsumeType, RegisterConsumer
 from state.rocketmq.responses import RegisterResponse
 
 
-def heartbeat(turn: Turn, request: RegisterConsumer) -> None:
+def heartbeat(context: StepContext, request: RegisterConsumer) -> None:
     """Register the connection; a group without configuration is silently not registered.
 
     Version 2 has a fingerprint other than 0: IS_SUB_CHANGE then says whether the group's last heartbeat, of
     any client, had another one.
     """
     is_v2 = request.heartbeat_fingerprint != 0
-    last = turn.group.heartbeat_fingerprint if turn.has_group else None
+    last = context.group.heartbeat_fingerprint if context.has_group else None
     is_sub_change = last not in (None, request.heartbeat_fingerprint) if is_v2 else True
     is_pull = request.consume_type is ConsumeType.CONSUME_ACTIVELY
-    if is_pull and turn.config.reject_pull_consumer_enable:
-        return turn.reply(request, RegisterResponse, is_sub_change=not is_v2)
+    if is_pull and context.config.reject_pull_consumer_enable:
+        return context.reply(request, RegisterResponse, is_sub_change=not is_v2)
     changed = False
     if request.group_config is not None:
         register = register_consumer_without_sub if is_v2 and request.is_without_sub else register_consumer
-        changed = register(turn, request, request.group_config)
-    if turn.has_group:
-        turn.group.heartbeat_fingerprint = request.heartbeat_fingerprint
-    turn.reply(request, RegisterResponse, is_sub_change=is_sub_change, changed=changed)
+        changed = register(context, request, request.group_config)
+    if context.has_group:
+        context.group.heartbeat_fingerprint = request.heartbeat_fingerprint
+    context.reply(request, RegisterResponse, is_sub_change=is_sub_change, changed=changed)

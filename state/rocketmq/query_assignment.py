@@ -11,8 +11,8 @@ from assignors.rocketmq.api import (
 from assignors.rocketmq.averagely import AllocateMessageQueueAveragely, AllocateMessageQueueAveragelyByCircle
 from assignors.rocketmq.message_queue import MessageQueue, sort_client_ids, sort_queues
 from assignors.rocketmq.pop import allocate_for_pop
-from state.rocketmq.context import Turn
-from state.rocketmq.effects import EventType
+from state.rocketmq.context import StepContext
+from state.rocketmq.effects import EntryType
 from state.rocketmq.group import RequestMode
 from state.rocketmq.requests import MessageModel, QueryAssignment, SetMessageRequestMode
 from state.rocketmq.responses import (
@@ -32,59 +32,61 @@ _STRATEGIES: dict[str | None, AllocateMessageQueueStrategy] = {
 }
 
 
-def query_assignment(turn: Turn, request: QueryAssignment) -> None:
+def query_assignment(context: StepContext, request: QueryAssignment) -> None:
     """Answer with the client's queues; None where the client had better keep what it has."""
-    mode = _request_mode(turn, request.topic)
-    queues = _do_load_balance(turn, request, mode)
+    mode = _request_mode(context, request.topic)
+    queues = _do_load_balance(context, request, mode)
     assignments = (
         None
         if queues is None
         else tuple(MessageQueueAssignment(queue, mode.mode) for queue in dict.fromkeys(queues))
     )
-    turn.reply(request, QueryAssignmentResponse, message_queue_assignments=assignments)
+    context.reply(request, QueryAssignmentResponse, message_queue_assignments=assignments)
 
 
-def _request_mode(turn: Turn, topic: str) -> RequestMode:
+def _request_mode(context: StepContext, topic: str) -> RequestMode:
     """What was set for the topic; without that, retry topics are always pulled."""
-    if turn.has_group and topic in turn.group.request_modes:
-        return turn.group.request_modes[topic]
+    if context.has_group and topic in context.group.request_modes:
+        return context.group.request_modes[topic]
     if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
         return RequestMode(MessageRequestMode.PULL, 0)
-    return RequestMode(turn.config.default_message_request_mode, turn.config.default_pop_share_queue_num)
+    return RequestMode(
+        context.config.default_message_request_mode, context.config.default_pop_share_queue_num
+    )
 
 
 def _do_load_balance(
-    turn: Turn, request: QueryAssignment, mode: RequestMode
+    context: StepContext, request: QueryAssignment, mode: RequestMode
 ) -> Sequence[MessageQueue] | None:
     if request.message_model is MessageModel.BROADCASTING:
         return request.topic_queues
     queues = request.topic_queues
     if request.topic.startswith(LMQ_PREFIX):
-        queues = (MessageQueue(request.topic, turn.config.broker_name, LMQ_QUEUE_ID),)
-    if queues is None or not turn.config.server_load_balancer_enable:
+        queues = (MessageQueue(request.topic, context.config.broker_name, LMQ_QUEUE_ID),)
+    if queues is None or not context.config.server_load_balancer_enable:
         return queues
     strategy = _STRATEGIES.get(request.strategy_name)
-    if not turn.has_consumers or strategy is None:
+    if not context.has_consumers or strategy is None:
         return None
-    mq_all, cid_all = sort_queues(dict.fromkeys(queues)), sort_client_ids(turn.group.client_ids())
+    mq_all, cid_all = sort_queues(dict.fromkeys(queues)), sort_client_ids(context.group.client_ids())
     client_id, shared = request.client_id, mode.pop_share_queue_num
     try:
         if mode.mode is MessageRequestMode.POP:
-            return allocate_for_pop(strategy, turn.group_id, client_id, mq_all, cid_all, shared)
-        return strategy.allocate(turn.group_id, client_id, mq_all, cid_all)
+            return allocate_for_pop(strategy, context.group_id, client_id, mq_all, cid_all, shared)
+        return strategy.allocate(context.group_id, client_id, mq_all, cid_all)
     except (IllegalArgumentException, NullPointerException):
         return None
 
 
-def set_message_request_mode(turn: Turn, request: SetMessageRequestMode) -> None:
+def set_message_request_mode(context: StepContext, request: SetMessageRequestMode) -> None:
     """Keep the mode for the group and the topic; retry topics cannot have another."""
     code, remark = _refusal(request)
     if code is ResponseCode.SUCCESS:
         mode = RequestMode(request.mode, request.pop_share_queue_num)
-        turn.ensure_group().request_modes[request.topic] = mode
+        context.ensure_group().request_modes[request.topic] = mode
         reason = f"{request.mode}, shared with the {request.pop_share_queue_num} clients after one's own"
-        turn.record(EventType.MESSAGE_REQUEST_MODE_SET, reason, topics=[request.topic])
-    turn.reply(request, SetMessageRequestModeResponse, code=code, remark=remark)
+        context.record(EntryType.MESSAGE_REQUEST_MODE_SET, reason, topics=[request.topic])
+    context.reply(request, SetMessageRequestModeResponse, code=code, remark=remark)
 
 
 def _refusal(request: SetMessageRequestMode) -> tuple[ResponseCode, str | None]:

@@ -5,8 +5,8 @@ A lock is held by a client id, not by a connection: two clients of one id both h
 
 from assignors.rocketmq.message_queue import MessageQueue
 from state.config import BrokerConfig
-from state.rocketmq.context import Turn
-from state.rocketmq.effects import EventType
+from state.rocketmq.context import StepContext
+from state.rocketmq.effects import EntryType
 from state.rocketmq.group import Group, LockEntry
 from state.rocketmq.requests import LockBatchMq, UnlockBatchMq
 from state.rocketmq.responses import LockBatchMqResponse, UnlockBatchMqResponse
@@ -22,45 +22,47 @@ def is_lock_all_expired(group: Group | None, now_ms: int, config: BrokerConfig) 
     return group is None or all(is_expired(lock, now_ms, config) for lock in group.locks.values())
 
 
-def lock_batch(turn: Turn, request: LockBatchMq) -> None:
+def lock_batch(context: StepContext, request: LockBatchMq) -> None:
     """Lock what is free, the client's own, or expired; answer with the queues the client now holds."""
     held: dict[MessageQueue, None] = {}
     taken_over: dict[str, list[str]] = {}
     if request.mq_set:
-        turn.ensure_group()
+        context.ensure_group()
     for queue in request.mq_set:
-        lock = turn.group.locks.get(queue)
+        lock = context.group.locks.get(queue)
         is_own = lock is None or lock.client_id == request.client_id
         if lock is not None and not is_own:
-            if not is_expired(lock, turn.now_ms, turn.config):
+            if not is_expired(lock, context.now_ms, context.config):
                 continue
             taken_over.setdefault(lock.client_id, []).append(str(queue))
-        turn.group.locks[queue] = LockEntry(request.client_id, turn.now_ms)
+        context.group.locks[queue] = LockEntry(request.client_id, context.now_ms)
         held[queue] = None
     if held:
-        turn.arm_scan(turn.config.lock_max_live_ms)
+        context.arm_scan(context.config.lock_max_live_ms)
     for owner, queues in taken_over.items():
-        turn.record(
-            EventType.QUEUE_LOCKS_TAKEN_OVER,
-            f"client {owner} did not renew its locks within {turn.config.lock_max_live_ms} ms; "
+        context.record(
+            EntryType.QUEUE_LOCKS_TAKEN_OVER,
+            f"client {owner} did not renew its locks within {context.config.lock_max_live_ms} ms; "
             f"they are client {request.client_id}'s now: {', '.join(queues)}",
             client_id=request.client_id,
             connection=request.connection,
         )
-    turn.reply(request, LockBatchMqResponse, lock_ok_mq_set=tuple(held))
+    context.reply(request, LockBatchMqResponse, lock_ok_mq_set=tuple(held))
 
 
-def unlock_batch(turn: Turn, request: UnlockBatchMq) -> None:
+def unlock_batch(context: StepContext, request: UnlockBatchMq) -> None:
     """Free the queues whose lock is the client's, expired or not; others stay as they are."""
-    locks = turn.group.locks if turn.has_group else {}
+    locks = context.group.locks if context.has_group else {}
     for queue in request.mq_set:
         if queue in locks and locks[queue].client_id == request.client_id:
             del locks[queue]
-    turn.reply(request, UnlockBatchMqResponse)
+    context.reply(request, UnlockBatchMqResponse)
 
 
-def scan_locks(turn: Turn) -> None:
+def scan_locks(context: StepContext) -> None:
     """Forget expired locks, which RocketMQ never does; nobody can tell the difference but by the memory."""
-    expired = [q for q, lock in turn.group.locks.items() if is_expired(lock, turn.now_ms, turn.config)]
+    expired = [
+        q for q, lock in context.group.locks.items() if is_expired(lock, context.now_ms, context.config)
+    ]
     for queue in expired:
-        del turn.group.locks[queue]
+        del context.group.locks[queue]

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.state import GroupState as SparkGroupState
 from checkpoints import codec
 from checkpoints.folder import KnownOutage
 from records.codec import Reason, Refusal, decode_request, refuse, refuse_unread, request_id
-from records.layout import Layout
+from records.layout import TopicLayout
 from records.partitioner import partition_of
 from state.config import CoordinatorConfig
 from state.dispatch import AnyGroup, AnyRequest, step
@@ -50,7 +50,7 @@ class Operator:
     had.
     """
 
-    layout: Layout
+    layout: TopicLayout
     epochs: tuple[ConfigEpoch, ...]
     outages: tuple[KnownOutage, ...] = ()
     step: Step = step

@@ -14,7 +14,7 @@ from records.codec import (
     offset_key,
     request_id,
 )
-from records.layout import Layout
+from records.layout import TopicLayout
 from records.partitioner import partition_of
 from records.truncation import encode_event, encode_view, too_large
 from state.dispatch import AnyEffects, AnyGroup
@@ -45,7 +45,7 @@ BYTES_PER_ROW = 8 * 1024
 class Output:
     """The records of one call, in the order they were made; `frame` empties it."""
 
-    def __init__(self, layout: Layout, key: bytes) -> None:
+    def __init__(self, layout: TopicLayout, key: bytes) -> None:
         self._layout = layout
         self._key = key
         # By topic and partition, the last one of the call: more than that nobody could read later.
@@ -84,7 +84,7 @@ class Output:
         """Everything one step said. `row` is the record behind it, None for a deadline."""
         for reply in effects.replies:
             self.reply(reply, row)
-        for event in effects.events:
+        for event in effects.history:
             self._add(
                 self._layout.events_topic, encode_event(event, self._layout.response_max_bytes), self._key
             )

@@ -12,7 +12,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from checkpoints.codec import STATE_SCHEMA
 from records.codec import CLOCK_PATTERN
-from records.layout import Layout
+from records.layout import TopicLayout
 from streaming.query.operator import Operator
 from streaming.query.output import BY_KEY, OUTPUT_SCHEMA
 
@@ -68,7 +68,7 @@ def _packed_row() -> Column:
     return F.concat(header.cast("binary"), F.lit(b"\n"), F.coalesce(F.col("value"), F.lit(b"")))
 
 
-def read_requests(spark: SparkSession, bootstrap_servers: str, layout: Layout) -> DataFrame:
+def read_requests(spark: SparkSession, bootstrap_servers: str, layout: TopicLayout) -> DataFrame:
     """The requests topic from its beginning (of a new checkpoint; an old one goes on where it stood)."""
     return (
         spark.readStream.format("kafka")
@@ -92,7 +92,7 @@ def start(
 
 
 def write_output(
-    output: DataFrame, query_name: str, bootstrap_servers: str, layout: Layout, checkpoint_dir: str
+    output: DataFrame, query_name: str, bootstrap_servers: str, layout: TopicLayout, checkpoint_dir: str
 ) -> StreamingQuery:
     """Start a query that writes (topic, key, value, partition) to Kafka, without a pause between batches."""
     return (

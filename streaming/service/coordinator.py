@@ -22,7 +22,7 @@ from kafka.errors import KafkaError
 from pyspark.errors import PySparkException
 
 from checkpoints.folder import Epoch, Folder, Identity
-from records.layout import Layout
+from records.layout import TopicLayout
 from state.config import CoordinatorConfig
 from streaming.query import pipeline
 from streaming.query.operator import ConfigEpoch, Operator
@@ -54,7 +54,7 @@ class Options:
 
     bootstrap_servers: str
     folder: Path
-    layout: Layout = field(default_factory=Layout.named)
+    layout: TopicLayout = field(default_factory=TopicLayout.named)
     settings: Mapping[str, str] = field(default_factory=dict)
     skip: tuple[str, ...] = ()
     ui_port: int | None = 0

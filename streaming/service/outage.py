@@ -8,14 +8,14 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaTimeoutError
 
 from checkpoints.folder import Folder, KnownOutage
-from records.layout import Layout
+from records.layout import TopicLayout
 from streaming.service.ticker import brokers_time_ms
 
 _POLL_MS = 1_000
 _READ_TIMEOUT_S = 30.0
 
 
-def end_outage(bootstrap_servers: str, layout: Layout, folder: Folder) -> list[KnownOutage]:
+def end_outage(bootstrap_servers: str, layout: TopicLayout, folder: Folder) -> list[KnownOutage]:
     """All outages of this folder's coordinator, with the one that ends now; a new folder has none.
 
     Raises KafkaError.

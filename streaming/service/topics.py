@@ -8,7 +8,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError, NoError, TopicAlreadyExistsError, for_code
 
 from checkpoints.folder import Identity, new_namespace
-from records.layout import Layout
+from records.layout import TopicLayout
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -27,7 +27,7 @@ class TopicsError(RuntimeError):
     """The topics cannot be used or made; the message says what is wrong with which."""
 
 
-def prepare_topics(bootstrap_servers: str, layout: Layout, replication_factor: int = 1) -> Identity:
+def prepare_topics(bootstrap_servers: str, layout: TopicLayout, replication_factor: int = 1) -> Identity:
     """Make the topics that are missing, check those that are there, and say what the state would belong to.
 
     Raises TopicsError naming everything that is wrong. The identity's namespace is a fresh one.
@@ -48,7 +48,7 @@ def prepare_topics(bootstrap_servers: str, layout: Layout, replication_factor: i
         admin.close()
 
 
-def wanted_settings(layout: Layout) -> dict[str, tuple[int, Settings]]:
+def wanted_settings(layout: TopicLayout) -> dict[str, tuple[int, Settings]]:
     """Partitions and settings of each topic."""
     output_bytes = str(layout.response_record_max_bytes)
     return {
@@ -84,7 +84,7 @@ def wanted_settings(layout: Layout) -> dict[str, tuple[int, Settings]]:
     }
 
 
-def _prepare(admin: KafkaAdminClient, layout: Layout, replication_factor: int) -> Identity:
+def _prepare(admin: KafkaAdminClient, layout: TopicLayout, replication_factor: int) -> Identity:
     wanted = wanted_settings(layout)
     missing = wanted.keys() - set(admin.list_topics())
     if missing:

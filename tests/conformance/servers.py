@@ -16,7 +16,7 @@ from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.service import GatewayOptions, serving
 from gateway.upstream.connections import Address
 from gateway.wire.limits import Limits
-from records.layout import Layout
+from records.layout import TopicLayout
 from streaming.service.coordinator import Options
 from tests.conformance.normalise import Answer
 from tests.conformance.player import Player
@@ -63,7 +63,7 @@ class Servers:
 
     kafka: Address
     ours: Address
-    layout: Layout
+    layout: TopicLayout
     topic_ids: Mapping[str, UUID]
 
     def play(self, cases: Sequence[Case]) -> list[Played]:

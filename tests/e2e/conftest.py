@@ -8,14 +8,14 @@ import pytest
 from embedded.broker import EmbeddedBroker
 from gateway.service import GatewayOptions, serving
 from gateway.upstream.connections import Address
-from records.layout import Layout
+from records.layout import TopicLayout
 from streaming.service.coordinator import Options
 from tests.e2e.gateway_clients import PARTITIONS
 from tests.e2e.harness import QUICK_SPARK, coordinating, create_topic, new_layout
 
 
 @pytest.fixture(scope="module")
-def layout(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layout]:
+def layout(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TopicLayout]:
     """The topics of a coordinator that runs."""
     layout = new_layout()
     options = Options(
@@ -30,7 +30,7 @@ def layout(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="module")
-def options(broker: EmbeddedBroker, layout: Layout) -> GatewayOptions:
+def options(broker: EmbeddedBroker, layout: TopicLayout) -> GatewayOptions:
     """A gateway's, before that coordinator."""
     return GatewayOptions(broker.bootstrap_servers, layout, Address("127.0.0.1", 0))
 

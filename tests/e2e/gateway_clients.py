@@ -22,7 +22,7 @@ from kafka.errors import FencedInstanceIdError, KafkaConnectionError
 from assignors.kafka.uniform import UniformAssignor
 from clients.assignor_adapter import CoordinatorAdapter
 from gateway.service import GatewayOptions
-from state.kafka.history import EventType
+from state.kafka.history import EntryType
 from tests.e2e.harness import history_of, wait_until
 
 PARTITIONS = 4
@@ -326,7 +326,7 @@ def consume(records: int, *members: Member, since: int = 0) -> list[int]:
 def members_added(options: GatewayOptions, group_id: str) -> int:
     """How many members the coordinator ever took into the group, as its events topic tells."""
     history = history_of(options.bootstrap_servers, options.layout, group_id)
-    return sum(event.type == EventType.MEMBER_ADDED for event in history)
+    return sum(event.type == EntryType.MEMBER_ADDED for event in history)
 
 
 def assert_coordinated(options: GatewayOptions, group_id: str, *, joins: int) -> None:

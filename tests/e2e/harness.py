@@ -17,9 +17,9 @@ from kafka.consumer.fetcher import ConsumerRecord
 from clients.coordinator_client import CoordinatorClient
 from records.codec import CLOCK_PATTERN
 from records.history import CoordinatorStarted, decode_entry, decode_snapshot
-from records.layout import Layout
+from records.layout import TopicLayout
 from state.errors import ErrorCode
-from state.kafka.history import GroupEvent
+from state.kafka.history import HistoryEntry
 from state.kafka.requests import LeavingMember, MemberAssignment, Protocol
 from state.kafka.responses import JoinGroupResponse, SyncGroupResponse
 from state.kafka.snapshot import GroupSnapshot
@@ -36,9 +36,9 @@ QUICK_SPARK: Mapping[str, str] = MappingProxyType({"spark.driver.extraJavaOption
 _NOTHING: Mapping[str, bytes] = MappingProxyType({})
 
 
-def new_layout(**sizes: int) -> Layout:
+def new_layout(**sizes: int) -> TopicLayout:
     """Topics of its own for a test: tests share one broker."""
-    return Layout.named(f"test-{uuid.uuid4()}", **sizes)
+    return TopicLayout.named(f"test-{uuid.uuid4()}", **sizes)
 
 
 def create_topic(servers: str, topic: str, partitions: int, settings: dict[str, str]) -> None:
@@ -142,24 +142,24 @@ def stable_member(client: CoordinatorClient, group_id: str, session_timeout_ms: 
     return member
 
 
-def history_of(servers: str, layout: Layout, group_id: str) -> list[GroupEvent]:
+def history_of(servers: str, layout: TopicLayout, group_id: str) -> list[HistoryEntry]:
     """A group's entries on the events topic, in the order they stand there."""
     decoded = [
         decode_entry(record.value)
         for record in read_topic(servers, layout.events_topic)
         if record.key == group_id.encode()
     ]
-    return [entry for entry in decoded if isinstance(entry, GroupEvent)]
+    return [entry for entry in decoded if isinstance(entry, HistoryEntry)]
 
 
-def starts(servers: str, layout: Layout) -> list[CoordinatorStarted]:
+def starts(servers: str, layout: TopicLayout) -> list[CoordinatorStarted]:
     """What coordinators said when they started, in the order of time."""
     decoded = [decode_entry(record.value) for record in read_topic(servers, layout.events_topic)]
     said = [entry for entry in decoded if isinstance(entry, CoordinatorStarted)]
     return sorted(said, key=lambda start: start.at_ms)
 
 
-def snapshots_of(servers: str, layout: Layout, group_id: str) -> list[GroupSnapshot]:
+def snapshots_of(servers: str, layout: TopicLayout, group_id: str) -> list[GroupSnapshot]:
     """A group's records on the groups topic, the latest last."""
     records = read_topic(servers, layout.groups_topic)
     decoded = [decode_snapshot(record.value) for record in records if record.key == group_id.encode()]

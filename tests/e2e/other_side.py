@@ -8,7 +8,7 @@ import msgspec
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from records.codec import decode_request, request_id
-from records.layout import Layout
+from records.layout import TopicLayout
 from state.kafka.requests import AnyRequest
 from state.kafka.responses import AnyResponse
 from state.messages import Request
@@ -17,7 +17,7 @@ from streaming.service.topics import prepare_topics
 PATIENCE_S = 30.0
 
 
-class Asked(msgspec.Struct, frozen=True):
+class PendingRequest(msgspec.Struct, frozen=True):
     """A request as it stands in the log; `at_s` is when the broker appended it."""
 
     request: AnyRequest
@@ -30,21 +30,21 @@ class Asked(msgspec.Struct, frozen=True):
 class OtherSide:
     """Makes a layout's topics, and follows its requests from the start."""
 
-    def __init__(self, bootstrap_servers: str, layout: Layout) -> None:
+    def __init__(self, bootstrap_servers: str, layout: TopicLayout) -> None:
         prepare_topics(bootstrap_servers, layout)
         self._layout = layout
-        self._backlog: list[Asked] = []
+        self._backlog: list[PendingRequest] = []
         self._consumer = KafkaConsumer(bootstrap_servers=bootstrap_servers)
         partitions = [TopicPartition(layout.requests_topic, p) for p in range(layout.request_partitions)]
         self._consumer.assign(partitions)
         self._consumer.seek_to_beginning(*partitions)
         self._producer = KafkaProducer(bootstrap_servers=bootstrap_servers)
 
-    def next(self) -> Asked:
+    def next(self) -> PendingRequest:
         """The next request that comes."""
         return self.next_where(lambda asked: True)
 
-    def next_where(self, wanted: Callable[[Asked], bool]) -> Asked:
+    def next_where(self, wanted: Callable[[PendingRequest], bool]) -> PendingRequest:
         """The next request of which `wanted` is true; others before it are left for later calls."""
         give_up_s = time.monotonic() + PATIENCE_S
         while True:
@@ -54,7 +54,7 @@ class OtherSide:
             assert time.monotonic() < give_up_s, "no such request came"
             self._poll()
 
-    def answer(self, asked: Asked, response: type[AnyResponse], **fields: object) -> None:
+    def answer(self, asked: PendingRequest, response: type[AnyResponse], **fields: object) -> None:
         """Answer a request, error code 0 unless `fields` say otherwise."""
         given = {
             "group_id": asked.request.group_id,
@@ -75,7 +75,7 @@ class OtherSide:
                 assert isinstance(request, Request), request
                 place = request_id(partition.topic, partition.partition, record.offset)
                 self._backlog.append(
-                    Asked(request, place, record.timestamp / 1000, partition.partition, record.key)
+                    PendingRequest(request, place, record.timestamp / 1000, partition.partition, record.key)
                 )
 
     def __enter__(self) -> Self:

@@ -9,7 +9,7 @@ from kafka import KafkaAdminClient
 
 from bench.apart import LoadFailed, apart
 from bench.forming import Formed, form
-from bench.heartbeats import Beats, Crew, Plan, measure_heartbeats
+from bench.heartbeats import Beats, LoadGenerator, Plan, measure_heartbeats
 from bench.member import HEARTBEAT_INTERVAL_S, Group
 from bench.passthrough import Limit, Passed, there_and_back
 from bench.sides import Sides, wake
@@ -40,15 +40,15 @@ def test_all_heartbeats_are_counted(address: Address) -> None:
 
 def test_a_heartbeat_with_an_error_is_no_figure(address: Address) -> None:
     async def load() -> None:
-        crew = await Crew.formed(address, GROUPS, CONNECTIONS)
+        generator = await LoadGenerator.formed(address, GROUPS, CONNECTIONS)
         beats = Beats()
-        await crew.many(0, beats)
+        await generator.many(0, beats)
         assert beats.answered == [CONNECTIONS]
-        await crew.groups[1].leave(crew.groups[1].members[0].connection)
+        await generator.groups[1].leave(generator.groups[1].members[0].connection)
         try:
-            await crew.many(0, beats)
+            await generator.many(0, beats)
         finally:
-            crew.close()
+            generator.close()
 
     with pytest.raises(WrongAnswer, match="not the answer to a heartbeat"):
         asyncio.run(load())

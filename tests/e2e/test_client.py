@@ -10,7 +10,7 @@ import pytest
 from clients.coordinator_client import CoordinatorClient, TopicsMissing, layout_on
 from clients.pending import ClientClosed, CoordinatorError, RequestNotSent, RequestTimedOut
 from embedded.broker import EmbeddedBroker
-from records.layout import Layout
+from records.layout import TopicLayout
 from records.partitioner import partition_of
 from state.errors import ErrorCode
 from state.kafka.requests import Heartbeat, JoinGroup, LeaveGroup, LeavingMember, Protocol, SyncGroup
@@ -25,18 +25,18 @@ _prefixes = (f"client-{number}" for number in count())
 
 
 @pytest.fixture
-def layout() -> Layout:
-    return Layout.named(next(_prefixes), request_partitions=3, reply_partitions=2)
+def layout() -> TopicLayout:
+    return TopicLayout.named(next(_prefixes), request_partitions=3, reply_partitions=2)
 
 
 @pytest.fixture
-def other_side(broker: EmbeddedBroker, layout: Layout) -> Iterator[OtherSide]:
+def other_side(broker: EmbeddedBroker, layout: TopicLayout) -> Iterator[OtherSide]:
     with OtherSide(broker.bootstrap_servers, layout) as other_side:
         yield other_side
 
 
 @pytest.fixture
-def client(broker: EmbeddedBroker, layout: Layout, other_side: OtherSide) -> Iterator[CoordinatorClient]:
+def client(broker: EmbeddedBroker, layout: TopicLayout, other_side: OtherSide) -> Iterator[CoordinatorClient]:
     with CoordinatorClient(broker.bootstrap_servers, layout, client_id="me") as client:
         yield client
 
@@ -88,7 +88,7 @@ def test_answers_may_come_in_any_order(client: CoordinatorClient, other_side: Ot
 
 
 def test_clients_that_share_a_partition_do_not_mix_up(
-    broker: EmbeddedBroker, layout: Layout, other_side: OtherSide
+    broker: EmbeddedBroker, layout: TopicLayout, other_side: OtherSide
 ) -> None:
     with (
         CoordinatorClient(broker.bootstrap_servers, layout, client_id="a", reply_partition=1) as a,
@@ -136,7 +136,7 @@ def test_a_refusal_is_an_error_with_the_message(client: CoordinatorClient, other
 
 
 def test_no_answer_is_an_error_that_names_the_request(
-    broker: EmbeddedBroker, layout: Layout, other_side: OtherSide
+    broker: EmbeddedBroker, layout: TopicLayout, other_side: OtherSide
 ) -> None:
     with CoordinatorClient(
         broker.bootstrap_servers, layout, client_id="me", request_timeout_ms=300
@@ -146,7 +146,7 @@ def test_no_answer_is_an_error_that_names_the_request(
             future.result(PATIENCE_S)
 
 
-def test_closing_fails_what_waits(broker: EmbeddedBroker, layout: Layout, other_side: OtherSide) -> None:
+def test_closing_fails_what_waits(broker: EmbeddedBroker, layout: TopicLayout, other_side: OtherSide) -> None:
     client = CoordinatorClient(broker.bootstrap_servers, layout, client_id="me")
     future = beat(client)
     client.close()
@@ -157,7 +157,7 @@ def test_closing_fails_what_waits(broker: EmbeddedBroker, layout: Layout, other_
 
 
 def test_a_request_too_large_for_the_topic_is_not_sent(
-    client: CoordinatorClient, layout: Layout, other_side: OtherSide
+    client: CoordinatorClient, layout: TopicLayout, other_side: OtherSide
 ) -> None:
     future = client.join(
         "g",
@@ -178,20 +178,20 @@ def test_a_client_needs_the_coordinators_topics(broker: EmbeddedBroker) -> None:
     with pytest.raises(TopicsMissing, match="no topic nowhere-requests"):
         layout_on(broker.bootstrap_servers, "nowhere")
     with pytest.raises(TopicsMissing, match="nowhere-requests has 0 partitions, 1 are expected"):
-        CoordinatorClient(broker.bootstrap_servers, Layout.named("nowhere"), client_id="me")
+        CoordinatorClient(broker.bootstrap_servers, TopicLayout.named("nowhere"), client_id="me")
 
 
 def test_a_layout_is_read_off_the_broker(
-    broker: EmbeddedBroker, layout: Layout, other_side: OtherSide
+    broker: EmbeddedBroker, layout: TopicLayout, other_side: OtherSide
 ) -> None:
     prefix = layout.requests_topic.removesuffix("-requests")
     assert layout_on(broker.bootstrap_servers, prefix) == layout
 
 
 def test_a_layout_with_other_partitions_is_refused(
-    broker: EmbeddedBroker, layout: Layout, other_side: OtherSide
+    broker: EmbeddedBroker, layout: TopicLayout, other_side: OtherSide
 ) -> None:
     prefix = layout.requests_topic.removesuffix("-requests")
-    other = Layout.named(prefix, request_partitions=5, reply_partitions=2)
+    other = TopicLayout.named(prefix, request_partitions=5, reply_partitions=2)
     with pytest.raises(TopicsMissing, match="has 3 partitions, 5 are expected"):
         CoordinatorClient(broker.bootstrap_servers, other, client_id="me")

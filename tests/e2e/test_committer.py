@@ -8,12 +8,12 @@ from assignors.kafka.api import TopicPartition
 from clients.committer import Committer
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
-from records.layout import Layout
+from records.layout import TopicLayout
 from state.errors import ErrorCode
 from state.kafka.requests import OffsetCommit
 from state.kafka.responses import OffsetCommitResponse
 from tests.e2e.harness import new_layout, wait_until
-from tests.e2e.other_side import Asked, OtherSide
+from tests.e2e.other_side import OtherSide, PendingRequest
 
 pytestmark = pytest.mark.e2e
 
@@ -22,12 +22,12 @@ ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 @pytest.fixture
-def layout() -> Layout:
+def layout() -> TopicLayout:
     return new_layout(request_partitions=1, reply_partitions=1)
 
 
 @pytest.fixture
-def other_side(broker: EmbeddedBroker, layout: Layout) -> Iterator[OtherSide]:
+def other_side(broker: EmbeddedBroker, layout: TopicLayout) -> Iterator[OtherSide]:
     """Here the test is the coordinator."""
     with OtherSide(broker.bootstrap_servers, layout) as other_side:
         yield other_side
@@ -35,7 +35,7 @@ def other_side(broker: EmbeddedBroker, layout: Layout) -> Iterator[OtherSide]:
 
 @pytest.fixture
 def committer(
-    other_side: OtherSide, broker: EmbeddedBroker, layout: Layout
+    other_side: OtherSide, broker: EmbeddedBroker, layout: TopicLayout
 ) -> Iterator[tuple[Committer, list[str]]]:
     """A committer, and what it tells."""
     told: list[str] = []
@@ -43,7 +43,7 @@ def committer(
         yield Committer(client, "g", None, told.append), told
 
 
-def _next_commit(other_side: OtherSide) -> tuple[Asked, dict[TopicPartition, int]]:
+def _next_commit(other_side: OtherSide) -> tuple[PendingRequest, dict[TopicPartition, int]]:
     asked = other_side.next()
     assert isinstance(asked.request, OffsetCommit)
     return asked, {

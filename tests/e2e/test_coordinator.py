@@ -21,10 +21,10 @@ from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from records.codec import DeadLetter, Reason
 from records.history import HistoryReader
-from records.layout import Layout
+from records.layout import TopicLayout
 from records.partitioner import partition_of
 from state.errors import ErrorCode
-from state.kafka.history import EventType
+from state.kafka.history import EntryType
 from streaming.service import coordinator as coordinator_module
 from streaming.service.coordinator import Coordinator, Options
 from streaming.service.status import Phase, read_status
@@ -66,7 +66,7 @@ class Service:
         return self.options.bootstrap_servers
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> TopicLayout:
         return self.options.layout
 
     def start(self, **settings: str) -> None:
@@ -100,7 +100,9 @@ def service(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) ->
         service.coordinator.stop()
 
 
-def patient_client(servers: str, layout: Layout, client_id: str, reply_partition: int) -> CoordinatorClient:
+def patient_client(
+    servers: str, layout: TopicLayout, client_id: str, reply_partition: int
+) -> CoordinatorClient:
     """A client that waits for as long as a coordinator may need to start."""
     timeout_ms = int(START_TIMEOUT_S * 1000)
     return CoordinatorClient(
@@ -154,15 +156,15 @@ def test_history_has_no_gap_and_the_snapshot_agrees(service: Service) -> None:
     member.leave()
     history = history_of(service.servers, service.layout, "history")
     assert [event.type for event in history] == [
-        EventType.GROUP_CREATED,
-        EventType.MEMBER_ID_ASSIGNED,
-        EventType.MEMBER_ADDED,
-        EventType.PREPARING_REBALANCE,
-        EventType.COMPLETING_REBALANCE,
-        EventType.STABLE,
-        EventType.MEMBER_REMOVED,
-        EventType.PREPARING_REBALANCE,
-        EventType.EMPTY,
+        EntryType.GROUP_CREATED,
+        EntryType.MEMBER_ID_ASSIGNED,
+        EntryType.MEMBER_ADDED,
+        EntryType.PREPARING_REBALANCE,
+        EntryType.COMPLETING_REBALANCE,
+        EntryType.STABLE,
+        EntryType.MEMBER_REMOVED,
+        EntryType.PREPARING_REBALANCE,
+        EntryType.EMPTY,
     ]
     reader = HistoryReader(from_start=True)
     assert all(reader.is_new(event) for event in history)
@@ -184,7 +186,7 @@ def test_silent_member_expires_by_clock_records_alone(service: Service) -> None:
     (removed,) = (
         event
         for event in history_of(service.servers, service.layout, "silent")
-        if event.type is EventType.MEMBER_REMOVED
+        if event.type is EntryType.MEMBER_REMOVED
     )
     assert removed.member_id == member.member_id
     assert removed.cause.startswith("heartbeat deadline")
@@ -329,8 +331,8 @@ def test_nobody_expires_while_no_coordinator_runs(service: Service) -> None:
     wait_until(lambda: state_of(service, "silent-meanwhile") == "Empty", "its end")
     history = history_of(service.servers, service.layout, "silent-meanwhile")
     times = {event.type: event.at_ms for event in history}
-    assert times[EventType.TAKEN_OVER] == until_ms
-    assert times[EventType.MEMBER_REMOVED] == until_ms + session_ms
+    assert times[EntryType.TAKEN_OVER] == until_ms
+    assert times[EntryType.MEMBER_REMOVED] == until_ms + session_ms
 
 
 def test_without_clock_records_nobody_expires(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,7 +359,7 @@ def test_without_clock_records_nobody_expires(service: Service, monkeypatch: pyt
     finally:
         again.stop()
     history = history_of(service.servers, service.layout, "no-clock")
-    (removed,) = (event for event in history if event.type is EventType.PENDING_MEMBER_REMOVED)
+    (removed,) = (event for event in history if event.type is EntryType.PENDING_MEMBER_REMOVED)
     assert stood_at_ms < removed.at_ms < again.attested_ms
 
 

@@ -17,7 +17,7 @@ from gateway.service import GatewayOptions, serving
 from gateway.upstream.connections import Address
 from gateway.wire import codec
 from gateway.wire.framing import framed
-from state.kafka.history import EventType
+from state.kafka.history import EntryType
 from tests.e2e.gateway_clients import (
     PARTITIONS,
     RECORDS,
@@ -81,7 +81,7 @@ def test_a_group_may_leave_its_assignment_to_the_coordinator(
         share(first)
     assert_coordinated(options, group_id, joins=2)
     history = history_of(options.bootstrap_servers, options.layout, group_id)
-    stable = [entry for entry in history if entry.type is EventType.STABLE]
+    stable = [entry for entry in history if entry.type is EntryType.STABLE]
     assert {(entry.rule, entry.protocol_name) for entry in stable} == {("M4", assignor)}
 
 

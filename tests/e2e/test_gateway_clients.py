@@ -21,7 +21,7 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 from cli.demo.children import Child
 from gateway.service import GatewayOptions
 from state.errors import ErrorCode
-from state.kafka.history import EventType, GroupEvent
+from state.kafka.history import EntryType, HistoryEntry
 from tests.e2e.gateway_admins import ConfluentAdmin, PythonAdmin
 from tests.e2e.gateway_clients import (
     PARTITIONS,
@@ -76,7 +76,7 @@ class Group:
     def produce(self, *values: int) -> None:
         produce(self.gateway, self.topic, values)
 
-    def history(self, *types: EventType) -> list[GroupEvent]:
+    def history(self, *types: EntryType) -> list[HistoryEntry]:
         history = history_of(self.options.bootstrap_servers, self.options.layout, self.group_id)
         return [event for event in history if event.type in types]
 
@@ -99,7 +99,7 @@ def cooperative_sticky(group: Group) -> None:
     kept, moved = sorted(first.partitions()), sorted(second.partitions())
     # Alone, kafka-python's may join twice. Of the last two generations one takes partitions from the first
     # member, the other gives them to the second.
-    stable = group.history(EventType.STABLE)
+    stable = group.history(EntryType.STABLE)
     plans = [sorted(map(parts, (event.assignments or {}).values())) for event in stable]
     assert plans[-2:] == [sorted([[], kept]), sorted([kept, moved])]
     assert all(plan == [list(range(PARTITIONS))] for plan in plans[:-2])
@@ -115,7 +115,7 @@ def static_members(group: Group) -> None:
     """KIP-345: who comes back under its name within the session goes on; who is replaced is fenced."""
     one, two = group.join(instance_id="one"), group.join(instance_id="two")
     share(one, two)
-    held, rounds = one.partitions(), len(group.history(EventType.PREPARING_REBALANCE))
+    held, rounds = one.partitions(), len(group.history(EntryType.PREPARING_REBALANCE))
     one.close()
     again = group.restart(instance_id="one")
     wait_until(lambda: again.partitions() == held, "the same partitions after the restart")
@@ -124,8 +124,8 @@ def static_members(group: Group) -> None:
     with pytest.raises(group.library.FENCED, match=r"(?i)fenced"):
         wait_until(lambda: again.notice_errors(), "the error of who is fenced")
     assert not any(two.moves.revoked)
-    assert len(group.history(EventType.PREPARING_REBALANCE)) == rounds
-    assert len(group.history(EventType.MEMBER_REPLACED)) == 2
+    assert len(group.history(EntryType.PREPARING_REBALANCE)) == rounds
+    assert len(group.history(EntryType.MEMBER_REPLACED)) == 2
 
 
 def commits(group: Group) -> None:
@@ -143,7 +143,7 @@ def commits(group: Group) -> None:
     assert one.committed(group.topic) == two.committed(group.topic) == ends
     two.close()
     share(one)
-    (removed,) = group.history(EventType.MEMBER_REMOVED)
+    (removed,) = group.history(EntryType.MEMBER_REMOVED)
     assert removed.reason == "left the group"
     group.produce(*range(100, 100 + RECORDS))
     assert consume(RECORDS, one) == list(range(100, 100 + RECORDS))
@@ -169,7 +169,7 @@ def crash(group: Group) -> None:
     seen += consume(half, survivor)
     survivor.commit()
     seen += consume(2 * half, survivor)
-    (removed,) = group.history(EventType.MEMBER_REMOVED)
+    (removed,) = group.history(EntryType.MEMBER_REMOVED)
     assert f"session timeout of {SHORT_SESSION_MS} ms" in removed.reason
     uncommitted = [value for value in values_of(victim) if value >= RECORDS]
     assert Counter(seen + values_of(victim)) == Counter([*range(3 * RECORDS), *uncommitted])
@@ -214,7 +214,7 @@ def pause_and_seek(group: Group) -> None:
     member.seek(group.topic, 1, 3)
     again = list(range(1 + 3 * PARTITIONS, RECORDS, PARTITIONS))
     assert consume(len(again), member) == again
-    assert len(group.history(EventType.PREPARING_REBALANCE)) == 1
+    assert len(group.history(EntryType.PREPARING_REBALANCE)) == 1
 
 
 def administration(group: Group) -> None:

@@ -15,7 +15,7 @@ from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from gateway.service import GatewayOptions
 from insight.admin.requests import GroupRequests
-from state.kafka.history import EventType
+from state.kafka.history import EntryType
 from state.kafka.responses import DescribeGroupResponse
 from tests.e2e.gateway_clients import (
     PARTITIONS,
@@ -233,9 +233,9 @@ def test_three_libraries_in_one_group(options: GatewayOptions, gateway: str, gro
         take(later, *others)
         share(*others)
     history = history_of(options.bootstrap_servers, options.layout, group.group_id)
-    *_, shared = [it for it in history if it.type == EventType.STABLE and len(it.assignments or {}) == 3]
+    *_, shared = [it for it in history if it.type == EntryType.STABLE and len(it.assignments or {}) == 3]
     (expired,) = [
-        it for it in history if it.type == EventType.MEMBER_REMOVED and "session timeout" in it.reason
+        it for it in history if it.type == EntryType.MEMBER_REMOVED and "session timeout" in it.reason
     ]
     assert expired.member_id == shared.leader_id
     assert expired.client_id == "console-consumer"

@@ -23,9 +23,9 @@ from clients.coordinator_client import CoordinatorClient, layout_on
 from embedded.broker import EmbeddedBroker
 from insight.admin.requests import COMMIT_VERSION, GroupRequests
 from records.codec import encode
-from records.layout import Layout
+from records.layout import TopicLayout
 from state.errors import ErrorCode
-from state.kafka.history import EventType
+from state.kafka.history import EntryType
 from state.kafka.requests import (
     CommittedPartition,
     CommittedTopic,
@@ -72,7 +72,7 @@ Ask = Callable[..., Said]
 
 
 @pytest.fixture(scope="module")
-def layout(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layout]:
+def layout(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TopicLayout]:
     """The topics of a coordinator that runs."""
     folder = tmp_path_factory.mktemp("groups")
     servers = broker.bootstrap_servers
@@ -99,7 +99,7 @@ def _make_topics(servers: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def client(broker: EmbeddedBroker, layout: Layout) -> Iterator[CoordinatorClient]:
+def client(broker: EmbeddedBroker, layout: TopicLayout) -> Iterator[CoordinatorClient]:
     with CoordinatorClient(
         broker.bootstrap_servers, layout, client_id="shop", request_timeout_ms=ANSWER_TIMEOUT_MS
     ) as client:
@@ -107,7 +107,7 @@ def client(broker: EmbeddedBroker, layout: Layout) -> Iterator[CoordinatorClient
 
 
 @pytest.fixture
-def ask(broker: EmbeddedBroker, layout: Layout) -> Ask:
+def ask(broker: EmbeddedBroker, layout: TopicLayout) -> Ask:
     """Runs the command; what is asked and said can be seen with `pytest -s`."""
 
     def run(*arguments: str, prefix: str = PREFIX, exit_code: int = 0) -> Said:
@@ -226,7 +226,9 @@ def test_all_groups_are_described(ask: Ask, billing: list[str]) -> None:
     assert everything.err == "Consumer group 'audit' has no active members.\n"
 
 
-def test_what_if_a_member_of_a_group_dies(broker: EmbeddedBroker, layout: Layout, billing: list[str]) -> None:
+def test_what_if_a_member_of_a_group_dies(
+    broker: EmbeddedBroker, layout: TopicLayout, billing: list[str]
+) -> None:
     where = ["--bootstrap-servers", broker.bootstrap_servers, "--prefix", PREFIX]
     where += ["--timeout", str(ANSWER_TIMEOUT_MS)]
     question = [*where, "--from-group", "billing", "--without", "pod-0", "--strategy", "sticky"]
@@ -273,7 +275,7 @@ def test_groups_are_deleted(ask: Ask, billing: list[str]) -> None:
 
 
 def test_members_are_removed_with_a_reason(
-    ask: Ask, client: CoordinatorClient, broker: EmbeddedBroker, layout: Layout
+    ask: Ask, client: CoordinatorClient, broker: EmbeddedBroker, layout: TopicLayout
 ) -> None:
     _, second, _ = form(client, "shipping", [orders(0), orders(1), orders(2)], "pod-0")
     removal = ["remove-members", "--group", "shipping", "--reason", "the machine is gone"]
@@ -285,7 +287,7 @@ def test_members_are_removed_with_a_reason(
     removed = [
         event.client_reason
         for event in history_of(broker.bootstrap_servers, layout, "shipping")
-        if event.type is EventType.MEMBER_REMOVED
+        if event.type is EntryType.MEMBER_REMOVED
     ]
     assert removed == ["member was removed by an admin: the machine is gone"] * 3
     ask("delete", "--group", "shipping")

@@ -20,7 +20,7 @@ from clients.rocketmq.consumer import Inbox, PushConsumer
 from clients.rocketmq.instance import Intervals
 from embedded.broker import EmbeddedBroker
 from gateway.coordinator.groups import GroupsReader
-from records.layout import Layout
+from records.layout import TopicLayout
 from state.errors import ErrorCode
 from state.kafka.requests import Protocol
 from state.rocketmq.requests import ConsumeFromWhere, MessageModel
@@ -133,7 +133,7 @@ def broadcasting(broker: EmbeddedBroker, offsets: Path) -> RunningConsumer:
 
 def groups(broker: EmbeddedBroker) -> set[str]:
     """The groups that the groups topic has now."""
-    records = read_topic(broker.bootstrap_servers, Layout.named(PREFIX).groups_topic)
+    records = read_topic(broker.bootstrap_servers, TopicLayout.named(PREFIX).groups_topic)
     latest = {record.key: record.value for record in records}
     return {key.decode() for key, value in latest.items() if value is not None}
 
@@ -149,7 +149,7 @@ def test_consumers_of_all_kinds(broker: EmbeddedBroker, coordinator: Child, tmp_
             session_timeout_ms=10_000,
             rebalance_timeout_ms=10_000,
         )
-        with pytest.raises(CoordinatorError, match="group 'orderly' is one of RocketMQ") as refused:
+        with pytest.raises(CoordinatorError, match="group 'orderly' is a RocketMQ group") as refused:
             join.result(PATIENCE_S)
         assert refused.value.error_code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     offsets = tmp_path / "offsets.json"
@@ -214,6 +214,6 @@ def test_the_operators_tools_tell_of_two_clients_with_one_id(
         where = "'watched' is one of RocketMQ: its offsets are those of '%OFFSET%watched'"
         reset = ("reset-offsets", *one, "--all-topics", "--to-current")
         wait_until(lambda: where in tell("groups", *reset), "its offsets are not to be had by its name")
-    with GroupsReader(broker.bootstrap_servers, Layout.named(PREFIX)) as reader:
+    with GroupsReader(broker.bootstrap_servers, TopicLayout.named(PREFIX)) as reader:
         wait_until(lambda: "%OFFSET%watched" in listed_to_kafka(reader), "the group of the offsets is listed")
         assert "watched" not in listed_to_kafka(reader)

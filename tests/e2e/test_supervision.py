@@ -17,7 +17,7 @@ import pytest
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from records.codec import DeadLetter, Reason
-from records.layout import Layout
+from records.layout import TopicLayout
 from records.partitioner import partition_of
 from state.errors import ErrorCode
 from streaming.service import coordinator as coordinator_module
@@ -44,7 +44,7 @@ SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
 TIMEOUT_MS = int(START_TIMEOUT_S * 1000)
 
 
-def options_for(broker: EmbeddedBroker, folder: Path, layout: Layout) -> Options:
+def options_for(broker: EmbeddedBroker, folder: Path, layout: TopicLayout) -> Options:
     return Options(
         broker.bootstrap_servers,
         folder,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from embedded.broker import EmbeddedBroker
-from records.layout import Layout
+from records.layout import TopicLayout
 from streaming.service.ticker import NOTHING_ATTESTED_MS, Ticker
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import clock_claims, new_layout, read_topic, wait_until
@@ -23,14 +23,14 @@ INTERVAL_MS = 50
 
 
 @pytest.fixture
-def layout(broker: EmbeddedBroker) -> Layout:
+def layout(broker: EmbeddedBroker) -> TopicLayout:
     layout = new_layout(request_partitions=PARTITIONS)
     prepare_topics(broker.bootstrap_servers, layout)
     return layout
 
 
 @contextmanager
-def ticking(broker: EmbeddedBroker, layout: Layout, **options: Any) -> Iterator[Ticker]:
+def ticking(broker: EmbeddedBroker, layout: TopicLayout, **options: Any) -> Iterator[Ticker]:
     ticker = Ticker(
         broker.bootstrap_servers, layout.requests_topic, PARTITIONS, interval_ms=INTERVAL_MS, **options
     )
@@ -48,7 +48,7 @@ def wait_for_rounds(ticker: Ticker, rounds: int = 3) -> None:
         wait_until(lambda before_ms=before_ms: ticker.attested_ms > before_ms, "the ticker's next round")  # type: ignore[misc]
 
 
-def rounds_of(broker: EmbeddedBroker, layout: Layout) -> list[tuple[set[int], list[int]]]:
+def rounds_of(broker: EmbeddedBroker, layout: TopicLayout) -> list[tuple[set[int], list[int]]]:
     """Of each round of a lone ticker: the claims (one, in truth) and the append times of its records."""
     by_partition: list[list[tuple[int, int]]] = [[] for _ in range(PARTITIONS)]
     for partition, claim_ms, append_ms in clock_claims(
@@ -61,7 +61,9 @@ def rounds_of(broker: EmbeddedBroker, layout: Layout) -> list[tuple[set[int], li
     ]
 
 
-def test_clock_records_claim_what_the_round_before_proved(broker: EmbeddedBroker, layout: Layout) -> None:
+def test_clock_records_claim_what_the_round_before_proved(
+    broker: EmbeddedBroker, layout: TopicLayout
+) -> None:
     with ticking(broker, layout) as ticker:
         wait_for_rounds(ticker)
         assert ticker.alarm is None
@@ -72,14 +74,14 @@ def test_clock_records_claim_what_the_round_before_proved(broker: EmbeddedBroker
         assert claims_ms == {min(appended_ms) - 1}
 
 
-def test_clock_lag_is_taken_off(broker: EmbeddedBroker, layout: Layout) -> None:
+def test_clock_lag_is_taken_off(broker: EmbeddedBroker, layout: TopicLayout) -> None:
     with ticking(broker, layout, clock_lag_ms=700) as ticker:
         wait_for_rounds(ticker)
     for (_, appended_ms), (claims_ms, _) in pairwise(rounds_of(broker, layout)):
         assert claims_ms == {min(appended_ms) - 1 - 700}
 
 
-def test_two_tickers_claim_nothing_that_is_not_so(broker: EmbeddedBroker, layout: Layout) -> None:
+def test_two_tickers_claim_nothing_that_is_not_so(broker: EmbeddedBroker, layout: TopicLayout) -> None:
     with ticking(broker, layout) as one, ticking(broker, layout) as other:
         wait_for_rounds(one)
         wait_for_rounds(other)
@@ -88,7 +90,9 @@ def test_two_tickers_claim_nothing_that_is_not_so(broker: EmbeddedBroker, layout
 
 
 @pytest.mark.parametrize("apart_ms", [-6_000, 6_000])
-def test_clocks_that_are_apart_attest_nothing(broker: EmbeddedBroker, layout: Layout, apart_ms: int) -> None:
+def test_clocks_that_are_apart_attest_nothing(
+    broker: EmbeddedBroker, layout: TopicLayout, apart_ms: int
+) -> None:
     with ticking(broker, layout, wall_ms=lambda: time.time() * 1000 + apart_ms) as ticker:
         wait_until(lambda: ticker.alarm is not None, "the alarm")
         wait_until(lambda: len(rounds_of(broker, layout)) >= 4, "two rounds")
@@ -98,7 +102,7 @@ def test_clocks_that_are_apart_attest_nothing(broker: EmbeddedBroker, layout: La
 
 
 def test_step_of_the_broker_clock_stops_time_until_it_is_undone(
-    broker: EmbeddedBroker, layout: Layout
+    broker: EmbeddedBroker, layout: TopicLayout
 ) -> None:
     apart_ms = [0]
     with ticking(broker, layout, wall_ms=lambda: time.time() * 1000 + apart_ms[0]) as ticker:

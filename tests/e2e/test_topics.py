@@ -8,7 +8,7 @@ from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from embedded.broker import HOST, EmbeddedBroker
-from records.layout import Layout
+from records.layout import TopicLayout
 from streaming.service import topics
 from streaming.service.topics import DAY_MS, TopicsError, prepare_topics, wanted_settings
 from tests.e2e.harness import create_topic, new_layout
@@ -68,7 +68,7 @@ def test_topic_that_is_partly_there_is_completed(broker: EmbeddedBroker, admin: 
     assert wanted_settings(layout).keys() <= set(admin.list_topics())
 
 
-def refusal(broker: EmbeddedBroker, layout: Layout, replication_factor: int = 1) -> list[str]:
+def refusal(broker: EmbeddedBroker, layout: TopicLayout, replication_factor: int = 1) -> list[str]:
     """The lines of the error."""
     with pytest.raises(TopicsError) as refused:
         prepare_topics(broker.bootstrap_servers, layout, replication_factor)
@@ -113,7 +113,7 @@ def test_what_the_broker_refuses_is_said_in_its_words(broker: EmbeddedBroker) ->
     reasons = refusal(broker, new_layout(), replication_factor=3)
     assert len(reasons) == 7
     assert all("replication factor of 3 cannot be reached" in reason for reason in reasons[1:])
-    bad_name = refusal(broker, Layout.named("no spaces"))
+    bad_name = refusal(broker, TopicLayout.named("no spaces"))
     assert "'no spaces-dead-letters' contains one or more characters other than" in bad_name[1]
 
 

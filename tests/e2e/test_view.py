@@ -15,8 +15,8 @@ from assignors.kafka.api import Assignment, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment
 from embedded.broker import EmbeddedBroker
 from insight.view import LiveView
-from records.layout import Layout
-from state.kafka.history import EventType, GroupEvent
+from records.layout import TopicLayout
+from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import wait_until
@@ -28,8 +28,8 @@ _names = (f"view-test-{number}" for number in count())
 
 
 @pytest.fixture
-def layout(broker: EmbeddedBroker) -> Layout:
-    layout = Layout.named(next(_names), request_partitions=2, reply_partitions=1)
+def layout(broker: EmbeddedBroker) -> TopicLayout:
+    layout = TopicLayout.named(next(_names), request_partitions=2, reply_partitions=1)
     prepare_topics(broker.bootstrap_servers, layout)
     return layout
 
@@ -49,7 +49,7 @@ class Screen(StringIO):
 
 
 @pytest.fixture
-def show(broker: EmbeddedBroker, layout: Layout) -> Iterator[Callable[..., Screen]]:
+def show(broker: EmbeddedBroker, layout: TopicLayout) -> Iterator[Callable[..., Screen]]:
     """Runs a view in a thread; it is stopped at the end."""
     stop = threading.Event()
     threads: list[threading.Thread] = []
@@ -69,10 +69,10 @@ def show(broker: EmbeddedBroker, layout: Layout) -> Iterator[Callable[..., Scree
         assert not thread.is_alive()
 
 
-def entry(seq: int, kind: EventType = EventType.STABLE, reason: str = "the leader assigned") -> bytes:
+def entry(seq: int, kind: EntryType = EntryType.STABLE, reason: str = "the leader assigned") -> bytes:
     fields: dict[str, Any] = {"group_id": "orders", "incarnation": "requests-0-1", "seq": seq}
     return msgspec.json.encode(
-        GroupEvent(
+        HistoryEntry(
             version=1,
             type=kind,
             at_ms=1_700_000_000_123,
@@ -122,7 +122,7 @@ def snapshot(seq: int) -> bytes:
 
 
 def test_elsewhere_each_entry_is_a_line_once(
-    show: Callable[..., Screen], layout: Layout, producer: KafkaProducer
+    show: Callable[..., Screen], layout: TopicLayout, producer: KafkaProducer
 ) -> None:
     producer.send(layout.events_topic, key=b"orders", value=entry(1, reason="before the view")).get(30)
     screen = show(terminal=False)
@@ -149,7 +149,7 @@ def test_elsewhere_each_entry_is_a_line_once(
 
 
 def test_on_a_terminal_the_groups_are_a_table(
-    show: Callable[..., Screen], layout: Layout, producer: KafkaProducer
+    show: Callable[..., Screen], layout: TopicLayout, producer: KafkaProducer
 ) -> None:
     groups = layout.groups_topic
     producer.send(groups, key=b"orders", value=snapshot(3)).get(30)

@@ -12,9 +12,9 @@ from kafka import KafkaProducer
 
 from cli import main
 from embedded.broker import EmbeddedBroker
-from records.layout import Layout
+from records.layout import TopicLayout
 from records.partitioner import partition_of
-from records.truncation import AnyGroupEvent
+from records.truncation import AnyHistoryEntry
 from streaming.service.topics import prepare_topics
 from tests.harness.histories import Recorder
 from tests.unit.insight.why_story import STORY
@@ -27,13 +27,13 @@ _names = (f"why-test-{number}" for number in count())
 
 
 @pytest.fixture
-def layout(broker: EmbeddedBroker) -> Layout:
-    layout = Layout.named(next(_names), request_partitions=PARTITIONS, reply_partitions=1)
+def layout(broker: EmbeddedBroker) -> TopicLayout:
+    layout = TopicLayout.named(next(_names), request_partitions=PARTITIONS, reply_partitions=1)
     prepare_topics(broker.bootstrap_servers, layout)
     return layout
 
 
-def write(broker: EmbeddedBroker, layout: Layout, history: Iterable[AnyGroupEvent]) -> None:
+def write(broker: EmbeddedBroker, layout: TopicLayout, history: Iterable[AnyHistoryEntry]) -> None:
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
     for event in history:
         place = partition_of(event.group_id, PARTITIONS)
@@ -43,13 +43,13 @@ def write(broker: EmbeddedBroker, layout: Layout, history: Iterable[AnyGroupEven
     producer.close()
 
 
-def why(broker: EmbeddedBroker, layout: Layout, *arguments: str) -> Result:
+def why(broker: EmbeddedBroker, layout: TopicLayout, *arguments: str) -> Result:
     prefix = layout.events_topic.removesuffix("-events")
     common = ["--bootstrap-servers", broker.bootstrap_servers, "--prefix", prefix]
     return CliRunner().invoke(main, ["why", *arguments, *common])
 
 
-def test_text_json_and_picture(broker: EmbeddedBroker, layout: Layout, tmp_path: Path) -> None:
+def test_text_json_and_picture(broker: EmbeddedBroker, layout: TopicLayout, tmp_path: Path) -> None:
     history = Recorder().play(*STORY)
     others = Recorder().play(*(f"join m{number} api=3 group=other-{number}" for number in range(9)))
     write(broker, layout, [*history[:20], *others, *history[10:]])
@@ -70,7 +70,9 @@ def test_text_json_and_picture(broker: EmbeddedBroker, layout: Layout, tmp_path:
     assert picture.stat().st_size > 10_000
 
 
-def test_a_name_that_is_a_rocketmq_groups_now(broker: EmbeddedBroker, layout: Layout, tmp_path: Path) -> None:
+def test_a_name_that_is_a_rocketmq_groups_now(
+    broker: EmbeddedBroker, layout: TopicLayout, tmp_path: Path
+) -> None:
     before, now = Recorder().play(*STORY), night()
     write(broker, layout, [*before, *now[:5], *now])
 
@@ -89,13 +91,13 @@ def test_a_name_that_is_a_rocketmq_groups_now(broker: EmbeddedBroker, layout: La
     assert "there is no picture" in refused.stderr
 
 
-def test_a_group_nobody_knows(broker: EmbeddedBroker, layout: Layout) -> None:
+def test_a_group_nobody_knows(broker: EmbeddedBroker, layout: TopicLayout) -> None:
     told = why(broker, layout, "orders")
     assert told.exit_code == 1
     assert "no group orders is known" in told.stderr
 
 
 def test_no_coordinator(broker: EmbeddedBroker) -> None:
-    told = why(broker, Layout.named("nobody-was-here"), "orders")
+    told = why(broker, TopicLayout.named("nobody-was-here"), "orders")
     assert told.exit_code == 1
     assert "has the coordinator been started?" in told.stderr

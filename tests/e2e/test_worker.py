@@ -15,10 +15,10 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 from cli import main
 from cli.demo.children import Child, Children
-from clients.consumer import Worker, WorkerOptions, WorkerStopped
+from clients.consumer import ConsumerOptions, ConsumerStopped, GroupConsumer
 from clients.coordinator_client import CoordinatorClient, layout_on
 from embedded.broker import EmbeddedBroker
-from records.layout import Layout
+from records.layout import TopicLayout
 from state.errors import ErrorCode
 from state.kafka.requests import Heartbeat, JoinGroup, LeaveGroup, OffsetCommit, OffsetFetch, SyncGroup
 from state.kafka.responses import (
@@ -81,7 +81,7 @@ class RunningWorker:
     def __init__(self, broker: EmbeddedBroker, name: str, prefix: str = PREFIX, **options: Any) -> None:
         self.told: list[str] = []
         self.consumed: Counter[str] = Counter()
-        self.error: WorkerStopped | None = None
+        self.error: ConsumerStopped | None = None
         self._changed = threading.Condition()
         self._stack = ExitStack()
         servers = broker.bootstrap_servers
@@ -90,7 +90,7 @@ class RunningWorker:
         )
         consumer = KafkaConsumer(bootstrap_servers=servers, auto_offset_reset="earliest")
         self._stack.callback(consumer.close)
-        self._worker = Worker(WorkerOptions(**options), client, consumer, self._process, self._tell)
+        self._worker = GroupConsumer(ConsumerOptions(**options), client, consumer, self._process, self._tell)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
@@ -120,7 +120,7 @@ class RunningWorker:
         with self._stack:
             try:
                 self._worker.run()
-            except WorkerStopped as error:
+            except ConsumerStopped as error:
                 self.error = error
 
     def _process(self, records: Sequence[Any]) -> None:
@@ -285,7 +285,7 @@ def test_why_names_a_worker_that_was_killed_and_its_session_timeout(
 @pytest.fixture
 def other_side(broker: EmbeddedBroker, topic: str) -> Iterator[OtherSide]:
     """Here the test is the coordinator, with the topic's name as its prefix."""
-    layout = Layout.named(topic, request_partitions=1, reply_partitions=1)
+    layout = TopicLayout.named(topic, request_partitions=1, reply_partitions=1)
     with OtherSide(broker.bootstrap_servers, layout) as other_side:
         yield other_side
 

@@ -10,7 +10,7 @@ from assignors.kafka.api import Assignment, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment
 from state.config import CoordinatorConfig
 from state.kafka.effects import Effects
-from state.kafka.history import GroupEvent
+from state.kafka.history import HistoryEntry
 from state.kafka.requests import MemberAssignment, SyncGroup
 from state.timeline import Row, Timeline
 from tests.harness import random_log, scenario
@@ -25,10 +25,10 @@ class Recorder(World):
 
     def __init__(self, *, readable: bool = True) -> None:
         super().__init__()
-        self.history: list[GroupEvent] = []
+        self.history: list[HistoryEntry] = []
         self._readable = readable
 
-    def play(self, *commands: str) -> list[GroupEvent]:
+    def play(self, *commands: str) -> list[HistoryEntry]:
         """Run the commands; the whole history so far."""
         for command in commands:
             self.run(command)
@@ -36,7 +36,7 @@ class Recorder(World):
 
     def _learn(self, effects: Effects) -> None:
         super()._learn(effects)
-        self.history += effects.events
+        self.history += effects.history
 
     def _assignments(self, text: str) -> list[MemberAssignment]:
         given = super()._assignments(text)
@@ -49,7 +49,7 @@ def _encode(told: bytes) -> bytes:
     return encode_assignment(Assignment(tuple(TopicPartition(t, int(n)) for t, n in found), b""), version=0)
 
 
-def of_scenario(name: str) -> list[GroupEvent]:
+def of_scenario(name: str) -> list[HistoryEntry]:
     """The history of a scenario file's group `g`."""
     recorder = Recorder()
     for block in scenario.parse((SCENARIOS / f"{name}.txt").read_text()):
@@ -57,7 +57,7 @@ def of_scenario(name: str) -> list[GroupEvent]:
     return [event for event in recorder.history if event.group_id == "g"]
 
 
-def of_random_log(seed: int, length: int, config: CoordinatorConfig) -> dict[str, list[GroupEvent]]:
+def of_random_log(seed: int, length: int, config: CoordinatorConfig) -> dict[str, list[HistoryEntry]]:
     """The histories of a random log's groups, in which leaders deal out partitions at random, now and then
     bytes that are none, or one partition twice.
     """
@@ -70,8 +70,8 @@ def of_random_log(seed: int, length: int, config: CoordinatorConfig) -> dict[str
             if row.request.group_id == group_id:
                 timeline.apply(_dealing(row, random))
         timeline.fire_until(rows[-1].at_ms + random.choice((0, 100_000, 10_000_000)))
-        said = [event for effects in timeline.take_effects() for event in effects.events]
-        histories[group_id] = [event for event in said if isinstance(event, GroupEvent)]
+        said = [event for effects in timeline.take_effects() for event in effects.history]
+        histories[group_id] = [event for event in said if isinstance(event, HistoryEntry)]
     return histories
 
 

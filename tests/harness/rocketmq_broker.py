@@ -6,7 +6,7 @@ from assignors.rocketmq.api import MessageRequestMode
 from assignors.rocketmq.message_queue import MessageQueue
 from state.config import BrokerConfig
 from state.inputs import Received
-from state.rocketmq.effects import Effects, GroupEvent
+from state.rocketmq.effects import Effects, HistoryEntry
 from state.rocketmq.group import Group
 from state.rocketmq.requests import (
     AnyRequest,
@@ -61,7 +61,7 @@ class Broker:
     def __init__(self, config: BrokerConfig | None = None) -> None:
         self.config = config or BrokerConfig()
         self.group: Group | None = None
-        self.history: list[GroupEvent] = []
+        self.history: list[HistoryEntry] = []
         self.now_ms = 0
 
     def send(self, request: AnyRequest) -> Effects:
@@ -78,7 +78,7 @@ class Broker:
     def _step(self, event: Event) -> Effects:
         effects = step(self.group, "G", event, self.now_ms, self.config)
         self.group = effects.group
-        self.history += effects.events
+        self.history += effects.history
         return effects
 
     def heartbeat(

@@ -9,7 +9,7 @@ from assignors.rocketmq.message_queue import MessageQueue
 from clients.rocketmq.api import ConsumerConfig
 from clients.rocketmq.instance import ClientInstance, Intervals
 from state.config import CoordinatorConfig
-from state.rocketmq.effects import Effects, GroupEvent
+from state.rocketmq.effects import Effects, HistoryEntry
 from state.rocketmq.requests import (
     AnyRequest,
     ConnectionClosed,
@@ -56,7 +56,7 @@ class World:
         self.topics = dict(topics)
         self.stored: dict[tuple[str, MessageQueue], int] = {}
         self.clients: dict[str, ClientInstance] = {}
-        self.history: list[GroupEvent] = []
+        self.history: list[HistoryEntry] = []
         self.notifications_are_lost = False
         self.is_reachable = True
         self._config = CoordinatorConfig()
@@ -130,7 +130,7 @@ class World:
         for effects in timeline.take_effects():
             assert isinstance(effects, Effects)
             answers += [reply.response for reply in effects.replies]  # type: ignore[misc]
-            self.history += effects.events
+            self.history += effects.history
             for push in effects.pushes:
                 self._deliver(push.message)
         return answers

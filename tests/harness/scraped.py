@@ -6,13 +6,13 @@ import msgspec
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
 
-from insight.metrics.collector import ReadingsCollector, ServiceCollector
-from insight.metrics.readings import Readings
+from insight.metrics.collector import MetricsStateCollector, ServiceCollector
+from insight.metrics.metrics_state import MetricsState
 from insight.metrics.service import BatchMetrics, RebalanceMetrics
 from records.codec import CommittedOffset, DeadLetter, Reason, encode, offset_key
-from records.layout import Layout
+from records.layout import TopicLayout
 from state.errors import ErrorCode
-from state.kafka.history import EventType, GroupEvent
+from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.responses import (
     HeartbeatResponse,
     JoinGroupResponse,
@@ -27,7 +27,7 @@ from streaming.query.progress import BatchProgress, Source, StateOperator
 from streaming.service.status import Phase, Status
 from tests.harness.rocketmq_broker import Broker, of
 
-LAYOUT = Layout.named("test", request_partitions=2)
+LAYOUT = TopicLayout.named("test", request_partitions=2)
 NOW_S = 1_700_000_010.0
 
 
@@ -36,14 +36,14 @@ class Scraped:
 
     def __init__(self, *, complete: bool = True) -> None:
         self.registry = CollectorRegistry()
-        self.readings = Readings(LAYOUT)
+        self.metrics_state = MetricsState(LAYOUT)
         self.batches = BatchMetrics(self.registry, wall_s=lambda: NOW_S)
         self.rebalances = RebalanceMetrics(self.registry)
         self.status = Status(Phase.READY, "batches are being committed", 0, batch_id=41)
-        self.registry.register(ReadingsCollector(self.readings))
+        self.registry.register(MetricsStateCollector(self.metrics_state))
         self.registry.register(ServiceCollector(lambda: self.status, lambda: 0.25, lambda: 0.5))
         if complete:
-            self.readings.complete()
+            self.metrics_state.complete()
 
     def text(self) -> str:
         """What is scraped, without the times at which counters were made."""
@@ -54,16 +54,16 @@ class Scraped:
         return self.registry.get_sample_value(name, labels)
 
     def group(self, group_id: str, state: str, *members: str, quarantined: str | None = None) -> None:
-        self.readings.take(
+        self.metrics_state.take(
             LAYOUT.groups_topic, group_id.encode(), snapshot(group_id, state, members, quarantined)
         )
 
     def offset(self, group_id: str, topic: str, partition: int, offset: int | None) -> None:
         value = None if offset is None else committed(group_id, topic, partition, offset)
-        self.readings.take(LAYOUT.offsets_topic, offset_key(group_id, topic, partition), value)
+        self.metrics_state.take(LAYOUT.offsets_topic, offset_key(group_id, topic, partition), value)
 
-    def entry(self, seq: int, event_type: EventType, at_ms: int = 0, **fields: Any) -> None:
-        event = GroupEvent(
+    def entry(self, seq: int, event_type: EntryType, at_ms: int = 0, **fields: Any) -> None:
+        event = HistoryEntry(
             version=1,
             type=event_type,
             group_id="orders",
@@ -78,7 +78,7 @@ class Scraped:
             cause="test-requests-0-9",
             **fields,
         )
-        new = self.readings.take(LAYOUT.events_topic, b"orders", encode(event))
+        new = self.metrics_state.take(LAYOUT.events_topic, b"orders", encode(event))
         if new is not None:
             self.rebalances.take(new)
 
@@ -87,13 +87,13 @@ class Scraped:
         view = (
             None if broker.group is None else encode(replace(rocketmq_view(broker.group), group_id=group_id))
         )
-        self.readings.take(LAYOUT.groups_topic, group_id.encode(), view)
+        self.metrics_state.take(LAYOUT.groups_topic, group_id.encode(), view)
         for event in broker.history:
             renamed = encode(replace(event, group_id=group_id))
-            self.readings.take(LAYOUT.events_topic, group_id.encode(), renamed)
+            self.metrics_state.take(LAYOUT.events_topic, group_id.encode(), renamed)
 
     def answer(self, response: msgspec.Struct) -> None:
-        self.readings.take(LAYOUT.responses_topic, None, encode(response))
+        self.metrics_state.take(LAYOUT.responses_topic, None, encode(response))
 
 
 def snapshot(group_id: str, state: str, members: tuple[str, ...], quarantined: str | None) -> bytes:
@@ -182,13 +182,13 @@ def busy() -> Scraped:
     for partition, offset in ((0, 90), (1, 40)):
         scraped.offset("orders", "purchases", partition, offset)
     scraped.offset("orders", "gone", 0, 5)
-    scraped.entry(1, EventType.GROUP_CREATED)
-    scraped.entry(2, EventType.PREPARING_REBALANCE, 1_000)
-    scraped.entry(3, EventType.COMPLETING_REBALANCE, 3_000)
-    scraped.entry(4, EventType.STABLE, 5_000)
-    scraped.entry(4, EventType.STABLE, 5_000)
-    scraped.entry(5, EventType.OFFSETS_EXPIRED, partitions={"purchases": [2, 3], "gone": [1]})
-    scraped.entry(6, EventType.OFFSETS_DELETED, partitions={"purchases": [4]})
+    scraped.entry(1, EntryType.GROUP_CREATED)
+    scraped.entry(2, EntryType.PREPARING_REBALANCE, 1_000)
+    scraped.entry(3, EntryType.COMPLETING_REBALANCE, 3_000)
+    scraped.entry(4, EntryType.STABLE, 5_000)
+    scraped.entry(4, EntryType.STABLE, 5_000)
+    scraped.entry(5, EntryType.OFFSETS_EXPIRED, partitions={"purchases": [2, 3], "gone": [1]})
+    scraped.entry(6, EntryType.OFFSETS_DELETED, partitions={"purchases": [4]})
     outcomes = [PartitionError(0, ErrorCode.NONE), PartitionError(1, ErrorCode.OFFSET_METADATA_TOO_LARGE)]
     scraped.answer(OffsetCommitResponse(**header(), topics=[TopicErrors("purchases", outcomes)]))
     scraped.answer(JoinGroupResponse(**header(ErrorCode.MEMBER_ID_REQUIRED)))
@@ -198,14 +198,14 @@ def busy() -> Scraped:
     letter = DeadLetter(
         version=1, reason=Reason.INVALID_REQUEST, message="no JSON", request="r", at_ms=0, answered=False
     )
-    scraped.readings.take(LAYOUT.dead_letters_topic, b"", encode(letter))
+    scraped.metrics_state.take(LAYOUT.dead_letters_topic, b"", encode(letter))
     for done in (
         batch(40, 120, "2023-11-14T22:13:28.500Z", {"0": 100, "1": 50}),
         batch(41, 340, "2023-11-14T22:13:29.500Z", {"0": 110, "1": 60}),
     ):
-        scraped.readings.take_batch(done)
+        scraped.metrics_state.take_batch(done)
         scraped.batches.take(done)
-    scraped.readings.take_end_offsets(
+    scraped.metrics_state.take_end_offsets(
         {
             (LAYOUT.requests_topic, 0): 117,
             (LAYOUT.requests_topic, 1): 60,

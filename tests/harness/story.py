@@ -6,7 +6,7 @@ from assignors.kafka.consumer_protocol import decode_assignment, decode_subscrib
 from state.inputs import Failed, Outage, Quarantine, Received
 from state.kafka.effects import Effects, OffsetChange
 from state.kafka.group import Group, Member
-from state.kafka.history import GroupEvent
+from state.kafka.history import HistoryEntry
 from state.kafka.responses import (
     AnyResponse,
     DescribeGroupResponse,
@@ -68,7 +68,7 @@ def tell(event: Event, at_ms: int, effects: Effects, names: Names) -> list[str]:
     answered = {reply.response.request for reply in effects.replies}
     if isinstance(event, Received) and event.request_id not in answered:
         lines.append(f"  .. {event.request_id} waits")
-    lines += [f"  * {_entry(entry)}" for entry in effects.events]
+    lines += [f"  * {_entry(entry)}" for entry in effects.history]
     if effects.offsets:
         lines.append(f"  offsets {' '.join(_offset(change) for change in effects.offsets)}")
     if effects.rules:
@@ -178,7 +178,7 @@ def _who(member_id: str, instance_id: str | None) -> str:
     return member_id if instance_id is None else f"{member_id}/{instance_id}"
 
 
-def _entry(entry: GroupEvent) -> str:
+def _entry(entry: HistoryEntry) -> str:
     parts = [entry.type.value]
     if entry.from_state != entry.to_state:
         parts.append(f"({entry.from_state} -> {entry.to_state}, generation {entry.generation})")
@@ -248,7 +248,7 @@ def _member(member: Member) -> str:
         parts.append(f"{member.parked_join.request} waits")
     if member.parked_sync is not None:
         parts.append(f"{member.parked_sync.request} waits")
-    if member.awaiting_sync:
+    if member.pending_sync:
         parts.append("has not synced")
     if member.assignment:
         parts.append(f"assignment {_assignment(member.assignment)}")

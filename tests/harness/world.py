@@ -37,7 +37,7 @@ from state.inputs import Outage, Received
 from state.kafka import invariants
 from state.kafka.effects import Effects
 from state.kafka.group import Group
-from state.kafka.history import EventType
+from state.kafka.history import EntryType
 from state.kafka.requests import (
     AnyRequest,
     Heartbeat,
@@ -66,7 +66,7 @@ DEFAULTS = {
 }
 API_OF = {"sync": 5, "heartbeat": 4, "leave": 5, "commit": 9}
 REMEMBERED = (*DEFAULTS, "instance", "topics", "partitions")
-NEW_IDS = (EventType.MEMBER_ID_ASSIGNED, EventType.MEMBER_ADDED, EventType.MEMBER_REPLACED)
+NEW_IDS = (EntryType.MEMBER_ID_ASSIGNED, EntryType.MEMBER_ADDED, EntryType.MEMBER_REPLACED)
 
 
 class InjectedFault(Exception):
@@ -255,7 +255,7 @@ class World:
         return lines
 
     def _learn(self, effects: Effects) -> None:
-        for entry in effects.events:
+        for entry in effects.history:
             asker = self._asked_by.get(entry.cause)
             if entry.type in NEW_IDS and asker is not None and entry.member_id not in self._names.members:
                 assert entry.member_id is not None

@@ -4,7 +4,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from records.codec import clock_record, encode, request_id
-from records.layout import Layout
+from records.layout import TopicLayout
 from records.partitioner import partition_of
 from state.dispatch import AnyRequest
 from state.kafka.member_id import new_member_id
@@ -21,7 +21,7 @@ from state.messages import ReleaseGroup
 from tests.harness.common import Common
 
 T0 = 1_700_000_000_000
-LAYOUT = Layout(
+LAYOUT = TopicLayout(
     requests_topic="requests",
     responses_topic="responses",
     groups_topic="groups",

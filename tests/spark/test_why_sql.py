@@ -10,8 +10,8 @@ from pyspark.sql import Row, SparkSession
 from insight.why.table import events_table
 from records.codec import encode
 from records.history import CoordinatorStarted
-from state.kafka.history import GroupEvent
-from state.rocketmq.effects import GroupEvent as RocketMqEvent
+from state.kafka.history import HistoryEntry
+from state.rocketmq.effects import HistoryEntry as RocketMqHistoryEntry
 from tests.harness.histories import Recorder
 from tests.unit.insight.why_story import STORY
 from tests.unit.state.rocketmq_story import BEGIN_MS, night
@@ -20,7 +20,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "why.md"
 PER_HOUR_AND_CAUSE, SLOWEST, STUCK, DUPLICATES = re.findall(r"```sql\n(.*?)```", DOCS.read_text(), re.DOTALL)
 
 
-def stuck_group() -> list[GroupEvent]:
+def stuck_group() -> list[HistoryEntry]:
     """A group whose rebalances overtake each other for a minute: no leader brings an assignment."""
     commands = [
         "at 2000s",
@@ -36,7 +36,7 @@ def stuck_group() -> list[GroupEvent]:
     return Recorder().play(*commands)
 
 
-def slow_group() -> list[GroupEvent]:
+def slow_group() -> list[HistoryEntry]:
     """A group that goes on without d, which heartbeats and does not rejoin."""
     return Recorder().play(
         "at 3000s",
@@ -55,12 +55,12 @@ def slow_group() -> list[GroupEvent]:
 
 
 @pytest.fixture(scope="module")
-def history() -> list[GroupEvent]:
+def history() -> list[HistoryEntry]:
     return [*Recorder().play(*STORY), *stuck_group(), *slow_group()]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def events(spark: SparkSession, history: list[GroupEvent]) -> None:
+def events(spark: SparkSession, history: list[HistoryEntry]) -> None:
     """The events topic as Kafka's source gives it: some records twice, and one of no group."""
     rocketmq = night("shop")
     values = [encode(event) for event in [*history, *history[5:15], *rocketmq, *rocketmq[3:8]]]
@@ -77,7 +77,7 @@ def rows(spark: SparkSession, query: str, **values: float) -> list[Row]:
     return spark.sql(query, args=values).collect()
 
 
-def test_each_entry_is_one_row(spark: SparkSession, history: list[GroupEvent]) -> None:
+def test_each_entry_is_one_row(spark: SparkSession, history: list[HistoryEntry]) -> None:
     found = rows(spark, "SELECT * FROM events WHERE group_id = 'g' ORDER BY seq")
     told = [event for event in history if event.group_id == "g"]
     assert [(r.seq, r.type, r.at_ms, r.waiting_for) for r in found] == [
@@ -90,7 +90,7 @@ def test_each_entry_is_one_row(spark: SparkSession, history: list[GroupEvent]) -
 
 
 def test_every_field_of_an_entry_is_a_column(spark: SparkSession) -> None:
-    fields = {*GroupEvent.__struct_fields__, *RocketMqEvent.__struct_fields__}
+    fields = {*HistoryEntry.__struct_fields__, *RocketMqHistoryEntry.__struct_fields__}
     assert set(spark.table("events").columns) == fields | {"protocol", "at"}
 
 

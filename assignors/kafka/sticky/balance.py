@@ -58,7 +58,7 @@ def _shed(pools: Pools) -> None:
             bit = 1 << target
             fitting = [kind for kind in kinds if (pools.near[kind] | pools.far[kind]) & bit]
             partition = min(
-                (pools.loosest(member, kind) for kind in fitting),
+                (pools.cheapest_to_take(member, kind) for kind in fitting),
                 key=lambda partition: pools.cost(partition, target) - pools.cost(partition, member),
             )
             pools.move(partition, target)
@@ -99,6 +99,6 @@ def _walk_back(pools: Pools, came_from: dict[int, tuple[int, int]], end: int) ->
     chain = []
     while end in came_from:
         member, kind = came_from[end]
-        chain.append((pools.loosest(member, kind), end))
+        chain.append((pools.cheapest_to_take(member, kind), end))
         end = member
     return chain

@@ -23,9 +23,9 @@ class _Step(NamedTuple):
     partition: int | None = None
 
 
-def economise(pools: Pools) -> None:
+def minimise_cost(pools: Pools) -> None:
     """Lower the cost as long as there is a way to. The loads stay level."""
-    while _Search(pools).go_circles():
+    while _Search(pools).cancel_negative_cycles():
         pass
 
 
@@ -40,29 +40,29 @@ class _Search:
         self._pools = pools
         self._label = [0] * len(pools.load)
         self._members_at = {0: pools.everyone}  # by label
-        self._came_by: dict[int, _Step] = {}
-        self._out = 0
+        self._predecessor: dict[int, _Step] = {}
+        self._settled = 0
         # The lowest label with which paths have come upon a kind, or upon the members of a load.
         self._kind_label: defaultdict[int, int] = defaultdict(int)
         self._load_label: defaultdict[int, int] = defaultdict(int)
         has_racks = bool(pools.group.replica_racks)
-        self._queue = deque(m for m, astray in enumerate(pools.astray) if has_racks or astray)
+        self._queue = deque(m for m, misplaced in enumerate(pools.misplaced) if has_racks or misplaced)
         self._queued = set(self._queue)
 
-    def go_circles(self) -> bool:
+    def cancel_negative_cycles(self) -> bool:
         """Go circles that have no members in common; False if there was none, which is the end."""
         while self._queue:
             member = self._queue.popleft()
             self._queued.discard(member)
-            self._follow_kinds(member)
-            self._follow_astray(member)
-            self._follow_loads(member)
-        return self._out != 0
+            self._relax_kinds(member)
+            self._relax_misplaced(member)
+            self._relax_loads(member)
+        return self._settled != 0
 
-    def _follow_kinds(self, member: int) -> None:
+    def _relax_kinds(self, member: int) -> None:
         pools = self._pools
         for kind, pool in tuple(pools.held[member].items()):
-            if self._is_out(member):
+            if self._is_settled(member):
                 return
             label = self._label[member] + min(pool) - pools.rack_cost_at(kind, member)
             if label < self._kind_label[kind]:
@@ -70,17 +70,17 @@ class _Search:
                 self._reach(pools.near[kind], label, member, kind=kind)
                 self._reach(pools.far[kind], label + pools.rack_cost, member, kind=kind)
 
-    def _follow_astray(self, member: int) -> None:
+    def _relax_misplaced(self, member: int) -> None:
         pools = self._pools
-        for partition in tuple(pools.astray[member]):
-            if self._is_out(member):
+        for partition in tuple(pools.misplaced[member]):
+            if self._is_settled(member):
                 return
             cost = pools.cost(partition, member)
             for place in pools.better_places(partition):
                 label = self._label[member] + pools.cost(partition, place) - cost
                 self._reach(1 << place, label, member, partition=partition)
 
-    def _follow_loads(self, member: int) -> None:
+    def _relax_loads(self, member: int) -> None:
         load, label = self._pools.load[member], self._label[member]
         if label < self._load_label[load] and load + 1 < len(self._pools.at_load):
             self._load_label[load] = label
@@ -89,45 +89,45 @@ class _Search:
     def _reach(
         self, takers: int, label: int, giver: int, *, kind: int | None = None, partition: int | None = None
     ) -> None:
-        takers &= ~self._out if not self._is_out(giver) else 0
+        takers &= ~self._settled if not self._is_settled(giver) else 0
         for lower, members in self._members_at.items():
             if lower <= label:
                 takers &= ~members
         for taker in members_in(takers):
             step = _Step(giver, taker, kind, partition)
-            if circle := self._close(step):
-                self._go(circle)
+            if cycle := self._find_cycle(step):
+                self._push_flow(cycle)
                 return
             bit = 1 << taker
             self._members_at[self._label[taker]] ^= bit
             self._members_at[label] = self._members_at.get(label, 0) | bit
             self._label[taker] = label
-            self._came_by[taker] = step
+            self._predecessor[taker] = step
             if taker not in self._queued:
                 self._queued.add(taker)
                 self._queue.append(taker)
 
-    def _close(self, step: _Step) -> list[_Step]:
+    def _find_cycle(self, step: _Step) -> list[_Step]:
         """The circle this step closes, of negative cost, if the way to the giver came by the taker."""
         steps = [step]
         member = step.giver
         while member != step.taker:
-            if member not in self._came_by or self._is_out(member):
+            if member not in self._predecessor or self._is_settled(member):
                 return []
-            steps.append(self._came_by[member])
+            steps.append(self._predecessor[member])
             member = steps[-1].giver
         return steps
 
-    def _is_out(self, member: int) -> bool:
-        return bool(self._out >> member & 1)
+    def _is_settled(self, member: int) -> bool:
+        return bool(self._settled >> member & 1)
 
-    def _go(self, circle: list[_Step]) -> None:
+    def _push_flow(self, cycle: list[_Step]) -> None:
         moves = []
-        for step in circle:
-            self._out |= 1 << step.taker
+        for step in cycle:
+            self._settled |= 1 << step.taker
             if step.partition is not None:
                 moves.append((step.partition, step.taker))
             elif step.kind is not None:
-                moves.append((self._pools.loosest(step.giver, step.kind), step.taker))
+                moves.append((self._pools.cheapest_to_take(step.giver, step.kind), step.taker))
         for partition, member in moves:
             self._pools.move(partition, member)

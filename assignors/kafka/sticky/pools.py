@@ -8,7 +8,8 @@ from typing import Final
 
 from assignors.kafka.sticky.group import NOBODY, StickyGroup
 
-# By grip (see `Pools.grip`) the partitions; a dict with None for values is a set that keeps its order.
+# By grip (see `Pools.holding_value`) the partitions; a dict with None for values is a set that keeps its
+# order.
 _Pool = dict[int, dict[int, None]]
 
 AWAY: Final = 0
@@ -43,7 +44,7 @@ class Pools:
         self.far: list[int] = []  # by kind, the other subscribers
         self.held: list[dict[int, _Pool]] = [{} for _ in group.members]  # by member and kind, then by grip
         # By member, partitions that would cost less at a certain other member than at most.
-        self.astray: list[dict[int, None]] = [{} for _ in group.members]
+        self.misplaced: list[dict[int, None]] = [{} for _ in group.members]
         self._make_kinds()
 
     def _make_kinds(self) -> None:
@@ -79,7 +80,7 @@ class Pools:
             return self.move_cost
         return int(self.group.previous[partition] != NOBODY)
 
-    def grip(self, partition: int, member: int) -> int:
+    def holding_value(self, partition: int, member: int) -> int:
         """How much less than `base_cost` it costs at this member: `AWAY` is nothing less."""
         if member == self.group.owner[partition]:
             return self.move_cost
@@ -91,7 +92,11 @@ class Pools:
     def cost(self, partition: int, member: int) -> int:
         """What this partition costs at this member."""
         kind = self.kind_of[partition]
-        return self.base_cost(partition) - self.grip(partition, member) + self.rack_cost_at(kind, member)
+        return (
+            self.base_cost(partition)
+            - self.holding_value(partition, member)
+            + self.rack_cost_at(kind, member)
+        )
 
     def better_places(self, partition: int) -> list[int]:
         """Members at which it would cost less than at just any, its holder left out."""
@@ -101,7 +106,7 @@ class Pools:
             return []
         return sorted({owner, previous}.difference(nowhere))
 
-    def loosest(self, member: int, kind: int) -> int:
+    def cheapest_to_take(self, member: int, kind: int) -> int:
         """The partition of this kind that costs least to take from the member, which must hold one."""
         pool = self.held[member][kind]
         return next(reversed(pool[min(pool)]))
@@ -112,21 +117,23 @@ class Pools:
         if holder != NOBODY:
             self._take(partition, holder)
         self.holder[partition] = member
-        grip = self.grip(partition, member)
-        self.held[member].setdefault(self.kind_of[partition], {}).setdefault(grip, {})[partition] = None
+        holding_value = self.holding_value(partition, member)
+        self.held[member].setdefault(self.kind_of[partition], {}).setdefault(holding_value, {})[partition] = (
+            None
+        )
         if self.better_places(partition):
-            self.astray[member][partition] = None
+            self.misplaced[member][partition] = None
         self._set_load(member, self.load[member] + 1)
 
     def _take(self, partition: int, holder: int) -> None:
-        kind, grip = self.kind_of[partition], self.grip(partition, holder)
+        kind, holding_value = self.kind_of[partition], self.holding_value(partition, holder)
         pool = self.held[holder][kind]
-        del pool[grip][partition]
-        if not pool[grip]:
-            del pool[grip]
+        del pool[holding_value][partition]
+        if not pool[holding_value]:
+            del pool[holding_value]
         if not pool:
             del self.held[holder][kind]
-        self.astray[holder].pop(partition, None)
+        self.misplaced[holder].pop(partition, None)
         self._set_load(holder, self.load[holder] - 1)
 
     def _set_load(self, member: int, load: int) -> None:

@@ -10,7 +10,7 @@ Kafka's, nor does it move more where it is as even.
 
 from assignors.kafka.sticky.balance import fill, level
 from assignors.kafka.sticky.group import StickyGroup
-from assignors.kafka.sticky.min_cost_flow import economise
+from assignors.kafka.sticky.min_cost_flow import minimise_cost
 from assignors.kafka.sticky.pools import Pools
 
 
@@ -19,5 +19,5 @@ def assign_exact(group: StickyGroup) -> list[int]:
     pools = Pools(group)
     fill(pools)
     level(pools)
-    economise(pools)
+    minimise_cost(pools)
     return pools.holder

@@ -8,22 +8,22 @@ from msgspec.structs import replace
 from insight.why.lives import Life
 from insight.why.rocketmq.model import Change, ChangeKind, Concerned, Consumer, Trap
 from records.rocketmq_history import is_expiry
-from state.rocketmq.effects import EventType, GroupEvent
+from state.rocketmq.effects import EntryType, HistoryEntry
 from state.rocketmq.requests import MessageModel
 
 _KINDS = {
-    EventType.DUPLICATE_CLIENT_ID: ChangeKind.DUPLICATE,
-    EventType.CONSUMER_CONNECTED: ChangeKind.CONNECTED,
-    EventType.CLIENT_ID_REPLACED: ChangeKind.REPLACED,
-    EventType.CONSUMER_REMOVED: ChangeKind.LEFT,
-    EventType.SUBSCRIPTION_CHANGED: ChangeKind.TOPICS,
-    EventType.QUEUE_LOCKS_TAKEN_OVER: ChangeKind.LOCKS,
-    EventType.MESSAGE_REQUEST_MODE_SET: ChangeKind.MODE,
-    EventType.CONSUMERS_NOTIFIED: ChangeKind.NOTIFIED,
+    EntryType.DUPLICATE_CLIENT_ID: ChangeKind.DUPLICATE,
+    EntryType.CONSUMER_CONNECTED: ChangeKind.CONNECTED,
+    EntryType.CLIENT_ID_REPLACED: ChangeKind.REPLACED,
+    EntryType.CONSUMER_REMOVED: ChangeKind.LEFT,
+    EntryType.SUBSCRIPTION_CHANGED: ChangeKind.TOPICS,
+    EntryType.QUEUE_LOCKS_TAKEN_OVER: ChangeKind.LOCKS,
+    EntryType.MESSAGE_REQUEST_MODE_SET: ChangeKind.MODE,
+    EntryType.CONSUMERS_NOTIFIED: ChangeKind.NOTIFIED,
 }
 
 
-def changes_of(group_lives: Iterable[Life[GroupEvent]]) -> list[Change]:
+def changes_of(group_lives: Iterable[Life[HistoryEntry]]) -> list[Change]:
     """All changes, as they follow each other. Of a life without its beginning nobody is known at first."""
     found: list[Change] = []
     for life in group_lives:
@@ -41,18 +41,18 @@ def changes_of(group_lives: Iterable[Life[GroupEvent]]) -> list[Change]:
     return found
 
 
-def _follow(clients: dict[str, str], step: Iterable[GroupEvent]) -> None:
+def _follow(clients: dict[str, str], step: Iterable[HistoryEntry]) -> None:
     """Keep the table of connections up with the entries."""
     for event in step:
         if event.connection is None or event.client_id is None:
             continue
-        if event.type in (EventType.CONSUMER_CONNECTED, EventType.CLIENT_ID_REPLACED):
+        if event.type in (EntryType.CONSUMER_CONNECTED, EntryType.CLIENT_ID_REPLACED):
             clients[event.connection] = event.client_id
-        elif event.type is EventType.CONSUMER_REMOVED:
+        elif event.type is EntryType.CONSUMER_REMOVED:
             clients.pop(event.connection, None)
 
 
-def _kinds(step: Sequence[GroupEvent]) -> list[ChangeKind]:
+def _kinds(step: Sequence[HistoryEntry]) -> list[ChangeKind]:
     """What to call a step, the name first; nothing where consumers have nothing to do with it."""
     there = {ChangeKind.EXPIRED if is_expiry(event) else _KINDS.get(event.type) for event in step}
     return [kind for kind in ChangeKind if kind in there]
@@ -61,18 +61,18 @@ def _kinds(step: Sequence[GroupEvent]) -> list[ChangeKind]:
 def _change(
     number: int,
     kinds: Sequence[ChangeKind],
-    step: Sequence[GroupEvent],
+    step: Sequence[HistoryEntry],
     consumers: list[Consumer],
     *,
     complete: bool,
 ) -> Change:
-    def of(event_type: EventType) -> list[GroupEvent]:
+    def of(event_type: EntryType) -> list[HistoryEntry]:
         return [event for event in step if event.type is event_type]
 
     naming = ChangeKind.LEFT if kinds[0] is ChangeKind.EXPIRED else kinds[0]
     about = [event for event in step if _KINDS.get(event.type) is naming]
-    topics, notified = of(EventType.SUBSCRIPTION_CHANGED), of(EventType.CONSUMERS_NOTIFIED)
-    duplicates = of(EventType.DUPLICATE_CLIENT_ID)
+    topics, notified = of(EntryType.SUBSCRIPTION_CHANGED), of(EntryType.CONSUMERS_NOTIFIED)
+    duplicates = of(EntryType.DUPLICATE_CLIENT_ID)
     return Change(
         number=number,
         incarnation=step[0].incarnation,
@@ -88,7 +88,7 @@ def _change(
         complete=complete,
         traps={e.client_id: e.connections or [] for e in duplicates if e.client_id},
         harmless=any(e.message_model is MessageModel.BROADCASTING for e in duplicates),
-        released=[e.client_id for e in of(EventType.DUPLICATE_CLIENT_ID_OVER) if e.client_id],
+        released=[e.client_id for e in of(EntryType.DUPLICATE_CLIENT_ID_OVER) if e.client_id],
     )
 
 

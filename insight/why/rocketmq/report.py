@@ -7,12 +7,14 @@ from insight.why.lives import Life, lives
 from insight.why.notes import notes
 from insight.why.rocketmq.changes import changes_of, traps_of
 from insight.why.rocketmq.model import Change, ChangeCount, ChangeKind, Report
-from state.rocketmq.effects import EventType, GroupEvent
+from state.rocketmq.effects import EntryType, HistoryEntry
 
-_PRODUCERS = (EventType.PRODUCER_CONNECTED, EventType.PRODUCER_REMOVED)
+_PRODUCERS = (EntryType.PRODUCER_CONNECTED, EntryType.PRODUCER_REMOVED)
 
 
-def report(group_id: str, history: Iterable[GroupEvent], now_ms: int, since_ms: int | None = None) -> Report:
+def report(
+    group_id: str, history: Iterable[HistoryEntry], now_ms: int, since_ms: int | None = None
+) -> Report:
     """What a group's history tells. `history` has an entry at least; it may have duplicates and gaps.
 
     `since_ms` leaves out the changes before, and the traps that were over by then; numbers stay.
@@ -52,7 +54,7 @@ def counts(changes: Sequence[Change]) -> list[ChangeCount]:
     ]
 
 
-def _consumers_since_ms(life: Life[GroupEvent], changes: Sequence[Change]) -> int:
+def _consumers_since_ms(life: Life[HistoryEntry], changes: Sequence[Change]) -> int:
     """When the set of connections became what it is."""
     for before, after in reversed(list(zip([None, *changes], changes, strict=False))):
         if before is None or before.consumers != after.consumers:
@@ -67,13 +69,13 @@ def _topics(changes: Sequence[Change]) -> list[str] | None:
     return next((c.topics for c in reversed(changes) if c.topics_reason is not None), None)
 
 
-def _request_modes(life: Life[GroupEvent]) -> dict[str, str]:
+def _request_modes(life: Life[HistoryEntry]) -> dict[str, str]:
     """How the coordinator deals out which topics, in the words of the last entry about each."""
-    said = [e for e in life.entries if e.type is EventType.MESSAGE_REQUEST_MODE_SET]
+    said = [e for e in life.entries if e.type is EntryType.MESSAGE_REQUEST_MODE_SET]
     return {topic: event.reason for event in said for topic in event.topics or ()}
 
 
-def _producers(group_lives: Sequence[Life[GroupEvent]]) -> list[str]:
+def _producers(group_lives: Sequence[Life[HistoryEntry]]) -> list[str]:
     number = sum(event.type in _PRODUCERS for life in group_lives for event in life.entries)
     told = f"producers came or went {number} times, which makes nobody rebalance"
     return [told] if number else []

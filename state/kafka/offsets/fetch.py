@@ -5,7 +5,7 @@ Source: OffsetMetadataManager.fetchOffsets, fetchAllOffsets.
 
 from collections.abc import Mapping
 
-from state.kafka.context import Turn
+from state.kafka.context import StepContext
 from state.kafka.group import Offset
 from state.kafka.requests import OffsetFetch, ReplyTo
 from state.kafka.responses import FetchedPartition, FetchedTopic, OffsetFetchResponse
@@ -13,24 +13,24 @@ from state.kafka.responses import FetchedPartition, FetchedTopic, OffsetFetchRes
 _NOTHING = Offset(offset=-1, leader_epoch=-1, metadata="", committed_at_ms=-1)
 
 
-def fetch(turn: Turn, request: OffsetFetch, reply_to: ReplyTo) -> None:
+def fetch(context: StepContext, request: OffsetFetch, reply_to: ReplyTo) -> None:
     """Tell offsets. It is never an error not to have any, and no group comes of asking."""
     offsets: Mapping[str, Mapping[int, Offset]] = {}
-    if turn.has_group:
-        offsets = turn.group.offsets
+    if context.has_group:
+        offsets = context.group.offsets
     else:
-        turn.rule("Q1")
+        context.rule("Q1")
     if request.topics is None:
-        turn.rule("Q2")
+        context.rule("Q2")
         asked = [(topic, list(partitions)) for topic, partitions in offsets.items()]
     else:
-        turn.rule("Q3")
+        context.rule("Q3")
         asked = [(topic.name, topic.partition_indexes) for topic in request.topics]
     topics = [
         FetchedTopic(topic, [_fetched(p, offsets.get(topic, {}).get(p, _NOTHING)) for p in partitions])
         for topic, partitions in asked
     ]
-    turn.reply(reply_to, OffsetFetchResponse, topics=topics)
+    context.reply(reply_to, OffsetFetchResponse, topics=topics)
 
 
 def _fetched(partition: int, offset: Offset) -> FetchedPartition:

@@ -9,68 +9,70 @@ GroupMetadataManager.maybeDeleteGroup.
 from collections.abc import Iterator
 
 from state.config import CoordinatorConfig
-from state.kafka.context import Turn
+from state.kafka.context import StepContext
 from state.kafka.group import Group, GroupState, Offset
-from state.kafka.history import EventType
+from state.kafka.history import EntryType
 
 
-def retention_pass(turn: Turn) -> None:
+def retention_pass(context: StepContext) -> None:
     """Expire what is due; end the group if nothing and nobody is left."""
-    group, config = turn.group, turn.config
+    group, config = context.group, context.config
     group.retention_deadline_ms = None
     expired: dict[str, list[int]] = {}
     has_own_time = False
-    for topic, partition, offset in _expirable(turn):
-        if _due_ms(group, offset, config) <= turn.now_ms:
+    for topic, partition, offset in _expirable(context):
+        if _due_ms(group, offset, config) <= context.now_ms:
             has_own_time = has_own_time or offset.expire_at_ms is not None
             expired.setdefault(topic, []).append(partition)
     if expired:
-        reason = _why(turn)
+        reason = _expiry_reason(context)
         if has_own_time:
-            turn.rule("Z4")
+            context.rule("Z4")
             reason += ", or for as long as the committer chose"
-        turn.forget(expired)
-        turn.record(EventType.OFFSETS_EXPIRED, reason, partitions=expired)
+        context.forget(expired)
+        context.record(EntryType.OFFSETS_EXPIRED, reason, partitions=expired)
     if group.state is GroupState.EMPTY and not group.offsets:
-        turn.rule("Z6")
-        turn.delete_group("it has no members and no offsets")
+        context.rule("Z6")
+        context.delete_group("it has no members and no offsets")
     else:
-        turn.retention_is_stale = True
+        context.retention_is_stale = True
 
 
-def arm(turn: Turn) -> None:
+def arm(context: StepContext) -> None:
     """At the end of a step: arm the first pass that could find something after what the step did."""
-    group = turn.group
-    if turn.retention_is_stale:
-        _arm_for_all(turn)
+    group = context.group
+    if context.retention_is_stale:
+        _arm_for_all(context)
         return
     subscribed = set(group.subscribed_topics or ())
-    for change in turn.offset_changes:
+    for change in context.offset_changes:
         if change.offset is not None and _can_expire(group) and change.topic not in subscribed:
-            _arm_by(turn, _due_ms(group, change.offset, turn.config))
+            _arm_by(context, _due_ms(group, change.offset, context.config))
 
 
-def _arm_for_all(turn: Turn) -> None:
-    group = turn.group
+def _arm_for_all(context: StepContext) -> None:
+    group = context.group
     group.retention_deadline_ms = None
     if group.state is GroupState.EMPTY and not group.offsets:
-        _arm_by(turn, turn.now_ms)
+        _arm_by(context, context.now_ms)
         return
     if group.offsets and not _can_expire(group):
-        turn.rule("Z5")
+        context.rule("Z5")
         return
-    due_ms = min((_due_ms(group, offset, turn.config) for _, _, offset in _expirable(turn)), default=None)
+    due_ms = min(
+        (_due_ms(group, offset, context.config) for _, _, offset in _expirable(context)), default=None
+    )
     if due_ms is not None:
-        _arm_by(turn, due_ms)
+        _arm_by(context, due_ms)
 
 
-def _arm_by(turn: Turn, due_ms: int) -> None:
+def _arm_by(context: StepContext, due_ms: int) -> None:
     """The first pass that is after now and not before a time, unless an earlier one is armed."""
-    interval_ms = turn.config.offsets_retention_check_interval_ms
-    pass_ms = max(-(-due_ms // interval_ms), turn.now_ms // interval_ms + 1) * interval_ms
-    armed_ms = turn.group.retention_deadline_ms
+    interval_ms = context.config.offsets_retention_check_interval_ms
+    pass_ms = max(-(-due_ms // interval_ms), context.now_ms // interval_ms + 1) * interval_ms
+    armed_ms = context.group.retention_deadline_ms
     if armed_ms is None or pass_ms < armed_ms:
-        turn.group.retention_deadline_ms = turn.deadline_at(pass_ms)
+        context.group.retention_deadline_ms = context.deadline_at(pass_ms)
 
 
 def _can_expire(group: Group) -> bool:
@@ -81,8 +83,8 @@ def _can_expire(group: Group) -> bool:
     return knows_topics and group.state is GroupState.STABLE
 
 
-def _expirable(turn: Turn) -> Iterator[tuple[str, int, Offset]]:
-    group = turn.group
+def _expirable(context: StepContext) -> Iterator[tuple[str, int, Offset]]:
+    group = context.group
     subscribed = set(group.subscribed_topics or ())
     for topic, partitions in group.offsets.items():
         if topic not in subscribed:
@@ -102,15 +104,15 @@ def _is_abandoned(group: Group) -> bool:
     return group.state is GroupState.EMPTY and group.protocol_type is not None
 
 
-def _why(turn: Turn) -> str:
+def _expiry_reason(context: StepContext) -> str:
     """Which of rows Z1 to Z3 holds for the group, and in words."""
-    if _is_abandoned(turn.group):
-        turn.rule("Z1")
+    if _is_abandoned(context.group):
+        context.rule("Z1")
         since = "the group had no members"
-    elif turn.group.protocol_type is None:
-        turn.rule("Z3")
+    elif context.group.protocol_type is None:
+        context.rule("Z3")
         since = "nothing was committed"
     else:
-        turn.rule("Z2")
+        context.rule("Z2")
         since = "no member subscribed to the topic, and nothing was committed"
-    return f"{since} for {turn.config.offsets_retention_minutes} minutes"
+    return f"{since} for {context.config.offsets_retention_minutes} minutes"

@@ -51,7 +51,7 @@ def sample() -> Group:
         heartbeat_deadline_ms=1_700_000_010_000,
         assignment=b"\x02",
         is_new=True,
-        awaiting_sync=True,
+        pending_sync=True,
         parked_join=ReplyTo(1, "c-1", "requests-0-1"),
         parked_sync=ReplyTo(2, "c-2", "requests-0-2"),
     )
@@ -81,7 +81,7 @@ def sample() -> Group:
         offsets={"t": {0: Offset(5, 1, "note", 1_700_000_000_001, 1_700_000_900_000)}},
         retention_deadline_ms=1_700_001_000_000,
         partitions_per_topic={"t": 4},
-        told_partitions_per_topic={"t": 5},
+        reported_partition_counts={"t": 5},
     )
 
 
@@ -110,7 +110,7 @@ def samples(version: int = STATE_VERSION) -> dict[str, AnyGroup]:
     """Both, as far as that version could hold them."""
     group = sample()
     if version < 2:
-        group.partitions_per_topic, group.told_partitions_per_topic = {}, {}
+        group.partitions_per_topic, group.reported_partition_counts = {}, {}
     return {"grüppe": group, "rüpel": rocketmq_sample()}
 
 

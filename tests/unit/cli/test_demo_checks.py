@@ -21,7 +21,7 @@ from cli.demo.strike import Struck, is_target, uncommitted_batch_of
 from cli.demo.watch import client_of, held, stable_with
 from records.history import CoordinatorStarted
 from state.errors import ErrorCode
-from state.kafka.history import EventType, GroupEvent
+from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.responses import HeartbeatResponse, JoinGroupResponse, SyncGroupResponse
 from state.messages import Response
 
@@ -29,7 +29,7 @@ NAMES: dict[str, Any] = {"group_id": "g", "correlation_id": "c", "request": "req
 UUID = "dd3ce9d5-1cf1-5738-98c8-e7d245d76648"
 
 
-def event(seq: int, kind: EventType = EventType.MEMBER_ADDED, **fields: Any) -> GroupEvent:
+def event(seq: int, kind: EntryType = EntryType.MEMBER_ADDED, **fields: Any) -> HistoryEntry:
     given: dict[str, Any] = {
         "group_id": "g",
         "incarnation": "requests-0-1",
@@ -41,25 +41,25 @@ def event(seq: int, kind: EventType = EventType.MEMBER_ADDED, **fields: Any) -> 
         "rule": "E4",
         "cause": "requests-0-9",
     }
-    return GroupEvent(version=1, type=kind, seq=seq, **given | fields)
+    return HistoryEntry(version=1, type=kind, seq=seq, **given | fields)
 
 
-def stable(seq: int, holdings: Mapping[str, tuple[int, ...]], generation: int = 1) -> GroupEvent:
+def stable(seq: int, holdings: Mapping[str, tuple[int, ...]], generation: int = 1) -> HistoryEntry:
     assignments = {
         f"{client}-{UUID}": encode_assignment(Assignment(tuple(TopicPartition("t", p) for p in numbers)))
         for client, numbers in holdings.items()
     }
     return event(
         seq,
-        EventType.STABLE,
+        EntryType.STABLE,
         from_state="CompletingRebalance",
         generation=generation,
         assignments=assignments,
     )
 
 
-def removed(client: str, rule: str, reason: str) -> GroupEvent:
-    return event(1, EventType.MEMBER_REMOVED, member_id=f"{client}-{UUID}", rule=rule, reason=reason)
+def removed(client: str, rule: str, reason: str) -> HistoryEntry:
+    return event(1, EntryType.MEMBER_REMOVED, member_id=f"{client}-{UUID}", rule=rule, reason=reason)
 
 
 def answer(request: str, error: ErrorCode = ErrorCode.NONE) -> bytes:
@@ -191,7 +191,7 @@ def test_stable_means_now_and_with_exactly_these_members() -> None:
     both = stable(1, {"a": (0,), "b": (1,)}, generation=4)
     assert find([both, event(2)]) is both
     assert held(both) == {"a": [0], "b": [1]}
-    assert find([both, event(2, EventType.PREPARING_REBALANCE, to_state="PreparingRebalance")]) is None
+    assert find([both, event(2, EntryType.PREPARING_REBALANCE, to_state="PreparingRebalance")]) is None
     assert find([stable(1, {"a": (0,)})]) is None
     assert find([]) is None
 
@@ -204,7 +204,7 @@ def test_the_timeline_is_in_the_order_of_time_and_names_the_consumers() -> None:
             event(
                 2, at_ms=3_500, member_id=f"consumer-1-{UUID}", reason=f"new member consumer-1-{UUID} joined"
             ),
-            event(1, EventType.GROUP_CREATED, at_ms=3_500, reason="first JoinGroup"),
+            event(1, EntryType.GROUP_CREATED, at_ms=3_500, reason="first JoinGroup"),
         ],
         deeds=[Deed(3_500, "SIGKILL consumer-2")],
         counts={"records_produced": 3},

@@ -14,15 +14,17 @@ from insight.view import entry_line
 from records.codec import encode
 from records.rocketmq_history import decode_entry, decode_snapshot
 from state.messages import RECORD_VERSION
-from state.rocketmq.effects import EventType, GroupEvent
+from state.rocketmq.effects import EntryType, HistoryEntry
 from state.rocketmq.responses import NotifyConsumerIdsChanged
 from tests.harness.rocketmq_broker import Broker
 
 CONNECTION = "consumer-1/e87b530a-731e-4de4-9d19-5f52220fcd86"
 
 
-def entry(kind: EventType, seq: int, cause: str = "requests-0-1", client_id: str | None = None) -> GroupEvent:
-    return GroupEvent(
+def entry(
+    kind: EntryType, seq: int, cause: str = "requests-0-1", client_id: str | None = None
+) -> HistoryEntry:
+    return HistoryEntry(
         version=RECORD_VERSION,
         type=kind,
         group_id="g",
@@ -71,7 +73,7 @@ def test_the_first_shares_are_four_and_three() -> None:
 
 
 def test_all_three_are_told_by_the_heartbeat_that_brought_the_third() -> None:
-    came = [entry(EventType.CONSUMER_CONNECTED, 1, client_id="consumer-3")]
+    came = [entry(EntryType.CONSUMER_CONNECTED, 1, client_id="consumer-3")]
     names = ("consumer-1", "consumer-2", "consumer-3")
     assert rocketmq_proof.all_were_notified(came, told(*names)).ok
     assert not rocketmq_proof.all_were_notified(came, told(*names[:2])).ok
@@ -80,16 +82,16 @@ def test_all_three_are_told_by_the_heartbeat_that_brought_the_third() -> None:
 
 def test_a_scan_finds_the_killed_one_alone_and_tells_nobody() -> None:
     scan = "scan at 1000"
-    gone = entry(EventType.CONSUMER_REMOVED, 1, scan, "consumer-2")
-    left = entry(EventType.CONSUMER_REMOVED, 2, "requests-0-5", "consumer-3")
+    gone = entry(EntryType.CONSUMER_REMOVED, 1, scan, "consumer-2")
+    left = entry(EntryType.CONSUMER_REMOVED, 2, "requests-0-5", "consumer-3")
     assert rocketmq_proof.silence_was_found([gone, left]).ok
     assert not rocketmq_proof.silence_was_found([left]).ok
-    assert not rocketmq_proof.silence_was_found([gone, entry(EventType.CONSUMERS_NOTIFIED, 3, scan)]).ok
+    assert not rocketmq_proof.silence_was_found([gone, entry(EntryType.CONSUMERS_NOTIFIED, 3, scan)]).ok
 
 
 def test_the_trap_is_named_over_and_costs_a_backlog() -> None:
-    named = entry(EventType.DUPLICATE_CLIENT_ID, 1, client_id="consumer-1")
-    over = entry(EventType.DUPLICATE_CLIENT_ID_OVER, 2, client_id="consumer-1")
+    named = entry(EntryType.DUPLICATE_CLIENT_ID, 1, client_id="consumer-1")
+    over = entry(EntryType.DUPLICATE_CLIENT_ID_OVER, 2, client_id="consumer-1")
     trap = Trap(["c1", "c2"], 5, 50)
     assert rocketmq_proof.trap_was_named([named, over], trap).ok
     assert not rocketmq_proof.trap_was_named([named], trap).ok
@@ -120,8 +122,8 @@ def test_what_is_said_unasked_is_no_second_answer() -> None:
 
 
 def test_histories_of_both_protocols_are_read_side_by_side() -> None:
-    history = checks.read_history([encode(entry(EventType.GROUP_CREATED, 1)), b'{"type":"SomethingNew"}'])
-    assert [e.type for e in history.of_rocketmq("g")] == [EventType.GROUP_CREATED]
+    history = checks.read_history([encode(entry(EntryType.GROUP_CREATED, 1)), b'{"type":"SomethingNew"}'])
+    assert [e.type for e in history.of_rocketmq("g")] == [EntryType.GROUP_CREATED]
     assert history.of("g") == []
     assert checks.no_gaps(history).ok
     assert decode_entry(b'{"type":"Stable"}') is None
@@ -129,12 +131,12 @@ def test_histories_of_both_protocols_are_read_side_by_side() -> None:
 
 
 def test_the_live_view_tells_an_entry_in_a_line() -> None:
-    line = entry_line(entry(EventType.CONSUMER_REMOVED, 1, client_id="A"))
+    line = entry_line(entry(EntryType.CONSUMER_REMOVED, 1, client_id="A"))
     assert line.endswith(f"g  ConsumerRemoved [A]: for {CONNECTION}")
 
 
 def test_the_timeline_tells_entries_without_generations() -> None:
-    outcome = Outcome([], [entry(EventType.CONSUMER_REMOVED, 1, client_id="A")], [Deed(0, "SIGKILL A")], {})
+    outcome = Outcome([], [entry(EntryType.CONSUMER_REMOVED, 1, client_id="A")], [Deed(0, "SIGKILL A")], {})
     killed, removed = timeline_lines(outcome)
     assert killed.endswith("*** demo: SIGKILL A")
     assert removed.endswith("    ConsumerRemoved A: for consumer-1/e87b")

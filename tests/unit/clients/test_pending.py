@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from clients.pending import (
-    Asked,
     ClientClosed,
     CoordinatorError,
     Counts,
     Pending,
+    PendingRequest,
     RequestNotSent,
     RequestTimedOut,
 )
@@ -28,7 +28,7 @@ def ask(
     timeout_ms: int = 1_000,
 ) -> Future[Any]:
     future: Future[Any] = Future()
-    pending.add(correlation_id, Asked("Heartbeat", "g", answer, at_s, timeout_ms, future))
+    pending.add(correlation_id, PendingRequest("Heartbeat", "g", answer, at_s, timeout_ms, future))
     return future
 
 

@@ -10,7 +10,7 @@ from assignors.rocketmq.averagely import AllocateMessageQueueAveragely
 from assignors.rocketmq.message_queue import MessageQueue
 from assignors.rocketmq.strategies import Settings, strategy_named
 from clients.rocketmq.schedule import Schedule
-from state.rocketmq.effects import EventType
+from state.rocketmq.effects import EntryType
 from tests.harness.rocketmq_world import A_MOMENT_MS, World, consumer, pulled, queues_of
 
 
@@ -18,7 +18,7 @@ def test_s1_the_heartbeat_comes_before_the_first_round() -> None:
     """The broker knows the id when the client asks for the ids, so the first round gives it its share."""
     world = World(t=4)
     client = world.start("A", consumer())
-    assert [entry.type for entry in world.history][1] is EventType.CONSUMER_CONNECTED
+    assert [entry.type for entry in world.history][1] is EntryType.CONSUMER_CONNECTED
     assert world.shares() == {"c1": []}
     world.run_for(A_MOMENT_MS)
     assert world.shares() == {"c1": [0, 1, 2, 3]}
@@ -244,7 +244,7 @@ def test_s18_two_clients_of_one_id_take_the_same_share(
     world.run_for(A_MOMENT_MS)
     assert world.shares() == {"c1": shares, "c2": shares}
     assert {0, 1, 2, 3} - set(shares) == unread
-    assert EventType.DUPLICATE_CLIENT_ID in [entry.type for entry in world.history]
+    assert EntryType.DUPLICATE_CLIENT_ID in [entry.type for entry in world.history]
 
 
 deeds = st.lists(

@@ -15,8 +15,8 @@ from clients.pending import ClientClosed
 from gateway.coordinator.backend import (
     ANSWER_TIMEOUT_MS,
     PARKED_TIMEOUT_MS,
+    AdaptiveTimeout,
     CoordinatorBackend,
-    Patience,
     failed,
 )
 from gateway.wire.limits import Limits
@@ -169,7 +169,7 @@ async def test_all_that_hear_of_no_coordinator_are_one_log_line(
     [(0, 3_000), (700, 3_000), (1_500, 3_000), (1_501, 3_002), (4_000, 8_000), (60_000, ANSWER_TIMEOUT_MS)],
 )
 def test_patience(took_ms: int, bound_ms: int) -> None:
-    patience = Patience(3_000)
+    patience = AdaptiveTimeout(3_000)
     patience.learn(took_ms)
     assert patience.bound_ms == bound_ms
     patience.learn(400)

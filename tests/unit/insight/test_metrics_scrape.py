@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from records.codec import UNREADABLE
-from state.kafka.history import EventType
+from state.kafka.history import EntryType
 from streaming.service.status import Phase, Status
 from tests.harness import scraped as harness
 from tests.harness.rocketmq_broker import Broker
@@ -129,11 +129,11 @@ def test_what_ends_is_no_longer_shown() -> None:
     scraped = Scraped()
     scraped.group("orders", "Stable", "m-1")
     scraped.offset("orders", "purchases", 0, 9)
-    scraped.entry(1, EventType.STABLE)
+    scraped.entry(1, EntryType.STABLE)
     assert scraped.value("group_coordinator_rebalances_total", consumergroup="orders") == 1
     scraped.offset("orders", "purchases", 0, None)
     scraped.offset("orders", "purchases", 0, None)
-    scraped.readings.take(LAYOUT.groups_topic, b"orders", None)
+    scraped.metrics_state.take(LAYOUT.groups_topic, b"orders", None)
     assert "orders" not in scraped.text()
     assert scraped.value("kafka_coordinator_group_groupmetadatamanager_numoffsets") == 0
 
@@ -143,7 +143,7 @@ def test_half_of_a_topic_is_not_shown() -> None:
     scraped.group("orders", "Stable", "m-1")
     assert "numgroups" not in scraped.text()
     assert "orders" not in scraped.text()
-    scraped.readings.complete()
+    scraped.metrics_state.complete()
     assert scraped.value("kafka_coordinator_group_groupmetadatamanager_numgroups") == 1
 
 
@@ -180,12 +180,12 @@ def test_what_cannot_be_read_is_said_and_changes_nothing(
     scraped = Scraped()
     before = scraped.text()
     with pytest.raises(UNREADABLE):
-        scraped.readings.take(topic, key, value)
+        scraped.metrics_state.take(topic, key, value)
     assert scraped.text() == before
 
 
 def test_ends_are_wanted_of_topics_with_offsets_and_of_the_requests(busy: Scraped) -> None:
-    assert busy.readings.topics_of_interest() == {LAYOUT.requests_topic, "purchases", "gone"}
+    assert busy.metrics_state.topics_of_interest() == {LAYOUT.requests_topic, "purchases", "gone"}
 
 
 def served_names(scraped: Scraped) -> Iterator[str]:

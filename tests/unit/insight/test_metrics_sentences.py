@@ -6,10 +6,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from insight.metrics.sentences import log_sentence
-from state.kafka.history import EventType, GroupEvent
+from state.kafka.history import EntryType, HistoryEntry
 
 
-def event(event_type: EventType, **fields: Any) -> GroupEvent:
+def event(event_type: EntryType, **fields: Any) -> HistoryEntry:
     given: dict[str, Any] = {
         "seq": 7,
         "at_ms": 1_700_000_000_000,
@@ -20,12 +20,12 @@ def event(event_type: EventType, **fields: Any) -> GroupEvent:
         "rule": "R4",
         "cause": "requests-0-9",
     }
-    return GroupEvent(
+    return HistoryEntry(
         version=1, type=event_type, group_id="orders", incarnation="requests-0-1", **given | fields
     )
 
 
-def logged(entry: GroupEvent) -> list[dict[str, Any]]:
+def logged(entry: HistoryEntry) -> list[dict[str, Any]]:
     with capture_logs() as logs:
         log_sentence(entry)
     return [dict(line) for line in logs]
@@ -33,7 +33,7 @@ def logged(entry: GroupEvent) -> list[dict[str, Any]]:
 
 def test_preparing_to_rebalance_with_all_that_is_known() -> None:
     entry = event(
-        EventType.PREPARING_REBALANCE,
+        EntryType.PREPARING_REBALANCE,
         reason="member m-2 expired: no heartbeat within its session timeout of 10000 ms",
         member_id="m-2",
         waiting_for=["m-1", "m-3"],
@@ -63,7 +63,7 @@ def test_preparing_to_rebalance_with_all_that_is_known() -> None:
     ],
 )
 def test_stabilized(members: list[str] | None, said: str) -> None:
-    entry = event(EventType.COMPLETING_REBALANCE, generation=5, members=members, leader_id="m-1")
+    entry = event(EntryType.COMPLETING_REBALANCE, generation=5, members=members, leader_id="m-1")
     (line,) = logged(entry)
     assert line["event"] == said
     assert (line["leader"], "waiting_for" in line) == ("m-1", False)
@@ -74,14 +74,14 @@ def test_stabilized(members: list[str] | None, said: str) -> None:
     [({"m-1": b"a", "m-3": b"b"}, " The group has 2 members."), (None, "")],
 )
 def test_assignment_received(assignments: dict[str, bytes] | None, ending: str) -> None:
-    entry = event(EventType.STABLE, generation=5, leader_id="m-1", assignments=assignments)
+    entry = event(EntryType.STABLE, generation=5, leader_id="m-1", assignments=assignments)
     (line,) = logged(entry)
     assert line["event"] == f"Assignment received from leader m-1 for group orders for generation 5.{ending}"
 
 
 @pytest.mark.parametrize(
     "event_type",
-    set(EventType) - {EventType.PREPARING_REBALANCE, EventType.COMPLETING_REBALANCE, EventType.STABLE},
+    set(EntryType) - {EntryType.PREPARING_REBALANCE, EntryType.COMPLETING_REBALANCE, EntryType.STABLE},
 )
-def test_nothing_else_is_logged(event_type: EventType) -> None:
+def test_nothing_else_is_logged(event_type: EntryType) -> None:
     assert logged(event(event_type)) == []

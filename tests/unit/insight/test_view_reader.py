@@ -20,16 +20,16 @@ from records.history import (
     decode_snapshot,
 )
 from records.truncation import AnyView
-from state.kafka.history import EventType, GroupEvent
+from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 from state.rocketmq.snapshot import snapshot as rocketmq_snapshot
 from tests.harness.rocketmq_broker import Broker
 
 
-def event(seq: int, incarnation: str = "requests-0-1", group_id: str = "g", **fields: Any) -> GroupEvent:
+def event(seq: int, incarnation: str = "requests-0-1", group_id: str = "g", **fields: Any) -> HistoryEntry:
     given: dict[str, Any] = {
-        "type": EventType.MEMBER_ADDED,
+        "type": EntryType.MEMBER_ADDED,
         "at_ms": 1_700_000_000_123,
         "from_state": "Stable",
         "to_state": "Stable",
@@ -38,7 +38,7 @@ def event(seq: int, incarnation: str = "requests-0-1", group_id: str = "g", **fi
         "rule": "E4",
         "cause": "requests-0-9",
     }
-    return GroupEvent(version=1, group_id=group_id, incarnation=incarnation, seq=seq, **given | fields)
+    return HistoryEntry(version=1, group_id=group_id, incarnation=incarnation, seq=seq, **given | fields)
 
 
 def member(member_id: str, *partitions: TopicPartition) -> MemberSnapshot:
@@ -185,7 +185,7 @@ def test_the_leader_is_marked() -> None:
 def test_a_line_tells_the_change_and_the_reason() -> None:
     rebalance = event(
         5,
-        type=EventType.PREPARING_REBALANCE,
+        type=EntryType.PREPARING_REBALANCE,
         to_state="PreparingRebalance",
         member_id="b",
         reason="new member b joined",

@@ -9,12 +9,12 @@ import pytest
 from insight.why.clock import Clock
 from insight.why.plot import draw
 from insight.why.report import lanes_of, report
-from state.kafka.history import GroupEvent
+from state.kafka.history import HistoryEntry
 from tests.harness.histories import Recorder, of_scenario
 from tests.unit.insight.why_story import STORY
 
 
-def drawn(history: list[GroupEvent], path: Path, group_id: str = "g") -> tuple[int, int]:
+def drawn(history: list[HistoryEntry], path: Path, group_id: str = "g") -> tuple[int, int]:
     """Draw it; the picture's width and height, from the PNG's header."""
     told = report(group_id, history, history[-1].at_ms + 60_000)
     draw(told, *lanes_of(history), path, Clock(UTC))

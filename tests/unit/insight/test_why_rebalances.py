@@ -16,21 +16,21 @@ from insight.why.rebalances import rebalances
 from insight.why.report import lanes_of, report
 from insight.why.text import report_text
 from state.config import CoordinatorConfig
-from state.kafka.history import EventType, GroupEvent
+from state.kafka.history import EntryType, HistoryEntry
 from tests.harness.histories import SCENARIOS, Recorder, of_random_log, of_scenario
 from tests.unit.insight.why_story import BEGIN_MS, STORY
 
 logs = st.tuples(st.integers(0, 2**32 - 1), st.integers(20, 200), st.sampled_from((0, 3_000)))
 
 
-def histories(log: tuple[int, int, int]) -> list[list[GroupEvent]]:
+def histories(log: tuple[int, int, int]) -> list[list[HistoryEntry]]:
     seed, length, delay_ms = log
     config = CoordinatorConfig(group_initial_rebalance_delay_ms=delay_ms)
     return [history for history in of_random_log(seed, length, config).values() if history]
 
 
-def begin(history: list[GroupEvent]) -> list[GroupEvent]:
-    return [event for event in history if event.type is EventType.PREPARING_REBALANCE]
+def begin(history: list[HistoryEntry]) -> list[HistoryEntry]:
+    return [event for event in history if event.type is EntryType.PREPARING_REBALANCE]
 
 
 @settings(max_examples=60)
@@ -216,7 +216,7 @@ def test_a_static_member_keeps_its_partitions_under_its_new_id() -> None:
 
 def test_a_gap_hides_what_moved() -> None:
     history = Recorder().play(*STORY)
-    stable = [event.seq for event in history if event.type is EventType.STABLE]
+    stable = [event.seq for event in history if event.type is EntryType.STABLE]
     found = rebalances([event for event in history if event.seq != stable[1]])
     assert [r.outcome for r in found] == [
         Outcome.STABLE,
@@ -229,7 +229,7 @@ def test_a_gap_hides_what_moved() -> None:
 
 def test_a_history_that_begins_in_a_rebalance() -> None:
     history = Recorder().play(*STORY)
-    formed = [e for e in history if e.type is EventType.COMPLETING_REBALANCE][1]
+    formed = [e for e in history if e.type is EntryType.COMPLETING_REBALANCE][1]
     first = rebalances([event for event in history if event.seq > formed.seq])[0]
     assert (first.beginning_lost, first.cause.kind) == (True, CauseKind.UNKNOWN)
     assert (first.generation_from, first.generation_to, first.outcome) == (1, 2, Outcome.STABLE)

@@ -17,7 +17,7 @@ from insight.why.rocketmq.text import MAX_CHANGES, report_text
 from records.history import decode_any_entry
 from records.truncation import encode_event
 from state.config import CoordinatorConfig
-from state.rocketmq.effects import GroupEvent
+from state.rocketmq.effects import HistoryEntry
 from state.rocketmq.group import Group
 from state.rocketmq.requests import MessageModel, SetMessageRequestMode, SubscriptionGroupConfig
 from state.timeline import Timeline
@@ -31,11 +31,11 @@ BLOCK = re.compile(r"(?<=## RocketMQ's groups\n)(.*?```text\n)(.*?)(?=```)", re.
 SILENT = SubscriptionGroupConfig(notify_consumer_ids_changed_enable=False)
 
 
-def told(history: list[GroupEvent], now_ms: int = 1_000_000, since_ms: int | None = None) -> str:
+def told(history: list[HistoryEntry], now_ms: int = 1_000_000, since_ms: int | None = None) -> str:
     return report_text(report("G", history, now_ms, since_ms), Clock(UTC))
 
 
-def kinds(history: list[GroupEvent]) -> list[ChangeKind]:
+def kinds(history: list[HistoryEntry]) -> list[ChangeKind]:
     return [change.kind for change in report("G", history, 0).changes]
 
 
@@ -233,7 +233,7 @@ def test_a_trap_whose_end_is_missing_ends_with_the_group() -> None:
 
 def test_an_entry_too_large_for_its_connections_still_names_the_trap() -> None:
     small = [decode_any_entry(encode_event(event, max_bytes=1)) for event in night()]
-    history = [event for event in small if isinstance(event, GroupEvent)]
+    history = [event for event in small if isinstance(event, HistoryEntry)]
     assert "DUPLICATE CLIENT ID: worker-1 on several connections" in told(history, END_MS)
 
 
@@ -277,8 +277,8 @@ def test_whatever_happened_it_ends_with_what_the_core_has(seed: int, length: int
         for row in rows:
             if row.request.group_id == group_id:
                 timeline.apply(row)
-        said = [event for effects in timeline.take_effects() for event in effects.events]
-        history = [event for event in said if isinstance(event, GroupEvent)]
+        said = [event for effects in timeline.take_effects() for event in effects.history]
+        history = [event for event in said if isinstance(event, HistoryEntry)]
         if not history or not isinstance(timeline.group, Group):
             continue
         found = report(group_id, history, rows[-1].at_ms)

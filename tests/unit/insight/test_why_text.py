@@ -13,7 +13,7 @@ from insight.why.names import Names
 from insight.why.report import Report, report
 from insight.why.since import parse_since
 from insight.why.text import MAX_REBALANCES, report_text
-from state.kafka.history import GroupEvent
+from state.kafka.history import HistoryEntry
 from tests.harness.histories import Recorder, of_scenario
 from tests.unit.insight.why_story import BEGIN_MS, END_MS, STORY
 
@@ -39,7 +39,7 @@ THE_DEATH = """\
 """
 
 
-def told(history: list[GroupEvent], now_ms: int, since_ms: int | None = None) -> str:
+def told(history: list[HistoryEntry], now_ms: int, since_ms: int | None = None) -> str:
     return report_text(report("g", history, now_ms, since_ms), Clock(UTC))
 
 

@@ -1,13 +1,13 @@
 """A RocketMQ group's night: three come, one falls silent, one comes with another's client id."""
 
-from state.rocketmq.effects import GroupEvent
+from state.rocketmq.effects import HistoryEntry
 from tests.harness.rocketmq_world import World, consumer
 
 BEGIN_MS = 1_795_230_000_000  # 2026-11-21 03:00 UTC
 END_MS = BEGIN_MS + 360_000
 
 
-def night(group_id: str = "g") -> list[GroupEvent]:
+def night(group_id: str = "g") -> list[HistoryEntry]:
     """The history of a group at whose end two connections have the client id worker-1."""
     world = World(jobs=6)
     world.now_ms = BEGIN_MS

@@ -5,9 +5,9 @@ from uuid import UUID
 import pytest
 
 from state.config import CoordinatorConfig
-from state.kafka.context import Turn
+from state.kafka.context import StepContext
 from state.kafka.group import LEGAL_PREVIOUS_STATES, Group, GroupState, Member, PendingMember
-from state.kafka.history import EventType
+from state.kafka.history import EntryType
 from state.kafka.invariants import InvariantError, check
 from state.kafka.member_id import new_member_id
 from state.kafka.requests import Protocol
@@ -73,13 +73,13 @@ def test_every_transition_but_the_legal_ones_is_refused() -> None:
     for before in GroupState:
         for after in GroupState:
             group = Group("g", "requests-0-0", state=before)
-            turn = Turn(group, "g", "a test", 0, CoordinatorConfig())
+            context = StepContext(group, "g", "a test", 0, CoordinatorConfig())
             if before in LEGAL_PREVIOUS_STATES[after]:
-                turn.transition(after, EventType.EMPTY, "a test")
+                context.transition(after, EntryType.EMPTY, "a test")
                 assert (group.previous_state, group.state) == (before, after)
             else:
                 with pytest.raises(AssertionError, match="no legal transition"):
-                    turn.transition(after, EventType.EMPTY, "a test")
+                    context.transition(after, EntryType.EMPTY, "a test")
 
 
 def test_legal_previous_states_are_those_of_kafka() -> None:

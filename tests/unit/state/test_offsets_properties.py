@@ -9,7 +9,7 @@ from state.config import CoordinatorConfig
 from state.errors import ErrorCode
 from state.kafka.effects import Effects
 from state.kafka.group import Group
-from state.kafka.history import EventType
+from state.kafka.history import EntryType
 from state.kafka.requests import OffsetCommit
 from state.kafka.responses import OffsetCommitResponse, OffsetFetchResponse
 from state.timeline import Row, Timeline
@@ -27,8 +27,8 @@ Model = dict[tuple[str, int], int]
 
 def follow(model: Model, effects: Effects, requests: dict[str, Row]) -> int:
     """Let the model learn from what a step said, and compare what it fetched; how many offsets it told."""
-    for event in effects.events:
-        if event.type is EventType.GROUP_DELETED:
+    for event in effects.history:
+        if event.type is EntryType.GROUP_DELETED:
             model.clear()
         for topic, numbers in (event.partitions or {}).items():
             for number in numbers:

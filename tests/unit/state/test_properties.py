@@ -16,7 +16,7 @@ from state.errors import ErrorCode
 from state.inputs import Received
 from state.kafka.effects import Effects
 from state.kafka.group import DEAD, Group
-from state.kafka.history import GroupEvent
+from state.kafka.history import HistoryEntry
 from state.kafka.timers import DeadlineReached
 from state.messages import ReleaseGroup
 from state.timeline import Row, Timeline
@@ -95,7 +95,7 @@ def check_history(log: Log, seed: int) -> None:
 def _check_words(steps: Sequence[Effects], asked: set[str], group: Group | None) -> None:
     answered = [reply.response.request for effects in steps for reply in effects.replies]
     assert len(answered) == len(set(answered)), "a request was answered twice"
-    history = [entry for effects in steps for entry in effects.events]
+    history = [entry for effects in steps for entry in effects.history]
     superseded = {entry.superseded for entry in history if entry.superseded is not None}
     parked = {to.request for to in group.parked()} if group is not None else set()
     assert not superseded & set(answered)
@@ -106,7 +106,7 @@ def _check_words(steps: Sequence[Effects], asked: set[str], group: Group | None)
     assert len({entry.incarnation for entry in history}) == sum(entry.seq == 1 for entry in history)
 
 
-def _check_life(history: list[GroupEvent]) -> None:
+def _check_life(history: list[HistoryEntry]) -> None:
     """The history of a group from when it was created, to its end if it has one."""
     assert [entry.seq for entry in history] == list(range(1, len(history) + 1))
     for before, after in pairwise(history):
@@ -174,7 +174,7 @@ def check_failed_deadline(log: Log, nth: int) -> None:
         if quarantined:
             answers = [reply.response.error_code for effects in steps for reply in effects.replies]
             assert answers == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
-            assert not [entry for effects in steps for entry in effects.events]
+            assert not [entry for effects in steps for entry in effects.history]
             assert group is not None
             assert not list(group.parked())
     if timeline.faults:

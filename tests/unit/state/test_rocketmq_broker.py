@@ -6,7 +6,7 @@ import pytest
 from assignors.rocketmq.api import MessageRequestMode
 from assignors.rocketmq.message_queue import MessageQueue
 from state.config import BrokerConfig
-from state.rocketmq.effects import EventType
+from state.rocketmq.effects import EntryType
 from state.rocketmq.rebalance_lock_manager import is_lock_all_expired
 from state.rocketmq.requests import (
     AnyRequest,
@@ -82,7 +82,7 @@ def test_producers_come_refresh_and_go() -> None:
     broker = Broker()
     broker.send(producer("A"))
     broker.now_ms = 50_000
-    assert broker.send(producer("B")).events == []  # the connection keeps its first id
+    assert broker.send(producer("B")).history == []  # the connection keeps its first id
     assert broker.group is not None
     assert broker.group.producers["ch1"].client_id == "A"
     broker.send(producer("C", "ch2"))
@@ -92,7 +92,7 @@ def test_producers_come_refresh_and_go() -> None:
     assert (broker.now_ms, silent.closed, silent.group) == (180_000, ["ch1"], None)
     broker.send(producer("A"))
     assert broker.send(UnregisterProducer(**of("A", "ch1"))).group is None
-    assert broker.send(UnregisterProducer(**of("A", "ch1"))).events == []
+    assert broker.send(UnregisterProducer(**of("A", "ch1"))).history == []
 
 
 def test_a_connection_that_consumes_and_produces_is_closed_once() -> None:
@@ -144,8 +144,8 @@ def test_a_lock_taken_over_is_told() -> None:
     broker = Broker()
     broker.lock("A", *QUEUES[:2])
     broker.now_ms = 60_001
-    [told] = broker.send(LockBatchMq(**of("B"), mq_set=QUEUES[:1])).events
-    assert (told.type, told.client_id) == (EventType.QUEUE_LOCKS_TAKEN_OVER, "B")
+    [told] = broker.send(LockBatchMq(**of("B"), mq_set=QUEUES[:1])).history
+    assert (told.type, told.client_id) == (EntryType.QUEUE_LOCKS_TAKEN_OVER, "B")
     assert "client A did not renew its locks within 60000 ms" in told.reason
     assert str(QUEUES[0]) in told.reason
 
@@ -247,16 +247,16 @@ def test_a_mode_is_refused(
 
 def test_history_is_counted_and_says_why() -> None:
     broker = Broker()
-    events = broker.send(consumer("A")).events + broker.send(consumer("B")).events
+    events = broker.send(consumer("A")).history + broker.send(consumer("B")).history
     assert [event.seq for event in events] == [1, 2, 3, 4, 5, 6]
     assert [(event.type, event.reason) for event in events[:4]] == [
-        (EventType.GROUP_CREATED, "first request that leaves something to be kept"),
-        (EventType.CONSUMER_CONNECTED, "first heartbeat on this connection"),
-        (EventType.SUBSCRIPTION_CHANGED, "heartbeat of client A: +T"),
-        (EventType.CONSUMERS_NOTIFIED, "client A connected; connections told: 1"),
+        (EntryType.GROUP_CREATED, "first request that leaves something to be kept"),
+        (EntryType.CONSUMER_CONNECTED, "first heartbeat on this connection"),
+        (EntryType.SUBSCRIPTION_CHANGED, "heartbeat of client A: +T"),
+        (EntryType.CONSUMERS_NOTIFIED, "client A connected; connections told: 1"),
     ]
     assert {(event.incarnation, event.cause) for event in events} == {("r@0", "r@0")}
-    [gone, *_] = broker.scan().events
+    [gone, *_] = broker.scan().history
     assert gone.cause == "scan at 130000"
     assert gone.reason == "silent for 130000 ms, over 120000; the others are not notified"
 

@@ -7,7 +7,7 @@ from assignors.rocketmq.averagely import AllocateMessageQueueAveragely
 from assignors.rocketmq.message_queue import MessageQueue, sort_client_ids, sort_queues
 from assignors.rocketmq.strategies import Settings, strategy_named
 from state.config import BrokerConfig
-from state.rocketmq.effects import Effects, EventType
+from state.rocketmq.effects import Effects, EntryType
 from state.rocketmq.requests import (
     MessageModel,
     RegisterConsumer,
@@ -33,8 +33,8 @@ from tests.harness.rocketmq_broker import Broker
 SILENT = SubscriptionGroupConfig(notify_consumer_ids_changed_enable=False)
 
 
-def event_types(effects: Effects) -> list[EventType]:
-    return [event.type for event in effects.events]
+def event_types(effects: Effects) -> list[EntryType]:
+    return [event.type for event in effects.history]
 
 
 def queues(count: int) -> list[MessageQueue]:
@@ -135,7 +135,7 @@ def test_s15_refreshes_versions_swaps_and_expiry_notify_nobody() -> None:
     assert broker.heartbeat("A", "ch1").notified == []
     assert broker.heartbeat("A", "ch1", version=2).notified == []
     swapped = broker.heartbeat("A2", "ch1", version=2)
-    assert (swapped.notified, event_types(swapped)) == ([], [EventType.CLIENT_ID_REPLACED])
+    assert (swapped.notified, event_types(swapped)) == ([], [EntryType.CLIENT_ID_REPLACED])
     broker.now_ms = 60_000
     broker.heartbeat("B", "ch2")
     expired = broker.scan()
@@ -169,14 +169,14 @@ def test_s18_a_duplicate_client_id_is_listed_twice_and_reported_with_both_connec
     effects = broker.heartbeat("X", "ch2")
     assert broker.consumer_list().consumer_id_list == ("X", "X")
     assert effects.notified == ["ch1", "ch2"]
-    [report] = [e for e in effects.events if e.type is EventType.DUPLICATE_CLIENT_ID]
+    [report] = [e for e in effects.history if e.type is EntryType.DUPLICATE_CLIENT_ID]
     assert (report.client_id, report.connection, report.connections) == ("X", "ch2", ["ch1", "ch2"])
     assert "ch1 (last heard of 7000 ms ago)" in report.reason
     assert broker.group is not None
     assert broker.group.duplicate_client_ids() == {"X": ["ch1", "ch2"]}
-    assert broker.heartbeat("X", "ch2").events == []  # it was told
-    over = broker.close("ch1").events
-    assert [e.connection for e in over if e.type is EventType.DUPLICATE_CLIENT_ID_OVER] == ["ch2"]
+    assert broker.heartbeat("X", "ch2").history == []  # it was told
+    over = broker.close("ch1").history
+    assert [e.connection for e in over if e.type is EntryType.DUPLICATE_CLIENT_ID_OVER] == ["ch2"]
     assert broker.group.duplicate_client_ids() == {}
 
 
@@ -185,9 +185,9 @@ def test_s18_a_connection_can_take_another_ones_id() -> None:
     broker.heartbeat("X", "ch1")
     broker.heartbeat("Y", "ch2")
     taken = broker.heartbeat("X", "ch2")
-    assert event_types(taken) == [EventType.CLIENT_ID_REPLACED, EventType.DUPLICATE_CLIENT_ID]
+    assert event_types(taken) == [EntryType.CLIENT_ID_REPLACED, EntryType.DUPLICATE_CLIENT_ID]
     given_back = broker.heartbeat("Y", "ch2")
-    assert event_types(given_back) == [EventType.CLIENT_ID_REPLACED, EventType.DUPLICATE_CLIENT_ID_OVER]
+    assert event_types(given_back) == [EntryType.CLIENT_ID_REPLACED, EntryType.DUPLICATE_CLIENT_ID_OVER]
 
 
 @pytest.mark.parametrize(
@@ -229,4 +229,4 @@ def test_a_heartbeats_parts_are_joined_to_one_answer() -> None:
 
 def test_a_scan_of_a_group_that_is_gone_does_nothing() -> None:
     effects = step(None, "G", ScanDue(10_000), 10_000, BrokerConfig())
-    assert (effects.group, effects.events, effects.calls) == (None, [], [])
+    assert (effects.group, effects.history, effects.calls) == (None, [], [])

@@ -10,7 +10,7 @@ from assignors.rocketmq.api import MessageRequestMode
 from assignors.rocketmq.message_queue import MessageQueue
 from state.config import BrokerConfig
 from state.inputs import Received
-from state.rocketmq.effects import ConsumerGroupEvent, Effects, EventType
+from state.rocketmq.effects import ConsumerGroupEvent, Effects, EntryType
 from state.rocketmq.group import Group
 from state.rocketmq.rebalance_lock_manager import is_expired
 from state.rocketmq.requests import (
@@ -122,7 +122,7 @@ def test_scans_that_are_left_out_would_have_done_nothing(life: Life) -> None:
     def told(*, every_scan: bool) -> list[object]:
         spoken: list[object] = []
         for event, effects in live(life, every_scan=every_scan):
-            view = (effects.replies, effects.calls, effects.notified, effects.closed, effects.events)
+            view = (effects.replies, effects.calls, effects.notified, effects.closed, effects.history)
             if isinstance(event, Received) or any(view):
                 spoken.append((event, *view))
         return spoken
@@ -225,12 +225,12 @@ def test_history_is_counted_without_gaps_and_names_duplicates(life: Life) -> Non
     seq: dict[str, int] = {}
     duplicates: set[str | None] = set()
     for _, effects in live(life):
-        for event in effects.events:
+        for event in effects.history:
             seq[event.incarnation] = seq.get(event.incarnation, 0) + 1
             assert event.seq == seq[event.incarnation]
-            if event.type is EventType.DUPLICATE_CLIENT_ID:
+            if event.type is EntryType.DUPLICATE_CLIENT_ID:
                 duplicates.add(event.client_id)
-            elif event.type is EventType.DUPLICATE_CLIENT_ID_OVER:
+            elif event.type is EntryType.DUPLICATE_CLIENT_ID_OVER:
                 duplicates.remove(event.client_id)
         assert duplicates == set(effects.group.duplicate_client_ids() if effects.group is not None else ())
 

@@ -13,7 +13,7 @@ from state.inputs import Outage, Received
 from state.kafka.group import Group as KafkaGroup
 from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
 from state.messages import ErrorResponse, ReleaseGroup, ReleaseGroupResponse
-from state.rocketmq.effects import Effects, EventType
+from state.rocketmq.effects import Effects, EntryType
 from state.rocketmq.requests import ConnectionClosed, GetConsumerListByGroup, MessageModel, RegisterConsumer
 from state.rocketmq.responses import (
     CloseConnection,
@@ -65,7 +65,7 @@ def test_history_has_no_gap_in_any_life_of_either_protocol(rows: Log) -> None:
     for group_id in GROUPS:
         steps = run(rows, group_id, rows[-1].at_ms + 15_000).take_effects()
         seqs: dict[str, list[int]] = {}
-        for entry in (entry for effects in steps for entry in effects.events):
+        for entry in (entry for effects in steps for entry in effects.history):
             seqs.setdefault(entry.incarnation, []).append(entry.seq)
         assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in seqs.values())
 
@@ -107,7 +107,7 @@ def words(steps: list[AnyEffects], failed: set[str]) -> list[bytes]:
     said: list[object] = []
     for effects in steps:
         said += [reply for reply in effects.replies if reply.response.request not in failed]
-        said += effects.events
+        said += effects.history
         said += effects.pushes if isinstance(effects, Effects) else effects.offsets
     return [msgspec.json.encode(word) for word in said]
 
@@ -161,12 +161,12 @@ def test_a_failed_scan_quarantines_its_group_until_it_is_released() -> None:
     assert isinstance(response, ConsumerListResponse)
     assert response.code is ResponseCode.SYSTEM_ERROR
     assert response.remark == "group a is quarantined: InjectedFault: told to"
-    assert (closed.replies, closed.events) == ([], [])
+    assert (closed.replies, closed.history) == ([], [])
     timeline.apply(Row(T0 + 200_000, "requests-0-3", release()))
     assert timeline.next_deadline_ms() == T0 + 250_000  # its connection was heard of when it was released
     (released,) = timeline.take_effects()
     assert isinstance(released.replies[0].response, ReleaseGroupResponse)
-    assert [entry.type for entry in released.events] == [EventType.RELEASED]
+    assert [entry.type for entry in released.history] == [EntryType.RELEASED]
     timeline.fire_until(T0 + 250_000)
     assert timeline.group is None
 
@@ -178,7 +178,7 @@ def test_connections_are_not_closed_for_the_time_in_which_no_coordinator_ran() -
     timeline.apply(Row(T0, "requests-0-0", heartbeat()))
     timeline.apply(Row(T0 + 300_000, "requests-0-1", heartbeat("c2", "B")))
     _, takeover, joined = timeline.take_effects()
-    assert [entry.type for entry in takeover.events] == [EventType.TAKEN_OVER]
+    assert [entry.type for entry in takeover.history] == [EntryType.TAKEN_OVER]
     assert isinstance(joined, Effects)
     assert joined.notified == ["c1", "c2"]
     timeline.fire_until(outage.until_ms + CONFIG.rocketmq.channel_expired_timeout_ms)
@@ -210,8 +210,8 @@ def test_a_request_behind_a_scan_is_applied_at_the_groups_clock_and_noted() -> N
     timeline.take_effects()
     timeline.apply(Row(T0 + 45_000, "requests-0-2", heartbeat("c2", "B")))
     (effects,) = timeline.take_effects()
-    (entry,) = effects.events
-    assert (entry.type, entry.late_by_ms, entry.at_ms) == (EventType.APPLIED_LATE, 5_000, T0 + 50_000)
+    (entry,) = effects.history
+    assert (entry.type, entry.late_by_ms, entry.at_ms) == (EntryType.APPLIED_LATE, 5_000, T0 + 50_000)
 
 
 def commit() -> OffsetCommit:
@@ -227,8 +227,8 @@ def commit() -> OffsetCommit:
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
-        (heartbeat(), commit(), "group 'a' is one of RocketMQ, the request of Kafka"),
-        (commit(), heartbeat(), "group 'a' is one of Kafka, the request of RocketMQ"),
+        (heartbeat(), commit(), "group 'a' is a RocketMQ group; this is a Kafka request"),
+        (commit(), heartbeat(), "group 'a' is a Kafka group; this is a RocketMQ request"),
     ],
 )
 def test_a_group_of_one_protocol_refuses_the_other_and_does_not_notice(
@@ -244,7 +244,7 @@ def test_a_group_of_one_protocol_refuses_the_other_and_does_not_notice(
     assert isinstance(response, ErrorResponse)
     assert response.error_code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert (response.error_message, response.rule) == (message, "X3")
-    assert (effects.events, batches.encode(timeline.group)) == ([], before)
+    assert (effects.history, batches.encode(timeline.group)) == ([], before)
 
 
 def test_a_close_is_lost_on_a_group_of_kafkas() -> None:
@@ -266,18 +266,18 @@ def test_a_name_is_free_when_its_group_has_ended() -> None:
 def test_random_logs_reach_deep() -> None:
     """The logs above are worth little if they stay at the surface."""
     needs_more_than_requests = {
-        EventType.APPLIED_LATE,
-        EventType.QUARANTINED,
-        EventType.RELEASED,
-        EventType.TAKEN_OVER,
+        EntryType.APPLIED_LATE,
+        EntryType.QUARANTINED,
+        EntryType.RELEASED,
+        EntryType.TAKEN_OVER,
     }
-    missing: set[object] = {*EventType} - needs_more_than_requests
+    missing: set[object] = {*EntryType} - needs_more_than_requests
     missing |= {NotifyConsumerIdsChanged, CloseConnection, ErrorResponse}
     for seed in range(300):
         rows = realise(seed, 120)
         for group_id in GROUPS:
             for effects in run(rows, group_id, rows[-1].at_ms).take_effects():
-                missing -= {entry.type for entry in effects.events}
+                missing -= {entry.type for entry in effects.history}
                 missing -= {type(reply.response) for reply in effects.replies}
                 if isinstance(effects, Effects):
                     missing -= {type(push.message) for push in effects.pushes}

@@ -9,12 +9,12 @@ import pytest
 from msgspec import structs
 
 from records.codec import DEAD_LETTER_MAX_BYTES, MESSAGE_MAX_CHARS, Reason
-from records.layout import Layout
+from records.layout import TopicLayout
 from records.truncation import SHORTENED_TEXT_CHARS
 from state.errors import ErrorCode
 from state.kafka.effects import Effects, Reply
 from state.kafka.group import Group, GroupState, Member, PendingMember
-from state.kafka.history import EventType, GroupEvent
+from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.requests import Protocol
 from state.kafka.responses import HeartbeatResponse, JoinGroupMember, JoinGroupResponse
 from state.messages import ErrorResponse
@@ -22,7 +22,7 @@ from streaming.query import output as output_module
 from streaming.query.log_order import LogRow
 from streaming.query.output import BY_KEY, OUTPUT_SCHEMA, Output
 
-LAYOUT = Layout.named("t")
+LAYOUT = TopicLayout.named("t")
 MAX_BYTES = 1_000
 SMALL = replace(LAYOUT, response_max_bytes=MAX_BYTES)
 ROW = LogRow(2, 41, 1_700_000_000_000, b"the request")
@@ -51,10 +51,10 @@ def join_response(request: str = ID) -> JoinGroupResponse:
     )
 
 
-def event(**fields: Any) -> GroupEvent:
-    told = GroupEvent(
+def event(**fields: Any) -> HistoryEntry:
+    told = HistoryEntry(
         version=1,
-        type=EventType.STABLE,
+        type=EntryType.STABLE,
         group_id="g",
         incarnation="t-requests-2-0",
         seq=3,

@@ -14,7 +14,7 @@ from records.history import decode_entry, decode_snapshot
 from state.dispatch import AnyEffects, step
 from state.errors import ErrorCode
 from state.inputs import Received
-from state.rocketmq.effects import GroupEvent
+from state.rocketmq.effects import HistoryEntry
 from state.rocketmq.group import Group
 from state.rocketmq.requests import (
     ConnectionClosed,
@@ -87,7 +87,7 @@ def test_history_and_view_name_the_protocol_and_readers_of_kafkas_groups_skip_th
     entries = contents(frames, LAYOUT.events_topic)
     assert [entry["type"] for entry in entries][:2] == ["GroupCreated", "ConsumerConnected"]
     assert {entry["protocol"] for entry in entries} == {"RocketMQ"}
-    assert [msgspec.convert(entry, GroupEvent).seq for entry in entries] == list(range(1, len(entries) + 1))
+    assert [msgspec.convert(entry, HistoryEntry).seq for entry in entries] == list(range(1, len(entries) + 1))
     assert [decode_entry(encode(entry)) for entry in entries] == [None] * len(entries)
     (view,) = contents(frames, LAYOUT.groups_topic)
     snapshot = msgspec.convert(view, GroupSnapshot)
@@ -127,7 +127,7 @@ def test_the_other_protocol_is_refused_with_a_message() -> None:
     records = [log.request(T0, beat("c1", "A")), log.request(T0, join("g"))]
     refused = contents(call(records, state), LAYOUT.responses_topic)[-1]
     assert (refused["type"], refused["error_code"]) == ("Error", ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    assert refused["error_message"] == "group 'g' is one of RocketMQ, the request of Kafka"
+    assert refused["error_message"] == "group 'g' is a RocketMQ group; this is a Kafka request"
 
 
 def test_a_close_needs_no_address_and_a_malformed_one_is_a_dead_letter() -> None:

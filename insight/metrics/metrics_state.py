@@ -16,15 +16,15 @@ from msgspec import Struct
 
 from records.codec import Reason
 from records.history import KAFKA, CoordinatorStarted, HistoryReader, decode_any_entry
-from records.layout import Layout
+from records.layout import TopicLayout
 from records.rocketmq_history import decode_snapshot as decode_rocketmq_group
 from records.rocketmq_history import is_expiry
-from state.dispatch import GroupProtocol
+from state.dispatch import GroupType
 from state.errors import ErrorCode
-from state.kafka.history import EventType, GroupEvent
+from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.responses import OffsetCommitResponse
-from state.rocketmq.effects import EventType as RocketMqEventType
-from state.rocketmq.effects import GroupEvent as RocketMqEvent
+from state.rocketmq.effects import EntryType as RocketMqEntryType
+from state.rocketmq.effects import HistoryEntry as RocketMqHistoryEntry
 from state.rocketmq.responses import AnyToConnection, ResponseCode
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqGroup
 from streaming.query.progress import BatchProgress
@@ -35,8 +35,8 @@ Partition = tuple[str, int]
 G = TypeVar("G")
 
 _ENTRIES: tuple[tuple[str, str], ...] = (
-    *((GroupProtocol.KAFKA, kind) for kind in EventType),
-    *((GroupProtocol.ROCKETMQ, kind) for kind in RocketMqEventType),
+    *((GroupType.KAFKA, kind) for kind in EntryType),
+    *((GroupType.ROCKETMQ, kind) for kind in RocketMqEntryType),
 )
 _PUSHES = tuple(str(kind.__struct_config__.tag) for kind in get_args(AnyToConnection))
 
@@ -105,10 +105,10 @@ class Numbers:
     duplicates: int = 0
 
 
-class Readings:
+class MetricsState:
     """Takes what comes; `numbers` is what it comes to. Counters count from the start of this process."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: TopicLayout) -> None:
         self._layout = layout
         self._lock = threading.Lock()
         self._history = HistoryReader(from_start=False)
@@ -128,7 +128,7 @@ class Readings:
         self._dead_letters: Counter[str] = Counter(dict.fromkeys(Reason, 0))
         self._committed = self._expired = self._deleted = 0
 
-    def take(self, topic: str, key: bytes | None, value: bytes | None) -> GroupEvent | None:
+    def take(self, topic: str, key: bytes | None, value: bytes | None) -> HistoryEntry | None:
         """Take one record of a topic; a history entry of Kafka's groups that is new is given back.
 
         Raises one of `records.codec.UNREADABLE`.
@@ -214,22 +214,22 @@ class Readings:
             if not known:
                 del self._offsets[group_id]
 
-    def _take_entry(self, value: bytes) -> GroupEvent | None:
+    def _take_entry(self, value: bytes) -> HistoryEntry | None:
         event = decode_any_entry(value)
         if event is None or isinstance(event, CoordinatorStarted) or not self._history.is_new(event):
             return None
-        if isinstance(event, RocketMqEvent):
-            self._entries[GroupProtocol.ROCKETMQ, event.type] += 1
+        if isinstance(event, RocketMqHistoryEntry):
+            self._entries[GroupType.ROCKETMQ, event.type] += 1
             self._expired_connections += is_expiry(event)
             return None
-        self._entries[GroupProtocol.KAFKA, event.type] += 1
+        self._entries[GroupType.KAFKA, event.type] += 1
         count = sum(map(len, (event.partitions or {}).values()))
         match event.type:
-            case EventType.STABLE:
+            case EntryType.STABLE:
                 self._rebalances[event.group_id] += 1
-            case EventType.OFFSETS_EXPIRED:
+            case EntryType.OFFSETS_EXPIRED:
                 self._expired += count
-            case EventType.OFFSETS_DELETED:
+            case EntryType.OFFSETS_DELETED:
                 self._deleted += count
         return event
 
