@@ -50,10 +50,10 @@ def _why() -> click.Command:
     return why
 
 
-def _worker() -> click.Command:
-    from cli.consume import worker
+def _consume() -> click.Command:
+    from cli.consume import consume
 
-    return worker
+    return consume
 
 
 COMMANDS: dict[str, Callable[[], click.Command]] = {
@@ -64,7 +64,7 @@ COMMANDS: dict[str, Callable[[], click.Command]] = {
     "rocketmq-consumer": _rocketmq_consumer,
     "run": _run,
     "why": _why,
-    "worker": _worker,
+    "consume": _consume,
 }
 
 

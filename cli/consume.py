@@ -1,4 +1,4 @@
-"""`group-coordinator worker`: one consumer in a group of the coordinator."""
+"""`group-coordinator consume`: one consumer in a group of the coordinator."""
 
 import signal
 from collections.abc import Callable
@@ -41,7 +41,7 @@ from records.layout import DEFAULT_PREFIX
 @click.option("--rebalance-timeout-ms", type=click.IntRange(1), default=60_000, show_default=True)
 @click.option("--heartbeat-interval-ms", type=click.IntRange(1), default=3_000, show_default=True)
 @click.option(
-    "--client-id", default="worker", show_default=True, help="Its name; its member id begins with it."
+    "--client-id", default="consumer", show_default=True, help="Its name; its member id begins with it."
 )
 @click.option(
     "--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the coordinator's topics."
@@ -51,7 +51,7 @@ from records.layout import DEFAULT_PREFIX
     type=click.Path(path_type=Path, dir_okay=False),
     help="Append a JSON line for each record to this file.",
 )
-def worker(bootstrap_servers: str, prefix: str, client_id: str, consumed: Path | None, **given: Any) -> None:
+def consume(bootstrap_servers: str, prefix: str, client_id: str, consumed: Path | None, **given: Any) -> None:
     """Consume topics as a member of a group, until Ctrl-C.
 
     The group is the coordinator's: the broker's own group coordinator is not used.
@@ -76,13 +76,13 @@ def worker(bootstrap_servers: str, prefix: str, client_id: str, consumed: Path |
         _run(GroupConsumer(options, client, consumer, process, _teller(client_id)))
 
 
-def _run(worker: GroupConsumer) -> None:
+def _run(consumer: GroupConsumer) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda got, _frame: worker.stop(f"stopped by {signal.Signals(got).name}"))
+        signal.signal(number, lambda got, _frame: consumer.stop(f"stopped by {signal.Signals(got).name}"))
     try:
-        worker.run()
+        consumer.run()
     except (ConsumerStopped, ClientError) as error:
-        raise click.ClickException(f"the worker cannot go on: {error}") from error
+        raise click.ClickException(f"the consumer cannot go on: {error}") from error
 
 
 def _parse_assignors(value: str) -> tuple[str, ...]:

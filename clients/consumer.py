@@ -37,12 +37,12 @@ Process = Callable[[Sequence[Any]], None]
 
 
 class ConsumerStopped(RuntimeError):
-    """The worker cannot go on; the message says why."""
+    """The consumer cannot go on; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """What a worker is: its group, its topics, and how it behaves there. `assignors` come best first."""
+    """What a consumer is: its group, its topics, and how it behaves there. `assignors` come best first."""
 
     group_id: str
     topics: tuple[str, ...]
@@ -78,10 +78,10 @@ class _StopRequested:
 class GroupConsumer:
     """One member. `run` blocks until `stop` is called or the member can not go on.
 
-    `consumer` is for this worker alone, with no group and auto_offset_reset "earliest": a partition without a
-    committed offset is read from its beginning. `process` is handed the records of each poll; if
-    it raises, the worker leaves the group and `run` raises the same. `tell` gets a line for people about
-    each thing that happens.
+    `consumer` belongs to this member alone. It has no group, and auto_offset_reset "earliest": a partition
+    without a committed offset is read from its beginning. `process` takes the records of each poll; if it
+    raises, the member leaves the group and `run` raises the same. `tell` takes a line of text for each thing
+    that happens.
     """
 
     def __init__(
@@ -110,21 +110,21 @@ class GroupConsumer:
         self._rejoin_reason = ""
         self._stop_reason: str | None = None
 
-    def stop(self, reason: str = "the worker was stopped") -> None:
+    def stop(self, reason: str = "the consumer was stopped") -> None:
         """Make `run` leave the group and return. Safe in a signal's handler and from any thread."""
         self._inbox.put(_StopRequested(reason))
 
     def run(self) -> None:
         """Be a member. Raises ConsumerStopped where the coordinator turns it away for good."""
-        self._rejoin(Rejoin("the worker starts"))
+        self._rejoin(Rejoin("the consumer starts"))
         self._heartbeats.start()
         try:
             while self._stop_reason is None:
                 self._turn()
         finally:
             self._heartbeats.stop()
-            self._give_up(self._stop_reason or "the worker failed")
-            self._leave(self._stop_reason or "the worker failed")
+            self._give_up(self._stop_reason or "the consumer failed")
+            self._leave(self._stop_reason or "the consumer failed")
 
     def _turn(self) -> None:
         """One round of the loop: an answer, or else records, or else the JoinGroup that is due."""

@@ -75,8 +75,8 @@ def values(numbers: range) -> set[str]:
     return {f"{partition}-{number}" for partition in range(4) for number in numbers}
 
 
-class RunningWorker:
-    """A worker in a thread: what it told, what it consumed, how it ended."""
+class RunningConsumer:
+    """A consumer in a thread: what it told, what it consumed, how it ended."""
 
     def __init__(self, broker: EmbeddedBroker, name: str, prefix: str = PREFIX, **options: Any) -> None:
         self.told: list[str] = []
@@ -90,19 +90,19 @@ class RunningWorker:
         )
         consumer = KafkaConsumer(bootstrap_servers=servers, auto_offset_reset="earliest")
         self._stack.callback(consumer.close)
-        self._worker = GroupConsumer(ConsumerOptions(**options), client, consumer, self._process, self._tell)
+        self._running = GroupConsumer(ConsumerOptions(**options), client, consumer, self._process, self._tell)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
-    def wait_for(self, seen: Callable[["RunningWorker"], object]) -> None:
+    def wait_for(self, seen: Callable[["RunningConsumer"], object]) -> None:
         with self._changed:
             assert self._changed.wait_for(lambda: seen(self), PATIENCE_S), self.told
 
     def wait_for_line(self, text: str) -> None:
-        self.wait_for(lambda worker: any(text in line for line in worker.told))
+        self.wait_for(lambda consumer: any(text in line for line in consumer.told))
 
     def stop(self) -> None:
-        self._worker.stop()
+        self._running.stop()
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
 
@@ -119,7 +119,7 @@ class RunningWorker:
     def _run(self) -> None:
         with self._stack:
             try:
-                self._worker.run()
+                self._running.run()
             except ConsumerStopped as error:
                 self.error = error
 
@@ -135,17 +135,17 @@ class RunningWorker:
 
 
 @pytest.fixture
-def start(broker: EmbeddedBroker, coordinator: Child, topic: str) -> Iterator[Callable[..., RunningWorker]]:
+def start(broker: EmbeddedBroker, coordinator: Child, topic: str) -> Iterator[Callable[..., RunningConsumer]]:
     """Starts workers of one group; those that still run at the end are stopped."""
-    started: list[RunningWorker] = []
+    started: list[RunningConsumer] = []
 
-    def start(name: str, **options: Any) -> RunningWorker:
+    def start(name: str, **options: Any) -> RunningConsumer:
         given: dict[str, Any] = {
             "group_id": f"group-of-{topic}",
             "topics": (topic,),
             "heartbeat_interval_ms": 500,
         }
-        started.append(RunningWorker(broker, name, **given | options))
+        started.append(RunningConsumer(broker, name, **given | options))
         return started[-1]
 
     yield start
@@ -153,8 +153,8 @@ def start(broker: EmbeddedBroker, coordinator: Child, topic: str) -> Iterator[Ca
         worker.stop()
 
 
-def test_one_worker_gets_everything_from_the_beginning(
-    start: Callable[..., RunningWorker], topic: str
+def test_one_running_gets_everything_from_the_beginning(
+    start: Callable[..., RunningConsumer], topic: str
 ) -> None:
     worker = start("a")
     worker.wait_for_line(f"got partitions {topic} 0-3")
@@ -162,14 +162,14 @@ def test_one_worker_gets_everything_from_the_beginning(
     assert worker.told[0].startswith("joined generation 1 as leader, member id a-")
     worker.stop()
     assert worker.told[-2:] == [
-        f"lost partitions {topic} 0-3: the worker was stopped",
-        "left the group: the worker was stopped",
+        f"lost partitions {topic} 0-3: the consumer was stopped",
+        "left the group: the consumer was stopped",
     ]
 
 
 @pytest.mark.parametrize("assignor", ["range", "coordinator:range"])
 def test_partitions_change_hands_without_loss_or_repetition(
-    start: Callable[..., RunningWorker], broker: EmbeddedBroker, topic: str, assignor: str
+    start: Callable[..., RunningConsumer], broker: EmbeddedBroker, topic: str, assignor: str
 ) -> None:
     first = start("a", assignors=(assignor,))
     first.wait_for(lambda w: w.consumed.keys() == values(range(10)))
@@ -189,7 +189,7 @@ def test_partitions_change_hands_without_loss_or_repetition(
     assert (first.consumed + second.consumed).total() == 120, "nothing was consumed twice"
 
 
-def test_more_workers_than_partitions(start: Callable[..., RunningWorker], topic: str) -> None:
+def test_more_runnings_than_partitions(start: Callable[..., RunningConsumer], topic: str) -> None:
     workers = [start(name) for name in "abcde"]
     for worker in workers:
         worker.wait_for(lambda w: any("got partitions" in line for line in w.told))
@@ -200,7 +200,7 @@ def test_more_workers_than_partitions(start: Callable[..., RunningWorker], topic
 
 
 def test_a_static_member_comes_back_without_a_rebalance(
-    start: Callable[..., RunningWorker], topic: str
+    start: Callable[..., RunningConsumer], topic: str
 ) -> None:
     first, second = start("a", group_instance_id="one"), start("b", group_instance_id="two")
     for worker in (first, second):
@@ -217,11 +217,11 @@ def test_a_static_member_comes_back_without_a_rebalance(
     assert not back.consumed, "its predecessor had consumed everything"
 
 
-def _generation(worker: RunningWorker) -> str:
-    return [line for line in worker.told if line.startswith("joined generation")][-1].split()[2]
+def _generation(worker: RunningConsumer) -> str:
+    return [line for line in consumer.told if line.startswith("joined generation")][-1].split()[2]
 
 
-def test_a_fenced_worker_stops_and_says_why(start: Callable[..., RunningWorker], topic: str) -> None:
+def test_a_fenced_running_stops_and_says_why(start: Callable[..., RunningConsumer], topic: str) -> None:
     first = start("a", group_instance_id="one")
     first.wait_for_line("got partitions")
     second = start("b", group_instance_id="one")
@@ -230,7 +230,7 @@ def test_a_fenced_worker_stops_and_says_why(start: Callable[..., RunningWorker],
     assert "FENCED_INSTANCE_ID: another process has joined under the same" in str(first.error)
 
 
-def test_a_worker_the_coordinator_refuses_stops_and_says_why(start: Callable[..., RunningWorker]) -> None:
+def test_a_running_the_coordinator_refuses_stops_and_says_why(start: Callable[..., RunningConsumer]) -> None:
     worker = start("a", session_timeout_ms=1)
     worker.join()
     assert str(worker.error) == "INVALID_SESSION_TIMEOUT: the coordinator does not allow this session timeout"
@@ -240,25 +240,25 @@ def test_the_command_consumes_and_leaves_on_sigterm(
     broker: EmbeddedBroker, coordinator: Child, topic: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "consumed.jsonl"
-    arguments = ["worker", "--bootstrap-servers", broker.bootstrap_servers, "--prefix", PREFIX]
+    arguments = ["consume", "--bootstrap-servers", broker.bootstrap_servers, "--prefix", PREFIX]
     arguments += ["--group", f"group-of-{topic}", "--topic", topic, "--consumed", str(path)]
     with Children(tmp_path) as children:
-        child = children.start("worker", *arguments, "--assignor", "roundrobin")
-        child.wait_for_line(lambda line: f"worker: got partitions {topic} 0-3" in line, PATIENCE_S)
+        child = children.start("consumer", *arguments, "--assignor", "roundrobin")
+        child.wait_for_line(lambda line: f"consumer: got partitions {topic} 0-3" in line, PATIENCE_S)
         wait_until(lambda: path.exists() and path.read_bytes().count(b"\n") == 40, "all records are consumed")
         child.terminate()
-        child.wait_for_line(lambda line: "worker: left the group: stopped by SIGTERM" in line, PATIENCE_S)
+        child.wait_for_line(lambda line: "consumer: left the group: stopped by SIGTERM" in line, PATIENCE_S)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert {line["value"] for line in lines} == values(range(10))
     assert lines[0].keys() == {"topic", "partition", "offset", "key", "value"}
 
 
-def test_why_names_a_worker_that_was_killed_and_its_session_timeout(
+def test_why_names_a_running_that_was_killed_and_its_session_timeout(
     broker: EmbeddedBroker, coordinator: Child, topic: str, tmp_path: Path
 ) -> None:
     group_id = f"group-of-{topic}"
     where = ["--bootstrap-servers", broker.bootstrap_servers, "--prefix", PREFIX]
-    arguments = ["worker", *where, "--group", group_id, "--topic", topic, "--session-timeout-ms", "6000"]
+    arguments = ["consume", *where, "--group", group_id, "--topic", topic, "--session-timeout-ms", "6000"]
     with Children(tmp_path) as children:
         stays = children.start("stays", *arguments, "--client-id", "stays")
         stays.wait_for_line(lambda line: "got partitions" in line, PATIENCE_S)
@@ -294,7 +294,7 @@ def test_heartbeats_keep_time_whether_answered_or_not(
     other_side: OtherSide, broker: EmbeddedBroker, topic: str
 ) -> None:
     options: dict[str, Any] = {"group_id": "g", "topics": (topic,), "heartbeat_interval_ms": 200}
-    with RunningWorker(broker, "a", topic, **options) as worker:
+    with RunningConsumer(broker, "a", topic, **options) as worker:
         _let_in(other_side, member_id="")
         sent_s = []
         for _ in range(6):  # and not one is answered
@@ -313,7 +313,7 @@ def test_a_refused_heartbeat_makes_it_join_again_as_somebody_new(
     other_side: OtherSide, broker: EmbeddedBroker, topic: str
 ) -> None:
     options: dict[str, Any] = {"group_id": "g", "topics": (topic,), "heartbeat_interval_ms": 200}
-    with RunningWorker(broker, "a", topic, **options) as worker:
+    with RunningConsumer(broker, "a", topic, **options) as worker:
         _let_in(other_side, member_id="")
         asked = other_side.next_where(lambda a: isinstance(a.request, Heartbeat))
         other_side.answer(asked, JoinGroupResponse)  # not an answer of its kind: told, and no more
