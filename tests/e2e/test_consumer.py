@@ -136,7 +136,7 @@ class RunningConsumer:
 
 @pytest.fixture
 def start(broker: EmbeddedBroker, coordinator: Child, topic: str) -> Iterator[Callable[..., RunningConsumer]]:
-    """Starts workers of one group; those that still run at the end are stopped."""
+    """Starts consumers of one group; those that still run at the end are stopped."""
     started: list[RunningConsumer] = []
 
     def start(name: str, **options: Any) -> RunningConsumer:
@@ -149,19 +149,19 @@ def start(broker: EmbeddedBroker, coordinator: Child, topic: str) -> Iterator[Ca
         return started[-1]
 
     yield start
-    for worker in started:
-        worker.stop()
+    for consumer in started:
+        consumer.stop()
 
 
 def test_one_running_gets_everything_from_the_beginning(
     start: Callable[..., RunningConsumer], topic: str
 ) -> None:
-    worker = start("a")
-    worker.wait_for_line(f"got partitions {topic} 0-3")
-    worker.wait_for(lambda w: w.consumed.keys() == values(range(10)))
-    assert worker.told[0].startswith("joined generation 1 as leader, member id a-")
-    worker.stop()
-    assert worker.told[-2:] == [
+    consumer = start("a")
+    consumer.wait_for_line(f"got partitions {topic} 0-3")
+    consumer.wait_for(lambda w: w.consumed.keys() == values(range(10)))
+    assert consumer.told[0].startswith("joined generation 1 as leader, member id a-")
+    consumer.stop()
+    assert consumer.told[-2:] == [
         f"lost partitions {topic} 0-3: the consumer was stopped",
         "left the group: the consumer was stopped",
     ]
@@ -191,8 +191,8 @@ def test_partitions_change_hands_without_loss_or_repetition(
 
 def test_more_runnings_than_partitions(start: Callable[..., RunningConsumer], topic: str) -> None:
     workers = [start(name) for name in "abcde"]
-    for worker in workers:
-        worker.wait_for(lambda w: any("got partitions" in line for line in w.told))
+    for consumer in workers:
+        consumer.wait_for(lambda w: any("got partitions" in line for line in w.told))
     idle = workers[-1]  # range gives to the first members by their ids, which begin with the names
     idle.wait_for_line("got partitions (none)")
     workers[0].stop()
@@ -203,8 +203,8 @@ def test_a_static_member_comes_back_without_a_rebalance(
     start: Callable[..., RunningConsumer], topic: str
 ) -> None:
     first, second = start("a", group_instance_id="one"), start("b", group_instance_id="two")
-    for worker in (first, second):
-        worker.wait_for(lambda w: any("got partitions" in line and "0-3" not in line for line in w.told))
+    for consumer in (first, second):
+        consumer.wait_for(lambda w: any("got partitions" in line and "0-3" not in line for line in w.told))
     generation = _generation(second)
     second.stop()
     assert "left the group" not in second.told[-1]
@@ -217,7 +217,7 @@ def test_a_static_member_comes_back_without_a_rebalance(
     assert not back.consumed, "its predecessor had consumed everything"
 
 
-def _generation(worker: RunningConsumer) -> str:
+def _generation(consumer: RunningConsumer) -> str:
     return [line for line in consumer.told if line.startswith("joined generation")][-1].split()[2]
 
 
@@ -231,9 +231,10 @@ def test_a_fenced_running_stops_and_says_why(start: Callable[..., RunningConsume
 
 
 def test_a_running_the_coordinator_refuses_stops_and_says_why(start: Callable[..., RunningConsumer]) -> None:
-    worker = start("a", session_timeout_ms=1)
-    worker.join()
-    assert str(worker.error) == "INVALID_SESSION_TIMEOUT: the coordinator does not allow this session timeout"
+    consumer = start("a", session_timeout_ms=1)
+    consumer.join()
+    refused = "INVALID_SESSION_TIMEOUT: the coordinator does not allow this session timeout"
+    assert str(consumer.error) == refused
 
 
 def test_the_command_consumes_and_leaves_on_sigterm(
@@ -294,7 +295,7 @@ def test_heartbeats_keep_time_whether_answered_or_not(
     other_side: OtherSide, broker: EmbeddedBroker, topic: str
 ) -> None:
     options: dict[str, Any] = {"group_id": "g", "topics": (topic,), "heartbeat_interval_ms": 200}
-    with RunningConsumer(broker, "a", topic, **options) as worker:
+    with RunningConsumer(broker, "a", topic, **options) as consumer:
         _let_in(other_side, member_id="")
         sent_s = []
         for _ in range(6):  # and not one is answered
@@ -304,24 +305,24 @@ def test_heartbeats_keep_time_whether_answered_or_not(
             sent_s.append(asked.at_s)
         gaps_s = [later - earlier for earlier, later in pairwise(sent_s)]
         assert sum(gaps_s) == pytest.approx(1.0, abs=0.5)
-        worker.stop()
+        consumer.stop()
         other_side.next_where(lambda a: isinstance(a.request, LeaveGroup))
-        assert worker.told[-1] == "left the group, without waiting for the answer any longer"
+        assert consumer.told[-1] == "left the group, without waiting for the answer any longer"
 
 
 def test_a_refused_heartbeat_makes_it_join_again_as_somebody_new(
     other_side: OtherSide, broker: EmbeddedBroker, topic: str
 ) -> None:
     options: dict[str, Any] = {"group_id": "g", "topics": (topic,), "heartbeat_interval_ms": 200}
-    with RunningConsumer(broker, "a", topic, **options) as worker:
+    with RunningConsumer(broker, "a", topic, **options) as consumer:
         _let_in(other_side, member_id="")
         asked = other_side.next_where(lambda a: isinstance(a.request, Heartbeat))
         other_side.answer(asked, JoinGroupResponse)  # not an answer of its kind: told, and no more
-        worker.wait_for_line("no answer to a heartbeat: Heartbeat for group 'g' was refused")
+        consumer.wait_for_line("no answer to a heartbeat: Heartbeat for group 'g' was refused")
         asked = other_side.next_where(lambda a: isinstance(a.request, Heartbeat))
         other_side.answer(asked, HeartbeatResponse, error_code=ErrorCode.UNKNOWN_MEMBER_ID)
         _let_in(other_side, member_id="")
-        worker.wait_for_line("UNKNOWN_MEMBER_ID: the coordinator has removed this member")
+        consumer.wait_for_line("UNKNOWN_MEMBER_ID: the coordinator has removed this member")
 
 
 def _let_in(other_side: OtherSide, member_id: str) -> None:

@@ -1,8 +1,8 @@
-"""Takes back what moves were not needed: the cheapest of all assignments that are as level.
+"""Undoes needless moves: the cheapest of all assignments with the same loads, by minimum-cost flow.
 
-Moves that leave the loads as they are, or that swap a load for one of one less, are found as circles of
-members, each giving a partition to the next. An assignment is the cheapest when no circle of lower cost than
-before is left (the optimality condition of minimum cost flows, to which Kafka's problem comes down).
+A residual cycle is a cycle of members, each of which gives a partition to the next. It leaves the loads as
+they are, or swaps the loads of two members that differ by one. An assignment has minimum cost when no
+residual cycle of negative cost is left (Klein's cycle cancelling).
 """
 
 from collections import defaultdict, deque
@@ -12,9 +12,10 @@ from assignors.kafka.sticky.pools import Pools, members_in
 
 
 class _Step(NamedTuple):
-    """`giver` gives `taker` a partition: this one, or the loosest of this kind, or none at all.
+    """An edge of the residual graph: `giver` gives `taker` a partition.
 
-    With none, the giver ends up with one more than before and the taker, who had just that, with one less.
+    The partition is `partition`, or the cheapest of `kind` to take. With neither, no partition goes over this
+    edge: the giver ends with one partition more than before, the taker with one less.
     """
 
     giver: int
@@ -24,16 +25,16 @@ class _Step(NamedTuple):
 
 
 def minimise_cost(pools: Pools) -> None:
-    """Lower the cost as long as there is a way to. The loads stay level."""
+    """Cancel cycles of negative cost until none is left. The loads stay level."""
     while _Search(pools).cancel_negative_cycles():
         pass
 
 
 class _Search:
-    """Looks for circles of negative cost: shortest paths by label correcting, all members at 0 at first.
+    """One search for cycles of negative cost: shortest paths by label correcting, every label 0 at first.
 
-    A circle is gone as soon as it is found. Its members are out of the search then: what they hold, and so
-    what their steps would cost, has changed.
+    A cycle is cancelled as soon as it is found. Its members then leave the search, because their partitions,
+    and so the costs of their edges, have changed.
     """
 
     def __init__(self, pools: Pools) -> None:
@@ -42,7 +43,7 @@ class _Search:
         self._members_at = {0: pools.everyone}  # by label
         self._predecessor: dict[int, _Step] = {}
         self._settled = 0
-        # The lowest label with which paths have come upon a kind, or upon the members of a load.
+        # The lowest label of a path that reached a kind of partition, or the members with a load.
         self._kind_label: defaultdict[int, int] = defaultdict(int)
         self._load_label: defaultdict[int, int] = defaultdict(int)
         has_racks = bool(pools.group.replica_racks)
@@ -50,7 +51,7 @@ class _Search:
         self._queued = set(self._queue)
 
     def cancel_negative_cycles(self) -> bool:
-        """Go circles that have no members in common; False if there was none, which is the end."""
+        """Cancel cycles that share no member. False: there was none, and the cost is minimal."""
         while self._queue:
             member = self._queue.popleft()
             self._queued.discard(member)
@@ -108,7 +109,7 @@ class _Search:
                 self._queue.append(taker)
 
     def _find_cycle(self, step: _Step) -> list[_Step]:
-        """The circle this step closes, of negative cost, if the way to the giver came by the taker."""
+        """The cycle of negative cost that this edge closes; empty if the taker is not on the path."""
         steps = [step]
         member = step.giver
         while member != step.taker:

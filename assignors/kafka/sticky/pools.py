@@ -1,6 +1,6 @@
-"""Who holds what while a group is being balanced, and what it costs.
+"""The partitions each member holds while a group is balanced, and the cost of holding them.
 
-Sets of members are ints with a bit for each member: unions and differences of thousands take no time.
+A set of members is an int with one bit a member: a union of thousands of members is one operation.
 """
 
 from collections.abc import Iterator
@@ -8,8 +8,7 @@ from typing import Final
 
 from assignors.kafka.sticky.group import NOBODY, StickyGroup
 
-# By grip (see `Pools.holding_value`) the partitions; a dict with None for values is a set that keeps its
-# order.
+# Partitions by holding value (`Pools.holding_value`). A dict whose values are None is an ordered set.
 _Pool = dict[int, dict[int, None]]
 
 AWAY: Final = 0
@@ -26,9 +25,9 @@ def members_in(mask: int) -> Iterator[int]:
 class Pools:
     """The partitions of each member by kind; partitions of one kind have the same subscribers and racks.
 
-    The cost of a partition at a member is one number whose parts can not outweigh each other: whether it is
-    on another rack, then whether it has moved, then whether the place it has moved to is not where it was a
-    generation before. Partitions that nobody owned cost nothing by moving.
+    The cost of a partition at a member is one number. Three facts count, the first most, and no number of
+    later facts outweighs an earlier one: the member is on another rack; the partition has moved; it has
+    moved to a member that did not hold it a generation before. A partition without an owner moves for free.
     """
 
     def __init__(self, group: StickyGroup) -> None:
@@ -42,8 +41,10 @@ class Pools:
         self.kind_of: list[int] = []  # by partition
         self.near: list[int] = []  # by kind, the subscribers that are near
         self.far: list[int] = []  # by kind, the other subscribers
-        self.held: list[dict[int, _Pool]] = [{} for _ in group.members]  # by member and kind, then by grip
-        # By member, partitions that would cost less at a certain other member than at most.
+        self.held: list[dict[int, _Pool]] = [
+            {} for _ in group.members
+        ]  # by member and kind, then by holding value
+        # By member, its partitions whose owner, or previous owner, is another member: they cost less there.
         self.misplaced: list[dict[int, None]] = [{} for _ in group.members]
         self._make_kinds()
 
@@ -68,20 +69,20 @@ class Pools:
                 self.kind_of.append(kinds[topic, racks])
 
     def least_loaded(self, mask: int) -> int:
-        """The first of the members in `mask` that have least, which must not be empty."""
+        """The first member in `mask` with the lowest load. `mask` has at least one member."""
         for members in self.at_load:
             if found := members & mask:
                 return (found & -found).bit_length() - 1
         raise ValueError("no members")
 
     def base_cost(self, partition: int) -> int:
-        """What it costs anywhere but at its owner and its previous one, apart from racks."""
+        """The cost at a member that is neither the owner nor the previous owner, without racks."""
         if self.group.owner[partition] != NOBODY:
             return self.move_cost
         return int(self.group.previous[partition] != NOBODY)
 
     def holding_value(self, partition: int, member: int) -> int:
-        """How much less than `base_cost` it costs at this member: `AWAY` is nothing less."""
+        """How much lower than `base_cost` the cost at this member is. `AWAY` (0) means: not lower."""
         if member == self.group.owner[partition]:
             return self.move_cost
         return 1 if member == self.group.previous[partition] else AWAY
@@ -90,7 +91,7 @@ class Pools:
         return self.rack_cost * (self.far[kind] >> member & 1)
 
     def cost(self, partition: int, member: int) -> int:
-        """What this partition costs at this member."""
+        """The cost of this partition at this member."""
         kind = self.kind_of[partition]
         return (
             self.base_cost(partition)
@@ -99,15 +100,15 @@ class Pools:
         )
 
     def better_places(self, partition: int) -> list[int]:
-        """Members at which it would cost less than at just any, its holder left out."""
+        """Owner and previous owner, unless they hold the partition: it costs less there than elsewhere."""
         owner, previous = self.group.owner[partition], self.group.previous[partition]
         nowhere = (NOBODY, self.holder[partition])
-        if owner in nowhere and previous in nowhere:  # as nearly always: it is where it was
+        if owner in nowhere and previous in nowhere:  # the usual case: its owner holds it
             return []
         return sorted({owner, previous}.difference(nowhere))
 
     def cheapest_to_take(self, member: int, kind: int) -> int:
-        """The partition of this kind that costs least to take from the member, which must hold one."""
+        """The partition of this kind that costs least to take from the member, which holds at least one."""
         pool = self.held[member][kind]
         return next(reversed(pool[min(pool)]))
 
