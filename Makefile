@@ -3,18 +3,21 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
+# With all hashes of a version the locks hold for each system it has wheels for.
+COMPILE := build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--group build --no-annotate --custom-compile-command 'make lock' $(UPGRADE)
 
-.PHONY: help setup run demo test test-long conformance bench lint clean
+.PHONY: help setup run demo test test-long conformance bench lint lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 setup: $(STAMP) ## make .venv with the pinned packages and fetch the jars (once)
 
-$(STAMP): pyproject.toml constraints.txt embedded/jars.toml
+$(STAMP): pyproject.toml requirements-dev.lock embedded/jars.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --constraint constraints.txt setuptools
-	$(BIN)/python -m pip install --constraint constraints.txt --no-build-isolation --editable '.[dev]'
+	$(BIN)/python -m pip install --require-hashes --requirement requirements-dev.lock
+	$(BIN)/python -m pip install --no-deps --no-build-isolation --editable .
 	$(BIN)/python -m embedded.jars
 	touch $@
 
@@ -41,6 +44,12 @@ lint: $(STAMP) ## style, types and the direction of imports
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+lock: ## pin what pyproject.toml asks for, with hashes (UPGRADE=--upgrade: newest versions)
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/python -m pip install --quiet uv==0.13.9
+	$(COMPILE) --output-file requirements.lock pyproject.toml
+	$(COMPILE) --constraint requirements.lock --extra dev --output-file requirements-dev.lock pyproject.toml
 
 clean: ## remove .venv and the tools' caches; jars and .data stay
 	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info

@@ -4,8 +4,10 @@ Spark takes a second and 140 MB to import, and most subcommands do without.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import click
+import structlog
 
 
 def _assign() -> click.Command:
@@ -69,7 +71,19 @@ COMMANDS: dict[str, Callable[[], click.Command]] = {
 
 
 class _Commands(click.Group):
-    """The subcommands by name."""
+    """The subcommands, each the function of its own name in its module.
+
+    Whatever a subcommand raises ends it with a sentence and exit code 1; what nobody expected has its
+    traceback in the log before.
+    """
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except Exception as error:
+            raise _in_a_sentence(error) from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -83,3 +97,16 @@ class _Commands(click.Group):
 @click.version_option(package_name="spark-group-coordinator")
 def main() -> None:
     """Kafka's group coordinator as one Spark Structured Streaming query."""
+
+
+def _in_a_sentence(error: Exception) -> click.ClickException:
+    from kafka.errors import KafkaError  # these take a tenth of a second to import
+
+    from cli.logs import configure_logs
+    from clients.pending import ClientError
+
+    if isinstance(error, (ClientError, KafkaError, OSError)):
+        return click.ClickException(str(error) or type(error).__name__)
+    configure_logs()
+    structlog.get_logger().error("the command failed unexpectedly", exc_info=error)
+    return click.ClickException(f"unexpected {type(error).__name__}: {error}")

@@ -9,6 +9,7 @@ import click
 from assignors.kafka.api import MemberId
 from cli.groups.common import connected, output_option, parsed_by, show_json, timeout_option
 from cli.logs import configure_logs
+from cli.parameters import SERVERS
 from insight.admin.gather import describe_groups, describe_partitions
 from insight.whatif.compare import Outcome, outcomes, standing
 from insight.whatif.live import live_group, subscribed_topics
@@ -38,7 +39,7 @@ _file = click.Path(path_type=Path, dir_okay=False)
 )
 @click.option("--input", "source", type=_file, metavar="FILE", help="A group as JSON: docs/assign.md.")
 @click.option("--from-group", "group_id", metavar="GROUP", help="A group of the coordinator, as it is now.")
-@click.option("--bootstrap-servers", metavar="HOST:PORT,...", help="Where the coordinator's topics are.")
+@click.option("--bootstrap-servers", type=SERVERS, help="Where the coordinator's topics are.")
 @click.option("--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of those topics.")
 @timeout_option
 @click.option(

@@ -14,6 +14,7 @@ from assignors.kafka import ASSIGNORS
 from assignors.kafka.server_side import COORDINATOR_ASSIGNORS
 from cli.consumed import line_writer
 from cli.logs import configure_logs
+from cli.parameters import SERVERS
 from clients.consumer import ConsumerOptions, ConsumerStopped, GroupConsumer
 from clients.coordinator_client import CoordinatorClient, layout_on
 from clients.pending import ClientError
@@ -21,9 +22,7 @@ from records.layout import DEFAULT_PREFIX
 
 
 @click.command()
-@click.option(
-    "--bootstrap-servers", required=True, metavar="HOST:PORT,...", help="Where the coordinator's topics are."
-)
+@click.option("--bootstrap-servers", required=True, type=SERVERS, help="Where the coordinator's topics are.")
 @click.option("--group", "group_id", required=True, help="The group to join.")
 @click.option("--topic", "topics", required=True, multiple=True, help="A topic to consume; repeatable.")
 @click.option(

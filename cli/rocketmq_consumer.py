@@ -17,6 +17,7 @@ from assignors.rocketmq.machine_room_nearby import NamePrefixResolver
 from assignors.rocketmq.strategies import Settings, UnknownStrategy, strategy_named
 from cli.consumed import line_writer
 from cli.logs import configure_logs
+from cli.parameters import SERVERS
 from clients.coordinator_client import CoordinatorClient, layout_on
 from clients.pending import ClientError
 from clients.rocketmq.api import ConsumerConfig
@@ -32,9 +33,7 @@ FROM_WHERE = {
 
 
 @click.command("rocketmq-consumer")
-@click.option(
-    "--bootstrap-servers", required=True, metavar="HOST:PORT,...", help="Where the coordinator's topics are."
-)
+@click.option("--bootstrap-servers", required=True, type=SERVERS, help="Where the coordinator's topics are.")
 @click.option("--group", "group_id", required=True, help="The consumer group.")
 @click.option("--topic", "topics", required=True, multiple=True, help="A topic to consume; repeatable.")
 @click.option("--client-id", help="What it shares queues by; default: address@pid#time, as RocketMQ's.")

@@ -2,34 +2,34 @@
 
 import json
 import re
-import signal
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
+from typing import Any
 
 import click
+from click.core import ParameterSource
 from kafka.errors import KafkaError
 
 from checkpoints.folder import FolderError
-from cli.gateway import parse_address
+from cli.gateway_options import LISTENING, Listening, gateway_options
 from cli.logs import configure_logs
+from cli.parameters import HOST, SERVERS
+from cli.settings import parse_broker_settings, parse_settings
+from cli.signals import exit_on_signals, stop_on_signals
 from clients.pending import ClientError
 from embedded.broker import BrokerFailed, EmbeddedBroker
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
 from embedded.paths import DEFAULT_DATA_DIR
+from gateway.security.authentication import Security
 from gateway.service import STARTUP_ERRORS as GATEWAY_STARTUP_ERRORS
 from gateway.service import GatewayOptions, serving
-from gateway.upstream.connections import Address
 from insight.metrics.service import MetricsUnavailable, metrics_of
 from insight.view import LiveView
 from records.layout import DEFAULT_PREFIX, DEFAULT_REPLY_PARTITIONS, DEFAULT_REQUEST_PARTITIONS, TopicLayout
-from state.config import ConfigError, CoordinatorConfig
-from streaming.query.session import SparkFailed
+from streaming.query.session import LOOPBACK, SparkFailed
 from streaming.service.coordinator import Coordinator, Options
 from streaming.service.status import Phase
 from streaming.service.ticker import DEFAULT_INTERVAL_MS
@@ -44,12 +44,17 @@ STARTUP_ERRORS = (
     SparkFailed,
     TopicsError,
 )
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_NO_GATEWAY = "--no-gateway"
 
 
 @click.command()
+@click.option("--bootstrap-servers", type=SERVERS, help="An existing cluster; default: a broker of its own.")
 @click.option(
-    "--bootstrap-servers", metavar="HOST:PORT,...", help="An existing cluster; default: a broker of its own."
+    "--broker-config",
+    "broker_settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of its own broker by Kafka's name, as auto.create.topics.enable; repeatable.",
 )
 @click.option(
     "--data-dir",
@@ -86,10 +91,21 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
     "--skip-record", "skip", multiple=True, metavar="ID", help="Dead-letter this record unread; repeatable."
 )
 @click.option(
+    "--ui-host",
+    type=HOST,
+    default=LOOPBACK,
+    show_default=True,
+    help="Address the Spark UI listens at; whoever reaches it may read everything it shows.",
+)
+@click.option(
     "--ui-port", type=click.IntRange(0, 65_535), default=0, help="Port of the Spark UI; default: a free one."
 )
 @click.option(
-    "--metrics-host", default="127.0.0.1", show_default=True, help="Address Prometheus may scrape at."
+    "--metrics-host",
+    type=HOST,
+    default=LOOPBACK,
+    show_default=True,
+    help="Address Prometheus may scrape at.",
 )
 @click.option(
     "--metrics-port",
@@ -97,34 +113,33 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
     default=0,
     help="Port of the metrics; default: a free one.",
 )
-@click.option(
-    "--gateway",
-    "gateway_at",
-    default="127.0.0.1:0",
-    metavar="HOST:PORT",
-    callback=parse_address,
-    help="Where Kafka clients connect; default: a free port of this machine alone.",
-)
+@gateway_options("--gateway", "--listen", default="127.0.0.1:0")
+@click.option(_NO_GATEWAY, "no_gateway", is_flag=True, help="Start none; clients use gateways of their own.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object when ready, and no live view.")
-def run(as_json: bool, gateway_at: Address, metrics_host: str, metrics_port: int, **given: object) -> None:
-    """Run the coordinator until Ctrl-C."""
+def run(
+    as_json: bool, no_gateway: bool, listening: Listening, metrics_host: str, metrics_port: int, **given: Any
+) -> None:
+    """Run the coordinator, with a gateway for Kafka's clients, until Ctrl-C."""
     configure_logs()
+    if no_gateway:
+        _check_no_gateway()
+    gateway = None if no_gateway else _GatewayToStart(listening, given["reply_partitions"])
     stop = threading.Event()
-    _on_signals(_exit)
+    exit_on_signals()
     with ExitStack() as stack:
         try:
             # On a terminal the live view shows the rebalances, and lines between would break its table.
             log_rebalances = as_json or not sys.stderr.isatty()
-            coordinator = _prepare(stack, stop, **given)  # type: ignore[arg-type]
+            coordinator = _prepare(stack, stop, **given)
             metrics = metrics_of(coordinator, metrics_host, metrics_port, log_rebalances=log_rebalances)
             stack.enter_context(coordinator)
             stack.enter_context(metrics)
         except STARTUP_ERRORS as error:
             raise click.ClickException(str(error)) from error
-        _on_signals(lambda *_: stop.set())
+        stop_on_signals(stop)
         if _wait_until_ready(coordinator, stop):
-            gateway = _start_gateway(stack, coordinator.options, gateway_at)
-            _say_ready(coordinator, gateway, metrics.url, as_json=as_json)
+            address = None if gateway is None else gateway.start(stack, coordinator.options)
+            _say_ready(coordinator, address, metrics.url, as_json=as_json)
             if as_json:
                 stop.wait()
             else:
@@ -134,21 +149,12 @@ def run(as_json: bool, gateway_at: Address, metrics_host: str, metrics_port: int
         click.echo("stopping", err=True)
 
 
-def _on_signals(handler: Callable[[int, FrameType | None], object]) -> None:
-    for number in SIGNALS:
-        signal.signal(number, handler)
-
-
-def _exit(number: int, _: FrameType | None) -> NoReturn:
-    """While starting: end what has been started so far. The exit code is the shell's for that signal."""
-    raise SystemExit(128 + number)
-
-
 def _prepare(
     stack: ExitStack,
     stop: threading.Event,
     *,
     bootstrap_servers: str | None,
+    broker_settings: tuple[str, ...],
     data_dir: Path,
     prefix: str,
     request_partitions: int,
@@ -158,22 +164,26 @@ def _prepare(
     tick_interval_ms: int,
     clock_lag_ms: int,
     skip: tuple[str, ...],
+    ui_host: str,
     ui_port: int,
 ) -> Coordinator:
     layout = TopicLayout.named(
         prefix, request_partitions=request_partitions, reply_partitions=reply_partitions
     )
-    parsed = _parse_settings(settings)
+    parsed = parse_settings(settings)
     _check_records(skip, layout)
+    for_broker = parse_broker_settings(broker_settings, bootstrap_servers)
     if bootstrap_servers is None:
         click.echo("starting a Kafka broker", err=True)
-        bootstrap_servers = stack.enter_context(EmbeddedBroker(data_dir / "broker")).bootstrap_servers
+        broker = EmbeddedBroker(data_dir / "broker", overrides=for_broker)
+        bootstrap_servers = stack.enter_context(broker).bootstrap_servers
     options = Options(
         bootstrap_servers=bootstrap_servers,
         folder=data_dir / "coordinator",
         layout=layout,
         settings=parsed,
         skip=skip,
+        ui_host=ui_host,
         ui_port=ui_port,
         tick_interval_ms=tick_interval_ms,
         clock_lag_ms=clock_lag_ms,
@@ -183,27 +193,44 @@ def _prepare(
     return Coordinator(options, on_failure=stop.set)
 
 
-def _start_gateway(stack: ExitStack, options: Options, listen: Address) -> str:
-    """Start it; where clients connect."""
-    wanted = GatewayOptions(options.bootstrap_servers, options.layout, listen)
-    try:
-        return str(stack.enter_context(serving(wanted)))
-    except (*GATEWAY_STARTUP_ERRORS, ClientError, KafkaError) as error:
-        raise click.ClickException(f"the gateway does not start: {error}") from error
+class _GatewayToStart:
+    """A gateway whose options are checked before anything is started."""
+
+    def __init__(self, listening: Listening, reply_partitions: int) -> None:
+        self._listening = listening
+        partition = listening.reply_partition
+        if partition is not None and partition >= reply_partitions:
+            reason = f"{partition} is not one of 0 to {reply_partitions - 1}"
+            raise click.BadParameter(reason, param_hint="--reply-partition")
+        try:
+            self._security = Security.read(listening.certificate, listening.key, listening.users)
+        except GATEWAY_STARTUP_ERRORS as error:
+            raise click.ClickException(str(error)) from error
+
+    def start(self, stack: ExitStack, options: Options) -> str:
+        """Start it before the coordinator of these options. Returns the address where clients connect."""
+        listening = self._listening
+        wanted = GatewayOptions(
+            options.bootstrap_servers,
+            options.layout,
+            listening.listen,
+            listening.advertised_host,
+            listening.reply_partition,
+            security=self._security,
+        )
+        try:
+            return str(stack.enter_context(serving(wanted)))
+        except (*GATEWAY_STARTUP_ERRORS, ClientError, KafkaError) as error:
+            raise click.ClickException(f"the gateway does not start: {error}") from error
 
 
-def _parse_settings(settings: tuple[str, ...]) -> dict[str, str]:
-    parsed = {}
-    for setting in settings:
-        name, equals, value = setting.partition("=")
-        if not equals:
-            raise click.BadParameter(f"{setting!r} is not NAME=VALUE", param_hint="-c")
-        parsed[name.strip()] = value.strip()
-    try:
-        CoordinatorConfig().with_settings(parsed)
-    except ConfigError as error:
-        raise click.BadParameter(str(error), param_hint="-c") from error
-    return parsed
+def _check_no_gateway() -> None:
+    """Refuse options of a gateway beside --no-gateway."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        given = context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
+        if parameter.name in LISTENING and given:
+            raise click.UsageError(f"{_NO_GATEWAY} goes with no option of the gateway: {parameter.opts[0]}")
 
 
 def _check_records(skip: tuple[str, ...], layout: TopicLayout) -> None:
@@ -221,7 +248,7 @@ def _wait_until_ready(coordinator: Coordinator, stop: threading.Event) -> bool:
     return False
 
 
-def _say_ready(coordinator: Coordinator, gateway: str, metrics_url: str, *, as_json: bool) -> None:
+def _say_ready(coordinator: Coordinator, gateway: str | None, metrics_url: str, *, as_json: bool) -> None:
     options = coordinator.options
     ready = {
         "broker": options.bootstrap_servers,
@@ -238,7 +265,13 @@ def _say_ready(coordinator: Coordinator, gateway: str, metrics_url: str, *, as_j
         click.echo(json.dumps(ready))
     else:
         click.echo(
-            f"ready: Kafka clients take bootstrap.servers={gateway}; "
+            f"ready: {_for_clients(gateway)}; "
             f"broker {ready['broker']}, requests on {ready['requests_topic']}, "
             f"Spark UI {ready['ui']}, metrics {ready['metrics']}, data in {ready['data_dir']}"
         )
+
+
+def _for_clients(gateway: str | None) -> str:
+    if gateway is None:
+        return "no gateway was asked for"
+    return f"Kafka clients take bootstrap.servers={gateway}"

@@ -10,6 +10,7 @@ import msgspec
 from kafka.errors import KafkaError
 
 from cli.logs import configure_logs
+from cli.parameters import SERVERS
 from clients.coordinator_client import layout_on
 from clients.pending import ClientError
 from insight.why.clock import Clock
@@ -36,9 +37,7 @@ _NO_PICTURE = (
 
 @click.command()
 @click.argument("group_id", metavar="GROUP")
-@click.option(
-    "--bootstrap-servers", required=True, metavar="HOST:PORT,...", help="Where the coordinator's topics are."
-)
+@click.option("--bootstrap-servers", required=True, type=SERVERS, help="Where the coordinator's topics are.")
 @click.option(
     "--since",
     metavar="TIME|DURATION",

@@ -1,16 +1,27 @@
-"""Ends with 0 if the coordinator whose metrics are at the given address commits batches, else with 1."""
+"""Ends with 0 if the coordinator whose metrics are at the given address commits batches and its gateway takes
+connections, else with 1: `healthcheck.py URL HOST:PORT`.
+"""
 
+import socket
 import sys
 import urllib.request
 
 READY = b'group_coordinator_phase{phase="ready"} 1.0'
+TIMEOUT_S = 2.0
 
 
-def main(url: str) -> int:
-    """The exit code for the metrics at `url`. An address that does not answer raises OSError: 1, too."""
-    with urllib.request.urlopen(url, timeout=4) as response:  # noqa: S310 - the address is the container's own
-        return 0 if READY in response.read().splitlines() else 1
+def main(url: str, gateway: str) -> int:
+    """The exit code for the metrics at `url` and the `gateway` at HOST:PORT.
+
+    An address that does not answer raises OSError: 1, too.
+    """
+    with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:  # noqa: S310 - the container's own address
+        if READY not in response.read().splitlines():
+            return 1
+    host, _, port = gateway.rpartition(":")
+    socket.create_connection((host, int(port)), TIMEOUT_S).close()
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))

@@ -21,6 +21,7 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from embedded import parent_watchdog
+from embedded.broker_settings import escaped
 from embedded.jars import broker_classpath
 from embedded.java import find_java
 
@@ -247,7 +248,7 @@ class EmbeddedBroker:
             "controller.quorum.voters": f"{SETTINGS['node.id']}@{controller}",
             **self._overrides,
         }
-        text = "".join(f"{name}={value}\n" for name, value in settings.items())
+        text = "".join(f"{name}={escaped(value)}\n" for name, value in settings.items())
         (self.data_dir / "server.properties").write_text(text)
 
     def _java(self, main_class: str, *arguments: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -13,19 +13,21 @@ from gateway.coordinator.backend import CoordinatorBackend
 from gateway.coordinator.groups import GroupsReader
 from gateway.net.open_files import allow_open_files, files_for
 from gateway.net.server import NO_SECURITY, CannotListen, Gateway
-from gateway.security.authentication import Security
+from gateway.security.authentication import Security, SecurityError
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address, UpstreamLost
 from gateway.wire.limits import Limits
 from records.layout import TopicLayout
 
-STARTUP_ERRORS = (CannotListen, UpstreamLost)
 CLIENT_ID = "gateway"
 _STOP_TIMEOUT_S = 30.0
 
 
 class NoSuchReplyPartition(ValueError):
     """The responses topic has no such partition."""
+
+
+STARTUP_ERRORS = (CannotListen, NoSuchReplyPartition, SecurityError, UpstreamLost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +54,10 @@ class _Running:
 def serving(options: GatewayOptions) -> Iterator[Address]:
     """A gateway that listens; gives the first listener's address.
 
-    Raises one of STARTUP_ERRORS, NoSuchReplyPartition, ClientError of `clients.pending` where the
-    coordinator's topics are not there, KafkaError where no broker answers, ValueError for what is no list of
-    addresses.
+    Raises one of STARTUP_ERRORS, ClientError of `clients.pending` where the coordinator's topics are not
+    there, KafkaError where no broker answers, ValueError where `bootstrap_servers` is not HOST:PORT,... .
     """
+    bootstrap = [Address.parse(text) for text in options.bootstrap_servers.split(",")]
     partitions = options.layout.reply_partitions
     if options.reply_partition is not None and not 0 <= options.reply_partition < partitions:
         raise NoSuchReplyPartition(
@@ -75,7 +77,10 @@ def serving(options: GatewayOptions) -> Iterator[Address]:
         groups = stack.enter_context(GroupsReader(options.bootstrap_servers, options.layout))
         running: Future[_Running] = Future()
         thread = threading.Thread(
-            target=lambda: asyncio.run(_serve(options, backend, groups, running)), name="gateway", daemon=True
+            target=_run,
+            args=(running, lambda: _serve(options, bootstrap, backend, groups, running)),
+            name="gateway",
+            daemon=True,
         )
         thread.start()
         started = running.result()
@@ -86,12 +91,26 @@ def serving(options: GatewayOptions) -> Iterator[Address]:
             thread.join(_STOP_TIMEOUT_S)
 
 
+def _run(running: Future[_Running], serve: Callable[[], Coroutine[None, None, None]]) -> None:
+    """Serve; whatever ends it before it listens is raised where `running` is waited for."""
+    try:
+        asyncio.run(serve())
+    except BaseException as error:
+        if running.done():
+            raise
+        running.set_exception(error)
+
+
 async def _serve(
-    options: GatewayOptions, backend: CoordinatorBackend, groups: GroupsReader, running: Future[_Running]
+    options: GatewayOptions,
+    bootstrap: Sequence[Address],
+    backend: CoordinatorBackend,
+    groups: GroupsReader,
+    running: Future[_Running],
 ) -> None:
     gateway = Gateway(
         options.listen,
-        Cluster([Address.parse(text) for text in options.bootstrap_servers.split(",")], options.limits),
+        Cluster(bootstrap, options.limits),
         backend,
         groups.groups,
         limits=options.limits,
@@ -103,9 +122,5 @@ async def _serve(
         stop = asyncio.Event()
         running.set_result(_Running(gateway.address, asyncio.get_running_loop(), stop))
         await stop.wait()
-    except BaseException as error:
-        if running.done():
-            raise
-        running.set_exception(error)  # whoever started us is waiting
     finally:
         await gateway.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import FrameType
 
 import click
+from kafka.errors import KafkaError
 
 from checkpoints.folder import FolderError
 from cli.demo import report
@@ -18,12 +19,23 @@ from cli.demo.rocketmq import RocketMqDemo
 from cli.demo.script import RECORDS_PER_S, Demo
 from cli.demo.watch import NotSeen
 from cli.logs import configure_logs
+from clients.pending import ClientError
 from embedded.broker import BrokerFailed
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
 
 DEMOS: dict[str, type[Demo | RocketMqDemo]] = {"kafka": Demo, "rocketmq": RocketMqDemo}
-FAILURES = (BrokerFailed, ChildFailed, FolderError, JarsUnavailable, JavaNotFound, NotSeen)
+FAILURES = (
+    BrokerFailed,
+    ChildFailed,
+    ClientError,
+    FolderError,
+    JarsUnavailable,
+    JavaNotFound,
+    KafkaError,
+    NotSeen,
+    OSError,
+)
 
 
 @click.command()

@@ -11,6 +11,7 @@ import msgspec
 from kafka.errors import KafkaError
 
 from cli.logs import configure_logs
+from cli.parameters import SERVERS
 from clients.coordinator_client import DEFAULT_REQUEST_TIMEOUT_MS, CoordinatorClient, layout_on
 from clients.pending import ClientError, RequestTimedOut
 from insight.admin.directory import consumer_groups, list_groups
@@ -39,11 +40,7 @@ class Cluster:
     @cached_property
     def layout(self) -> TopicLayout:
         """The coordinator's topics."""
-        try:
-            return layout_on(self._bootstrap_servers, self._prefix)
-        except ValueError as error:
-            reason = f"'{self._bootstrap_servers}' is no list of HOST:PORT: {error}"
-            raise click.BadParameter(reason, param_hint="--bootstrap-servers") from error
+        return layout_on(self._bootstrap_servers, self._prefix)
 
     @cached_property
     def requests(self) -> GroupRequests:
@@ -113,7 +110,7 @@ def connection_options(command: Command) -> Command:
         click.option(
             "--bootstrap-servers",
             required=True,
-            metavar="HOST:PORT,...",
+            type=SERVERS,
             help="Where the coordinator's topics are.",
         ),
         click.option(

@@ -15,9 +15,9 @@ from gateway.security.authentication import Security
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address, Upstream, UpstreamLost
 from gateway.wire.limits import Limits
+from records.address import MAX_PORT
 
 _BACKLOG = 1_024
-MAX_PORT = 65_535
 NO_SECURITY = Security()
 
 log = structlog.get_logger()

@@ -1,11 +1,11 @@
 """Connections to the brokers behind the gateway."""
 
 import asyncio
-from dataclasses import dataclass
 from typing import Self
 
 from gateway.wire.framing import FrameBuffer, ProtocolError, framed
 from gateway.wire.limits import Limits
+from records.address import Address as Address
 
 # A broker's answer has no bound of its own but what its size can say.
 _RESPONSE_MAX_BYTES = 2**31 - 1
@@ -14,26 +14,6 @@ READ_BYTES = 256 * 1024
 
 class UpstreamLost(ConnectionError):
     """A broker cannot be reached, or ended the connection."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where something listens."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """`HOST:PORT`, an IPv6 host in brackets. Raises ValueError."""
-        host, colon, port = text.strip().rpartition(":")
-        host = host.removeprefix("[").removesuffix("]")
-        if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-            raise ValueError(f"{text!r} is not HOST:PORT")
-        return cls(host, int(port))
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class Upstream:

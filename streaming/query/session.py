@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -25,6 +26,8 @@ STATE_STORE = "spark.sql.streaming.stateStore"
 CHECKPOINT_FILE_MANAGER = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
+LOOPBACK = "127.0.0.1"
+ANY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not listened at
 SHUFFLE_PARTITIONS = 1
 JVM_EXIT_GRACE_S = 30.0
 JVM_LOSS_GRACE_S = 5.0
@@ -57,9 +60,12 @@ def settings() -> dict[str, str]:
         f"{STATE_STORE}.rocksdb.trackTotalNumberOfRows": "false",
         "spark.sql.streaming.metricsEnabled": "true",
         "spark.ui.showConsoleProgress": "false",
-        # Loopback only: the driver, its block manager and the UI are nobody else's business.
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+        # Loopback only: the driver and its block manager are nobody else's business. The UI does not go by
+        # these, see `_listen_at`.
+        "spark.driver.host": LOOPBACK,
+        "spark.driver.bindAddress": LOOPBACK,
+        # Whoever reaches the UI may look; ending the query's jobs is not for them.
+        "spark.ui.killEnabled": "false",
     }
 
 
@@ -70,8 +76,9 @@ class SparkFailed(RuntimeError):
 class Session:
     """A local Spark with the coordinator's settings, in a JVM of its own that ends with this process.
 
-    `ui_port` 0 takes a free port, None switches the UI off. `log_path` gets the JVM's output. `hold_fd` stays
-    open until the JVM has ended, see `checkpoints.folder.Folder.lock`. `extra` are further Spark settings.
+    `ui_host` is where the UI listens; `ui_port` 0 takes a free port, None switches the UI off. `log_path`
+    gets the JVM's output. `hold_fd` stays open until the JVM has ended, see `checkpoints.folder.Folder.lock`.
+    `extra` are further Spark settings.
     """
 
     def __init__(
@@ -80,6 +87,7 @@ class Session:
         log_path: Path,
         app_name: str = "group-coordinator",
         cores: int | None = None,
+        ui_host: str = LOOPBACK,
         ui_port: int | None = None,
         hold_fd: int | None = None,
         extra: Mapping[str, str] | None = None,
@@ -89,6 +97,7 @@ class Session:
         os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
         os.environ["JAVA_HOME"] = str(find_java().parent.parent)
         os.environ["PYSPARK_PYTHON"] = sys.executable
+        _listen_at(ui_host)
         conf = SparkConf(loadDefaults=False).setAppName(app_name)
         conf.setMaster(f"local[{cores or os.cpu_count() or 1},{TASK_FAILURES}]")
         conf.setAll(list((settings() | dict(extra or {})).items()))
@@ -149,6 +158,26 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _listen_at(ui_host: str) -> None:
+    """Let the UI listen at this address, and be named by it.
+
+    Spark's web servers listen at SPARK_LOCAL_IP of the environment, else at all addresses: no setting of the
+    session says it (WebUI.bind of Spark 4.2). SPARK_PUBLIC_DNS is the host of the UI's URL, else
+    spark.driver.host, which is right for a UI at all addresses, too. Raises SparkFailed where the address is
+    not one of this machine: of Spark's own end only its log would tell why.
+    """
+    family = socket.AF_INET6 if ":" in ui_host else socket.AF_INET
+    try:
+        socket.create_server((ui_host, 0), family=family).close()
+    except OSError as error:
+        raise SparkFailed(f"the Spark UI cannot listen at {ui_host}: {error.strerror}") from error
+    os.environ["SPARK_LOCAL_IP"] = ui_host
+    if ui_host in ANY_ADDRESS:
+        os.environ.pop("SPARK_PUBLIC_DNS", None)
+    else:
+        os.environ["SPARK_PUBLIC_DNS"] = f"[{ui_host}]" if ":" in ui_host else ui_host
 
 
 def _launch(conf: SparkConf, log_path: Path, hold_fd: int | None) -> Any:

@@ -27,7 +27,7 @@ from state.config import CoordinatorConfig
 from streaming.query import pipeline
 from streaming.query.operator import ConfigEpoch, Operator
 from streaming.query.progress import BatchProgress, ProgressReader
-from streaming.query.session import Session
+from streaming.query.session import LOOPBACK, Session
 from streaming.service.failing_batch import describe_failing_batch
 from streaming.service.outage import end_outage
 from streaming.service.status import Phase, StatusBoard
@@ -57,6 +57,7 @@ class Options:
     layout: TopicLayout = field(default_factory=TopicLayout.named)
     settings: Mapping[str, str] = field(default_factory=dict)
     skip: tuple[str, ...] = ()
+    ui_host: str = LOOPBACK
     ui_port: int | None = 0
     tick_interval_ms: int = DEFAULT_INTERVAL_MS
     clock_lag_ms: int = 0
@@ -129,6 +130,7 @@ class Coordinator:
         self._operator = Operator(options.layout, _config_epochs(epochs, identity))
         self._session = Session(
             log_path=options.folder / "spark.log",
+            ui_host=options.ui_host,
             ui_port=options.ui_port,
             hold_fd=lock_fd,
             extra=options.spark,

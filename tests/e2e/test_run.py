@@ -5,25 +5,34 @@ import os
 import re
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
+import urllib.request
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from kafka import KafkaProducer
 
 from cli import main
 from embedded.broker import EmbeddedBroker
 from records.layout import DEFAULT_PREFIX
 from streaming.service.status import Phase, read_status
 from tests.e2e.harness import QUICK_JAVA, START_TIMEOUT_S, child_pids, command_of, wait_until
+from tests.e2e.listening import (
+    LOOPBACK,
+    OTHER_LOOPBACK,
+    addresses_of_this_machine,
+    connects,
+    listening_at,
+    port_of,
+)
 
 pytestmark = pytest.mark.e2e
 
@@ -31,6 +40,7 @@ COMMAND = [sys.executable, "-c", "from cli import main; main()", "run"]
 BROKER = "kafka.Kafka"
 SPARK = "org.apache.spark.deploy.SparkSubmit"
 END_TIMEOUT_S = 60.0
+PEM = Path(__file__).parents[1] / "data" / "gateway.pem"
 
 
 @dataclass
@@ -134,38 +144,39 @@ def test_killed_and_started_again_then_interrupted(tmp_path: Path) -> None:
     """The life of a data folder: one run is killed, a second is refused, a third takes over and is ended."""
     data_dir = tmp_path / "data"
     arguments = ("--json", "--data-dir", str(data_dir), "--tick-interval-ms", "100")
-    with run(tmp_path, *arguments) as first:
+    with run(tmp_path, *arguments, "--no-gateway") as first:
         ready = first.ready()
         check_ready(ready, data_dir)
+        check_nobody_else_can_connect(first.pid, ready)
+        check_the_ui_ends_no_job(ready["ui"])
         check_second_is_refused(tmp_path, arguments, first.pid, ready["broker"])
         jvm = jvm_of(first.pid)
         with descendants(first.pid) as left, hold(jvm):
             first.process.kill()
             # The JVM cannot see that its coordinator is gone, and may be in a batch.
             wait_until(lambda: not left.has(BROKER), "the end of its broker")
-            with run(tmp_path, *arguments) as third:
+            with run(tmp_path, *arguments, *open_to_others(tmp_path)) as third:
                 check_waits(third, data_dir / "coordinator" / "lock", first.pid)
                 os.kill(jvm, signal.SIGCONT)
                 again = third.ready()
                 assert not left.has(SPARK)
                 ports = {"ui": "", "metrics": "", "gateway": ""}
                 assert again | ports == ready | ports
+                check_open_to_others(again)
+                check_topic_is_made_by_writing(again["gateway"])
                 check_interrupt(third)
     status = read_status(data_dir / "coordinator" / "status.json")
     assert (status.phase, status.reason) == (Phase.STOPPED, "stopped in order")
 
 
 def check_ready(ready: dict[str, Any], data_dir: Path) -> None:
-    ui, metrics, broker, gateway = ready["ui"], ready["metrics"], ready["broker"], ready["gateway"]
+    ui, metrics, broker = ready["ui"], ready["metrics"], ready["broker"]
     assert ui.startswith("http://127.0.0.1:")
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/metrics", metrics)
     assert broker.startswith("127.0.0.1:")
-    assert gateway.startswith("127.0.0.1:")
-    host, port = gateway.split(":")
-    socket.create_connection((host, int(port))).close()
     assert ready == {
         "broker": broker,
-        "gateway": gateway,
+        "gateway": None,
         "requests_topic": f"{DEFAULT_PREFIX}-requests",
         "responses_topic": f"{DEFAULT_PREFIX}-responses",
         "groups_topic": f"{DEFAULT_PREFIX}-groups",
@@ -174,6 +185,60 @@ def check_ready(ready: dict[str, Any], data_dir: Path) -> None:
         "metrics": metrics,
         "data_dir": str(data_dir),
     }
+
+
+def check_nobody_else_can_connect(pid: int, ready: dict[str, Any]) -> None:
+    """The UI and the metrics answer on loopback, and no process of it listens at any other address."""
+    for url in (ready["ui"], ready["metrics"]):
+        assert [host for host in addresses_of_this_machine() if connects(host, port_of(url))] == [LOOPBACK]
+    with descendants(pid) as processes:
+        assert {address.host for address in listening_at([pid, *processes.handles])} == {LOOPBACK}
+
+
+def check_the_ui_ends_no_job(ui: str) -> None:
+    (application,) = fetched(f"{ui}/api/v1/applications")
+    environment = fetched(f"{ui}/api/v1/applications/{application['id']}/environment")
+    assert ["spark.ui.killEnabled", "false"] in environment["sparkProperties"]
+
+
+def fetched(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=30) as response:
+        return json.load(response)
+
+
+def open_to_others(tmp_path: Path) -> tuple[str, ...]:
+    """UI and metrics at another address, a gateway with TLS and SASL, a broker that makes topics."""
+    users = tmp_path / "users"
+    users.write_text("ann:secret\n")
+    return (
+        *("--ui-host", OTHER_LOOPBACK, "--metrics-host", OTHER_LOOPBACK),
+        *("--tls-certificate", str(PEM), "--sasl-users", str(users), "--advertised-host", "localhost"),
+        *("--broker-config", "auto.create.topics.enable=true", "--broker-config", "num.partitions=3"),
+    )
+
+
+def check_open_to_others(ready: dict[str, Any]) -> None:
+    for url in (ready["ui"], ready["metrics"]):
+        assert url.startswith(f"http://{OTHER_LOOPBACK}:")
+        assert connects(OTHER_LOOPBACK, port_of(url))
+        assert not connects(LOOPBACK, port_of(url))
+
+
+def check_topic_is_made_by_writing(gateway: str) -> None:
+    """A client of the gateway names itself over TLS, and writes to a topic that is not there."""
+    assert gateway.startswith("localhost:")
+    producer = KafkaProducer(
+        bootstrap_servers=gateway,
+        security_protocol="SASL_SSL",
+        sasl_mechanism="PLAIN",
+        ssl_cafile=str(PEM),
+        ssl_check_hostname=False,  # it is for 127.0.0.1
+        sasl_plain_username="ann",
+        sasl_plain_password="secret",
+    )
+    with closing(producer):
+        assert producer.send("made-by-writing", b"value").get(timeout=30).offset == 0
+        assert producer.partitions_for("made-by-writing") == {0, 1, 2}
 
 
 def check_second_is_refused(tmp_path: Path, arguments: tuple[str, ...], pid: int, broker: str) -> None:
@@ -265,7 +330,24 @@ def keeps_signal_handlers() -> Iterator[None]:
         (("--skip-record", "x-requests-0-1"), 2, "'x-requests-0-1' is not group-coordinator-requests-"),
         (("--data-dir", __file__), 2, "is a file"),
         (("--nonsense",), 2, "No such option"),
-        (("--bootstrap-servers", "localhost:port"), 1, "'localhost:port' is no list of HOST:PORT"),
+        (("--broker-config", "nonsense"), 2, "'nonsense' is not NAME=VALUE"),
+        (("--broker-config", "log.dirs=/tmp"), 2, "log.dirs cannot be set: the embedded broker is one"),
+        (("--broker-config", "a=b", "--bootstrap-servers", "a:1"), 2, "--bootstrap-servers names another"),
+        (("--no-gateway", "--advertised-host", "a"), 2, "no option of the gateway: --advertised-host"),
+        (("--no-gateway", "--gateway", "a:1"), 2, "no option of the gateway: --gateway"),
+        (("--reply-partition", "16"), 2, "Invalid value for --reply-partition: 16 is not one of 0 to 15"),
+        (("--tls-key", str(PEM)), 1, "a TLS key needs its certificate"),
+        (("--tls-certificate", __file__), 1, f"the TLS certificate {__file__} cannot be used"),
+        (
+            ("--ui-host", "192.0.2.1", "--bootstrap-servers", "127.0.0.1:1"),
+            1,
+            "no Kafka broker answers at 127",
+        ),
+        (
+            ("--bootstrap-servers", "localhost:port"),
+            2,
+            "'localhost:port' is not HOST:PORT; expected is a list",
+        ),
     ],
 )
 def test_bad_arguments_are_named(

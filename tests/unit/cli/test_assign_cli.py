@@ -97,7 +97,7 @@ def test_wrong_usage(arguments: list[str], message: str) -> None:
         ([*THREE, "--current", "nowhere.json"], "nowhere.json: No such file"),
         ([*THREE, "--strategy", "MACHINE_ROOM"], "goes by the racks of members and partitions"),
         ([*THREE, "--plot", "nowhere/a.png"], "cannot write nowhere/a.png"),
-        (["--from-group", "g", "--bootstrap-servers", "here:there"], "'here:there' is no list of HOST:PORT"),
+        (["--from-group", "g", "--bootstrap-servers", "here:there"], "'here:there' is not HOST:PORT; expect"),
     ],
 )
 def test_what_cannot_be_answered(arguments: list[str], message: str) -> None:

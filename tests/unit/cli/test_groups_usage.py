@@ -19,7 +19,7 @@ RESET = ["reset-offsets", *ONE]
         (["describe", *ONE, "--all-groups"], "takes one of these options: --group, --all-groups"),
         (["describe", *ONE, "--members", "--state"], "takes at most one of these options"),
         (["describe", "--group", "g"], "Missing option '--bootstrap-servers'"),
-        (["list", "--bootstrap-servers", "here:there"], "'here:there' is no list of HOST:PORT"),
+        (["list", "--bootstrap-servers", "here:there"], "'here:there' is not HOST:PORT; expected is a list"),
         (["list", *NOBODY, "--state", "dying"], "Invalid state list 'dying'"),
         (["list", *NOBODY, "--type", "share"], "Invalid types list 'share'"),
         ([*RESET, "--topic", "t"], "requires exactly one of the following scenarios"),

@@ -2,9 +2,11 @@
 
 import json
 import re
+import socket
 import threading
 import tomllib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,7 +16,6 @@ import pytest
 import yaml
 from prometheus_client import make_wsgi_app
 
-from cli.gateway import gateway
 from cli.run import run
 from deploy.healthcheck import main as healthcheck
 from streaming.service.status import Phase, Status
@@ -22,6 +23,7 @@ from tests.harness.scraped import Scraped, busy
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
+LOOPBACK = "127.0.0.1"
 DASHBOARD = DEPLOY / "grafana" / "dashboards" / "group-coordinator.json"
 METRIC = re.compile(r"\b(?:kafka|rocketmq|group_coordinator)_\w+")
 
@@ -43,9 +45,8 @@ def option(name: str) -> str:
 
 
 def published(service: str) -> tuple[str, int, int]:
-    """Address and port on the host, port in the container."""
-    (text,) = SERVICES[service]["ports"]
-    address, host_port, container_port = text.split(":")
+    """Address and port on the host, port in the container; of the first port, where there are several."""
+    address, host_port, container_port = SERVICES[service]["ports"][0].split(":")
     return address, int(host_port), int(container_port)
 
 
@@ -58,7 +59,7 @@ def expressions() -> Iterator[str]:
 
 
 def test_the_services_are_there_with_a_health_check_each() -> None:
-    assert set(SERVICES) == {"kafka", "coordinator", "gateway", "prometheus", "grafana"}
+    assert set(SERVICES) == {"kafka", "coordinator", "prometheus", "grafana"}
     for service in SERVICES.values():
         assert service["healthcheck"]["test"][0] == "CMD"
 
@@ -87,7 +88,6 @@ def test_services_wait_for_services_that_are_there() -> None:
     waits = {(name, other) for name, service in SERVICES.items() for other in service.get("depends_on", {})}
     assert waits == {
         ("coordinator", "kafka"),
-        ("gateway", "coordinator"),
         ("prometheus", "coordinator"),
         ("grafana", "prometheus"),
     }
@@ -105,8 +105,9 @@ def test_the_coordinators_command_line_is_understood() -> None:
 def test_ports_agree_from_the_coordinator_to_the_dashboard() -> None:
     port = int(option("metrics-port"))
     assert published("coordinator") == ("127.0.0.1", port, port)
-    assert urlsplit(COORDINATOR["healthcheck"]["test"][-1]).port == port
-    assert f"EXPOSE {port}\n" in DOCKERFILE
+    assert urlsplit(COORDINATOR["healthcheck"]["test"][-2]).port == port
+    exposed = re.findall(r"^EXPOSE (.*)$", DOCKERFILE, re.MULTILINE)
+    assert exposed == [" ".join(text.split(":")[2] for text in COORDINATOR["ports"])]
     (job,) = read_yaml(DEPLOY / "prometheus.yml")["scrape_configs"]
     assert job["static_configs"] == [{"targets": [f"coordinator:{port}"]}]
     (source,) = read_yaml(DEPLOY / "grafana/provisioning/datasources/prometheus.yml")["datasources"]
@@ -129,17 +130,16 @@ def test_kafka_is_found_from_inside_and_from_outside() -> None:
 
 
 def test_clients_find_every_broker_through_the_gateway() -> None:
-    command, *arguments = SERVICES["gateway"]["command"]
-    assert command == gateway.name
-    context = gateway.make_context(command, arguments)
-    assert str(context.params["bootstrap_servers"]) == option("bootstrap-servers")
+    command, *arguments = COORDINATOR["command"]
+    context = run.make_context(command, arguments)
+    assert not context.params["no_gateway"]
+    assert context.params["listen"].host == "0.0.0.0"
     assert context.params["advertised_host"] == "127.0.0.1"
     first = context.params["listen"].port
     of_the_broker = first + 1 + int(SERVICES["kafka"]["environment"]["KAFKA_NODE_ID"])
-    ports = [tuple(map(int, port.split(":")[1:])) for port in SERVICES["gateway"]["ports"]]
+    _, *ports = [tuple(map(int, port.split(":")[1:])) for port in COORDINATOR["ports"]]
     assert ports == [(first, first), (of_the_broker, of_the_broker)]
-    assert SERVICES["gateway"]["image"] == COORDINATOR["image"]
-    assert f"'localhost', {first}" in SERVICES["gateway"]["healthcheck"]["test"][-1]
+    assert COORDINATOR["healthcheck"]["test"][-1] == f"localhost:{first}"
 
 
 def test_volumes_are_declared_and_mounted_files_exist() -> None:
@@ -203,12 +203,34 @@ def test_the_docs_tell_of_every_alert() -> None:
     assert [name for name in names if f"`{name}`" not in operations] == []
 
 
-@pytest.mark.parametrize(("phase", "exit_code"), [(Phase.READY, 0), (Phase.RESTARTING, 1)])
-def test_the_health_check_tells_ready_from_not(phase: Phase, exit_code: int) -> None:
+@contextmanager
+def metrics_of(phase: Phase) -> Iterator[str]:
+    """The address of a coordinator's metrics, which are asked for once."""
     scraped = Scraped()
     scraped.status = Status(phase, "", 0)
-    with make_server("127.0.0.1", 0, make_wsgi_app(scraped.registry)) as server:
+    with make_server(LOOPBACK, 0, make_wsgi_app(scraped.registry)) as server:
         answering = threading.Thread(target=server.handle_request)
         answering.start()
-        assert healthcheck(f"http://127.0.0.1:{server.server_port}/metrics") == exit_code
+        yield f"http://{LOOPBACK}:{server.server_port}/metrics"
         answering.join()
+
+
+@pytest.mark.parametrize(("phase", "exit_code"), [(Phase.READY, 0), (Phase.RESTARTING, 1)])
+def test_the_health_check_tells_ready_from_not(phase: Phase, exit_code: int) -> None:
+    with metrics_of(phase) as url, socket.create_server((LOOPBACK, 0)) as gateway:
+        assert healthcheck(url, f"{LOOPBACK}:{gateway.getsockname()[1]}") == exit_code
+
+
+def test_the_health_check_fails_while_no_gateway_listens() -> None:
+    with socket.create_server((LOOPBACK, 0)) as gateway:
+        port = gateway.getsockname()[1]
+    with metrics_of(Phase.READY) as url, pytest.raises(ConnectionRefusedError):
+        healthcheck(url, f"{LOOPBACK}:{port}")
+
+
+def test_the_image_takes_no_package_without_its_hash() -> None:
+    installs = re.findall(r"^RUN pip install (.*)$", DOCKERFILE, re.MULTILINE)
+    assert installs == [
+        "--no-cache-dir --require-hashes --requirement requirements.lock",
+        "--no-cache-dir --no-deps --no-build-isolation .",
+    ]

@@ -254,6 +254,11 @@ def test_a_reply_partition_that_is_not_there_is_refused(partition: int) -> None:
         serving(options).__enter__()
 
 
+def test_servers_without_ports_are_refused_before_anything_is_started() -> None:
+    with pytest.raises(ValueError, match="'kafka-1' is not HOST:PORT"):
+        serving(GatewayOptions("kafka-1,kafka-2", TopicLayout.named(), Address(HOST, 0))).__enter__()
+
+
 @pytest.mark.parametrize(
     ("text", "address"),
     [("a:1", Address("a", 1)), ("[::1]:9092", Address("::1", 9092)), (" 10.0.0.1:0", Address("10.0.0.1", 0))],

@@ -1,0 +1,41 @@
+"""NAME=VALUE options: settings of the coordinator, and of the embedded broker."""
+
+from collections.abc import Sequence
+
+import click
+
+from embedded.broker_settings import BrokerSettingRefused, check_broker_settings
+from state.config import ConfigError, CoordinatorConfig
+
+
+def parse_settings(settings: Sequence[str]) -> dict[str, str]:
+    """The coordinator's, by Kafka's names. Raises BadParameter."""
+    parsed = _name_value_pairs(settings, "-c")
+    try:
+        CoordinatorConfig().with_settings(parsed)
+    except ConfigError as error:
+        raise click.BadParameter(str(error), param_hint="-c") from error
+    return parsed
+
+
+def parse_broker_settings(settings: Sequence[str], bootstrap_servers: str | None) -> dict[str, str]:
+    """The embedded broker's; where `bootstrap_servers` is not None there is none. Raises UsageError."""
+    option = "--broker-config"
+    if settings and bootstrap_servers is not None:
+        raise click.UsageError(f"{option} is for a broker of its own, and --bootstrap-servers names another")
+    parsed = _name_value_pairs(settings, option)
+    try:
+        check_broker_settings(parsed)
+    except BrokerSettingRefused as error:
+        raise click.BadParameter(str(error), param_hint=option) from error
+    return parsed
+
+
+def _name_value_pairs(settings: Sequence[str], option: str) -> dict[str, str]:
+    parsed = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{setting!r} is not NAME=VALUE", param_hint=option)
+        parsed[name.strip()] = value.strip()
+    return parsed

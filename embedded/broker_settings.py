@@ -1,0 +1,45 @@
+"""Settings that a user may give the embedded broker, and how a properties file holds them."""
+
+import re
+from collections.abc import Mapping
+
+# What the embedding decides: where the broker listens, where its data is, and that it is one node.
+_OURS = re.compile(
+    r"process\.roles|node\.id|broker\.id|broker\.id\..*|controller\..*|(metadata\.)?log\.dirs?|cluster\.id"
+    r"|listeners|advertised\.listeners|early\.start\.listeners|listener\..*"
+    r"|inter\.broker\.listener\.name|security\.inter\.broker\.protocol"
+)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_WHOLE = re.compile(r"[0-9]+")
+# With one broker, these cannot be had more often than once.
+_COPIES = re.compile(r".*(replication\.factor|min\.insync\.replicas|\.min\.isr)")
+
+
+class BrokerSettingRefused(ValueError):
+    """A setting that the embedded broker cannot be given; the message says why."""
+
+
+def check_broker_settings(settings: Mapping[str, str]) -> None:
+    """Refuse what would break the embedding. Raises BrokerSettingRefused.
+
+    Whether the broker knows a setting, and takes its value, it says itself when it starts.
+    """
+    for name, value in settings.items():
+        if not _NAME.fullmatch(name):
+            raise BrokerSettingRefused(f"{name!r} is not the name of a broker setting")
+        if _OURS.fullmatch(name.lower()):
+            raise BrokerSettingRefused(
+                f"{name} cannot be set: the embedded broker is one node on loopback with its data in the "
+                "data folder; for anything else start a broker and name it with --bootstrap-servers"
+            )
+        if _COPIES.fullmatch(name) and _WHOLE.fullmatch(value) and int(value[:10]) > 1:
+            raise BrokerSettingRefused(f"{name} can only be 1, because there is one broker, not {value}")
+        if not value.isprintable():
+            raise BrokerSettingRefused(f"the value of {name} has characters that cannot be printed")
+
+
+def escaped(value: str) -> str:
+    """The value as Java's properties files have it (java.util.Properties.load): ISO 8859-1 with escapes."""
+    text = value.replace("\\", "\\\\").encode("utf-16-be")
+    units = [int.from_bytes(text[i : i + 2]) for i in range(0, len(text), 2)]
+    return "".join(chr(unit) if unit < 0x7F else f"\\u{unit:04x}" for unit in units)

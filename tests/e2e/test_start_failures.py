@@ -1,0 +1,155 @@
+"""A long-running command that cannot start ends with a sentence and an exit code, as a process of its own."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import cli
+from cli import main
+from embedded.broker import EmbeddedBroker
+from records.layout import TopicLayout
+from streaming.service.topics import prepare_topics
+from tests.e2e.harness import new_layout
+
+pytestmark = pytest.mark.e2e
+
+COMMAND = [sys.executable, "-c", "from cli import main; main()"]
+# Less than kafka-python waits for a broker that does not answer, and enough for a busy machine.
+END_TIMEOUT_S = 25.0
+NOT_OF_THIS_MACHINE = "192.0.2.1"  # for documentation (RFC 5737)
+
+
+class Ended(NamedTuple):
+    """How a command ended, and the last line that it said."""
+
+    exit_code: int
+    last: str
+    stderr: str
+
+
+def started(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*COMMAND, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> Ended:
+    """Wait for its end, which comes by itself."""
+    with process:
+        try:
+            _, stderr = process.communicate(timeout=END_TIMEOUT_S)
+        finally:
+            process.kill()
+    return Ended(process.returncode, (stderr.strip().splitlines() or [""])[-1], stderr)
+
+
+@pytest.fixture(scope="module")
+def layout(broker: EmbeddedBroker) -> TopicLayout:
+    """The topics of a coordinator that does not run."""
+    layout = new_layout()
+    prepare_topics(broker.bootstrap_servers, layout)
+    return layout
+
+
+@pytest.fixture
+def prefix(layout: TopicLayout) -> str:
+    return layout.requests_topic.removesuffix("-requests")
+
+
+def test_a_server_without_a_port_ends_the_gateways_start(broker: EmbeddedBroker, prefix: str) -> None:
+    servers = f"{broker.bootstrap_servers},kafka-2"
+    end = ended(started("gateway", "--bootstrap-servers", servers, "--prefix", prefix))
+    assert end.exit_code == 2
+    assert end.last.startswith("Error: Invalid value for '--bootstrap-servers': 'kafka-2' is not HOST:PORT; ")
+
+
+def test_an_address_that_cannot_be_listened_at_ends_the_gateways_start(
+    broker: EmbeddedBroker, prefix: str
+) -> None:
+    at = ("--listen", f"{NOT_OF_THIS_MACHINE}:0", "--bootstrap-servers", broker.bootstrap_servers)
+    end = ended(started("gateway", *at, "--prefix", prefix))
+    assert end.exit_code == 1
+    assert end.last.startswith(f"Error: cannot listen at {NOT_OF_THIS_MACHINE}:0: ")
+
+
+@pytest.fixture
+def silent() -> Iterator[socket.socket]:
+    """A server that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(END_TIMEOUT_S)
+        yield server
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_gateways_start(silent: socket.socket, number: signal.Signals) -> None:
+    process = started("gateway", "--bootstrap-servers", f"127.0.0.1:{silent.getsockname()[1]}")
+    connection, _ = silent.accept()  # it waits for an answer now
+    with connection:
+        process.send_signal(number)
+        end = ended(process)
+    assert (end.exit_code, end.stderr) == (128 + number, "")
+
+
+@pytest.mark.parametrize("command", ["worker", "rocketmq-consumer"])
+def test_a_file_that_cannot_be_written_ends_a_consumers_start(
+    broker: EmbeddedBroker, prefix: str, tmp_path: Path, command: str
+) -> None:
+    path = tmp_path / "nowhere" / "consumed"
+    servers = ("--bootstrap-servers", broker.bootstrap_servers, "--prefix", prefix)
+    end = ended(started(command, *servers, "--group", "g", "--topic", "t", "--consumed", str(path)))
+    assert (end.exit_code, end.last) == (1, f"Error: [Errno 2] No such file or directory: '{path}'")
+    assert "Traceback" not in end.stderr
+
+
+@pytest.mark.parametrize("command", ["worker", "rocketmq-consumer", "gateway"])
+def test_topics_that_are_not_there_end_the_start(broker: EmbeddedBroker, command: str) -> None:
+    prefix = f"test-{uuid.uuid4()}"
+    group = () if command == "gateway" else ("--group", "g", "--topic", "t")
+    end = ended(started(command, "--bootstrap-servers", broker.bootstrap_servers, "--prefix", prefix, *group))
+    assert end.exit_code == 1
+    assert end.last.startswith(f"Error: no topic {prefix}-requests on {broker.bootstrap_servers}: ")
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_folder_that_cannot_be_made_ends_the_demo(tmp_path: Path, as_json: bool) -> None:
+    (tmp_path / "file").write_text("in the way")
+    folder = tmp_path / "file" / "data"
+    outcome = CliRunner().invoke(main, ["demo", "--data-dir", str(folder), *(["--json"] if as_json else [])])
+    assert outcome.exit_code == 1
+    if as_json:
+        assert json.loads(outcome.stdout)["error"] == f"[Errno 20] Not a directory: '{folder}'"
+    else:
+        assert f"The demo could not go on: [Errno 20] Not a directory: '{folder}'" in outcome.stderr
+
+
+def test_an_address_of_another_machine_ends_runs_start(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    cluster = ("--bootstrap-servers", broker.bootstrap_servers, "--prefix", f"test-{uuid.uuid4()}")
+    at = ("--data-dir", str(tmp_path), "--ui-host", NOT_OF_THIS_MACHINE)
+    end = ended(started("run", "--json", *cluster, *at))
+    assert end.exit_code == 1
+    assert end.last.startswith(f"Error: the Spark UI cannot listen at {NOT_OF_THIS_MACHINE}: Cannot assign ")
+
+
+@click.command()
+def raises() -> None:
+    """A command with a fault of its own."""
+    raise KeyError("unforeseen")
+
+
+def test_a_failure_that_nobody_foresaw_ends_with_a_sentence_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cli.COMMANDS, "raises", __name__)
+    outcome = CliRunner().invoke(main, ["raises"])
+    assert outcome.exit_code == 1
+    assert outcome.stderr.splitlines()[-1] == "Error: unexpected KeyError: 'unforeseen'"
+    assert "Traceback" in outcome.stderr, "the log says where"
+    assert outcome.stdout == ""

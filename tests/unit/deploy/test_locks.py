@@ -1,0 +1,67 @@
+"""The locks of Python packages: whatever the set-up installs has its version and its hash there."""
+
+import re
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[3]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+LOCKS = ("requirements.lock", "requirements-dev.lock")
+ENTRY = re.compile(r"^(\S+==[^\\]+?) \\$((?:\n +--hash=sha256:[0-9a-f]{64}(?: \\)?$)+)", re.MULTILINE)
+
+
+def locked(name: str) -> dict[str, Requirement]:
+    """The requirements of a lock by their names; each has a hash, or it is none."""
+    text = (ROOT / name).read_text()
+    found = [Requirement(match[1]) for match in ENTRY.finditer(text)]
+    assert len(found) == len(re.findall(r"^[^\s#]", text, re.MULTILINE)), (
+        "each line is a package with its hashes"
+    )
+    return {canonicalize_name(requirement.name): requirement for requirement in found}
+
+
+def wanted(name: str) -> list[Requirement]:
+    """What the project asks for by itself, with what its build needs."""
+    texts = [*PROJECT["project"]["dependencies"], *PROJECT["build-system"]["requires"]]
+    if name == "requirements-dev.lock":
+        texts += PROJECT["project"]["optional-dependencies"]["dev"]
+    return [Requirement(text) for text in texts]
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_has_what_the_project_asks_for(name: str) -> None:
+    pins = locked(name)
+    for requirement in wanted(name):
+        (pin,) = pins[canonicalize_name(requirement.name)].specifier
+        assert requirement.specifier.contains(pin.version), f"{requirement}: run `make lock`"
+
+
+def test_the_two_locks_agree() -> None:
+    smaller, larger = map(locked, LOCKS)
+    assert {name: larger[name].specifier for name in smaller} == {
+        name: pin.specifier for name, pin in smaller.items()
+    }
+
+
+def test_what_is_installed_is_what_is_locked() -> None:
+    for name, pin in locked("requirements-dev.lock").items():
+        if pin.marker is None or pin.marker.evaluate():
+            assert pin.specifier.contains(metadata.version(name)), pin
+
+
+def test_the_set_up_takes_no_package_without_its_hash() -> None:
+    setup = re.search(r"^\$\(STAMP\):.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert setup is not None
+    assert [line.partition("pip install ")[2] for line in setup[1].splitlines() if "pip install" in line] == [
+        "--require-hashes --requirement requirements-dev.lock",
+        "--no-deps --no-build-isolation --editable .",
+    ]
+
+
+def test_the_build_is_asked_for_in_one_way() -> None:
+    assert PROJECT["dependency-groups"]["build"] == PROJECT["build-system"]["requires"]

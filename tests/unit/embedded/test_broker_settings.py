@@ -1,0 +1,54 @@
+"""Settings of the embedded broker: which are refused, and how its file has them."""
+
+import pytest
+
+from embedded.broker_settings import BrokerSettingRefused, check_broker_settings, escaped
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "listeners",
+            "advertised.listeners",
+            "listener.security.protocol.map",
+            "listener.name.client.ssl.key",
+        ),
+        *("inter.broker.listener.name", "security.inter.broker.protocol", "controller.listener.names"),
+        *("controller.quorum.voters", "process.roles", "node.id", "broker.id", "log.dir", "log.dirs"),
+        *("metadata.log.dir", "LOG.DIRS"),
+    ],
+)
+def test_what_the_embedding_decides_cannot_be_set(name: str) -> None:
+    with pytest.raises(BrokerSettingRefused, match=f"{name} cannot be set: the embedded broker is one node"):
+        check_broker_settings({name: "1"})
+
+
+@pytest.mark.parametrize(
+    "name", ["default.replication.factor", "offsets.topic.replication.factor", "min.insync.replicas"]
+)
+def test_one_broker_keeps_one_copy(name: str) -> None:
+    check_broker_settings({name: "1"})
+    with pytest.raises(BrokerSettingRefused, match=f"{name} can only be 1, because there is one broker"):
+        check_broker_settings({name: "3"})
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a\nlisteners", "#a", "ä"])
+def test_a_name_is_a_name(name: str) -> None:
+    with pytest.raises(BrokerSettingRefused, match="is not the name of a broker setting"):
+        check_broker_settings({name: "1"})
+
+
+def test_a_value_brings_no_line_of_its_own() -> None:
+    with pytest.raises(
+        BrokerSettingRefused, match=r"the value of num\.partitions has characters that cannot"
+    ):
+        check_broker_settings({"num.partitions": "1\nlisteners=CLIENT://0.0.0.0:9092"})
+
+
+def test_what_a_person_wants_to_try_can_be_set() -> None:
+    check_broker_settings({"auto.create.topics.enable": "true", "log.retention.hours": "1", "a.plugin": ""})
+
+
+def test_values_stand_in_the_file_as_java_reads_them() -> None:
+    assert escaped(r"C:\kafka é 😀") == r"C:\\kafka \u00e9 \ud83d\ude00"
