@@ -5,10 +5,12 @@ from collections.abc import Iterator
 from itertools import count
 
 import msgspec
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import TopicPartition
 
+from records import kafka_clients
 from records.layout import TopicLayout
 from records.partitioner import partition_of
+from records.reader import TopicReader
 from state.kafka.requests import AnyRequest
 
 ANSWER_TIMEOUT_S = 300.0
@@ -36,16 +38,13 @@ class Asker:
     def __init__(self, bootstrap_servers: str, layout: TopicLayout) -> None:
         self._layout = layout
         self._ids = count()
-        self._producer = KafkaProducer(bootstrap_servers=bootstrap_servers, acks="all", linger_ms=0)
-        self._consumer = KafkaConsumer(bootstrap_servers=bootstrap_servers, fetch_max_wait_ms=5)
-        partition = TopicPartition(layout.responses_topic, self.REPLY_PARTITION)
-        self._consumer.assign([partition])
-        self._consumer.seek_to_end(partition)
-        self._consumer.position(partition)
+        self._producer = kafka_clients.producer(bootstrap_servers)
+        self._reader = TopicReader(bootstrap_servers, fetch_max_wait_ms=5)
+        self._reader.start(end=[TopicPartition(layout.responses_topic, self.REPLY_PARTITION)])
 
     def close(self) -> None:
         self._producer.close()
-        self._consumer.close()
+        self._reader.close()
 
     def next_id(self) -> str:
         return str(next(self._ids))
@@ -70,10 +69,10 @@ class Asker:
         """Answers as they come, each with when it was here."""
         give_up = time.monotonic() + ANSWER_TIMEOUT_S
         while time.monotonic() < give_up:
-            for records in self._consumer.poll(timeout_ms=200, max_records=10_000).values():
-                here = time.time()
-                for record in records:
-                    yield _decoder.decode(record.value), here
+            records = self._reader.poll(timeout_ms=200)
+            here = time.time()
+            for record in records:
+                yield _decoder.decode(record.value), here
         raise TimeoutError(f"no answer within {ANSWER_TIMEOUT_S:.0f} s")
 
     def wait(self, correlation_ids: set[str]) -> dict[str, tuple[Answer, float]]:

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from kafka import KafkaConsumer, TopicPartition
+from kafka import TopicPartition
 
 from embedded.broker import HOST, EmbeddedBroker
 from gateway.service import GatewayOptions, serving
 from gateway.upstream.connections import Address
 from gateway.wire.limits import Limits
+from records import kafka_clients
 from records.layout import TopicLayout
 from streaming.service.coordinator import Coordinator, Options
 from streaming.service.status import Phase
@@ -66,6 +67,5 @@ def running(folder: Path, initial_delay_ms: int) -> Iterator[Sides[Address]]:
 
 def wake(servers: str) -> None:
     """Have the broker begin to coordinate: it does when the first client looks for a coordinator."""
-    settings = {"group_id": "wake", "enable_auto_commit": False, "metrics_enabled": False}
-    with closing(KafkaConsumer(bootstrap_servers=servers, **settings)) as consumer:
+    with closing(kafka_clients.group_consumer(servers, "wake")) as consumer:
         consumer.committed(TopicPartition("any", 0))

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from kafka import KafkaConsumer
 from kafka.errors import KafkaError
 
 from assignors.kafka import ASSIGNORS
@@ -18,6 +17,7 @@ from cli.parameters import SERVERS
 from clients.consumer import ConsumerOptions, ConsumerStopped, GroupConsumer
 from clients.coordinator_client import CoordinatorClient, layout_on
 from clients.pending import ClientError
+from records import kafka_clients
 from records.layout import DEFAULT_PREFIX
 
 
@@ -63,13 +63,7 @@ def consume(bootstrap_servers: str, prefix: str, client_id: str, consumed: Path 
             client = stack.enter_context(CoordinatorClient(bootstrap_servers, layout, client_id=client_id))
         except (ClientError, KafkaError) as error:
             raise click.ClickException(str(error)) from error
-        consumer = KafkaConsumer(
-            bootstrap_servers=bootstrap_servers,
-            client_id=client_id,
-            auto_offset_reset="earliest",
-            allow_auto_create_topics=False,
-            metrics_enabled=False,
-        )
+        consumer = kafka_clients.working_consumer(bootstrap_servers, client_id)
         stack.callback(consumer.close, autocommit=False)
         process = line_writer(stack, consumed)
         _run(GroupConsumer(options, client, consumer, process, _teller(client_id)))

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from kafka import KafkaConsumer
 from kafka.errors import KafkaError
 
 from assignors.rocketmq.machine_room_nearby import NamePrefixResolver
@@ -23,6 +22,7 @@ from clients.pending import ClientError
 from clients.rocketmq.api import ConsumerConfig
 from clients.rocketmq.consumer import Inbox, PushConsumer
 from clients.rocketmq.instance import Intervals
+from records import kafka_clients
 from records.layout import DEFAULT_PREFIX
 from state.rocketmq.requests import ConsumeFromWhere, MessageModel
 
@@ -84,14 +84,7 @@ def rocketmq_consumer(
         except (ClientError, KafkaError) as error:
             raise click.ClickException(str(error)) from error
         stack.enter_context(client)
-        consumer = KafkaConsumer(
-            bootstrap_servers=bootstrap_servers,
-            client_id=client_id,
-            auto_offset_reset="earliest",
-            allow_auto_create_topics=False,
-            metadata_max_age_ms=30_000,
-            metrics_enabled=False,
-        )
+        consumer = kafka_clients.working_consumer(bootstrap_servers, client_id, metadata_max_age_ms=30_000)
         stack.callback(consumer.close, autocommit=False)
         process = line_writer(stack, consumed)
         tell = _tell(client_id)

@@ -1,7 +1,7 @@
 """`group-coordinator why`: why a group rebalanced."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ from cli.parameters import SERVERS
 from clients.coordinator_client import layout_on
 from clients.pending import ClientError
 from insight.why.clock import Clock
-from insight.why.history import HistoryUnavailable, read_history
+from insight.why.history import History, HistoryUnavailable, read_history
 from insight.why.report import Report, lanes_of, report
 from insight.why.rocketmq.model import Report as RocketMqReport
 from insight.why.rocketmq.report import report as rocketmq_report
@@ -22,12 +22,10 @@ from insight.why.rocketmq.text import report_text as rocketmq_text
 from insight.why.since import parse_since
 from insight.why.text import report_text
 from records.layout import DEFAULT_PREFIX
-from records.truncation import AnyHistoryEntry
 from state.kafka.history import HistoryEntry
 from state.rocketmq.effects import HistoryEntry as RocketMqHistoryEntry
 
 R = TypeVar("R", Report, RocketMqReport)
-History = Sequence[AnyHistoryEntry]
 
 _NO_PICTURE = (
     "{} is a group of RocketMQ's, of which there is no picture: its clients rebalance by themselves, so "
@@ -73,12 +71,12 @@ def why(
     now_ms = time.time_ns() // 1_000_000
     since_ms = _parse_since(since, now_ms)
     try:
-        history = read_history(bootstrap_servers, layout_on(bootstrap_servers, prefix), group_id)
+        history = read_history(bootstrap_servers, layout_on(bootstrap_servers, prefix), group_id, since_ms)
     except (ClientError, HistoryUnavailable) as error:
         raise click.ClickException(str(error)) from error
     except (KafkaError, ValueError) as error:
         raise click.ClickException(f"cannot read from {bootstrap_servers}: {error}") from error
-    if isinstance(history[-1], RocketMqHistoryEntry):
+    if isinstance(history.entries[-1], RocketMqHistoryEntry):
         _tell_rocketmq(group_id, history, now_ms, since_ms, output, plot)
     else:
         _tell_kafka(group_id, history, now_ms, since_ms, output, plot)
@@ -96,9 +94,9 @@ def _parse_since(text: str | None, now_ms: int) -> int | None:
 def _tell_kafka(
     group_id: str, history: History, now_ms: int, since_ms: int | None, output: str, plot: Path | None
 ) -> None:
-    ours = [event for event in history if isinstance(event, HistoryEntry)]
-    _tell_of_others(group_id, len(history) - len(ours), "RocketMQ's")
-    told = report(group_id, ours, now_ms, since_ms)
+    ours = [event for event in history.entries if isinstance(event, HistoryEntry)]
+    _tell_of_others(group_id, len(history.entries) - len(ours), "RocketMQ's")
+    told = report(group_id, ours, now_ms, since_ms, unread=history.unread, from_start=history.from_start)
     _show(told, report_text, output)
     if plot is not None:
         _plot(told, ours, plot)
@@ -109,8 +107,8 @@ def _tell_rocketmq(
 ) -> None:
     if plot is not None:
         raise click.BadParameter(_NO_PICTURE.format(group_id), param_hint="--plot")
-    ours = [event for event in history if isinstance(event, RocketMqHistoryEntry)]
-    _tell_of_others(group_id, len(history) - len(ours), "Kafka's")
+    ours = [event for event in history.entries if isinstance(event, RocketMqHistoryEntry)]
+    _tell_of_others(group_id, len(history.entries) - len(ours), "Kafka's")
     _show(rocketmq_report(group_id, ours, now_ms, since_ms), rocketmq_text, output)
 
 

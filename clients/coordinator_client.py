@@ -10,18 +10,20 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import count
 from types import TracebackType
-from typing import Any, Self, TypedDict
+from typing import Self, TypedDict
 from uuid import uuid4
 
 import msgspec
 import structlog
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
 from clients.pending import AnyResponse, ClientError, Counts, Pending, PendingRequest, R
+from records import kafka_clients
 from records.codec import encode
 from records.layout import RECORD_OVERHEAD_BYTES, TopicLayout
 from records.partitioner import partition_of
+from records.reader import TopicReader
 from state.kafka.requests import AnyRequest as KafkaRequest
 from state.kafka.requests import (
     Heartbeat,
@@ -113,7 +115,7 @@ class CoordinatorClient:
         self._listener = listener
         self._pending = Pending()
         self._closing = threading.Event()
-        self._consumer = _reader_at_end(bootstrap_servers, layout, reply_partition)
+        self._answers = _reader_at_end(bootstrap_servers, layout, reply_partition)
         self._producer = _producer(bootstrap_servers, layout, request_timeout_ms)
         self._reader = threading.Thread(target=self._read, name=f"{client_id}-reader", daemon=True)
         self._reader.start()
@@ -243,7 +245,7 @@ class CoordinatorClient:
         self._reader.join()
         self._pending.close("the client was closed")
         self._producer.close(timeout=_CLOSE_TIMEOUT_S)
-        self._consumer.close(autocommit=False)
+        self._answers.close()
 
     def __enter__(self) -> Self:
         return self
@@ -264,12 +266,11 @@ class CoordinatorClient:
 
     def _poll(self) -> list[bytes]:
         try:
-            polled: dict[TopicPartition, list[Any]] = self._consumer.poll(timeout_ms=_POLL_MS)
+            return [record.value for record in self._answers.poll(_POLL_MS)]
         except KafkaError as error:
             log.warning("reading answers failed, trying again", error=repr(error))
             self._closing.wait(1.0)
             return []
-        return [record.value for records in polled.values() for record in records]
 
     def _take(self, values: list[bytes]) -> None:
         for value in values:
@@ -299,55 +300,37 @@ def layout_on(bootstrap_servers: str, prefix: str) -> TopicLayout:
     Raises TopicsMissing where no coordinator has made them yet.
     """
     names = TopicLayout.named(prefix)
-    consumer = KafkaConsumer(bootstrap_servers=bootstrap_servers, allow_auto_create_topics=False)
-    try:
-        requests = len(consumer.partitions_for_topic(names.requests_topic))
-        responses = len(consumer.partitions_for_topic(names.responses_topic))
-    finally:
-        consumer.close()
+    with TopicReader(bootstrap_servers) as reader:
+        requests = len(reader.partitions_of(names.requests_topic))
+        responses = len(reader.partitions_of(names.responses_topic))
     if not requests or not responses:
         missing = names.responses_topic if requests else names.requests_topic
         raise TopicsMissing(f"no topic {missing} on {bootstrap_servers}: has the coordinator been started?")
     return TopicLayout.named(prefix, request_partitions=requests, reply_partitions=responses)
 
 
-def _reader_at_end(bootstrap_servers: str, layout: TopicLayout, reply_partition: int) -> KafkaConsumer:
-    consumer = KafkaConsumer(
-        bootstrap_servers=bootstrap_servers,
-        allow_auto_create_topics=False,
-        max_partition_fetch_bytes=layout.response_record_max_bytes,
-        metrics_enabled=False,
-    )
+def _reader_at_end(bootstrap_servers: str, layout: TopicLayout, reply_partition: int) -> TopicReader:
+    reader = TopicReader(bootstrap_servers, max_record_bytes=layout.response_record_max_bytes)
     try:
         for topic, wanted in (
             (layout.requests_topic, layout.request_partitions),
             (layout.responses_topic, layout.reply_partitions),
         ):
-            found = len(consumer.partitions_for_topic(topic))
+            found = len(reader.partitions_of(topic))
             if found != wanted:
                 # With another number of partitions a group's requests would stand in the wrong one.
                 raise TopicsMissing(f"topic {topic} has {found} partitions, {wanted} are expected")
-        answers = TopicPartition(layout.responses_topic, reply_partition)
-        consumer.assign([answers])
-        consumer.seek_to_end(answers)
-        consumer.position(answers)
+        reader.start(end=[TopicPartition(layout.responses_topic, reply_partition)])
     except BaseException:
-        consumer.close(autocommit=False)
+        reader.close()
         raise
-    return consumer
+    return reader
 
 
 def _producer(bootstrap_servers: str, layout: TopicLayout, timeout_ms: int) -> KafkaProducer:
-    return KafkaProducer(
-        bootstrap_servers=bootstrap_servers,
-        acks="all",
-        enable_idempotence=True,  # a JoinGroup appended twice makes a second member
-        linger_ms=0,
-        batch_size=_BATCH_BYTES,
-        max_request_size=layout.request_record_max_bytes,
-        max_block_ms=timeout_ms,
-        request_timeout_ms=timeout_ms,
-        delivery_timeout_ms=timeout_ms,  # what nobody waits for any more is not to be delivered
-        allow_auto_create_topics=False,
-        metrics_enabled=False,
+    return kafka_clients.request_producer(
+        bootstrap_servers,
+        timeout_ms=timeout_ms,
+        batch_bytes=_BATCH_BYTES,
+        max_request_bytes=layout.request_record_max_bytes,
     )

@@ -17,13 +17,13 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import BinaryIO, NamedTuple, Self
 
-from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from embedded import parent_watchdog
 from embedded.broker_settings import escaped
 from embedded.jars import broker_classpath
 from embedded.java import find_java
+from records import kafka_clients
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60
@@ -328,7 +328,7 @@ def _answers(address: str) -> bool:
     try:
         # Far cheaper than a Kafka client that fails.
         socket.create_connection((host, int(port)), timeout=1).close()
-        admin = KafkaAdminClient(bootstrap_servers=address)
+        admin = kafka_clients.admin(address)
     except (OSError, KafkaError):
         return False
     try:

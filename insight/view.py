@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 import structlog
-from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -29,6 +28,7 @@ from records.history import (
     decode_any_snapshot,
 )
 from records.layout import TopicLayout
+from records.reader import TopicReader
 from records.truncation import AnyHistoryEntry, AnyView
 from state.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from state.rocketmq.effects import HistoryEntry as RocketMqHistoryEntry
@@ -54,44 +54,30 @@ class LiveView:
 
     def run(self, stop: threading.Event) -> None:
         """Show what is there and what comes, until `stop` is set. Raises KafkaError if no broker answers."""
-        consumer = self._consumer()
-        try:
+        layout = self._layout
+        with TopicReader(
+            self._bootstrap_servers, max_record_bytes=layout.response_record_max_bytes
+        ) as reader:
+            # All groups as they are, and history from now on.
+            reader.start(
+                beginning=reader.partitions_of(layout.groups_topic),
+                end=reader.partitions_of(layout.events_topic),
+            )
             if self._console.is_terminal:
-                self._run_table(consumer, stop)
+                self._run_table(reader, stop)
             else:
-                self._run_lines(consumer, stop)
-        finally:
-            consumer.close(autocommit=False)
+                self._run_lines(reader, stop)
 
-    def _consumer(self) -> KafkaConsumer:
-        """All groups as they are, and history from now on."""
-        consumer = KafkaConsumer(
-            bootstrap_servers=self._bootstrap_servers,
-            allow_auto_create_topics=False,
-            max_partition_fetch_bytes=self._layout.response_record_max_bytes,
-            metrics_enabled=False,
-        )
-        groups, events = (
-            [TopicPartition(topic, p) for p in sorted(consumer.partitions_for_topic(topic))]
-            for topic in (self._layout.groups_topic, self._layout.events_topic)
-        )
-        consumer.assign(groups + events)
-        consumer.seek_to_beginning(*groups)
-        consumer.seek_to_end(*events)
-        for partition in events:
-            consumer.position(partition)  # now, not at the first poll
-        return consumer
-
-    def _run_table(self, consumer: KafkaConsumer, stop: threading.Event) -> None:
+    def _run_table(self, reader: TopicReader, stop: threading.Event) -> None:
         with Live(self._rendered(), console=self._console, auto_refresh=False) as live:
             while not stop.is_set():
-                self._take(consumer, stop)
+                self._take(reader, stop)
                 # Also without news: the ages of the last rebalances go on.
                 live.update(self._rendered(), refresh=True)
 
-    def _run_lines(self, consumer: KafkaConsumer, stop: threading.Event) -> None:
+    def _run_lines(self, reader: TopicReader, stop: threading.Event) -> None:
         while not stop.is_set():
-            for line in self._take(consumer, stop):
+            for line in self._take(reader, stop):
                 self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _rendered(self) -> RenderableType:
@@ -102,20 +88,15 @@ class LiveView:
         duplicates = self._history.duplicates + self._table.duplicates
         return f"{duplicates} records came twice, {missing} history entries are missing"
 
-    def _take(self, consumer: KafkaConsumer, stop: threading.Event) -> list[str]:
+    def _take(self, reader: TopicReader, stop: threading.Event) -> list[str]:
         """Take what has come; the lines it makes."""
         try:
-            polled = consumer.poll(timeout_ms=_POLL_MS)
+            records = reader.poll(_POLL_MS)
         except KafkaError as error:
             log.warning("reading the groups failed, trying again", error=repr(error))
             stop.wait(1.0)
             return []
-        lines = [
-            line
-            for partition, records in polled.items()
-            for record in records
-            for line in self._read(partition.topic, record.key, record.value)
-        ]
+        lines = [line for record in records for line in self._read(record.topic, record.key, record.value)]
         self._entries.extend(lines)
         return lines
 

@@ -24,6 +24,7 @@ PACKAGES = [
     "cli",
 ]
 CODE_FOLDERS = [*PACKAGES, "bench", "tests"]
+KAFKA_CLIENTS = {"KafkaConsumer", "KafkaProducer", "KafkaAdminClient"}
 MAX_FUNCTION_LINES = 70
 MAX_MODULE_LINES = 400
 
@@ -81,3 +82,15 @@ def test_no_paths_of_one_machine() -> None:
         if path.is_file() and (match := MACHINE_PATH.search(path.read_bytes()))
     ]
     assert found == []
+
+
+def test_kafka_clients_are_made_in_one_place() -> None:
+    """What a client needs to reach a cluster is set in one module. The demo has one of its own."""
+    made_by = {
+        str(path.relative_to(ROOT))
+        for folder in [*PACKAGES, "bench"]
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in KAFKA_CLIENTS
+    }
+    assert made_by == {"records/kafka_clients.py", "cli/demo/consumer.py"}

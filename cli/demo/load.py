@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from kafka import KafkaAdminClient, KafkaProducer
+
+from records import kafka_clients
 
 
 class Load:
@@ -22,9 +23,7 @@ class Load:
         self._pause_s = 1 / records_per_s
         self._stopping = threading.Event()
         _create_topic(bootstrap_servers, topic, partitions)
-        self._producer = KafkaProducer(
-            bootstrap_servers=bootstrap_servers, acks="all", linger_ms=0, metrics_enabled=False
-        )
+        self._producer = kafka_clients.producer(bootstrap_servers)
         self._thread = threading.Thread(target=self._run, name="load", daemon=True)
 
     def start(self) -> None:
@@ -71,7 +70,7 @@ def _records(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
 
 
 def _create_topic(bootstrap_servers: str, topic: str, partitions: int) -> None:
-    admin = KafkaAdminClient(bootstrap_servers=bootstrap_servers)
+    admin = kafka_clients.admin(bootstrap_servers)
     try:
         options = {"num_partitions": partitions, "replication_factor": 1}
         admin.create_topics({topic: options}, wait_for_metadata=True)

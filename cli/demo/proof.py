@@ -4,7 +4,6 @@ from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
 
-from kafka import KafkaAdminClient
 from msgspec import Struct
 
 from cli.demo import checks
@@ -12,6 +11,7 @@ from cli.demo.checks import AnyEntry, Check
 from cli.demo.load import consumed
 from cli.demo.strike import Struck
 from cli.demo.watch import read_all
+from records import kafka_clients
 from records.history import CoordinatorStarted
 from records.layout import TopicLayout
 
@@ -94,5 +94,5 @@ def examine(bootstrap_servers: str, layout: TopicLayout, observed: Observed) -> 
 
 def _groups_of(bootstrap_servers: str) -> list[str]:
     """The groups of the broker's own coordinator."""
-    with closing(KafkaAdminClient(bootstrap_servers=bootstrap_servers)) as admin:
+    with closing(kafka_clients.admin(bootstrap_servers)) as admin:
         return [group["group_id"] for group in admin.list_groups()]

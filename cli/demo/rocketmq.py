@@ -10,9 +10,10 @@ from cli.demo.load import Load, consumed, consumed_by_partition
 from cli.demo.proof import Deed, Outcome
 from cli.demo.rocketmq_proof import Observed, Share, Trap, examine
 from cli.demo.script import PATIENCE_S, RECORDS_PER_S, Story, is_ready_line
-from cli.demo.watch import NotSeen, Watch, reader
+from cli.demo.watch import NotSeen, Watch
 from embedded.broker import EmbeddedBroker
 from records.layout import TopicLayout
+from records.reader import TopicReader
 from records.rocketmq_history import decode_entry
 from state.rocketmq.effects import EntryType, HistoryEntry
 
@@ -179,11 +180,8 @@ class RocketMqDemo:
     def _backlog(self) -> int:
         """How many records of the queues that nobody reads wait there."""
         orphans = range(4, QUEUES)
-        consumer = reader(self._bootstrap_servers, [TOPIC])
-        try:
-            ends = consumer.end_offsets(list(consumer.assignment()))
-        finally:
-            consumer.close(autocommit=False)
+        with TopicReader(self._bootstrap_servers) as reader:
+            ends = reader.ends(reader.partitions_of(TOPIC))
         positions = consumed_by_partition(self._files.values())
         return sum(end - positions.get(p.partition, 0) for p, end in ends.items() if p.partition in orphans)
 

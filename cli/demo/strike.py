@@ -9,16 +9,14 @@ is looked at in peace; where the commit is there already, it goes on as if nothi
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass
-
-from kafka import KafkaConsumer
 
 from checkpoints.folder import Folder
 from cli.demo.children import Child
-from cli.demo.watch import NotSeen, reader
+from cli.demo.watch import NotSeen
 from clients.coordinator_client import decode_response
 from records.layout import TopicLayout
+from records.reader import TopicReader
 from state.errors import ErrorCode
 from state.kafka.responses import HeartbeatResponse, JoinGroupResponse
 from state.messages import Response
@@ -52,11 +50,12 @@ def strike(
     are not taken. None: the commit was written while the processes died. Raises NotSeen.
     """
     freezes = 0
-    with closing(reader(bootstrap_servers, [layout.responses_topic], at_end=True)) as consumer:
+    with TopicReader(bootstrap_servers) as reader:
+        reader.start(end=reader.partitions_of(layout.responses_topic))
         begin()
         started_s = time.monotonic()
         while (elapsed_s := time.monotonic() - started_s) < timeout_s:
-            for answer in _answers(consumer):
+            for answer in _answers(reader):
                 if not is_target(answer, heartbeats=elapsed_s >= heartbeats_after_s):
                     continue
                 coordinator.freeze()
@@ -102,10 +101,9 @@ def uncommitted_batch_of(folder: Folder, requests_topic: str, request: str) -> i
     return batch if first <= offset < end else None
 
 
-def _answers(consumer: KafkaConsumer) -> Iterator[Response]:
-    for records in consumer.poll(timeout_ms=_POLL_MS).values():
-        # The last one first: it is the likeliest to be of a batch that is not committed.
-        for record in reversed(records):
-            answer = decode_response(record.value)
-            if isinstance(answer, Response):
-                yield answer
+def _answers(reader: TopicReader) -> Iterator[Response]:
+    # The last one first: it is the likeliest to be of a batch that is not committed.
+    for record in reversed(reader.poll(_POLL_MS)):
+        answer = decode_response(record.value)
+        if isinstance(answer, Response):
+            yield answer

@@ -1,15 +1,15 @@
 """What the demo sees of the coordinator: its topics, read as anyone could."""
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import KafkaTimeoutError
 
 from assignors.kafka.consumer_protocol import decode_assignment
 from records.history import HistoryReader, Numbered, decode_entry
+from records.reader import TopicReader
 from state.kafka.history import EntryType, HistoryEntry
 
 _POLL_MS = 100
@@ -37,11 +37,12 @@ class Watch(Generic[E]):
     ) -> None:
         self._group_id = group_id
         self._decode = decode
-        self._reader = HistoryReader(from_start=True)
+        self._history = HistoryReader(from_start=True)
         self._events: list[E] = []
         self._changed = threading.Condition()
         self._stopping = threading.Event()
-        self._consumer = reader(bootstrap_servers, [events_topic])
+        self._topic = TopicReader(bootstrap_servers)
+        self._topic.start(beginning=self._topic.partitions_of(events_topic))
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
     def __enter__(self) -> Self:
@@ -53,7 +54,7 @@ class Watch(Generic[E]):
     ) -> None:
         self._stopping.set()
         self._thread.join()
-        self._consumer.close(autocommit=False)
+        self._topic.close()
 
     def mark(self) -> int:
         """How many entries there are now, to wait for later ones."""
@@ -79,8 +80,7 @@ class Watch(Generic[E]):
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            polled = self._consumer.poll(timeout_ms=_POLL_MS)
-            values = [record.value for records in polled.values() for record in records]
+            values = [record.value for record in self._topic.poll(_POLL_MS)]
             if values:
                 self._take(values)
 
@@ -88,7 +88,7 @@ class Watch(Generic[E]):
         entries = [self._decode(value) for value in values]
         ours = [e for e in entries if e is not None and e.group_id == self._group_id]
         with self._changed:
-            self._events += [event for event in ours if self._reader.is_new(event)]
+            self._events += [event for event in ours if self._history.is_new(event)]
             self._changed.notify_all()
 
 
@@ -98,37 +98,13 @@ def kafka_entry(value: bytes) -> HistoryEntry | None:
     return entry if isinstance(entry, HistoryEntry) else None
 
 
-def reader(bootstrap_servers: str, topics: Iterable[str], *, at_end: bool = False) -> KafkaConsumer:
-    """A consumer of all partitions of these topics, from their beginnings or from now on."""
-    consumer = KafkaConsumer(
-        bootstrap_servers=bootstrap_servers, allow_auto_create_topics=False, metrics_enabled=False
-    )
-    partitions = [TopicPartition(t, p) for t in topics for p in sorted(consumer.partitions_for_topic(t))]
-    consumer.assign(partitions)
-    if at_end:
-        consumer.seek_to_end(*partitions)
-        for partition in partitions:
-            consumer.position(partition)  # now, not at the first poll
-    else:
-        consumer.seek_to_beginning(*partitions)
-    return consumer
-
-
 def read_all(bootstrap_servers: str, topic: str, timeout_s: float = 60) -> list[bytes]:
     """The values of all records of a topic, each partition's in order. Raises NotSeen if it takes longer."""
-    consumer = reader(bootstrap_servers, [topic])
-    give_up_s = time.monotonic() + timeout_s
-    try:
-        ends = consumer.end_offsets(list(consumer.assignment()))
-        values: list[bytes] = []
-        while any(consumer.position(partition) < end for partition, end in ends.items()):
-            if time.monotonic() > give_up_s:
-                raise NotSeen(f"reading all of {topic}: not within {timeout_s:.0f} s")
-            polled = consumer.poll(timeout_ms=_POLL_MS)
-            values += [record.value for records in polled.values() for record in records]
-        return values
-    finally:
-        consumer.close(autocommit=False)
+    with TopicReader(bootstrap_servers) as reader:
+        try:
+            return [record.value for record in reader.read_all(topic, timeout_ms=int(timeout_s * 1000))]
+        except KafkaTimeoutError as error:
+            raise NotSeen(f"reading all of {topic}: not within {timeout_s:.0f} s") from error
 
 
 def stable_with(names: Iterable[str]) -> Callable[[Sequence[HistoryEntry]], HistoryEntry | None]:

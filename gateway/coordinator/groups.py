@@ -10,12 +10,12 @@ from types import TracebackType
 from typing import Any, Self
 
 import structlog
-from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from records.codec import UNREADABLE
 from records.history import GroupTable, decode_snapshot
 from records.layout import TopicLayout
+from records.reader import TopicReader
 from state.kafka.snapshot import GroupSnapshot
 
 _POLL_MS = 200
@@ -35,18 +35,10 @@ class GroupsReader:
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._caught_up = threading.Event()
-        self._consumer = KafkaConsumer(
-            bootstrap_servers=bootstrap_servers,
-            allow_auto_create_topics=False,
-            enable_auto_commit=False,
-            max_partition_fetch_bytes=layout.response_record_max_bytes,
-            metrics_enabled=False,
-        )
-        names = self._consumer.partitions_for_topic(layout.groups_topic)
-        self._partitions = [TopicPartition(layout.groups_topic, p) for p in sorted(names)]
-        self._consumer.assign(self._partitions)
-        self._consumer.seek_to_beginning(*self._partitions)
-        self._ends: dict[TopicPartition, int] = self._consumer.end_offsets(self._partitions)
+        self._topic = TopicReader(bootstrap_servers, max_record_bytes=layout.response_record_max_bytes)
+        partitions = self._topic.partitions_of(layout.groups_topic)
+        self._topic.start(beginning=partitions)
+        self._ends = self._topic.ends(partitions)
         self._reader = threading.Thread(target=self._read, name="gateway-groups", daemon=True)
         self._reader.start()
 
@@ -61,7 +53,7 @@ class GroupsReader:
         """End the thread and the connection."""
         self._closing.set()
         self._reader.join(_CLOSE_TIMEOUT_S)
-        self._consumer.close(autocommit=False)
+        self._topic.close()
 
     def __enter__(self) -> Self:
         return self
@@ -74,16 +66,12 @@ class GroupsReader:
     def _read(self) -> None:
         while not self._closing.is_set():
             try:
-                polled = self._consumer.poll(timeout_ms=_POLL_MS)
-                self._take(record for records in polled.values() for record in records)
-                if not self._caught_up.is_set() and self._is_caught_up():
+                self._take(self._topic.poll(_POLL_MS))
+                if not self._caught_up.is_set() and self._topic.has_read(self._ends):
                     self._caught_up.set()
             except KafkaError as error:
                 log.warning("reading the groups failed, trying again", error=repr(error))
                 self._closing.wait(1.0)
-
-    def _is_caught_up(self) -> bool:
-        return all(self._consumer.position(p) >= self._ends[p] for p in self._partitions)
 
     def _take(self, records: Iterable[Any]) -> None:
         for record in records:

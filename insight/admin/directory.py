@@ -5,12 +5,9 @@ is what the coordinator's last committed batch did, and all before it; what a ba
 it. It costs the coordinator nothing.
 """
 
-import time
 from collections.abc import Iterable
 
 import structlog
-from kafka import KafkaConsumer, TopicPartition
-from kafka.errors import KafkaTimeoutError
 from msgspec import Struct
 
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE
@@ -18,6 +15,7 @@ from insight.rocketmq_group import client_version, group_state
 from records.codec import UNREADABLE
 from records.history import GroupTable, decode_any_snapshot
 from records.layout import TopicLayout
+from records.reader import TopicReader
 from records.truncation import AnyView
 from state.dispatch import GroupType
 from state.kafka.snapshot import GroupSnapshot
@@ -26,8 +24,6 @@ from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 # All groups of the classic coordinator are of this type; Kafka's newer ones are "Consumer" groups.
 GROUP_TYPE = "Classic"
 ROCKETMQ_TYPE = GroupType.ROCKETMQ.value
-
-_POLL_MS = 200
 
 log = structlog.get_logger()
 
@@ -50,31 +46,10 @@ def list_groups(bootstrap_servers: str, layout: TopicLayout, timeout_ms: int) ->
 
     Raises KafkaTimeoutError, or another KafkaError of the broker.
     """
-    consumer = KafkaConsumer(
-        bootstrap_servers=bootstrap_servers,
-        allow_auto_create_topics=False,
-        max_partition_fetch_bytes=layout.response_record_max_bytes,
-        metrics_enabled=False,
-    )
-    try:
-        return _read(consumer, layout.groups_topic, timeout_ms)
-    finally:
-        consumer.close(autocommit=False)
-
-
-def _read(consumer: KafkaConsumer, topic: str, timeout_ms: int) -> list[AnyView]:
-    give_up_s = time.monotonic() + timeout_ms / 1000
-    partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic))]
-    consumer.assign(partitions)
-    ends = consumer.end_offsets(partitions, timeout_ms=timeout_ms)
-    consumer.seek_to_beginning(*partitions)
     table: GroupTable[AnyView] = GroupTable(decode_any_snapshot)
-    while any(consumer.position(partition) < ends[partition] for partition in partitions):
-        if time.monotonic() > give_up_s:
-            raise KafkaTimeoutError(f"topic {topic} was not read to its end within {timeout_ms} ms")
-        for records in consumer.poll(timeout_ms=_POLL_MS).values():
-            for record in records:
-                _take(table, record.key, record.value)
+    with TopicReader(bootstrap_servers, max_record_bytes=layout.response_record_max_bytes) as reader:
+        for record in reader.read_all(layout.groups_topic, timeout_ms=timeout_ms):
+            _take(table, record.key, record.value)
     return table.groups
 
 

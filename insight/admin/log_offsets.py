@@ -3,10 +3,10 @@
 from collections.abc import Callable, Collection, Iterable
 
 import kafka
-from kafka import KafkaConsumer
 
 from assignors.kafka.api import TopicPartition
 from insight.admin.reset import LogBounds
+from records import kafka_clients
 
 
 class LogOffsets:
@@ -17,9 +17,7 @@ class LogOffsets:
 
     def __init__(self, bootstrap_servers: str, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
-        self._consumer = KafkaConsumer(
-            bootstrap_servers=bootstrap_servers, allow_auto_create_topics=False, metrics_enabled=False
-        )
+        self._consumer = kafka_clients.reading_consumer(bootstrap_servers)
         self._topics: frozenset[str] | None = None
 
     def existing(self, topics: Iterable[str]) -> dict[str, frozenset[int]]:

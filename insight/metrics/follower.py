@@ -5,13 +5,15 @@ import time
 from collections.abc import Callable
 
 import structlog
-from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka import KafkaAdminClient, TopicPartition
 from kafka.errors import KafkaError
 
 from insight.metrics.end_offsets import end_offsets
 from insight.metrics.metrics_state import MetricsState
+from records import kafka_clients
 from records.codec import UNREADABLE
 from records.layout import TopicLayout
+from records.reader import TopicReader
 from state.kafka.history import HistoryEntry
 
 END_OFFSETS_INTERVAL_S = 5.0
@@ -69,52 +71,42 @@ class Follower:
                 self._retry_later(error)
 
     def _connect_and_follow(self) -> None:
-        consumer = KafkaConsumer(
-            bootstrap_servers=self._bootstrap_servers,
-            allow_auto_create_topics=False,
-            bootstrap_timeout_ms=BROKER_TIMEOUT_MS,
-            request_timeout_ms=BROKER_TIMEOUT_MS,
+        with TopicReader(
+            self._bootstrap_servers,
+            max_record_bytes=self._layout.response_record_max_bytes,
+            timeout_ms=BROKER_TIMEOUT_MS,
             fetch_min_bytes=_FETCH_MIN_BYTES,
             fetch_max_wait_ms=_FETCH_MAX_WAIT_MS,
-            max_partition_fetch_bytes=self._layout.response_record_max_bytes,
-            metrics_enabled=False,
-        )
-        try:
-            admin = KafkaAdminClient(
-                bootstrap_servers=self._bootstrap_servers,
+        ) as reader:
+            admin = kafka_clients.admin(
+                self._bootstrap_servers,
                 bootstrap_timeout_ms=BROKER_TIMEOUT_MS,
                 request_timeout_ms=BROKER_TIMEOUT_MS,
             )
             try:
-                self._follow(consumer, admin, self._assign(consumer, admin))
+                self._follow(reader, admin, self._assign(reader, admin))
             finally:
                 admin.close()
-        finally:
-            consumer.close(autocommit=False)
 
-    def _assign(self, consumer: KafkaConsumer, admin: KafkaAdminClient) -> dict[TopicPartition, int]:
+    def _assign(self, reader: TopicReader, admin: KafkaAdminClient) -> dict[TopicPartition, int]:
         """Take up the topics; where the compacted ones end now."""
         layout = self._layout
-        compacted = _partitions(consumer, layout.groups_topic, layout.offsets_topic)
-        growing = _partitions(
-            consumer, layout.events_topic, layout.responses_topic, layout.dead_letters_topic
+        reader.start(
+            beginning=reader.partitions_of(layout.groups_topic, layout.offsets_topic),
+            end=reader.partitions_of(layout.events_topic, layout.responses_topic, layout.dead_letters_topic),
         )
-        consumer.assign(compacted + growing)
-        consumer.seek_to_beginning(*compacted)
-        consumer.seek_to_end(*growing)
-        for partition in growing:
-            consumer.position(partition, timeout_ms=BROKER_TIMEOUT_MS)  # now, not at the first poll
         ends = end_offsets(admin, (layout.groups_topic, layout.offsets_topic))
         return {TopicPartition(*partition): end for partition, end in ends.items()}
 
     def _follow(
-        self, consumer: KafkaConsumer, admin: KafkaAdminClient, behind: dict[TopicPartition, int]
+        self, reader: TopicReader, admin: KafkaAdminClient, behind: dict[TopicPartition, int]
     ) -> None:
         """Read until stopped; `behind` are the ends up to which the compacted topics are not read yet."""
         while not self._stopped.is_set():
             try:
-                self._take(consumer)
-                behind = {p: end for p, end in behind.items() if not _stands_at(consumer, p, end)}
+                self._take(reader)
+                if behind and reader.has_read(behind):
+                    behind = {}
                 if not behind:
                     self._metrics_state.complete()
                     self._take_end_offsets(admin)
@@ -123,10 +115,9 @@ class Follower:
             else:
                 self._read_at_s = time.monotonic()
 
-    def _take(self, consumer: KafkaConsumer) -> None:
-        for partition, records in consumer.poll(timeout_ms=_POLL_MS).items():
-            for record in records:
-                self._take_record(partition.topic, record.key, record.value)
+    def _take(self, reader: TopicReader) -> None:
+        for record in reader.poll(_POLL_MS):
+            self._take_record(record.topic, record.key, record.value)
 
     def _take_record(self, topic: str, key: bytes | None, value: bytes | None) -> None:
         try:
@@ -145,14 +136,3 @@ class Follower:
     def _retry_later(self, error: KafkaError) -> None:
         log.warning("reading for the metrics failed, trying again", error=repr(error))
         self._stopped.wait(RETRY_PAUSE_S)
-
-
-def _stands_at(consumer: KafkaConsumer, partition: TopicPartition, end: int) -> bool:
-    position: int | None = consumer.position(partition, timeout_ms=BROKER_TIMEOUT_MS)
-    return position is not None and position >= end
-
-
-def _partitions(consumer: KafkaConsumer, *topics: str) -> list[TopicPartition]:
-    return [
-        TopicPartition(topic, p) for topic in topics for p in sorted(consumer.partitions_for_topic(topic))
-    ]

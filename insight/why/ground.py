@@ -32,7 +32,7 @@ class Ground:
             if event.group_instance_id is None or event.member_id is None:
                 continue
             if event.type is EntryType.MEMBER_REPLACED:
-                old = self._instances.get(event.group_instance_id)
+                old = event.replaced_member_id or self._instances.get(event.group_instance_id)
                 if old is not None:
                     renamed = {was: event.member_id if now == old else now for was, now in renamed.items()}
                     renamed[old] = event.member_id

@@ -2,20 +2,21 @@
 
 import difflib
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
 import structlog
-from kafka import KafkaConsumer, TopicPartition
+from kafka import TopicPartition
 
 from insight.admin.directory import list_groups
+from insight.why.back import Part, entries_since
 from records.codec import UNREADABLE
-from records.history import CoordinatorStarted, decode_any_entry
+from records.history import CoordinatorStarted, GroupTable, decode_any_entry, decode_snapshot
 from records.layout import TopicLayout
 from records.partitioner import partition_of
+from records.reader import Record, TopicReader
 from records.truncation import AnyHistoryEntry
+from state.kafka.snapshot import GroupSnapshot
 
-_POLL_MS = 500
-# So many polls in a row that bring nothing, before the end: nobody sends any more.
-_MAX_EMPTY_POLLS = 60
 _LIST_TIMEOUT_MS = 30_000
 _MAX_NEAR_NAMES = 5
 
@@ -26,28 +27,40 @@ class HistoryUnavailable(RuntimeError):
     """There is no history to tell of; the message says why, and what to try."""
 
 
-def read_history(bootstrap_servers: str, layout: TopicLayout, group_id: str) -> list[AnyHistoryEntry]:
-    """All entries of a group from the first that is kept to the last at the time of the call, as they stand
-    on the topic: some may be there twice.
+@dataclass(frozen=True, slots=True)
+class History:
+    """A group's entries as they stand on the topic: some may be there twice.
 
-    Reads the whole of the group's partition. Raises HistoryUnavailable if the group is not known or nothing
-    of it is kept, and KafkaError if no broker answers.
+    `unread` and `from_start` are those of `insight.why.back.Part`. `records_read` counts the records, also
+    of other groups, that were read to find the entries.
     """
-    consumer = KafkaConsumer(
-        bootstrap_servers=bootstrap_servers,
-        allow_auto_create_topics=False,
-        max_partition_fetch_bytes=layout.response_record_max_bytes,
-        metrics_enabled=False,
-    )
-    try:
-        place = TopicPartition(layout.events_topic, partition_of(group_id, layout.request_partitions))
-        history = list(_entries(consumer, place, group_id))
-    finally:
-        consumer.close(autocommit=False)
-    if not history:
+
+    entries: list[AnyHistoryEntry]
+    unread: frozenset[tuple[str, int]]
+    from_start: bool
+    records_read: int
+
+
+def read_history(
+    bootstrap_servers: str, layout: TopicLayout, group_id: str, since_ms: int | None = None
+) -> History:
+    """The entries of a group up to the last at the time of the call: all that are kept or, with `since_ms`,
+    those that a report of what ended at or after that time needs.
+
+    Raises HistoryUnavailable if the group is not known or nothing of it is kept, and KafkaError if no broker
+    answers.
+    """
+    with TopicReader(bootstrap_servers, max_record_bytes=layout.response_record_max_bytes) as reader:
+        topic = _GroupLog(reader, layout, group_id)
+        if since_ms is None:
+            part = Part(list(topic.entries(topic.begin, topic.end)), frozenset(), from_start=True)
+        else:
+            part = entries_since(topic, since_ms)
+        records_read = reader.records_read
+    if not part.entries:
         groups = {group.group_id for group in list_groups(bootstrap_servers, layout, _LIST_TIMEOUT_MS)}
         raise HistoryUnavailable(why_nothing(group_id, groups))
-    return history
+    return History(*part, records_read)
 
 
 def why_nothing(group_id: str, groups: Collection[str]) -> str:
@@ -66,21 +79,42 @@ def near_names(group_id: str, groups: Collection[str]) -> list[str]:
     return list(dict.fromkeys([*close, *holding]))[:_MAX_NEAR_NAMES]
 
 
-def _entries(consumer: KafkaConsumer, place: TopicPartition, group_id: str) -> Iterator[AnyHistoryEntry]:
-    """The group's entries in this partition, up to its end of now."""
-    key = group_id.encode()
-    consumer.assign([place])
-    end: int = consumer.end_offsets([place])[place]
-    consumer.seek_to_beginning(place)
-    empty_polls = 0
-    while consumer.position(place) < end:
-        records = consumer.poll(timeout_ms=_POLL_MS).get(place, [])
-        empty_polls = 0 if records else empty_polls + 1
-        if empty_polls == _MAX_EMPTY_POLLS:
-            raise HistoryUnavailable(f"topic {place.topic} cannot be read to its end: nothing more comes")
-        for record in records:
-            if record.key == key and record.value is not None and record.offset < end:
-                yield from _entry(record.value, group_id)
+class _GroupLog:
+    """A group's `insight.why.back.GroupLog` on the brokers."""
+
+    def __init__(self, reader: TopicReader, layout: TopicLayout, group_id: str) -> None:
+        number = partition_of(group_id, layout.request_partitions)
+        self._reader = reader
+        self._group_id = group_id
+        self._events = TopicPartition(layout.events_topic, number)
+        self._groups = TopicPartition(layout.groups_topic, number)
+        self.begin = reader.beginnings([self._events])[self._events]
+        self.end = reader.ends([self._events])[self._events]
+
+    def offset_at(self, at_ms: int) -> int:
+        offset = self._reader.offsets_at([self._events], at_ms)[self._events]
+        return self.end if offset is None else offset
+
+    def entries(self, first: int, end: int) -> Iterator[AnyHistoryEntry]:
+        self._reader.start(at={self._events: first})
+        for record in self._of_group({self._events: end}):
+            if record.value is not None:
+                yield from _entry(record.value, self._group_id)
+
+    def view(self) -> GroupSnapshot | None:
+        ends = self._reader.ends([self._groups])
+        self._reader.start(beginning=[self._groups])
+        table = GroupTable(decode_snapshot)
+        for record in self._of_group(ends):
+            try:
+                table.take(record.key, record.value)
+            except UNREADABLE as error:
+                log.warning("a record of the groups topic cannot be read", key=record.key, error=str(error))
+        return next(iter(table.groups), None)
+
+    def _of_group(self, ends: dict[TopicPartition, int]) -> Iterator[Record]:
+        key = self._group_id.encode()
+        return (record for record in self._reader.read_to(ends) if record.key == key)
 
 
 def _entry(value: bytes, group_id: str) -> Iterator[AnyHistoryEntry]:

@@ -123,7 +123,7 @@ class _Members:
 
     def _replace(self, member_id: MemberId, event: HistoryEntry) -> None:
         """A static member under a new id. In a Stable group it goes on with what it has."""
-        old = self._instances.get(event.group_instance_id or "")
+        old = event.replaced_member_id or self._instances.get(event.group_instance_id or "")
         if old in self._present:
             self._present[member_id] = self._present.pop(old)
             self._present[member_id].member_id = member_id

@@ -2,7 +2,7 @@
 and with the gaps named.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -13,11 +13,15 @@ E = TypeVar("E", bound=Numbered)
 
 @dataclass(frozen=True, slots=True)
 class Life(Generic[E]):
-    """The known entries of one incarnation, by `seq`, and the numbers that are missing among them."""
+    """The known entries of one incarnation, by `seq`, and the numbers that are missing among them.
+
+    `unread` are numbers of entries that were left out because nothing depends on them: not missing.
+    """
 
     incarnation: str
     entries: tuple[E, ...]
     missing: tuple[int, ...]
+    unread: frozenset[int] = frozenset()
 
     @property
     def first_seq(self) -> int:
@@ -25,8 +29,11 @@ class Life(Generic[E]):
         return self.entries[0].seq
 
 
-def lives(history: Iterable[E]) -> list[Life[E]]:
-    """The lives of one group, as they follow each other in its history."""
+def lives(history: Iterable[E], unread: Collection[tuple[str, int]] = ()) -> list[Life[E]]:
+    """The lives of one group, as they follow each other in its history.
+
+    `unread` are the names, (incarnation, seq), of entries that were left out because nothing depends on them.
+    """
     reader = HistoryReader(from_start=False)
     entries: dict[str, list[E]] = {}
     group_id = ""
@@ -34,11 +41,19 @@ def lives(history: Iterable[E]) -> list[Life[E]]:
         group_id = event.group_id
         if reader.is_new(event):
             entries.setdefault(event.incarnation, []).append(event)
+    left_out: dict[str, set[int]] = {}
+    for incarnation, seq in unread:
+        left_out.setdefault(incarnation, set()).add(seq)
     return [
         Life(
             incarnation,
             tuple(sorted(found, key=lambda event: event.seq)),
-            tuple(reader.gaps.get((group_id, incarnation), ())),
+            tuple(
+                seq
+                for seq in reader.gaps.get((group_id, incarnation), ())
+                if seq not in left_out.get(incarnation, ())
+            ),
+            frozenset(left_out.get(incarnation, ())),
         )
         for incarnation, found in entries.items()
     ]

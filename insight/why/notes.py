@@ -7,13 +7,16 @@ from insight.why.lives import E, Life
 from state.kafka.history import EntryType
 
 
-def notes(group_lives: Sequence[Life[E]]) -> list[str]:
-    """A sentence each; these kinds of entries go by the same names with both protocols."""
+def notes(group_lives: Sequence[Life[E]], *, from_start: bool = True) -> list[str]:
+    """A sentence each; these kinds of entries go by the same names with both protocols.
+
+    `from_start`: the lives begin with the first entry that is kept.
+    """
     found = []
     if len(group_lives) > 1:
         found.append(f"the group ended and was made anew: {len(group_lives)} lives are told of")
     for life in group_lives:
-        if life.first_seq > 1:
+        if life.first_seq > 1 and (from_start or life is not group_lives[0]):
             found.append(
                 f"the history begins at entry {life.first_seq}: earlier ones are older than the retention"
             )

@@ -1,9 +1,10 @@
 """All that is said of a group at once: how it is, a summary of its rebalances, and the rebalances."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from insight.why.lanes import Lane, Span, member_lanes, state_spans
 from insight.why.lives import Life, lives
@@ -54,15 +55,24 @@ class Report(Struct, frozen=True, kw_only=True):
 
 
 def report(
-    group_id: str, history: Iterable[HistoryEntry], now_ms: int, since_ms: int | None = None
+    group_id: str,
+    history: Iterable[HistoryEntry],
+    now_ms: int,
+    since_ms: int | None = None,
+    *,
+    unread: Collection[tuple[str, int]] = (),
+    from_start: bool = True,
 ) -> Report:
     """What a group's history tells. `history` has an entry at least; it may have duplicates and gaps.
 
-    `since_ms` leaves out the rebalances that ended before; those that are left keep their numbers.
+    `since_ms` leaves out the rebalances that ended before; those that are left are numbered from 1.
+    `unread` are the names of entries that were left out because nothing depends on them. `from_start`: the
+    history begins with the first entry that is kept.
     """
-    group_lives = lives(history)
+    group_lives = lives(history, unread)
     assert group_lives, "a group without history has no report"
     found = [r for r in rebalances_of(group_lives) if since_ms is None or _end_ms(r, now_ms) >= since_ms]
+    found = [replace(rebalance, number=number) for number, rebalance in enumerate(found, 1)]
     last = group_lives[-1].entries[-1]
     return Report(
         group_id=group_id,
@@ -74,7 +84,7 @@ def report(
         generation=last.generation,
         members=[lane.member_id for lane in member_lanes(group_lives[-1:]) if lane.is_open],
         summary=summary(found, now_ms),
-        notes=_notes(group_lives),
+        notes=_notes(group_lives, from_start),
         rebalances=found,
     )
 
@@ -129,7 +139,7 @@ def _state_since_ms(life: Life[HistoryEntry]) -> int:
     return life.entries[0].at_ms
 
 
-def _notes(group_lives: Sequence[Life[HistoryEntry]]) -> list[str]:
+def _notes(group_lives: Sequence[Life[HistoryEntry]], from_start: bool) -> list[str]:
     last = group_lives[-1].entries[-1]
     ended = [f"the group has ended: {last.reason}"] if last.to_state == DEAD else []
-    return [*notes(group_lives), *ended]
+    return [*notes(group_lives, from_start=from_start), *ended]

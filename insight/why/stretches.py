@@ -56,7 +56,7 @@ def _cut(life: Life[HistoryEntry]) -> Iterator[Stretch]:
     current = Stretch()
     last: HistoryEntry | None = None
     for event in life.entries:
-        if event.seq != (last.seq if last is not None else 0) + 1:
+        if event.seq != (last.seq if last is not None else 0) + 1 and not _is_unread(life, last, event):
             if last is None or not _continues(last, event):
                 current.end(Outcome.UNKNOWN)
                 yield current
@@ -74,6 +74,11 @@ def _cut(life: Life[HistoryEntry]) -> Iterator[Stretch]:
             current = Stretch()
         last = event
     yield current
+
+
+def _is_unread(life: Life[HistoryEntry], last: HistoryEntry | None, event: HistoryEntry) -> bool:
+    """Whether the entries between were left out because nothing depends on them."""
+    return last is not None and life.unread.issuperset(range(last.seq + 1, event.seq))
 
 
 def _continues(last: HistoryEntry, event: HistoryEntry) -> bool:

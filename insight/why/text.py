@@ -142,10 +142,12 @@ def _waiting(r: Rebalance, names: Names) -> Lines:
     if came:
         yield "rejoined", shortened([f"{names.of(m)} {duration_text(joined[m])}" for m in came])
     never = [m for m in r.waited_for if m not in joined and m not in removed]
+    # An id that was handed out and had not joined when the generation was formed was no member yet.
+    silent = [m for m in never if m in r.members]
     if never and r.outcome is Outcome.UNDER_WAY and r.generation_to is None:
         yield "awaited", _listed(never, names)
-    elif never:
-        yield "silent", f"{_listed(never, names)}: did not rejoin and stays a member"
+    elif silent:
+        yield "silent", f"{_listed(silent, names)}: did not rejoin and stays a member"
     if r.from_state == GroupState.EMPTY and r.extensions:
         yield "extended", f"the initial delay, {count(r.extensions, 'time')}, for more members came"
     elif r.extensions:

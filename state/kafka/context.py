@@ -90,6 +90,7 @@ class StepContext(BaseContext[Group, CoordinatorConfig]):
         group.seq += 1
         from_state = details.pop("from_state", group.state)
         to_state = details.pop("to_state", group.state)
+        details.setdefault("last_rebalance_at_ms", group.last_rebalance_at_ms)
         self._history.append(
             HistoryEntry(
                 version=RECORD_VERSION,

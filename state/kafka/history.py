@@ -40,7 +40,9 @@ class EntryType(StrEnum):
 class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One entry. `generation` is the one after the change; `cause` is the request id or the deadline that led
     to it. `topics` are those a generation subscribes to; who subscribes to what is in `subscriptions` where
-    members differ.
+    members differ. `last_rebalance_at_ms` is when the latest rebalance before this entry began: the one under
+    way, or else the last one, and None before the first; so a reader finds what the members held without
+    reading everything. `replaced_member_id` is the id that a static member had before it came back.
     """
 
     version: int  # no default, so that it is always written
@@ -71,3 +73,5 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     partitions: dict[str, list[int]] | None = None
     superseded: str | None = None
     late_by_ms: int | None = None
+    last_rebalance_at_ms: int | None = None
+    replaced_member_id: str | None = None

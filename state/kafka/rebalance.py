@@ -87,6 +87,7 @@ def prepare(
         group.join_phase = JoinPhase(context.deadline(delay_ms), delay_ms, remaining_ms)
     elif not group.has_all_members_joined():
         _wait_for_joins(context)
+    previous_at_ms = group.last_rebalance_at_ms
     group.last_rebalance_at_ms, group.last_rebalance_reason = context.now_ms, reason
     context.rule("R4")
     context.transition(
@@ -97,6 +98,7 @@ def prepare(
         client_reason=client_reason,
         waiting_for=[m.member_id for m in group.members_not_rejoined()] + list(group.pending_members),
         deadline_ms=group.join_phase.deadline_ms if group.join_phase else None,
+        last_rebalance_at_ms=previous_at_ms,
     )
     if not initial:
         context.rule("R5")

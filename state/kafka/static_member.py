@@ -34,6 +34,7 @@ def replace_static_member(
         member,
         f"the static member came back, {old.member_id} is fenced",
         client_reason=request.reason,
+        replaced_member_id=old.member_id,
     )
     if group.state is GroupState.STABLE and group.select_protocol() == group.protocol_name:
         context.rule("W2")

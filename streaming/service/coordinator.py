@@ -17,11 +17,11 @@ from typing import Self
 
 import msgspec
 import structlog
-from kafka import KafkaProducer
 from kafka.errors import KafkaError
 from pyspark.errors import PySparkException
 
 from checkpoints.folder import Epoch, Folder, Identity
+from records import kafka_clients
 from records.layout import TopicLayout
 from state.config import CoordinatorConfig
 from streaming.query import pipeline
@@ -184,7 +184,7 @@ class Coordinator:
         }
         topic = self.options.layout.events_topic
         try:
-            producer = KafkaProducer(bootstrap_servers=self.options.bootstrap_servers, acks="all")
+            producer = kafka_clients.producer(self.options.bootstrap_servers)
             try:
                 producer.send(topic, value=msgspec.json.encode(entry)).get(timeout=30)
             finally:

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 
 import structlog
-from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
+from records import kafka_clients
 from records.codec import clock_record
 
 DEFAULT_INTERVAL_MS = 100
@@ -147,18 +147,8 @@ class _Appender:
     def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
         self._topic = topic
         self._partitions = range(partitions)
-        self._producer = KafkaProducer(
-            bootstrap_servers=bootstrap_servers,
-            acks="all",
-            enable_idempotence=False,  # a clock record written twice does no harm
-            linger_ms=0,
-            bootstrap_timeout_ms=DELIVERY_TIMEOUT_MS,
-            max_block_ms=DELIVERY_TIMEOUT_MS,
-            request_timeout_ms=DELIVERY_TIMEOUT_MS,
-            delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
-            reconnect_backoff_max_ms=RECONNECT_MAX_MS,
-            allow_auto_create_topics=False,
-            metrics_enabled=False,
+        self._producer = kafka_clients.clock_producer(
+            bootstrap_servers, timeout_ms=DELIVERY_TIMEOUT_MS, reconnect_max_ms=RECONNECT_MAX_MS
         )
 
     def append(self, time_ms: int) -> list[int]:

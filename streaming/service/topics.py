@@ -8,6 +8,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError, NoError, TopicAlreadyExistsError, for_code
 
 from checkpoints.folder import Identity, new_namespace
+from records import kafka_clients
 from records.layout import TopicLayout
 
 HOUR_MS = 3_600_000
@@ -33,7 +34,7 @@ def prepare_topics(bootstrap_servers: str, layout: TopicLayout, replication_fact
     Raises TopicsError naming everything that is wrong. The identity's namespace is a fresh one.
     """
     try:
-        admin = KafkaAdminClient(bootstrap_servers=bootstrap_servers, bootstrap_timeout_ms=BROKER_TIMEOUT_MS)
+        admin = kafka_clients.admin(bootstrap_servers, bootstrap_timeout_ms=BROKER_TIMEOUT_MS)
     except ValueError as error:
         raise TopicsError(f"{bootstrap_servers!r} is no list of HOST:PORT: {error}") from error
     except KafkaError as error:

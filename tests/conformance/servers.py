@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
-from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka import TopicPartition
 
 from embedded.broker import EmbeddedBroker
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.service import GatewayOptions, serving
 from gateway.upstream.connections import Address
 from gateway.wire.limits import Limits
+from records import kafka_clients
 from records.layout import TopicLayout
 from streaming.service.coordinator import Options
 from tests.conformance.normalise import Answer
@@ -136,13 +137,12 @@ def running(folder: Path, settings: Mapping[str, str]) -> Iterator[Servers]:
 
 def _wake(servers: str) -> None:
     """Have the broker begin to coordinate: it does when the first client looks for a coordinator."""
-    settings = {"group_id": "wake", "enable_auto_commit": False, "metrics_enabled": False}
-    with closing(KafkaConsumer(bootstrap_servers=servers, **settings)) as consumer:
+    with closing(kafka_clients.group_consumer(servers, "wake")) as consumer:
         consumer.assign([TopicPartition("orders", 0)])
         consumer.committed(TopicPartition("orders", 0))
 
 
 def _topic_ids(servers: str) -> dict[str, UUID]:
-    with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
+    with closing(kafka_clients.admin(servers)) as admin:
         described = admin.describe_topics(list(TOPICS))
     return {topic["name"]: UUID(str(topic["topic_id"])) for topic in described}

@@ -9,15 +9,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
-from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
 
 from clients.coordinator_client import CoordinatorClient
+from records import kafka_clients
 from records.codec import CLOCK_PATTERN
 from records.history import CoordinatorStarted, decode_entry, decode_snapshot
 from records.layout import TopicLayout
+from records.reader import TopicReader
 from state.errors import ErrorCode
 from state.kafka.history import HistoryEntry
 from state.kafka.requests import LeavingMember, MemberAssignment, Protocol
@@ -43,7 +43,7 @@ def new_layout(**sizes: int) -> TopicLayout:
 
 def create_topic(servers: str, topic: str, partitions: int, settings: dict[str, str]) -> None:
     """Make a topic with these settings, and wait until it can be used."""
-    admin = KafkaAdminClient(bootstrap_servers=servers)
+    admin = kafka_clients.admin(servers)
     options = {"num_partitions": partitions, "replication_factor": 1, "configs": settings}
     try:
         admin.create_topics({topic: options}, wait_for_metadata=True)
@@ -53,19 +53,8 @@ def create_topic(servers: str, topic: str, partitions: int, settings: dict[str, 
 
 def read_topic(servers: str, topic: str) -> list[ConsumerRecord]:
     """All records a topic holds now; of each partition in its order."""
-    consumer = KafkaConsumer(bootstrap_servers=servers, enable_auto_commit=False, metrics_enabled=False)
-    try:
-        partitions = [TopicPartition(topic, p) for p in consumer.partitions_for_topic(topic)]
-        consumer.assign(partitions)
-        consumer.seek_to_beginning()
-        ends = consumer.end_offsets(partitions)
-        records: list[ConsumerRecord] = []
-        while any(consumer.position(p) < ends[p] for p in partitions):
-            polled: dict[TopicPartition, list[Any]] = consumer.poll(timeout_ms=1_000)
-            records += [record for batch in polled.values() for record in batch]
-    finally:
-        consumer.close()
-    return records
+    with TopicReader(servers) as reader:
+        return list(reader.read_all(topic))
 
 
 def clock_claims(records: list[ConsumerRecord]) -> list[tuple[int, int, int]]:

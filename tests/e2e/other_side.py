@@ -5,10 +5,11 @@ from collections.abc import Callable
 from typing import Self
 
 import msgspec
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
+from records import kafka_clients
 from records.codec import decode_request, request_id
 from records.layout import TopicLayout
+from records.reader import TopicReader
 from state.kafka.requests import AnyRequest
 from state.kafka.responses import AnyResponse
 from state.messages import Request
@@ -34,11 +35,9 @@ class OtherSide:
         prepare_topics(bootstrap_servers, layout)
         self._layout = layout
         self._backlog: list[PendingRequest] = []
-        self._consumer = KafkaConsumer(bootstrap_servers=bootstrap_servers)
-        partitions = [TopicPartition(layout.requests_topic, p) for p in range(layout.request_partitions)]
-        self._consumer.assign(partitions)
-        self._consumer.seek_to_beginning(*partitions)
-        self._producer = KafkaProducer(bootstrap_servers=bootstrap_servers)
+        self._requests = TopicReader(bootstrap_servers)
+        self._requests.start(beginning=self._requests.partitions_of(layout.requests_topic))
+        self._producer = kafka_clients.producer(bootstrap_servers)
 
     def next(self) -> PendingRequest:
         """The next request that comes."""
@@ -69,18 +68,17 @@ class OtherSide:
         self._producer.send(self._layout.responses_topic, value=value, partition=reply_partition).get(30)
 
     def _poll(self) -> None:
-        for partition, records in self._consumer.poll(timeout_ms=200).items():
-            for record in records:
-                request = decode_request(record.value)
-                assert isinstance(request, Request), request
-                place = request_id(partition.topic, partition.partition, record.offset)
-                self._backlog.append(
-                    PendingRequest(request, place, record.timestamp / 1000, partition.partition, record.key)
-                )
+        for record in self._requests.poll(timeout_ms=200):
+            request = decode_request(record.value)
+            assert isinstance(request, Request), request
+            place = request_id(record.topic, record.partition, record.offset)
+            self._backlog.append(
+                PendingRequest(request, place, record.timestamp / 1000, record.partition, record.key)
+            )
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._producer.close()
-        self._consumer.close(autocommit=False)
+        self._requests.close()

@@ -5,7 +5,6 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from kafka import KafkaAdminClient
 
 from bench.apart import LoadFailed, apart
 from bench.forming import Formed, form
@@ -16,6 +15,7 @@ from bench.sides import Sides, wake
 from bench.wire import WrongAnswer
 from embedded.broker import EmbeddedBroker
 from gateway.upstream.connections import Address
+from records import kafka_clients
 
 pytestmark = pytest.mark.e2e
 
@@ -79,7 +79,7 @@ def test_a_group_that_is_formed_is_stable(address: Address) -> None:
 
 
 def describe(address: Address, group_id: str) -> Any:
-    with closing(KafkaAdminClient(bootstrap_servers=str(address))) as admin:
+    with closing(kafka_clients.admin(str(address))) as admin:
         return admin.describe_groups([group_id])[group_id]
 
 

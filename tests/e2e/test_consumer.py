@@ -11,13 +11,13 @@ from typing import Any, Self
 
 import pytest
 from click.testing import CliRunner
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 from cli import main
 from cli.demo.children import Child, Children
 from clients.consumer import ConsumerOptions, ConsumerStopped, GroupConsumer
 from clients.coordinator_client import CoordinatorClient, layout_on
 from embedded.broker import EmbeddedBroker
+from records import kafka_clients
 from records.layout import TopicLayout
 from state.errors import ErrorCode
 from state.kafka.requests import Heartbeat, JoinGroup, LeaveGroup, OffsetCommit, OffsetFetch, SyncGroup
@@ -55,7 +55,7 @@ def coordinator(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory
 def topic(broker: EmbeddedBroker) -> str:
     """A topic of four partitions with ten records in each."""
     name = next(_names)
-    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    admin = kafka_clients.admin(broker.bootstrap_servers)
     admin.create_topics({name: {"num_partitions": 4, "replication_factor": 1}}, wait_for_metadata=True)
     admin.close()
     produce(broker, name, range(10))
@@ -64,7 +64,7 @@ def topic(broker: EmbeddedBroker) -> str:
 
 def produce(broker: EmbeddedBroker, topic: str, numbers: range) -> None:
     """A record of each number to each of the four partitions."""
-    producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+    producer = kafka_clients.producer(broker.bootstrap_servers)
     for number in numbers:
         for partition in range(4):
             producer.send(topic, value=b"%d-%d" % (partition, number), partition=partition)
@@ -88,7 +88,7 @@ class RunningConsumer:
         client = self._stack.enter_context(
             CoordinatorClient(servers, layout_on(servers, prefix), client_id=name)
         )
-        consumer = KafkaConsumer(bootstrap_servers=servers, auto_offset_reset="earliest")
+        consumer = kafka_clients.working_consumer(servers, "test")
         self._stack.callback(consumer.close)
         self._running = GroupConsumer(ConsumerOptions(**options), client, consumer, self._process, self._tell)
         self._thread = threading.Thread(target=self._run)

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from kafka import KafkaAdminClient, KafkaProducer
 from kafka.consumer.fetcher import ConsumerRecord
 
 from checkpoints.folder import Epoch, Folder, FolderError, KnownOutage
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
+from records import kafka_clients
 from records.codec import DeadLetter, Reason
 from records.history import HistoryReader
 from records.layout import TopicLayout
@@ -214,7 +214,7 @@ def state_of(service: Service, group_id: str) -> str | None:
 def test_record_that_is_no_request_is_told_and_stops_nobody(
     service: Service, key: bytes | None, value: bytes, reason: Reason
 ) -> None:
-    producer = KafkaProducer(bootstrap_servers=service.servers, acks="all")
+    producer = kafka_clients.producer(service.servers)
     sent = producer.send(service.layout.requests_topic, key=key, value=value, partition=0).get(timeout=30)
     producer.close()
     record = f"{sent.topic}-{sent.partition}-{sent.offset}"
@@ -261,7 +261,7 @@ def test_topic_that_was_made_anew_is_refused(broker: EmbeddedBroker, tmp_path: P
     layout = new_layout()
     before = prepare_topics(broker.bootstrap_servers, layout)
     Folder(tmp_path).pin(before)
-    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    admin = kafka_clients.admin(broker.bootstrap_servers)
     admin.delete_topics([layout.requests_topic])
     wait_until(lambda: layout.requests_topic not in admin.list_topics(), "the end of the topic")
     admin.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient as ConfluentAdmin
-from kafka import KafkaAdminClient, TopicPartition
+from kafka import TopicPartition
 
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
@@ -17,6 +17,7 @@ from gateway.service import GatewayOptions, serving
 from gateway.upstream.connections import Address
 from gateway.wire import codec
 from gateway.wire.framing import framed
+from records import kafka_clients
 from state.kafka.history import EntryType
 from tests.e2e.gateway_clients import (
     PARTITIONS,
@@ -90,7 +91,7 @@ def test_admin_clients(gateway: str, topic: str) -> None:
     with closing(PythonMember(gateway, group_id, topic)) as member:
         share(member)
         member.commit()
-        with closing(KafkaAdminClient(bootstrap_servers=gateway)) as admin:
+        with closing(kafka_clients.admin(gateway)) as admin:
             described = admin.describe_groups([group_id])[group_id]
             assert described["group_state"] == "Stable"
             assert len(described["members"]) == 1

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from itertools import chain
 
 import pytest
-from kafka import KafkaAdminClient
 
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from gateway.service import GatewayOptions
 from insight.admin.requests import GroupRequests
+from records import kafka_clients
 from state.kafka.history import EntryType
 from state.kafka.responses import DescribeGroupResponse
 from tests.e2e.gateway_clients import (
@@ -84,7 +84,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
 def broker_without_groups(broker: EmbeddedBroker) -> Iterator[None]:
     """When a test ends, the broker's own coordinator has served nobody."""
     yield
-    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
+    with closing(kafka_clients.admin(broker.bootstrap_servers)) as admin:
         assert admin.list_groups() == []
 
 

@@ -12,7 +12,6 @@ import click
 import pytest
 import structlog
 from click.testing import CliRunner
-from kafka import KafkaProducer
 
 from assignors.kafka.api import Assignment, Subscription, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment, encode_subscription
@@ -22,6 +21,7 @@ from cli.groups import groups
 from clients.coordinator_client import CoordinatorClient, layout_on
 from embedded.broker import EmbeddedBroker
 from insight.admin.requests import COMMIT_VERSION, GroupRequests
+from records import kafka_clients
 from records.codec import encode
 from records.layout import TopicLayout
 from state.errors import ErrorCode
@@ -90,7 +90,7 @@ def _make_topics(servers: str) -> None:
     create_topic(servers, ORDERS, ORDERS_PARTITIONS, kept_for_ever)
     create_topic(servers, PRICES, 1, kept_for_ever)
     create_topic(servers, WIDE, WIDE_PARTITIONS, {"segment.index.bytes": "4096"})
-    producer = KafkaProducer(bootstrap_servers=servers)
+    producer = kafka_clients.producer(servers)
     for number in range(RECORDS):
         for partition in range(ORDERS_PARTITIONS):
             stamp_ms = FIRST_MS + number * MINUTE_MS

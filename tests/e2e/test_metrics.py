@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kafka import KafkaProducer
 from structlog.testing import capture_logs
 
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from insight.metrics.service import Metrics, metrics_of
+from records import kafka_clients
 from state.errors import ErrorCode
 from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
 from state.kafka.responses import OffsetCommitResponse
@@ -79,7 +79,7 @@ def test_a_group_is_seen_from_its_beginning_to_its_lag(
     servers, layout = broker.bootstrap_servers, coordinator.options.layout
     topic = f"{layout.requests_topic}-purchases"
     create_topic(servers, topic, 2, {})
-    producer = KafkaProducer(bootstrap_servers=servers)
+    producer = kafka_clients.producer(servers)
     for _ in range(10):
         producer.send(topic, b"purchase", partition=0)
     producer.flush()

@@ -9,7 +9,6 @@ from typing import Any, Self
 
 import pytest
 from click.testing import CliRunner, Result
-from kafka import KafkaConsumer, KafkaProducer
 
 from cli import main
 from cli.demo.children import Child, Children
@@ -20,6 +19,7 @@ from clients.rocketmq.consumer import Inbox, PushConsumer
 from clients.rocketmq.instance import Intervals
 from embedded.broker import EmbeddedBroker
 from gateway.coordinator.groups import GroupsReader
+from records import kafka_clients
 from records.layout import TopicLayout
 from state.errors import ErrorCode
 from state.kafka.requests import Protocol
@@ -69,7 +69,7 @@ class RunningConsumer:
         self.client = self._stack.enter_context(
             CoordinatorClient(servers, layout, client_id="A", listener=inbox)
         )
-        consumer = KafkaConsumer(bootstrap_servers=servers, auto_offset_reset="earliest")
+        consumer = kafka_clients.working_consumer(servers, "test")
         self._stack.callback(consumer.close)
         self._consumer = PushConsumer(
             ConsumerConfig(
@@ -119,7 +119,7 @@ class RunningConsumer:
 
 def produce(broker: EmbeddedBroker, numbers: range) -> set[str]:
     """A record of each number, to the queues in turn."""
-    producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+    producer = kafka_clients.producer(broker.bootstrap_servers)
     for number in numbers:
         producer.send(TOPIC, value=b"%d" % number, partition=number % QUEUES)
     producer.close()

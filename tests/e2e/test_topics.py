@@ -8,6 +8,7 @@ from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from embedded.broker import HOST, EmbeddedBroker
+from records import kafka_clients
 from records.layout import TopicLayout
 from streaming.service import topics
 from streaming.service.topics import DAY_MS, TopicsError, prepare_topics, wanted_settings
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture
 def admin(broker: EmbeddedBroker) -> Iterator[KafkaAdminClient]:
-    client = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    client = kafka_clients.admin(broker.bootstrap_servers)
     yield client
     client.close()
 

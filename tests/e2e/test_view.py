@@ -15,6 +15,7 @@ from assignors.kafka.api import Assignment, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment
 from embedded.broker import EmbeddedBroker
 from insight.view import LiveView
+from records import kafka_clients
 from records.layout import TopicLayout
 from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.snapshot import GroupSnapshot, MemberSnapshot
@@ -36,7 +37,7 @@ def layout(broker: EmbeddedBroker) -> TopicLayout:
 
 @pytest.fixture
 def producer(broker: EmbeddedBroker) -> Iterator[KafkaProducer]:
-    producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+    producer = kafka_clients.producer(broker.bootstrap_servers)
     yield producer
     producer.close()
 

@@ -1,6 +1,7 @@
 """`group-coordinator why` on a real broker: it reads the group's history and nobody else's."""
 
 import json
+import time
 from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
@@ -8,16 +9,19 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
-from kafka import KafkaProducer
+from msgspec.structs import replace
 
 from cli import main
 from embedded.broker import EmbeddedBroker
+from insight.why.history import read_history
+from records import kafka_clients
 from records.layout import TopicLayout
 from records.partitioner import partition_of
 from records.truncation import AnyHistoryEntry
+from state.kafka.history import HistoryEntry
 from streaming.service.topics import prepare_topics
 from tests.harness.histories import Recorder
-from tests.unit.insight.why_story import STORY
+from tests.unit.insight.why_story import DAY_MS, MINUTE_MS, STORY, quiet_for, with_others
 from tests.unit.state.rocketmq_story import night
 
 pytestmark = pytest.mark.e2e
@@ -34,11 +38,14 @@ def layout(broker: EmbeddedBroker) -> TopicLayout:
 
 
 def write(broker: EmbeddedBroker, layout: TopicLayout, history: Iterable[AnyHistoryEntry]) -> None:
-    producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+    producer = kafka_clients.producer(broker.bootstrap_servers)
     for event in history:
-        place = partition_of(event.group_id, PARTITIONS)
         producer.send(
-            layout.events_topic, msgspec.json.encode(event), event.group_id.encode(), partition=place
+            layout.events_topic,
+            msgspec.json.encode(event),
+            event.group_id.encode(),
+            partition=partition_of("g", PARTITIONS),
+            timestamp_ms=event.at_ms,
         )
     producer.close()
 
@@ -89,6 +96,38 @@ def test_a_name_that_is_a_rocketmq_groups_now(
     refused = why(broker, layout, "g", "--plot", str(picture))
     assert (refused.exit_code, refused.stdout, picture.exists()) == (2, "", False)
     assert "there is no picture" in refused.stderr
+
+
+def at(begin_ms: int, entry: HistoryEntry) -> HistoryEntry:
+    """The entry so much later."""
+    last_ms = entry.last_rebalance_at_ms
+    return replace(
+        entry,
+        at_ms=begin_ms + entry.at_ms,
+        last_rebalance_at_ms=None if last_ms is None else begin_ms + last_ms,
+    )
+
+
+@pytest.mark.parametrize(("before_days", "days"), [(1, 1), (10, 15)])
+def test_since_reads_no_more_of_a_longer_topic(
+    broker: EmbeddedBroker, layout: TopicLayout, before_days: int, days: int
+) -> None:
+    """The rebalance of the last hour is told as if everything had been read: 2,890 records, or 36,010."""
+    begin_ms = time.time_ns() // 1_000_000 - days * DAY_MS - 10 * MINUTE_MS
+    records = [at(begin_ms, entry) for entry in with_others(quiet_for(days), before_days=before_days)]
+    write(broker, layout, records)
+    since_ms = begin_ms + days * DAY_MS - 50 * MINUTE_MS
+
+    whole = read_history(broker.bootstrap_servers, layout, "g")
+    part = read_history(broker.bootstrap_servers, layout, "g", since_ms)
+    assert (whole.records_read, whole.from_start, part.from_start) == (len(records), True, False)
+    # The last hour has 70, and a client takes up to 500 at once: once for each of two earlier assignments.
+    assert part.records_read <= 70 + 2 * 500
+
+    rebalances = json.loads(why(broker, layout, "g", "-o", "json").stdout)["rebalances"]
+    told = json.loads(why(broker, layout, "g", "-o", "json", "--since", f"{60}m").stdout)
+    assert told["rebalances"] == [rebalances[-1] | {"number": 1}]
+    assert told["notes"] == []
 
 
 def test_a_group_nobody_knows(broker: EmbeddedBroker, layout: TopicLayout) -> None:

@@ -122,8 +122,45 @@ def test_a_group_that_ended_and_came_again() -> None:
 def test_since_leaves_out_what_ended_before() -> None:
     history = Recorder().play(*STORY)
     found = report("g", history, END_MS, since_ms=BEGIN_MS + 30_000)
-    assert [r.number for r in found.rebalances] == [3, 4]
+    assert [(r.number, r.generation_to) for r in found.rebalances] == [(1, 3), (2, None)]
     assert found.summary.rebalances == 2
+
+
+def test_a_member_that_joins_just_after_the_generation_was_formed_is_not_silent() -> None:
+    """Two consumers start together; the initial delay ends between the second one's two JoinGroups."""
+    history = Recorder().play(
+        "config group.initial.rebalance.delay.ms=3000",
+        "at 0s",
+        "join c1",
+        "at 1ms",
+        "join c2",
+        "join c1 id=@c1",
+        "at 3002ms",
+        "join c2 id=@c2",
+    )
+    first = report("g", history, 4_000).rebalances[0]
+    assert len(first.waited_for) == 1 and first.waited_for[0] not in first.members
+    text = told(history, 4_000)
+    assert text.count("formed ") == 1
+    assert "silent" not in text
+
+
+def test_a_static_member_that_does_not_rejoin_is_silent() -> None:
+    history = Recorder().play(
+        "config group.initial.rebalance.delay.ms=0",
+        "at 0s",
+        "join a api=3 session=1800s",
+        "sync a assign=@a:t-0",
+        "join s api=3 session=1800s instance=i",
+        "join a id=@a",
+        "sync a assign=@a:t-0,@s:t-1",
+        "sync s",
+        "at 10s",
+        "join b api=3 session=1800s",
+        "join a id=@a",
+        "at 71s",
+    )
+    assert "silent    i: did not rejoin and stays a member" in told(history, 71_000)
 
 
 def test_no_rebalance_since() -> None:

@@ -1,5 +1,14 @@
-"""A group's night in commands: three workers start, one dies, another is slow, a fourth comes and goes."""
+"""A group's night in commands: three workers start, one dies, another is slow, a fourth comes and goes.
 
+And a group that is quiet for days, on a partition where others are busy.
+"""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from state.kafka.history import HistoryEntry
+from tests.harness.histories import Recorder
 from tests.harness.options import milliseconds
 
 BEGIN_MS = 1_795_230_000_000  # 2026-11-21 03:00 UTC
@@ -52,3 +61,38 @@ STORY = tuple(
     f"at {BEGIN_MS + milliseconds(command[3:])}ms" if command.startswith("at ") else command
     for command in _COMMANDS
 )
+
+MINUTE_MS = 60_000
+DAY_MS = 24 * 60 * MINUTE_MS
+
+
+def quiet_for(days: int, *between: str) -> list[HistoryEntry]:
+    """Group `g` has two rebalances in its first minute, from time 0 on, and one after so many days."""
+    return Recorder().play(
+        "config group.initial.rebalance.delay.ms=0 group.max.session.timeout.ms=2147483647",
+        "at 0s",
+        "join a api=3 session=24d instance=i-a",
+        "sync a assign=@a:t-0+t-1+t-2+t-3",
+        "at 60s",
+        "join b api=3 session=24d",
+        "join a id=@a",
+        "sync a assign=@a:t-0+t-1,@b:t-2",
+        "sync b",
+        *between,
+        f"at {days}d",
+        "join c api=3 session=24d",
+        "join a id=@a",
+        "join b id=@b",
+        "sync a assign=@a:t-0,@b:t-2,@c:t-1+t-3",
+        "sync b",
+        "sync c",
+    )
+
+
+def with_others(history: Sequence[HistoryEntry], *, before_days: int) -> list[HistoryEntry]:
+    """The history and an entry a minute of another group, from so many days before it to 10 minutes after."""
+    begin_ms, end_ms = history[0].at_ms - before_days * DAY_MS, history[-1].at_ms + 10 * MINUTE_MS
+    others = [
+        replace(history[-1], group_id="other", at_ms=at_ms) for at_ms in range(begin_ms, end_ms, MINUTE_MS)
+    ]
+    return sorted([*history, *others], key=lambda entry: entry.at_ms)

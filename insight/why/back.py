@@ -1,0 +1,174 @@
+"""How far back a report has to read: what the members held at its beginning stands in earlier entries.
+
+What moved in a rebalance is known from the last two assignments before it. Each entry says when the rebalance
+before it began, so these are found by time. What lies between an assignment and the next rebalance is not
+read where the members have kept their ids; where a static member came back under another, it is.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+from insight.why.stretches import generation_before
+from records.truncation import AnyHistoryEntry
+from state.kafka.history import EntryType, HistoryEntry
+from state.kafka.snapshot import GroupSnapshot
+
+# A record is stamped by the clock of who writes it, at or after the time of its entry by the brokers' clock.
+# Twice what those two may be apart: see `streaming.service.ticker.DEFAULT_MAX_SKEW_MS`.
+STAMP_MARGIN_MS = 10_000
+_ASSIGNMENTS = 2
+_ENDS = (EntryType.STABLE, EntryType.EMPTY)
+
+
+class GroupLog(Protocol):
+    """One group's entries on its partition of the events topic, by offsets from `begin` to `end`."""
+
+    @property
+    def begin(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+
+    def offset_at(self, at_ms: int) -> int:
+        """The first offset whose record is stamped at or after a time, `end` where none is."""
+        ...
+
+    def entries(self, first: int, end: int) -> Iterable[AnyHistoryEntry]:
+        """The group's entries from offset `first` to before `end`; read only as far as they are taken."""
+        ...
+
+    def view(self) -> GroupSnapshot | None:
+        """The group as it is now, None where it is not there or not Kafka's."""
+        ...
+
+
+class Part(NamedTuple):
+    """A group's last entries. `unread` are the names, (incarnation, seq), of entries between them that were
+    not read because nothing depends on them. `from_start`: they begin with the first entry that is kept.
+    """
+
+    entries: list[AnyHistoryEntry]
+    unread: frozenset[tuple[str, int]]
+    from_start: bool
+
+
+def entries_since(log: GroupLog, since_ms: int) -> Part:
+    """What a report of the rebalances that ended at or after `since_ms` needs.
+
+    Of a RocketMQ group, and of entries that do not say when the last rebalance was, that is all entries.
+    """
+    low = log.offset_at(since_ms - STAMP_MARGIN_MS)
+    found = list(log.entries(low, log.end))
+    unread: set[tuple[str, int]] = set()
+    view = None if found else log.view()
+    complete_from_ms = since_ms  # all entries of this time and later are found
+    while low > log.begin and not _is_enough(found, since_ms):
+        follows = _next(found, view)
+        opening_ms = _first_opening_ms(found)
+        if opening_ms is not None and opening_ms < complete_from_ms:
+            # What led to this rebalance may stand just before.
+            complete_from_ms = opening_ms
+            at = min(low, log.offset_at(opening_ms - STAMP_MARGIN_MS))
+            page, _ = _up_to(log.entries(at, low), follows)
+        else:
+            at, complete_from_ms = _further_back(log, low, _last_rebalance_at_ms(found, view))
+            page, left_out = _up_to(log.entries(at, low), follows, _member_ids(found, view))
+            unread |= left_out
+        found = [*page, *found]
+        low = at
+    return Part(found, frozenset(unread), low <= log.begin)
+
+
+def _further_back(log: GroupLog, low: int, rebalance_ms: int | None) -> tuple[int, int]:
+    """Where to read from, and from which time on all entries are then found: the rebalance that began at that
+    time, or all that is kept where that leads nowhere.
+    """
+    at = low if rebalance_ms is None else log.offset_at(rebalance_ms - STAMP_MARGIN_MS)
+    return (log.begin, 0) if rebalance_ms is None or at >= low else (at, rebalance_ms)
+
+
+def _first_opening_ms(found: list[AnyHistoryEntry]) -> int | None:
+    return next((entry.at_ms for entry in found if entry.type is EntryType.PREPARING_REBALANCE), None)
+
+
+def _is_enough(found: list[AnyHistoryEntry], since_ms: int) -> bool:
+    if not found or not isinstance(found[-1], HistoryEntry):
+        return False
+    if not isinstance(found[0], HistoryEntry) or found[0].seq == 1:
+        return True
+    ended = [e for e in found if isinstance(e, HistoryEntry) and e.type in _ENDS and e.at_ms < since_ms]
+    return len({(e.incarnation, e.seq) for e in ended}) >= _ASSIGNMENTS
+
+
+def _last_rebalance_at_ms(found: list[AnyHistoryEntry], view: GroupSnapshot | None) -> int | None:
+    if not found:
+        return None if view is None else view.last_rebalance_at_ms
+    return found[0].last_rebalance_at_ms if isinstance(found[0], HistoryEntry) else None
+
+
+class _Next(NamedTuple):
+    """The entry that follows those that are looked for: its name, and how it found the group."""
+
+    incarnation: str
+    seq: int
+    state: str
+    generation: int
+
+
+def _next(found: list[AnyHistoryEntry], view: GroupSnapshot | None) -> _Next | None:
+    if not found:
+        return None if view is None else _Next(view.incarnation, view.seq + 1, view.state, view.generation)
+    first = found[0]
+    if isinstance(first, HistoryEntry):
+        return _Next(first.incarnation, first.seq, first.from_state, generation_before(first))
+    return _Next(first.incarnation, first.seq, "", 0)
+
+
+def _member_ids(found: list[AnyHistoryEntry], view: GroupSnapshot | None) -> frozenset[str] | None:
+    """The members when the known entries begin, and perhaps others; None where the entries do not tell."""
+    if not found:
+        return None if view is None else frozenset(member.member_id for member in view.members)
+    for place, entry in enumerate(found):
+        if not isinstance(entry, HistoryEntry):
+            return None
+        if entry.type is EntryType.TAKEN_OVER and entry.members is not None:
+            return frozenset(entry.members)
+        if entry.type is EntryType.PREPARING_REBALANCE and entry.waiting_for is not None:
+            before = [e for e in found[: place + 1] if isinstance(e, HistoryEntry)]
+            led_to = [e.member_id for e in before if e.cause == entry.cause and e.member_id]
+            return frozenset([*entry.waiting_for, *led_to])
+    return None
+
+
+def _up_to(
+    entries: Iterable[AnyHistoryEntry], follows: _Next | None, member_ids: frozenset[str] | None = None
+) -> tuple[list[AnyHistoryEntry], set[tuple[str, int]]]:
+    """The entries up to the one before `follows`, or up to the end of the last rebalance before it, if its
+    assignment was that of the members `member_ids` (None: it is not known who they were); and the names of
+    the entries between that and `follows`, which are then not read.
+    """
+    page: list[AnyHistoryEntry] = []
+    for entry in entries:
+        page.append(entry)
+        if follows is None:
+            continue
+        if (entry.incarnation, entry.seq + 1) == follows[:2]:
+            break
+        if member_ids is not None and isinstance(entry, HistoryEntry) and _is_last_end(entry, follows):
+            holders = _holders(entry)
+            if holders is not None and holders <= member_ids:
+                return page, {(entry.incarnation, seq) for seq in range(entry.seq + 1, follows.seq)}
+    return page, set()
+
+
+def _is_last_end(entry: HistoryEntry, follows: _Next) -> bool:
+    """Whether this entry ends the last rebalance before `follows`: each rebalance forms a generation."""
+    is_earlier = entry.incarnation == follows.incarnation and entry.seq < follows.seq
+    is_as_found = (entry.to_state, entry.generation) == (follows.state, follows.generation)
+    return entry.type in _ENDS and is_earlier and is_as_found
+
+
+def _holders(end: HistoryEntry) -> set[str] | None:
+    """Who has the assignment that a rebalance ended with, None where it was left out of the entry."""
+    if end.type is EntryType.EMPTY:
+        return set()
+    return None if end.assignments is None else set(end.assignments)

@@ -1,0 +1,126 @@
+"""The Kafka clients of this project: no other module makes a client with settings of its own.
+
+What a client needs to reach the cluster is in `_connection` alone.
+"""
+
+from typing import Any
+
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+
+
+def reading_consumer(
+    bootstrap_servers: str,
+    *,
+    max_record_bytes: int | None = None,
+    timeout_ms: int | None = None,
+    fetch_min_bytes: int | None = None,
+    fetch_max_wait_ms: int | None = None,
+) -> KafkaConsumer:
+    """A consumer without a group, which is assigned its partitions by hand. See `records.reader`.
+
+    `max_record_bytes` is the largest record of its topics, `timeout_ms` how long the first connection and
+    each request may take. None leaves a setting at kafka-python's default. Raises KafkaError.
+    """
+    given = {
+        "max_partition_fetch_bytes": max_record_bytes,
+        "bootstrap_timeout_ms": timeout_ms,
+        "request_timeout_ms": timeout_ms,
+        "fetch_min_bytes": fetch_min_bytes,
+        "fetch_max_wait_ms": fetch_max_wait_ms,
+    }
+    return KafkaConsumer(
+        **_connection(bootstrap_servers),
+        **{name: value for name, value in given.items() if value is not None},
+        enable_auto_commit=False,
+        allow_auto_create_topics=False,
+        metrics_enabled=False,
+    )
+
+
+def working_consumer(
+    bootstrap_servers: str, client_id: str, *, metadata_max_age_ms: int = 300_000
+) -> KafkaConsumer:
+    """A consumer of a member of one of the coordinator's groups, which Kafka's brokers know no group of.
+
+    A partition is read from its beginning unless a position is set. `metadata_max_age_ms`: after so long the
+    partitions of the topics are looked up again. Raises KafkaError.
+    """
+    return KafkaConsumer(
+        **_connection(bootstrap_servers),
+        client_id=client_id,
+        auto_offset_reset="earliest",
+        metadata_max_age_ms=metadata_max_age_ms,
+        allow_auto_create_topics=False,
+        metrics_enabled=False,
+    )
+
+
+def group_consumer(bootstrap_servers: str, group_id: str) -> KafkaConsumer:
+    """A consumer in a group of the cluster's own coordinator; it commits nothing. Raises KafkaError."""
+    return KafkaConsumer(
+        **_connection(bootstrap_servers),
+        group_id=group_id,
+        enable_auto_commit=False,
+        metrics_enabled=False,
+    )
+
+
+def request_producer(
+    bootstrap_servers: str, *, timeout_ms: int, batch_bytes: int, max_request_bytes: int
+) -> KafkaProducer:
+    """A producer of the coordinator's requests. Raises KafkaError."""
+    return KafkaProducer(
+        **_connection(bootstrap_servers),
+        acks="all",
+        enable_idempotence=True,  # a JoinGroup appended twice makes a second member
+        linger_ms=0,
+        batch_size=batch_bytes,
+        max_request_size=max_request_bytes,
+        max_block_ms=timeout_ms,
+        request_timeout_ms=timeout_ms,
+        delivery_timeout_ms=timeout_ms,  # what nobody waits for any more is not to be delivered
+        allow_auto_create_topics=False,
+        metrics_enabled=False,
+    )
+
+
+def clock_producer(bootstrap_servers: str, *, timeout_ms: int, reconnect_max_ms: int) -> KafkaProducer:
+    """A producer of clock records: it gives a record up after `timeout_ms`. Raises KafkaError."""
+    return KafkaProducer(
+        **_connection(bootstrap_servers),
+        acks="all",
+        enable_idempotence=False,  # a clock record written twice does no harm
+        linger_ms=0,
+        bootstrap_timeout_ms=timeout_ms,
+        max_block_ms=timeout_ms,
+        request_timeout_ms=timeout_ms,
+        delivery_timeout_ms=timeout_ms,
+        reconnect_backoff_max_ms=reconnect_max_ms,
+        allow_auto_create_topics=False,
+        metrics_enabled=False,
+    )
+
+
+def producer(bootstrap_servers: str) -> KafkaProducer:
+    """A producer of any other records: sent at once, acknowledged by all replicas. Raises KafkaError."""
+    return KafkaProducer(**_connection(bootstrap_servers), acks="all", linger_ms=0, metrics_enabled=False)
+
+
+def admin(
+    bootstrap_servers: str, *, bootstrap_timeout_ms: int | None = None, request_timeout_ms: int | None = None
+) -> KafkaAdminClient:
+    """An administrator's client. The first connection may take `bootstrap_timeout_ms`, each request
+    `request_timeout_ms`; None leaves kafka-python's default.
+
+    Raises KafkaError, and ValueError where `bootstrap_servers` is no list of HOST:PORT.
+    """
+    given = {"bootstrap_timeout_ms": bootstrap_timeout_ms, "request_timeout_ms": request_timeout_ms}
+    return KafkaAdminClient(
+        **_connection(bootstrap_servers),
+        **{name: value for name, value in given.items() if value is not None},
+    )
+
+
+def _connection(bootstrap_servers: str) -> dict[str, Any]:
+    """The settings by which any client reaches the cluster, `bootstrap_servers` being HOST:PORT,..."""
+    return {"bootstrap_servers": bootstrap_servers}

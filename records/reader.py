@@ -1,0 +1,157 @@
+"""The one reader of topics: it reads them to their end as of now, or follows them.
+
+It begins at the topics' beginnings, at their ends, at given offsets, or at a time.
+"""
+
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+from kafka import TopicPartition
+from kafka.errors import KafkaTimeoutError
+
+from records import kafka_clients
+
+# kafka-python's ConsumerRecord, which has no types: topic, partition, offset, timestamp (ms), key, value.
+Record: TypeAlias = Any
+Offsets: TypeAlias = Mapping[TopicPartition, int]
+
+# So long may nothing come of a topic that is not read to its end: then nobody sends any more.
+IDLE_TIMEOUT_MS = 30_000
+_POLL_MS = 200
+
+
+class TopicReader:
+    """A reader of partitions that are chosen with `start`. For one thread.
+
+    `max_record_bytes` is the largest record of the topics, `timeout_ms` how long one request to the brokers
+    may take (None: kafka-python's default). `fetch_min_bytes` and `fetch_max_wait_ms` are Kafka's settings.
+    `records_read` counts the records that came so far. All methods raise KafkaError.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        max_record_bytes: int | None = None,
+        timeout_ms: int | None = None,
+        fetch_min_bytes: int | None = None,
+        fetch_max_wait_ms: int | None = None,
+    ) -> None:
+        self.records_read = 0
+        self._timeout_ms = timeout_ms
+        self._consumer = kafka_clients.reading_consumer(
+            bootstrap_servers,
+            max_record_bytes=max_record_bytes,
+            timeout_ms=timeout_ms,
+            fetch_min_bytes=fetch_min_bytes,
+            fetch_max_wait_ms=fetch_max_wait_ms,
+        )
+
+    def partitions_of(self, *topics: str) -> list[TopicPartition]:
+        """The partitions of these topics, none of a topic that is not there."""
+        return [
+            TopicPartition(topic, number)
+            for topic in topics
+            for number in sorted(self._consumer.partitions_for_topic(topic))
+        ]
+
+    def start(
+        self,
+        *,
+        beginning: Collection[TopicPartition] = (),
+        end: Collection[TopicPartition] = (),
+        at: Offsets | None = None,
+    ) -> None:
+        """Read these partitions from now on, and no others: from their beginnings, from their ends as of this
+        call, or from the offsets in `at`.
+        """
+        at = at or {}
+        self._consumer.assign([*beginning, *end, *at])
+        if beginning:
+            self._consumer.seek_to_beginning(*beginning)
+        if end:
+            self._consumer.seek_to_end(*end)
+        for partition in end:
+            self._position(partition)  # now, not at the first poll
+        for partition, offset in at.items():
+            self._consumer.seek(partition, offset)
+
+    def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset that the next record of each partition will get."""
+        return dict(self._consumer.end_offsets(list(partitions), timeout_ms=self._timeout_ms))
+
+    def beginnings(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset of each partition that is kept."""
+        return dict(self._consumer.beginning_offsets(list(partitions), timeout_ms=self._timeout_ms))
+
+    def offsets_at(
+        self, partitions: Collection[TopicPartition], at_ms: int
+    ) -> dict[TopicPartition, int | None]:
+        """The first offset whose record is stamped at or after a time, None where no record is."""
+        times = dict.fromkeys(partitions, max(0, at_ms))
+        found = self._consumer.offsets_for_times(times, timeout_ms=self._timeout_ms) if times else {}
+        return {partition: None if there is None else there.offset for partition, there in found.items()}
+
+    def poll(self, timeout_ms: int = _POLL_MS) -> list[Record]:
+        """What has come, each partition's records in order; waits up to `timeout_ms` for a first one."""
+        polled = self._consumer.poll(timeout_ms=timeout_ms)
+        records = [record for of_partition in polled.values() for record in of_partition]
+        self.records_read += len(records)
+        return records
+
+    def has_read(self, ends: Offsets) -> bool:
+        """Whether everything before these offsets was read."""
+        return not self._behind(ends)
+
+    def read_to(self, ends: Offsets, *, timeout_ms: int | None = None) -> Iterator[Record]:
+        """The records of the started partitions before these offsets.
+
+        Raises KafkaTimeoutError where that takes longer than `timeout_ms` (None: no limit), or where nothing
+        comes for IDLE_TIMEOUT_MS.
+        """
+        give_up_s = float("inf") if timeout_ms is None else time.monotonic() + timeout_ms / 1000
+        idle_s = time.monotonic()
+        while behind := self._behind(ends):
+            now_s = time.monotonic()
+            if now_s > give_up_s or now_s - idle_s > IDLE_TIMEOUT_MS / 1000:
+                topics = ", ".join(sorted({partition.topic for partition in behind}))
+                raise KafkaTimeoutError(f"topic {topics} was not read to its end in time")
+            records = self.poll()
+            if records:
+                idle_s = time.monotonic()
+            yield from _before(ends, records)
+
+    def read_all(self, *topics: str, timeout_ms: int | None = None) -> Iterator[Record]:
+        """All records of these topics from their beginnings to their ends as of now. Raises as `read_to`."""
+        partitions = self.partitions_of(*topics)
+        ends = self.ends(partitions)
+        self.start(beginning=partitions)
+        return self.read_to(ends, timeout_ms=timeout_ms)
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._consumer.close(autocommit=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _behind(self, ends: Offsets) -> list[TopicPartition]:
+        return [partition for partition, end in ends.items() if self._position(partition) < end]
+
+    def _position(self, partition: TopicPartition) -> int:
+        """Where the reader stands; -1 where the brokers do not tell in time."""
+        position: int | None = self._consumer.position(partition, timeout_ms=self._timeout_ms)
+        return -1 if position is None else position
+
+
+def _before(ends: Offsets, records: Iterable[Record]) -> Iterator[Record]:
+    for record in records:
+        if record.offset < ends.get(TopicPartition(record.topic, record.partition), 0):
+            yield record
