@@ -16,6 +16,9 @@ INT32_MAX = 2**31 - 1
 # up.
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 
+# An assignment of 20,000 partitions by the coordinator takes 2 s at the worst (`sticky`, members that
+# subscribe to different topics), one of 100,000 takes 25 s. Requests of all groups wait meanwhile.
+GROUP_MAX_PARTITIONS = 20_000
 
 # Times; the rest of a RocketMQ broker's configuration is as RocketMQ has it.
 _ROCKETMQ_SETTINGS = {
@@ -62,6 +65,8 @@ def _setting(name: str, default: int, *, at_least: int = -(2**31)) -> int:
 class CoordinatorConfig:
     """All settings the core reads; times in milliseconds, sizes in members.
 
+    `group_max_partitions` is not Kafka's: the most partitions that the coordinator assigns to one group.
+
     `member_id_namespace` is the secret UUID member ids are derived in: it is pinned with the checkpoint,
     never announced.
     """
@@ -70,6 +75,7 @@ class CoordinatorConfig:
     group_max_session_timeout_ms: int = _setting("group.max.session.timeout.ms", 1_800_000)
     group_initial_rebalance_delay_ms: int = _setting("group.initial.rebalance.delay.ms", 3_000)
     group_max_size: int = _setting("group.max.size", INT32_MAX, at_least=1)
+    group_max_partitions: int = _setting("group.max.partitions", GROUP_MAX_PARTITIONS, at_least=1)
     offset_metadata_max_bytes: int = _setting("offset.metadata.max.bytes", 4_096)
     offsets_retention_minutes: int = _setting("offsets.retention.minutes", 10_080, at_least=1)
     offsets_retention_check_interval_ms: int = _setting(

@@ -51,9 +51,10 @@ class Fault(Struct, frozen=True):
 class Timeline:
     """One group's run through a stretch of its log.
 
-    `restore` gives a fresh copy of the group as it is at the start; it is called only when a step has to be
-    undone. Effects gather in `effects`, faults in `faults`; the caller takes them (`take_effects`) as often
-    as it likes. `outages` are in the order of time and do not overlap.
+    `restore` makes the group as it is at the start anew; it is called only when a step has to be undone.
+    Where none is given, `group` is copied at once. Effects gather in `effects`, faults in `faults`; the
+    caller takes them (`take_effects`) as often as it likes. `outages` are in the order of time and do not
+    overlap.
     """
 
     def __init__(
@@ -75,7 +76,8 @@ class Timeline:
         # How many of them time has gone past.
         self._passed = 0 if group is None else bisect_right(outages, group.clock_ms, key=_until)
         self._effects: list[AnyEffects] = []
-        self._restore = restore or _copier(group)
+        self._given = group
+        self._restore = restore or _copier(deepcopy(group))
         self._journal: list[tuple[AnyEvent, int]] = []
         self._journal_bytes = 0
         # Never later than the next deadline: re-arming moves deadlines away, and it is searched for only when
@@ -161,6 +163,7 @@ class Timeline:
         """Put the group back to before the step that raised: from the last copy, by the same steps again."""
         self.faults.append(Fault(cause, traceback.format_exc()))
         group = self._restore()
+        assert group is None or group is not self._given, "restore gives the group that steps have changed"
         for event, now_ms in self._journal:
             group = self._step(group, self.group_id, event, now_ms, self._config).group
         self.group = group

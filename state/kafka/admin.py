@@ -4,7 +4,7 @@ Source: GroupMetadataManager.describeGroups, ClassicGroup.describe, ClassicGroup
 """
 
 from state.errors import ErrorCode
-from state.kafka.context import StepContext
+from state.kafka.context import StepContext, Verdict
 from state.kafka.group import GroupState
 from state.kafka.requests import DeleteGroup, DescribeGroup, ReplyTo
 from state.kafka.responses import DeleteGroupResponse, DescribedMember, DescribeGroupResponse
@@ -13,12 +13,11 @@ from state.kafka.responses import DeleteGroupResponse, DescribedMember, Describe
 def describe(context: StepContext, _: DescribeGroup, reply_to: ReplyTo) -> None:
     """The group as Kafka shows it: only a Stable one tells its protocol and its members' metadata."""
     if not context.has_group:
-        context.rule("V1")
-        context.reply(reply_to, DescribeGroupResponse)
+        context.reply(reply_to, DescribeGroupResponse, context.rule("V1"))
         return
     group = context.group
     stable = group.state is GroupState.STABLE
-    context.rule("V2" if stable else "V3")
+    row = context.rule("V2" if stable else "V3")
     members = [
         DescribedMember(
             member_id=m.member_id,
@@ -33,6 +32,7 @@ def describe(context: StepContext, _: DescribeGroup, reply_to: ReplyTo) -> None:
     context.reply(
         reply_to,
         DescribeGroupResponse,
+        row,
         group_state=group.state.value,
         protocol_type=group.protocol_type or "",
         protocol_data=(group.protocol_name or "") if stable else "",
@@ -42,18 +42,15 @@ def describe(context: StepContext, _: DescribeGroup, reply_to: ReplyTo) -> None:
 
 def delete_group(context: StepContext, _: DeleteGroup, reply_to: ReplyTo) -> None:
     """Members keep a group alive; ids that were handed out and have not joined do not."""
-    error = _validate_delete(context)
+    row, error = _validate_delete(context)
     if error is ErrorCode.NONE:
-        context.delete_group("deleted by request")
-    context.reply(reply_to, DeleteGroupResponse, error)
+        context.delete_group(row, "deleted by request")
+    context.reply(reply_to, DeleteGroupResponse, row, error)
 
 
-def _validate_delete(context: StepContext) -> ErrorCode:
+def _validate_delete(context: StepContext) -> Verdict:
     if not context.has_group:
-        context.rule("K1")
-        return ErrorCode.GROUP_ID_NOT_FOUND
+        return context.rule("K1"), ErrorCode.GROUP_ID_NOT_FOUND
     if context.group.state is not GroupState.EMPTY:
-        context.rule("K2")
-        return ErrorCode.NON_EMPTY_GROUP
-    context.rule("K3")
-    return ErrorCode.NONE
+        return context.rule("K2"), ErrorCode.NON_EMPTY_GROUP
+    return context.rule("K3"), ErrorCode.NONE

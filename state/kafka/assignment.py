@@ -1,53 +1,97 @@
-"""Groups that leave their assignment to the coordinator. Rows M1 to M4.
+"""Groups that leave their assignment to the coordinator. Rows M1 to M5.
 
 Kafka's classic groups have a leader assign; that the coordinator does is an idea of KIP-848, brought here to
 the classic protocol. Partition counts come with the JoinGroups, for the coordinator knows no topics.
 """
+
+from collections.abc import Iterable
 
 from assignors.kafka.api import Assignment, MemberSubscription, TopicPartition
 from assignors.kafka.consumer_protocol import (
     PROTOCOL_TYPE,
     ProtocolError,
     decode_assignment,
+    decode_subscribed_topics,
     decode_subscription,
     encode_assignment,
 )
 from assignors.kafka.server_side import COORDINATOR_ASSIGNORS, is_for_coordinator, with_last_assignment
 from state.errors import ErrorCode
-from state.kafka.context import StepContext
+from state.kafka.context import StepContext, Verdict
 from state.kafka.group import Group, Member
 from state.kafka.requests import JoinGroup
 
 
-def validate_protocols(context: StepContext, request: JoinGroup) -> ErrorCode:
-    """Rows M1 and M2: whether the coordinator could carry out what it may be asked to."""
+def validate_protocols(context: StepContext, request: JoinGroup) -> Verdict | None:
+    """Rows M1 and M2: what the coordinator could not carry out; None where it can all it may be asked to."""
     for protocol in request.protocols:
         if not is_for_coordinator(protocol.name):
             continue
         if protocol.name not in COORDINATOR_ASSIGNORS:
-            context.rule("M1")
-            return ErrorCode.UNSUPPORTED_ASSIGNOR
+            return context.rule("M1"), ErrorCode.UNSUPPORTED_ASSIGNOR
         if request.protocol_type != PROTOCOL_TYPE or not _is_subscription(protocol.metadata):
-            context.rule("M2")
-            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    return ErrorCode.NONE
+            return context.rule("M2"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    return None
 
 
-def record_partition_counts(context: StepContext, request: JoinGroup) -> None:
-    """Row M3: of what JoinGroups tell of a topic the most holds; some members hear late that it grew."""
-    if request.partitions_per_topic:
-        context.rule("M3")
-    told = context.group.reported_partition_counts
+def record_partition_counts(context: StepContext, request: JoinGroup) -> Verdict | None:
+    """Row M3: of what JoinGroups tell of a topic the most holds; some members hear late that it grew. Row M5,
+    where the group would have too many partitions: then nothing is learned. None: the JoinGroup is accepted.
+    """
+    group, most = context.group, context.config.group_max_partitions
+    told = dict(group.reported_partition_counts)
     for topic, count in request.partitions_per_topic.items():
         told[topic] = max(count, told.get(topic, 0))
+    known = group.partitions_per_topic | told
+    if _size(known.values()) > most:
+        # Counts are also known of topics that nobody subscribes to any more.
+        wanted = _topics_for_coordinator(group, request)
+        if _size(count for topic, count in known.items() if topic in wanted) > most:
+            return context.rule("M5"), ErrorCode.GROUP_MAX_SIZE_REACHED
+        told = {topic: count for topic, count in told.items() if topic in wanted}
+    if request.partitions_per_topic:
+        context.rule("M3")
+    group.reported_partition_counts = told
+    return None
 
 
-def settle_partitions(group: Group) -> None:
-    """Keep what this generation needs: counts that were told for it, else those of the last one."""
+def settle_partitions(context: StepContext) -> list[str]:
+    """Keep what this generation needs: counts that were told for it, else those of the last one.
+
+    Returns the topics that are left out because they have too many partitions. M5 refuses such JoinGroups, so
+    there are none unless the group is older than the setting.
+    """
+    group = context.group
     needed = (group.subscribed_topics or []) if is_for_coordinator(group.protocol_name) else []
     known = group.partitions_per_topic | group.reported_partition_counts
-    group.partitions_per_topic = {topic: known[topic] for topic in needed if topic in known}
-    group.reported_partition_counts = {}
+    places = context.config.group_max_partitions
+    group.partitions_per_topic, group.reported_partition_counts = {}, {}
+    left_out = []
+    for topic in needed:
+        size = _size([known[topic]]) if topic in known else 0
+        if size > places:
+            left_out.append(topic)
+        elif topic in known:
+            group.partitions_per_topic[topic] = known[topic]
+            places -= size
+    return left_out
+
+
+def _size(counts: Iterable[int]) -> int:
+    """What topics with so many partitions count for; one without any counts for its name."""
+    return sum(max(count, 1) for count in counts)
+
+
+def _topics_for_coordinator(group: Group, request: JoinGroup) -> set[str]:
+    """What the coordinator may have to assign once this JoinGroup is accepted: the topics of every member."""
+    replaced = {request.member_id, group.static_members.get(request.group_instance_id or "")}
+    others = [member.protocols for id_, member in group.members.items() if id_ not in replaced]
+    topics: set[str] = set()
+    for protocols in [request.protocols, *others]:
+        for protocol in protocols:
+            if is_for_coordinator(protocol.name):
+                topics.update(decode_subscribed_topics(protocol.metadata))
+    return topics
 
 
 def assign(group: Group, last_generation: int) -> dict[str, bytes]:

@@ -1,6 +1,7 @@
 """One step under way: the group it changes, the time it is, and what it has said so far."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import NewType
 
 from state.config import CoordinatorConfig
 from state.context import BaseContext
@@ -11,6 +12,12 @@ from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.requests import ReplyTo
 from state.kafka.responses import AnyResponse
 from state.messages import RECORD_VERSION
+
+RuleId = NewType("RuleId", str)
+"""A row of docs/rules.md that was applied; only `StepContext.rule` makes one."""
+
+Verdict = tuple[RuleId, ErrorCode]
+"""What a check decided, and by which row."""
 
 
 class StepContext(BaseContext[Group, CoordinatorConfig]):
@@ -26,7 +33,7 @@ class StepContext(BaseContext[Group, CoordinatorConfig]):
         self._replies: list[Reply] = []
         self._history: list[HistoryEntry] = []
 
-    def create_group(self, reason: str) -> None:
+    def create_group(self, rule: RuleId, reason: str) -> None:
         """Begin the group's life; its incarnation is the request that asked for it."""
         assert self._group is None, "the group is there already"
         self._group = Group(
@@ -36,11 +43,11 @@ class StepContext(BaseContext[Group, CoordinatorConfig]):
             state_timestamp_ms=self.now_ms,
         )
         self.retention_is_stale = True
-        self.record(EntryType.GROUP_CREATED, reason)
+        self.record(rule, EntryType.GROUP_CREATED, reason)
 
-    def delete_group(self, reason: str) -> None:
+    def delete_group(self, rule: RuleId, reason: str) -> None:
         """End the group's life; its offsets go with it."""
-        self.record(EntryType.GROUP_DELETED, reason, to_state=DEAD)
+        self.record(rule, EntryType.GROUP_DELETED, reason, to_state=DEAD)
         for topic, partitions in self.group.offsets.items():
             self.offset_changes += [OffsetChange(topic, partition, None) for partition in partitions]
         self._group = None
@@ -78,13 +85,14 @@ class StepContext(BaseContext[Group, CoordinatorConfig]):
         """The member has a session timeout from now on to be heard of again."""
         member.heartbeat_deadline_ms = self.deadline(member.session_timeout_ms)
 
-    def rule(self, row: str) -> None:
-        """Note that this row of docs/rules.md applies now; answers and entries that follow name it."""
+    def rule(self, row: str) -> RuleId:
+        """Note that this row of docs/rules.md applies. The answer or entry it decides is given it."""
         self.rules.append(row)
+        return RuleId(row)
 
-    def record(self, event: EntryType, reason: str, **details: object) -> None:
-        """Add a history entry. Call it after the change it tells of; `from_state` is given when the state
-        changed, `to_state` when the group is no more.
+    def record(self, rule: RuleId, event: EntryType, reason: str, **details: object) -> None:
+        """Add a history entry: `rule` is the row that brought it about. Call it after the change it tells of;
+        `from_state` is given when the state changed, `to_state` when the group is no more.
         """
         group = self.group
         group.seq += 1
@@ -103,15 +111,18 @@ class StepContext(BaseContext[Group, CoordinatorConfig]):
                 to_state=str(to_state),
                 generation=group.generation,
                 reason=reason,
-                rule=self.rules[-1] if self.rules else "",
+                rule=rule,
                 cause=self.cause,
                 **details,  # type: ignore[arg-type]
             )
         )
 
-    def record_member(self, event: EntryType, member: Member, reason: str, **details: object) -> None:
+    def record_member(
+        self, rule: RuleId, event: EntryType, member: Member, reason: str, **details: object
+    ) -> None:
         """Add a history entry about one member."""
         self.record(
+            rule,
             event,
             reason,
             member_id=member.member_id,
@@ -121,25 +132,42 @@ class StepContext(BaseContext[Group, CoordinatorConfig]):
             **details,
         )
 
-    def transition(self, to: GroupState, event: EntryType, reason: str, **details: object) -> None:
+    def transition(
+        self, rule: RuleId, to: GroupState, event: EntryType, reason: str, **details: object
+    ) -> None:
         """Move the group to another state, and say why."""
         group = self.group
         assert group.state in LEGAL_PREVIOUS_STATES[to], f"{group.state} -> {to} is no legal transition"
         group.previous_state, group.state = group.state, to
         group.state_timestamp_ms = self.now_ms
         self.retention_is_stale = True
-        self.record(event, reason, from_state=group.previous_state, **details)
+        self.record(rule, event, reason, from_state=group.previous_state, **details)
 
     def reply(
-        self, to: ReplyTo, response: type[AnyResponse], error: ErrorCode = ErrorCode.NONE, **fields: object
+        self,
+        to: ReplyTo,
+        response: type[AnyResponse],
+        rule: RuleId,
+        error: ErrorCode = ErrorCode.NONE,
+        **fields: object,
     ) -> None:
-        """Answer one request."""
+        """Answer one request: `rule` is the row that decided the answer."""
         body = response(
             group_id=self.group_id,
             correlation_id=to.correlation_id,
             request=to.request,
             error_code=error,
-            rule=self.rules[-1] if self.rules else "",
+            rule=rule,
             **fields,  # type: ignore[arg-type]
         )
         self._replies.append(Reply(to.reply_partition, body))
+
+
+def deciding(verdicts: Iterable[Verdict]) -> RuleId:
+    """The row that decides an answer about several members or topics: the first that refuses one, else the
+    first of all. An answer about none of them has no row.
+    """
+    rows = list(verdicts)
+    return next(
+        (row for row, error in rows if error is not ErrorCode.NONE), rows[0][0] if rows else RuleId("")
+    )

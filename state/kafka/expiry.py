@@ -29,10 +29,11 @@ def deadline_reached(context: StepContext, deadline: DeadlineReached) -> None:
 
 
 def _pending_member_expired(context: StepContext, member_id: str) -> None:
-    context.rule("T2")
+    row = context.rule("T2")
     pending = context.group.pending_members[member_id]
     context.group.remove(member_id)
     context.record(
+        row,
         EntryType.PENDING_MEMBER_REMOVED,
         "did not join with the id it was given within its session timeout",
         member_id=member_id,
@@ -46,22 +47,23 @@ def _session_expired(context: StepContext, member: Member) -> None:
     group = context.group
     member.heartbeat_deadline_ms = None
     if member.is_new and member.parked_join is not None:
-        context.rule("T3")
-        context.reply(member.parked_join, JoinGroupResponse, ErrorCode.UNKNOWN_MEMBER_ID)
+        row = context.rule("T3")
+        context.reply(member.parked_join, JoinGroupResponse, row, ErrorCode.UNKNOWN_MEMBER_ID)
         reason = "its first JoinGroup waited for longer than a new member may"
     elif member.parked_join is not None or member.parked_sync is not None:
         # It waits for us, not we for it. It has a session again when it is answered.
         context.rule("T4")
         return
     else:
-        context.rule("T5")
+        row = context.rule("T5")
         reason = f"no heartbeat within its session timeout of {member.session_timeout_ms} ms"
     group.remove(member.member_id)
-    context.record_member(EntryType.MEMBER_REMOVED, member, reason)
+    context.record_member(row, EntryType.MEMBER_REMOVED, member, reason)
     if group.state is GroupState.PREPARING_REBALANCE:
         _complete_if_all_joined(context)
     else:
-        rebalance.prepare(context, f"member {member.member_id} expired: {reason}", member_id=member.member_id)
+        why = f"member {member.member_id} expired: {reason}"
+        rebalance.prepare(context, row, why, member_id=member.member_id)
 
 
 def _complete_if_all_joined(context: StepContext) -> None:
@@ -84,12 +86,14 @@ def _join_phase_over(context: StepContext) -> None:
 
 def _sync_overdue(context: StepContext) -> None:
     """Row Y2: members that joined and did not sync within the rebalance timeout are removed (KAFKA-12890)."""
-    context.rule("Y2")
+    row = context.rule("Y2")
     group = context.group
     group.sync_deadline_ms = None
     overdue = [m for m in group.members.values() if m.pending_sync]
     for member in overdue:
         group.remove(member.member_id)
-        context.record_member(EntryType.MEMBER_REMOVED, member, "did not sync within the rebalance timeout")
+        context.record_member(
+            row, EntryType.MEMBER_REMOVED, member, "did not sync within the rebalance timeout"
+        )
     names = ", ".join(m.member_id for m in overdue)
-    rebalance.prepare(context, f"no SyncGroup within the rebalance timeout from {names}")
+    rebalance.prepare(context, row, f"no SyncGroup within the rebalance timeout from {names}")

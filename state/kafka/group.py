@@ -8,7 +8,7 @@ Source: ClassicGroup.java, ClassicGroupMember.java, ClassicGroupState.java.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
 from msgspec import Struct
@@ -68,6 +68,10 @@ class Member(Struct, array_like=True, forbid_unknown_fields=True):
     parked_join: ReplyTo | None = None
     parked_sync: ReplyTo | None = None
 
+    def waits(self) -> bool:
+        """Whether the member waits for an answer of ours."""
+        return self.parked_join is not None or self.parked_sync is not None
+
     def metadata(self, protocol_name: str | None) -> bytes:
         """The member's metadata for one protocol, empty where it does not offer it."""
         return next((p.metadata for p in self.protocols if p.name == protocol_name), b"")
@@ -108,7 +112,7 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True, tag="Kafka"):
 
     `clock_ms` is the time of the last thing that happened to the group; `last_fired_ms` the latest deadline
     that fired. `quarantined` holds why its timers were stopped after a fault of ours, None in a healthy
-    group.
+    group. The deadlines of a quarantined group move with its clock.
     """
 
     group_id: str
@@ -148,11 +152,13 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True, tag="Kafka"):
         """Whether members speak the protocol of Kafka's consumer, whose metadata the coordinator can read."""
         return self.protocol_type == PROTOCOL_TYPE
 
-    def is_subscribed(self, topic: str) -> bool:
-        """Whether a member wants this topic; where that cannot be told, a consumer group may want any."""
+    def subscribed_of(self, topics: Iterable[str]) -> set[str]:
+        """Those of the topics that a member subscribes to; where subscriptions cannot be read, a consumer
+        group may subscribe to all of them.
+        """
         if self.subscribed_topics is None:
-            return self.is_consumer_group()
-        return topic in self.subscribed_topics
+            return set(topics) if self.is_consumer_group() else set()
+        return set(self.subscribed_topics).intersection(topics)
 
     def members_not_rejoined(self) -> list[Member]:
         return [m for m in self.members.values() if m.parked_join is None]

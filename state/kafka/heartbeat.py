@@ -1,7 +1,7 @@
 """Heartbeat: a member is alive, and is told whether it has to rejoin. Rows H1 to H8."""
 
 from state.errors import ErrorCode
-from state.kafka.context import StepContext
+from state.kafka.context import StepContext, Verdict
 from state.kafka.group import GroupState
 from state.kafka.requests import Heartbeat, ReplyTo
 from state.kafka.responses import HeartbeatResponse
@@ -9,25 +9,21 @@ from state.kafka.responses import HeartbeatResponse
 
 def heartbeat(context: StepContext, request: Heartbeat, reply_to: ReplyTo) -> None:
     """Extend the session of a member of this generation."""
-    context.reply(reply_to, HeartbeatResponse, _validate(context, request))
+    context.reply(reply_to, HeartbeatResponse, *_validate(context, request))
 
 
-def _validate(context: StepContext, request: Heartbeat) -> ErrorCode:
+def _validate(context: StepContext, request: Heartbeat) -> Verdict:
     if not context.has_group:
-        context.rule("H1")
-        return ErrorCode.UNKNOWN_MEMBER_ID
+        return context.rule("H1"), ErrorCode.UNKNOWN_MEMBER_ID
     group = context.group
     error = group.validate_member(request.member_id, request.group_instance_id)
     if error is not ErrorCode.NONE:
-        context.rule("H3")
-        return error
+        return context.rule("H3"), error
     if request.generation_id != group.generation:
-        context.rule("H4")
-        return ErrorCode.ILLEGAL_GENERATION
+        return context.rule("H4"), ErrorCode.ILLEGAL_GENERATION
     context.arm_session(group.members[request.member_id])
     if group.state is GroupState.PREPARING_REBALANCE:
-        context.rule("H6")
-        return ErrorCode.REBALANCE_IN_PROGRESS
+        return context.rule("H6"), ErrorCode.REBALANCE_IN_PROGRESS
     # While the leader assigns, a heartbeat is welcome and says nothing (KAFKA-10134).
-    context.rule("H7" if group.state is GroupState.COMPLETING_REBALANCE else "H8")
-    return ErrorCode.NONE
+    row = context.rule("H7" if group.state is GroupState.COMPLETING_REBALANCE else "H8")
+    return row, ErrorCode.NONE

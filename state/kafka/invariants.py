@@ -4,7 +4,7 @@ from assignors.kafka.api import TopicPartition
 from assignors.kafka.consumer_protocol import decode_assignment
 from assignors.kafka.server_side import COORDINATOR_ASSIGNORS, PREFIX
 from assignors.kafka.sticky.assignor import CooperativeStickyAssignor
-from state.kafka.group import Group, GroupState, Member
+from state.kafka.group import Group, GroupState
 
 # A cooperative one leaves out what has to be given up first.
 _EACH_ONCE = COORDINATOR_ASSIGNORS.keys() - {PREFIX + CooperativeStickyAssignor.name}
@@ -55,7 +55,7 @@ def _invariants(group: Group) -> list[tuple[str, bool]]:
         ),
         (
             "only a member that waits for us has no session",
-            quarantined or all(m.heartbeat_deadline_ms is not None or _waits(m) for m in members.values()),
+            quarantined or all(m.heartbeat_deadline_ms is not None or m.waits() for m in members.values()),
         ),
         ("a new member has its join parked", all(m.parked_join for m in members.values() if m.is_new)),
         ("no topic has an empty set of offsets", all(group.offsets.values())),
@@ -80,11 +80,6 @@ def _is_dealt_once(group: Group) -> bool:
     known = [TopicPartition(topic, n) for topic, count in counts.items() for n in range(count)]
     dealt = [p for m in group.members.values() for p in decode_assignment(m.assignment).partitions]
     return sorted(dealt) == sorted(known)
-
-
-def _waits(member: Member) -> bool:
-    """Whether the member waits for an answer of ours."""
-    return member.parked_join is not None or member.parked_sync is not None
 
 
 def _protocol_is_shared(group: Group) -> bool:

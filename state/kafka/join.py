@@ -2,7 +2,7 @@
 
 from state.errors import ErrorCode
 from state.kafka import assignment, rebalance, static_member
-from state.kafka.context import StepContext
+from state.kafka.context import RuleId, StepContext, Verdict
 from state.kafka.group import Group, GroupState, Member, PendingMember
 from state.kafka.history import EntryType
 from state.kafka.member_id import new_member_id
@@ -13,22 +13,20 @@ FIRST_VERSION_WITH_MEMBER_ID_REQUIRED = 4  # KIP-394
 
 
 def join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
-    """Rows J1 to J8, M1 to M3: the checks before the member itself is looked at."""
+    """Rows J1 to J8, M1 and M2: the checks before the member itself is looked at."""
     config = context.config
     timeout_ms = request.session_timeout_ms
     if not config.group_min_session_timeout_ms <= timeout_ms <= config.group_max_session_timeout_ms:
-        context.rule("J1")
-        return _refuse(context, reply_to, ErrorCode.INVALID_SESSION_TIMEOUT, request.member_id)
-    error = assignment.validate_protocols(context, request)
-    if error is not ErrorCode.NONE:
-        return _refuse(context, reply_to, error, request.member_id)
+        verdict = context.rule("J1"), ErrorCode.INVALID_SESSION_TIMEOUT
+        return _refuse(context, reply_to, verdict, request.member_id)
+    refusal = assignment.validate_protocols(context, request)
+    if refusal is not None:
+        return _refuse(context, reply_to, refusal, request.member_id)
     if not context.has_group:
         if request.member_id:
-            context.rule("J4")
-            return _refuse(context, reply_to, ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
-        context.rule("J5")
-        context.create_group("first JoinGroup for this group id")
-    assignment.record_partition_counts(context, request)
+            verdict = context.rule("J4"), ErrorCode.UNKNOWN_MEMBER_ID
+            return _refuse(context, reply_to, verdict, request.member_id)
+        context.create_group(context.rule("J5"), "first JoinGroup for this group id")
     if not _accept_joining_member(context, context.group, request.member_id):
         return _refuse_for_size(context, request, reply_to)
     if request.member_id:
@@ -55,44 +53,62 @@ def _accept_joining_member(context: StepContext, group: Group, member_id: str) -
 
 
 def _refuse_for_size(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
-    """Row J6: no place. The id is forgotten, be it a member's or a pending one, without a rebalance."""
-    context.rule("J6")
+    """RuleId J6: no place. The id is forgotten, be it a member's or a pending one, without a rebalance."""
+    row = context.rule("J6")
     group = context.group
     full = f"the group is full: group.max.size is {context.config.group_max_size}"
     member = group.members.get(request.member_id)
     group.remove(request.member_id)
     if member is not None:
-        context.record_member(EntryType.MEMBER_REMOVED, member, full)
+        context.record_member(row, EntryType.MEMBER_REMOVED, member, full)
     context.record(
-        EntryType.JOIN_REFUSED, full, member_id=request.member_id or None, client_id=request.client_id
+        row, EntryType.JOIN_REFUSED, full, member_id=request.member_id or None, client_id=request.client_id
     )
-    _refuse(context, reply_to, ErrorCode.GROUP_MAX_SIZE_REACHED, "")
+    _refuse(context, reply_to, (row, ErrorCode.GROUP_MAX_SIZE_REACHED), "")
 
 
 def _join_new_member(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
     """Rows N2 to N6: a client that has no member id yet."""
     group = context.group
     if not _supports(context, request):
-        context.rule("N2")
-        return _refuse(context, reply_to, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "")
+        verdict = context.rule("N2"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        return _refuse(context, reply_to, verdict, "")
     instance_id = request.group_instance_id
     prefix = request.client_id if instance_id is None else instance_id
     member_id = new_member_id(prefix, reply_to.request, context.config.member_id_namespace)
-    if instance_id is not None and instance_id in group.static_members:
-        context.rule("N3")
-        return static_member.replace_static_member(context, request, reply_to, member_id)
-    if instance_id is not None:
-        context.rule("N4")
-        return rebalance.add_member(context, request, reply_to, member_id)
-    if request.api_version < FIRST_VERSION_WITH_MEMBER_ID_REQUIRED:
-        context.rule("N6")
-        return rebalance.add_member(context, request, reply_to, member_id)
-    context.rule("N5")
-    return _require_member_id(context, request, reply_to, member_id)
+    if instance_id is None and request.api_version >= FIRST_VERSION_WITH_MEMBER_ID_REQUIRED:
+        return _require_member_id(context, context.rule("N5"), request, reply_to, member_id)
+    if not _learns_partitions(context, request, reply_to):
+        return None
+    if instance_id is None:
+        return rebalance.add_member(context, context.rule("N6"), request, reply_to, member_id)
+    if instance_id not in group.static_members:
+        return rebalance.add_member(context, context.rule("N4"), request, reply_to, member_id)
+    context.rule("N3")
+    return static_member.replace_static_member(context, request, reply_to, member_id)
 
 
-def _require_member_id(context: StepContext, request: JoinGroup, reply_to: ReplyTo, member_id: str) -> None:
-    """Row N5: the client gets its id first and joins with it (KIP-394), so a lost answer leaves no ghost
+def _learns_partitions(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> bool:
+    """Rows M3 and M5, the last check of a JoinGroup: only one that is accepted changes the counts."""
+    refusal = assignment.record_partition_counts(context, request)
+    if refusal is not None:
+        most = context.config.group_max_partitions
+        reason = f"the group would have too many partitions: group.max.partitions is {most}"
+        context.record(
+            refusal[0],
+            EntryType.JOIN_REFUSED,
+            reason,
+            member_id=request.member_id or None,
+            client_id=request.client_id,
+        )
+        _refuse(context, reply_to, refusal, request.member_id)
+    return refusal is None
+
+
+def _require_member_id(
+    context: StepContext, rule: RuleId, request: JoinGroup, reply_to: ReplyTo, member_id: str
+) -> None:
+    """RuleId N5: the client gets its id first and joins with it (KIP-394), so a lost answer leaves no ghost
     member.
     """
     deadline_ms = context.deadline(request.session_timeout_ms)
@@ -100,6 +116,7 @@ def _require_member_id(context: StepContext, request: JoinGroup, reply_to: Reply
         request.client_id, request.client_host, deadline_ms
     )
     context.record(
+        rule,
         EntryType.MEMBER_ID_ASSIGNED,
         "a new dynamic member has to join again with the id it was given",
         member_id=member_id,
@@ -107,26 +124,27 @@ def _require_member_id(context: StepContext, request: JoinGroup, reply_to: Reply
         client_host=request.client_host,
         deadline_ms=deadline_ms,
     )
-    _refuse(context, reply_to, ErrorCode.MEMBER_ID_REQUIRED, member_id)
+    _refuse(context, reply_to, (rule, ErrorCode.MEMBER_ID_REQUIRED), member_id)
 
 
 def _join_existing_member(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
     """Rows E2 to E5: a client that brings a member id."""
     group = context.group
     if not _supports(context, request):
-        context.rule("E2")
-        return _refuse(context, reply_to, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
+        verdict = context.rule("E2"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        return _refuse(context, reply_to, verdict, request.member_id)
     if request.member_id in group.pending_members:
         if request.group_instance_id is not None:
             # Ids are handed out to dynamic members alone. Kafka throws here, so its answer names no member.
-            context.rule("E3")
-            return _refuse(context, reply_to, ErrorCode.UNKNOWN_SERVER_ERROR, "")
-        context.rule("E4")
-        return rebalance.add_member(context, request, reply_to, request.member_id)
+            return _refuse(context, reply_to, (context.rule("E3"), ErrorCode.UNKNOWN_SERVER_ERROR), "")
+        if not _learns_partitions(context, request, reply_to):
+            return None
+        return rebalance.add_member(context, context.rule("E4"), request, reply_to, request.member_id)
     error = group.validate_member(request.member_id, request.group_instance_id)
     if error is not ErrorCode.NONE:
-        context.rule("E5")
-        return _refuse(context, reply_to, error, request.member_id)
+        return _refuse(context, reply_to, (context.rule("E5"), error), request.member_id)
+    if not _learns_partitions(context, request, reply_to):
+        return None
     return _rejoin(context, request, reply_to, group.members[request.member_id])
 
 
@@ -136,38 +154,38 @@ def _rejoin(context: StepContext, request: JoinGroup, reply_to: ReplyTo, member:
     same_protocols = member.protocols == request.protocols
     match group.state:
         case GroupState.PREPARING_REBALANCE:
-            context.rule("E6")
-            rebalance.update_member(context, member, request, reply_to)
+            rebalance.update_member(context, context.rule("E6"), member, request, reply_to)
             rebalance.maybe_complete_join(context)
         case GroupState.COMPLETING_REBALANCE if same_protocols:
-            context.rule("E7")
-            _answer_current_generation(context, reply_to, member)
+            _answer_current_generation(context, context.rule("E7"), reply_to, member)
         case GroupState.COMPLETING_REBALANCE:
-            context.rule("E8")
-            _rejoin_and_rebalance(context, request, reply_to, member, "changed its metadata")
+            _rejoin_and_rebalance(
+                context, context.rule("E8"), request, reply_to, member, "changed its metadata"
+            )
         case GroupState.STABLE if group.leader_id == member.member_id:
             # A leader that rejoins asks for a new assignment, whether or not it says anything new.
-            context.rule("E9")
-            _rejoin_and_rebalance(context, request, reply_to, member, "is the leader and joined again")
+            _rejoin_and_rebalance(
+                context, context.rule("E9"), request, reply_to, member, "is the leader and joined again"
+            )
         case GroupState.STABLE if not same_protocols:
-            context.rule("E10")
-            _rejoin_and_rebalance(context, request, reply_to, member, "changed its metadata")
+            _rejoin_and_rebalance(
+                context, context.rule("E10"), request, reply_to, member, "changed its metadata"
+            )
         case _:
-            context.rule("E11")
-            _answer_current_generation(context, reply_to, member)
+            _answer_current_generation(context, context.rule("E11"), reply_to, member)
 
 
 def _rejoin_and_rebalance(
-    context: StepContext, request: JoinGroup, reply_to: ReplyTo, member: Member, what: str
+    context: StepContext, rule: RuleId, request: JoinGroup, reply_to: ReplyTo, member: Member, what: str
 ) -> None:
-    rebalance.update_member(context, member, request, reply_to)
+    rebalance.update_member(context, rule, member, request, reply_to)
     reason = f"member {member.member_id} {what}"
-    rebalance.prepare(context, reason, member_id=member.member_id, client_reason=request.reason)
+    rebalance.prepare(context, rule, reason, member_id=member.member_id, client_reason=request.reason)
 
 
-def _answer_current_generation(context: StepContext, reply_to: ReplyTo, member: Member) -> None:
+def _answer_current_generation(context: StepContext, rule: RuleId, reply_to: ReplyTo, member: Member) -> None:
     """The member missed an answer, nothing more; timeouts in the request are ignored, as in Kafka."""
-    rebalance.answer_join(context, reply_to, member)
+    rebalance.answer_join(context, rule, reply_to, member)
 
 
 def _supports(context: StepContext, request: JoinGroup) -> bool:
@@ -176,5 +194,5 @@ def _supports(context: StepContext, request: JoinGroup) -> bool:
     return context.group.supports_protocols(request.protocol_type, request.protocols)
 
 
-def _refuse(context: StepContext, reply_to: ReplyTo, error: ErrorCode, member_id: str) -> None:
-    context.reply(reply_to, JoinGroupResponse, error, member_id=member_id)
+def _refuse(context: StepContext, reply_to: ReplyTo, verdict: Verdict, member_id: str) -> None:
+    context.reply(reply_to, JoinGroupResponse, *verdict, member_id=member_id)

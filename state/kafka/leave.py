@@ -2,7 +2,7 @@
 
 from state.errors import ErrorCode
 from state.kafka import rebalance
-from state.kafka.context import StepContext
+from state.kafka.context import RuleId, StepContext, Verdict, deciding
 from state.kafka.group import GroupState, Member
 from state.kafka.history import EntryType
 from state.kafka.requests import LeaveGroup, LeavingMember, ReplyTo
@@ -11,56 +11,55 @@ from state.kafka.responses import JoinGroupResponse, LeaveGroupResponse, LeftMem
 
 def leave(context: StepContext, request: LeaveGroup, reply_to: ReplyTo) -> None:
     """Take out each member of the batch, then rebalance once for all of them."""
-    left = [(leaving, _leave_one(context, leaving)) for leaving in request.members]
+    verdicts = [_leave_one(context, leaving) for leaving in request.members]
+    left = [(leaving, error) for leaving, (_, error) in zip(request.members, verdicts, strict=True)]
     gone = [leaving for leaving, error in left if error is ErrorCode.NONE]
     if gone:
         _after_the_batch(context, gone)
     members = [LeftMember(leaving.member_id, leaving.group_instance_id, error) for leaving, error in left]
-    context.reply(reply_to, LeaveGroupResponse, members=members)
+    context.reply(reply_to, LeaveGroupResponse, deciding(verdicts), members=members)
 
 
-def _leave_one(context: StepContext, leaving: LeavingMember) -> ErrorCode:
+def _leave_one(context: StepContext, leaving: LeavingMember) -> Verdict:
     if not context.has_group:
-        context.rule("L1")
-        return ErrorCode.UNKNOWN_MEMBER_ID
+        return context.rule("L1"), ErrorCode.UNKNOWN_MEMBER_ID
     group = context.group
     if not leaving.member_id:
         instance_id = leaving.group_instance_id
         if instance_id is None or instance_id not in group.static_members:
-            context.rule("L3")
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        context.rule("L2")
-        _take_out(context, group.members[group.static_members[instance_id]], leaving.reason)
-        return ErrorCode.NONE
+            return context.rule("L3"), ErrorCode.UNKNOWN_MEMBER_ID
+        member = group.members[group.static_members[instance_id]]
+        return _take_out(context, context.rule("L2"), member, leaving.reason)
     if leaving.member_id in group.pending_members:
-        context.rule("L4")
+        row = context.rule("L4")
         pending = group.pending_members[leaving.member_id]
         group.remove(leaving.member_id)
         context.record(
+            row,
             EntryType.PENDING_MEMBER_REMOVED,
             "left before it joined",
             member_id=leaving.member_id,
             client_id=pending.client_id,
             client_reason=leaving.reason,
         )
-        return ErrorCode.NONE
+        return row, ErrorCode.NONE
     error = group.validate_member(leaving.member_id, leaving.group_instance_id)
     if error is not ErrorCode.NONE:
-        context.rule("L5")
-        return error
-    context.rule("L6")
-    _take_out(context, group.members[leaving.member_id], leaving.reason)
-    return ErrorCode.NONE
+        return context.rule("L5"), error
+    return _take_out(context, context.rule("L6"), group.members[leaving.member_id], leaving.reason)
 
 
-def _take_out(context: StepContext, member: Member, client_reason: str | None) -> None:
+def _take_out(context: StepContext, rule: RuleId, member: Member, client_reason: str | None) -> Verdict:
     if member.parked_join is not None:
-        context.reply(member.parked_join, JoinGroupResponse, ErrorCode.UNKNOWN_MEMBER_ID)
+        context.reply(member.parked_join, JoinGroupResponse, rule, ErrorCode.UNKNOWN_MEMBER_ID)
     if member.parked_sync is not None:
         # Kafka never answers the parked sync of a member that leaves.
-        rebalance.supersede(context, member.parked_sync, "the member left")
+        rebalance.supersede(context, rule, member.parked_sync, "the member left")
     context.group.remove(member.member_id)
-    context.record_member(EntryType.MEMBER_REMOVED, member, "left the group", client_reason=client_reason)
+    context.record_member(
+        rule, EntryType.MEMBER_REMOVED, member, "left the group", client_reason=client_reason
+    )
+    return rule, ErrorCode.NONE
 
 
 def _after_the_batch(context: StepContext, gone: list[LeavingMember]) -> None:
@@ -70,6 +69,6 @@ def _after_the_batch(context: StepContext, gone: list[LeavingMember]) -> None:
         context.rule("L8")
         rebalance.maybe_complete_join(context)
     elif group.state is not GroupState.EMPTY:
-        context.rule("L7")
+        row = context.rule("L7")
         names = ", ".join(m.member_id or m.group_instance_id or "" for m in gone)
-        rebalance.prepare(context, f"left by request: {names}", client_reason=gone[0].reason)
+        rebalance.prepare(context, row, f"left by request: {names}", client_reason=gone[0].reason)

@@ -8,7 +8,7 @@ from assignors.kafka.server_side import is_for_coordinator
 from state.config import NEW_MEMBER_JOIN_TIMEOUT_MS
 from state.errors import ErrorCode
 from state.kafka import assignment, subscription
-from state.kafka.context import StepContext
+from state.kafka.context import RuleId, StepContext
 from state.kafka.group import GroupState, JoinPhase, Member
 from state.kafka.history import EntryType
 from state.kafka.requests import JoinGroup, ReplyTo
@@ -20,8 +20,12 @@ from state.kafka.responses import JoinGroupMember, JoinGroupResponse, SyncGroupR
 EXTENSION_AT_LEAST_MS = 1_000
 
 
-def add_member(context: StepContext, request: JoinGroup, reply_to: ReplyTo, member_id: str) -> None:
-    """Rows B1 to B3: a new member enters with its join parked, and the group rebalances for it."""
+def add_member(
+    context: StepContext, rule: RuleId, request: JoinGroup, reply_to: ReplyTo, member_id: str
+) -> None:
+    """Rows B1 to B3: a new member enters with its join parked, and the group rebalances for it. `rule` is the
+    row that let it in.
+    """
     group = context.group
     if group.is_initial_rebalance():
         context.rule("B1")
@@ -40,41 +44,52 @@ def add_member(context: StepContext, request: JoinGroup, reply_to: ReplyTo, memb
         heartbeat_deadline_ms=context.deadline(NEW_MEMBER_JOIN_TIMEOUT_MS),
     )
     group.add(member, request.protocol_type)
-    context.record_member(EntryType.MEMBER_ADDED, member, "a new member joined", client_reason=request.reason)
+    context.record_member(
+        rule, EntryType.MEMBER_ADDED, member, "a new member joined", client_reason=request.reason
+    )
     if group.state is GroupState.PREPARING_REBALANCE:
         context.rule("B3")
         maybe_complete_join(context)
     else:
         context.rule("B2")
-        prepare(context, f"new member {member_id} joined", member_id=member_id, client_reason=request.reason)
+        reason = f"new member {member_id} joined"
+        prepare(context, rule, reason, member_id=member_id, client_reason=request.reason)
 
 
-def update_member(context: StepContext, member: Member, request: JoinGroup, reply_to: ReplyTo) -> None:
+def update_member(
+    context: StepContext, rule: RuleId, member: Member, request: JoinGroup, reply_to: ReplyTo
+) -> None:
     """Take over what a rejoining member says now, and park its join. The session's deadline is not moved."""
     if member.parked_join is not None:
-        supersede(context, member.parked_join, "the member sent a newer JoinGroup")
+        supersede(context, rule, member.parked_join, "the member sent a newer JoinGroup")
     member.protocols = request.protocols
     member.session_timeout_ms = request.session_timeout_ms
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
     member.parked_join = reply_to
     context.record_member(
-        EntryType.MEMBER_REJOINED, member, "a member joined again", client_reason=request.reason
+        rule, EntryType.MEMBER_REJOINED, member, "a member joined again", client_reason=request.reason
     )
 
 
-def supersede(context: StepContext, request: ReplyTo, reason: str) -> None:
+def supersede(context: StepContext, rule: RuleId, request: ReplyTo, reason: str) -> None:
     """A parked request will never be answered: leave a trace of that."""
-    context.record(EntryType.REQUEST_SUPERSEDED, reason, superseded=request.request)
+    context.record(rule, EntryType.REQUEST_SUPERSEDED, reason, superseded=request.request)
 
 
 def prepare(
-    context: StepContext, reason: str, *, member_id: str | None = None, client_reason: str | None = None
+    context: StepContext,
+    rule: RuleId,
+    reason: str,
+    *,
+    member_id: str | None = None,
+    client_reason: str | None = None,
 ) -> None:
-    """Rows R1 to R5: open the next round; everyone has to join again. `member_id` is who brought it about."""
+    """Rows R1 to R5: open the next round; everyone has to join again. `rule` is the row that led to it,
+    `member_id` the member that did.
+    """
     group = context.group
     if group.state is GroupState.COMPLETING_REBALANCE:
-        context.rule("R1")
-        reset_assignments(context, ErrorCode.REBALANCE_IN_PROGRESS)
+        reset_assignments(context, context.rule("R1"), ErrorCode.REBALANCE_IN_PROGRESS)
     context.rule("R2")
     group.sync_deadline_ms = None
     for member in group.members.values():
@@ -91,6 +106,7 @@ def prepare(
     group.last_rebalance_at_ms, group.last_rebalance_reason = context.now_ms, reason
     context.rule("R4")
     context.transition(
+        rule,
         GroupState.PREPARING_REBALANCE,
         EntryType.PREPARING_REBALANCE,
         reason,
@@ -106,14 +122,14 @@ def prepare(
             complete_join(context)
 
 
-def reset_assignments(context: StepContext, error: ErrorCode) -> None:
+def reset_assignments(context: StepContext, rule: RuleId, error: ErrorCode) -> None:
     """Clear every assignment and answer every parked sync with an error; those answered have a session
     again.
     """
     for member in context.group.members.values():
         member.assignment = b""
         if member.parked_sync is not None:
-            context.reply(member.parked_sync, SyncGroupResponse, error)
+            context.reply(member.parked_sync, SyncGroupResponse, rule, error)
             member.parked_sync = None
             context.arm_session(member)
 
@@ -140,12 +156,13 @@ def initial_delay_over(context: StepContext, phase: JoinPhase, remaining_ms: int
         context.rule("I2")
         complete_join(context)
         return
-    context.rule("I1")
+    row = context.rule("I1")
     group.new_member_added = False
     delay_ms = min(context.config.group_initial_rebalance_delay_ms, remaining_ms)
     next_remaining_ms = max(remaining_ms - phase.delay_ms, 0)
     group.join_phase = JoinPhase(context.deadline(delay_ms), delay_ms, next_remaining_ms)
     context.record(
+        row,
         EntryType.INITIAL_DELAY_EXTENDED,
         "new members came during the initial delay",
         deadline_ms=group.join_phase.deadline_ms,
@@ -159,36 +176,36 @@ def complete_join(context: StepContext) -> None:
     group.join_phase = None
     for member in group.members_not_rejoined():
         if member.group_instance_id is None:
-            context.rule("C1")
+            row = context.rule("C1")
             group.remove(member.member_id)
             context.record_member(
-                EntryType.MEMBER_REMOVED, member, "did not rejoin within the rebalance timeout"
+                row, EntryType.MEMBER_REMOVED, member, "did not rejoin within the rebalance timeout"
             )
     if not _settle_leader(context):
         return
     group.generation += 1
     if not group.members:
-        context.rule("C4")
+        row = context.rule("C4")
         group.protocol_name, group.leader_id = None, None
         group.subscribed_topics = subscription.all_topics(subscription.subscriptions(group))
-        assignment.settle_partitions(group)
-        context.transition(GroupState.EMPTY, EntryType.EMPTY, "the last member is gone")
+        assignment.settle_partitions(context)
+        context.transition(row, GroupState.EMPTY, EntryType.EMPTY, "the last member is gone")
         return
-    context.rule("C5")
-    _begin_generation(context)
+    left_out = _begin_generation(context, context.rule("C5"))
     if is_for_coordinator(group.protocol_name):
-        _assign(context)
+        _assign(context, left_out)
 
 
-def _begin_generation(context: StepContext) -> None:
-    """Answer every parked join; a SyncGroup is due from all."""
+def _begin_generation(context: StepContext, rule: RuleId) -> list[str]:
+    """Answer every parked join; a SyncGroup is due from all. Returns what `settle_partitions` leaves out."""
     group = context.group
     group.protocol_name = group.select_protocol()
     by_member = subscription.subscriptions(group)
     group.subscribed_topics = subscription.all_topics(by_member)
-    assignment.settle_partitions(group)
+    left_out = assignment.settle_partitions(context)
     who = "the coordinator makes" if is_for_coordinator(group.protocol_name) else "the leader is asked for"
     context.transition(
+        rule,
         GroupState.COMPLETING_REBALANCE,
         EntryType.COMPLETING_REBALANCE,
         f"the generation is formed, {who} the assignment",
@@ -200,23 +217,28 @@ def _begin_generation(context: StepContext) -> None:
     )
     for member in group.members.values():
         if member.parked_join is not None:
-            answer_join(context, member.parked_join, member)
+            answer_join(context, rule, member.parked_join, member)
             member.parked_join = None
         context.arm_session(member)
         member.is_new = False
         member.pending_sync = True
     group.sync_deadline_ms = context.deadline(group.rebalance_timeout_ms())
+    return left_out
 
 
-def _assign(context: StepContext) -> None:
-    """Row M4: nobody is waited for, each SyncGroup is answered as it comes."""
-    context.rule("M4")
+def _assign(context: StepContext, left_out: list[str]) -> None:
+    """RuleId M4: nobody is waited for, each SyncGroup is answered as it comes."""
+    row = context.rule("M4")
     group = context.group
-    unknown = [t for t in group.subscribed_topics or [] if not group.partitions_per_topic.get(t)]
+    known = group.partitions_per_topic
+    unknown = [t for t in group.subscribed_topics or [] if not known.get(t) and t not in left_out]
     reason = "the coordinator made the assignment"
     if unknown:
         reason += f"; no JoinGroup told how many partitions there are of {', '.join(unknown)}"
-    become_stable(context, assignment.assign(group, group.generation - 1), reason)
+    if left_out:
+        most = context.config.group_max_partitions
+        reason += f"; group.max.partitions ({most}) leaves out {', '.join(left_out)}"
+    become_stable(context, row, assignment.assign(group, group.generation - 1), reason)
 
 
 def _settle_leader(context: StepContext) -> bool:
@@ -229,19 +251,20 @@ def _settle_leader(context: StepContext) -> bool:
         return True
     elected = next((m for m in group.members.values() if m.parked_join is not None), None)
     if elected is None:
-        context.rule("C3")
+        row = context.rule("C3")
         _wait_for_joins(context, EXTENSION_AT_LEAST_MS)
         assert group.join_phase is not None
         context.record(
+            row,
             EntryType.REBALANCE_EXTENDED,
             "no member rejoined, and static members are kept until their sessions end",
             waiting_for=list(group.members),
             deadline_ms=group.join_phase.deadline_ms,
         )
         return False
-    context.rule("C2")
+    row = context.rule("C2")
     group.leader_id = elected.member_id
-    context.record_member(EntryType.LEADER_ELECTED, elected, "the leader did not rejoin")
+    context.record_member(row, EntryType.LEADER_ELECTED, elected, "the leader did not rejoin")
     return True
 
 
@@ -250,8 +273,19 @@ def _wait_for_joins(context: StepContext, at_least_ms: int = 0) -> None:
     context.group.join_phase = JoinPhase(context.deadline(delay_ms), delay_ms, None)
 
 
+def renew_due_round(context: StepContext) -> None:
+    """RuleId F4: a deadline of the round that is due at the release is the one that raised. It has all its time
+    again, because members that were waiting for it were answered with an error and have to come back.
+    """
+    group, phase = context.group, context.group.join_phase
+    if phase is not None and phase.deadline_ms <= context.now_ms:
+        phase.deadline_ms = context.deadline(max(phase.delay_ms, EXTENSION_AT_LEAST_MS))
+    if group.sync_deadline_ms is not None and group.sync_deadline_ms <= context.now_ms:
+        group.sync_deadline_ms = context.deadline(max(group.rebalance_timeout_ms(), EXTENSION_AT_LEAST_MS))
+
+
 def answer_join(
-    context: StepContext, reply_to: ReplyTo, member: Member, *, skip_assignment: bool = False
+    context: StepContext, rule: RuleId, reply_to: ReplyTo, member: Member, *, skip_assignment: bool = False
 ) -> None:
     """The generation as it is; the leader alone is told who else is in it."""
     group = context.group
@@ -260,6 +294,7 @@ def answer_join(
     context.reply(
         reply_to,
         JoinGroupResponse,
+        rule,
         generation_id=group.generation,
         protocol_type=group.protocol_type,
         protocol_name=group.protocol_name,
@@ -278,12 +313,13 @@ def current_members(context: StepContext) -> list[JoinGroupMember]:
     ]
 
 
-def become_stable(context: StepContext, assignments: dict[str, bytes], reason: str) -> None:
+def become_stable(context: StepContext, rule: RuleId, assignments: dict[str, bytes], reason: str) -> None:
     """The generation has its assignment: hand it to every parked sync. Who is left out gets empty bytes."""
     group = context.group
     for member in group.members.values():
         member.assignment = assignments.get(member.member_id, b"")
     context.transition(
+        rule,
         GroupState.STABLE,
         EntryType.STABLE,
         reason,
@@ -294,17 +330,18 @@ def become_stable(context: StepContext, assignments: dict[str, bytes], reason: s
     )
     for member in group.members.values():
         if member.parked_sync is not None:
-            answer_sync(context, member.parked_sync, member)
+            answer_sync(context, rule, member.parked_sync, member)
             member.parked_sync = None
             context.arm_session(member)
 
 
-def answer_sync(context: StepContext, reply_to: ReplyTo, member: Member) -> None:
+def answer_sync(context: StepContext, rule: RuleId, reply_to: ReplyTo, member: Member) -> None:
     """The member's own part of the assignment."""
     group = context.group
     context.reply(
         reply_to,
         SyncGroupResponse,
+        rule,
         protocol_type=group.protocol_type,
         protocol_name=group.protocol_name,
         assignment=member.assignment,

@@ -6,7 +6,7 @@ Source: GroupMetadataManager.java (updateStaticMemberThenRebalanceOrCompleteJoin
 
 from state.errors import ErrorCode
 from state.kafka import rebalance
-from state.kafka.context import StepContext
+from state.kafka.context import RuleId, StepContext
 from state.kafka.group import GroupState, Member
 from state.kafka.history import EntryType
 from state.kafka.requests import JoinGroup, ReplyTo
@@ -25,11 +25,13 @@ def replace_static_member(
     assert request.group_instance_id is not None
     old_leader_id = group.leader_id
     old = group.members[group.static_members[request.group_instance_id]]
-    member = _take_place(context, old, member_id)
+    taken_over = context.rule("W1")
+    member = _take_place(context, taken_over, old, member_id)
     member.protocols = request.protocols
     member.session_timeout_ms = request.session_timeout_ms
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
     context.record_member(
+        taken_over,
         EntryType.MEMBER_REPLACED,
         member,
         f"the static member came back, {old.member_id} is fenced",
@@ -37,8 +39,7 @@ def replace_static_member(
         replaced_member_id=old.member_id,
     )
     if group.state is GroupState.STABLE and group.select_protocol() == group.protocol_name:
-        context.rule("W2")
-        _answer_without_rebalance(context, request, reply_to, member, old_leader_id)
+        _answer_without_rebalance(context, context.rule("W2"), request, reply_to, member, old_leader_id)
         return
     member.parked_join = reply_to
     if group.state is GroupState.PREPARING_REBALANCE:
@@ -46,24 +47,22 @@ def replace_static_member(
         rebalance.maybe_complete_join(context)
         return
     if group.state is GroupState.STABLE:
-        context.rule("W3")
+        row = context.rule("W3")
         reason = f"static member {member_id} changed the selected protocol"
     else:
-        context.rule("W4")
+        row = context.rule("W4")
         reason = f"static member {member_id} came back before the assignment was there"
-    rebalance.prepare(context, reason, member_id=member_id, client_reason=request.reason)
+    rebalance.prepare(context, row, reason, member_id=member_id, client_reason=request.reason)
 
 
-def _take_place(context: StepContext, old: Member, member_id: str) -> Member:
-    """Row W1: fence the old id's parked requests and put a copy under the new id in its place."""
+def _take_place(context: StepContext, rule: RuleId, old: Member, member_id: str) -> Member:
+    """RuleId W1: fence the old id's parked requests and put a copy under the new id in its place."""
     group = context.group
-    context.rule("W1")
+    fenced = rule, ErrorCode.FENCED_INSTANCE_ID
     if old.parked_join is not None:
-        context.reply(
-            old.parked_join, JoinGroupResponse, ErrorCode.FENCED_INSTANCE_ID, member_id=old.member_id
-        )
+        context.reply(old.parked_join, JoinGroupResponse, *fenced, member_id=old.member_id)
     if old.parked_sync is not None:
-        context.reply(old.parked_sync, SyncGroupResponse, ErrorCode.FENCED_INSTANCE_ID)
+        context.reply(old.parked_sync, SyncGroupResponse, *fenced)
     was_leader = group.leader_id == old.member_id
     group.remove(old.member_id)
     member = Member(
@@ -85,19 +84,25 @@ def _take_place(context: StepContext, old: Member, member_id: str) -> Member:
 
 
 def _answer_without_rebalance(
-    context: StepContext, request: JoinGroup, reply_to: ReplyTo, member: Member, old_leader_id: str | None
+    context: StepContext,
+    rule: RuleId,
+    request: JoinGroup,
+    reply_to: ReplyTo,
+    member: Member,
+    old_leader_id: str | None,
 ) -> None:
-    """Row W2. A returning leader must not assign again: told so by skip_assignment, or, before that field
+    """RuleId W2. A returning leader must not assign again: told so by skip_assignment, or, before that field
     existed, by naming its old id as the leader.
     """
     if request.api_version >= FIRST_VERSION_WITH_SKIP_ASSIGNMENT:
         is_leader = context.group.leader_id == member.member_id
-        rebalance.answer_join(context, reply_to, member, skip_assignment=is_leader)
+        rebalance.answer_join(context, rule, reply_to, member, skip_assignment=is_leader)
         return
     group = context.group
     context.reply(
         reply_to,
         JoinGroupResponse,
+        rule,
         generation_id=group.generation,
         protocol_type=group.protocol_type,
         protocol_name=group.protocol_name,

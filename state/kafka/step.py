@@ -6,9 +6,9 @@ from typing import Any
 from state.config import CoordinatorConfig
 from state.errors import ErrorCode
 from state.inputs import Failed, Outage, Quarantine, Received, cause_of
-from state.kafka import expiry
+from state.kafka import expiry, rebalance
 from state.kafka.admin import delete_group, describe
-from state.kafka.context import StepContext
+from state.kafka.context import RuleId, StepContext
 from state.kafka.effects import Effects
 from state.kafka.group import Group
 from state.kafka.heartbeat import heartbeat
@@ -47,7 +47,7 @@ from state.kafka.responses import (
     TopicsDeletedResponse,
 )
 from state.kafka.sync import sync
-from state.kafka.takeover import take_over
+from state.kafka.takeover import shift_deadlines, take_over
 from state.kafka.timers import DeadlineReached
 from state.messages import ReleaseGroup, ReleaseGroupResponse
 
@@ -85,6 +85,8 @@ def step(group: Group | None, group_id: str, event: Event, now_ms: int, config: 
     context = StepContext(group, group_id, cause_of(event), now_ms, config)
     if group is not None:
         assert now_ms >= group.clock_ms, "a group's clock never runs backwards"
+        if group.quarantined is not None:
+            shift_deadlines(context, now_ms - group.clock_ms)
         group.clock_ms = now_ms
     match event:
         case Received():
@@ -94,8 +96,9 @@ def step(group: Group | None, group_id: str, event: Event, now_ms: int, config: 
         case Outage():
             take_over(context, event)
         case Failed():
-            context.rule("F1")
-            refuse(context, event.request, reply_to(event), ErrorCode.UNKNOWN_SERVER_ERROR)
+            refuse(
+                context, event.request, reply_to(event), context.rule("F1"), ErrorCode.UNKNOWN_SERVER_ERROR
+            )
         case Quarantine():
             _quarantine(context, event)
     if context.has_group:
@@ -111,54 +114,54 @@ def reply_to(event: Received[AnyRequest] | Failed[AnyRequest]) -> ReplyTo:
 def _received(context: StepContext, event: Received[AnyRequest]) -> None:
     request, to = event.request, reply_to(event)
     if not request.group_id:
-        context.rule("P1")
-        return refuse(context, request, to, ErrorCode.INVALID_GROUP_ID)
+        return refuse(context, request, to, context.rule("P1"), ErrorCode.INVALID_GROUP_ID)
     if context.has_group and event.late_by_ms:
-        context.rule("F3")
         context.record(
+            context.rule("F3"),
             EntryType.APPLIED_LATE,
             "a request stands in the log behind a deadline that fired; it is applied at the group's clock",
             late_by_ms=event.late_by_ms,
         )
     if context.has_group and context.group.quarantined is not None and not isinstance(request, ReleaseGroup):
-        context.rule("F2")
-        return refuse(context, request, to, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return refuse(context, request, to, context.rule("F2"), ErrorCode.COORDINATOR_NOT_AVAILABLE)
     HANDLERS[type(request)](context, request, to)
 
 
-def refuse(context: StepContext, request: AnyRequest, to: ReplyTo, error: ErrorCode) -> None:
+def refuse(context: StepContext, request: AnyRequest, to: ReplyTo, rule: RuleId, error: ErrorCode) -> None:
     """Answer any request with an error alone; a JoinGroup has its member id echoed, as Kafka does."""
     echoed = {"member_id": request.member_id} if isinstance(request, JoinGroup) else {}
-    context.reply(to, RESPONSE_TO[type(request)], error, **echoed)
+    context.reply(to, RESPONSE_TO[type(request)], rule, error, **echoed)
 
 
 def _quarantine(context: StepContext, event: Quarantine[DeadlineReached | Outage]) -> None:
     """Stop the group's deadlines; whoever waits for an answer of it gets one."""
-    context.rule("F2")
+    row = context.rule("F2")
     group = context.group
     group.quarantined = event.error
-    context.record(EntryType.QUARANTINED, f"{event.deadline} raised {event.error}")
+    context.record(row, EntryType.QUARANTINED, f"{event.deadline} raised {event.error}")
     for member in group.members.values():
         if member.parked_join is not None:
-            context.reply(member.parked_join, JoinGroupResponse, ErrorCode.UNKNOWN_SERVER_ERROR)
+            context.reply(member.parked_join, JoinGroupResponse, row, ErrorCode.UNKNOWN_SERVER_ERROR)
         if member.parked_sync is not None:
-            context.reply(member.parked_sync, SyncGroupResponse, ErrorCode.UNKNOWN_SERVER_ERROR)
+            context.reply(member.parked_sync, SyncGroupResponse, row, ErrorCode.UNKNOWN_SERVER_ERROR)
         member.parked_join = member.parked_sync = None
         member.is_new = False
 
 
 def release(context: StepContext, _: ReleaseGroup, to: ReplyTo) -> None:
-    """Let deadlines run again. Those of the group that passed meanwhile are due now; members, whose
-    heartbeats were refused, have a session anew, as in Kafka when a coordinator takes a group over.
-    """
-    context.rule("F4")
+    """Let time go on for the group. It stood still: `step` has moved its deadlines along with its clock."""
+    row = context.rule("F4")
     if context.has_group and context.group.quarantined is not None:
         context.group.quarantined = None
-        for member in context.group.members.values():
-            context.arm_session(member)
-        context.deadline(0)
-        context.record(EntryType.RELEASED, "released by an operator; its deadlines run again")
-    context.reply(to, ReleaseGroupResponse)
+        rebalance.renew_due_round(context)
+        context.deadline(0)  # a retention pass may have become due
+        context.record(
+            row,
+            EntryType.RELEASED,
+            "released by an operator: sessions begin anew, rounds go on",
+            deadline_ms=context.group.join_phase.deadline_ms if context.group.join_phase else None,
+        )
+    context.reply(to, ReleaseGroupResponse, row)
 
 
 # Each takes its request, changes the group, and answers now or later.

@@ -2,7 +2,7 @@
 
 from state.errors import ErrorCode
 from state.kafka import rebalance
-from state.kafka.context import StepContext
+from state.kafka.context import StepContext, Verdict
 from state.kafka.group import Group, GroupState, Member
 from state.kafka.requests import ReplyTo, SyncGroup
 from state.kafka.responses import SyncGroupResponse
@@ -12,56 +12,48 @@ FIRST_VERSION_WITH_PROTOCOL = 5  # KIP-559
 
 def sync(context: StepContext, request: SyncGroup, reply_to: ReplyTo) -> None:
     """Validate the member and its generation, then act by state."""
-    error = _validate(context, request)
-    if error is not ErrorCode.NONE:
-        context.reply(reply_to, SyncGroupResponse, error)
+    refusal = _validate(context, request)
+    if refusal is not None:
+        context.reply(reply_to, SyncGroupResponse, *refusal)
         return
     group = context.group
     member = group.members[request.member_id]
     if group.state is GroupState.PREPARING_REBALANCE:
-        context.rule("S6")
-        context.reply(reply_to, SyncGroupResponse, ErrorCode.REBALANCE_IN_PROGRESS)
+        context.reply(reply_to, SyncGroupResponse, context.rule("S6"), ErrorCode.REBALANCE_IN_PROGRESS)
         return
     _has_synced(group, member)
     if group.state is GroupState.STABLE:
         # Here no session is re-armed: the coordinator of Kafka 2.x did, today's does not.
-        context.rule("S9")
-        rebalance.answer_sync(context, reply_to, member)
+        rebalance.answer_sync(context, context.rule("S9"), reply_to, member)
         return
+    is_leader = group.leader_id == member.member_id
+    row = context.rule("S8" if is_leader else "S7")
     if member.parked_sync is not None:
-        rebalance.supersede(context, member.parked_sync, "the member sent a newer SyncGroup")
+        rebalance.supersede(context, row, member.parked_sync, "the member sent a newer SyncGroup")
     member.parked_sync = reply_to
-    if group.leader_id == member.member_id:
-        context.rule("S8")
+    if is_leader:
         assignments = {a.member_id: a.assignment for a in request.assignments}
-        rebalance.become_stable(context, assignments, f"leader {group.leader_id} brought the assignment")
-    else:
-        context.rule("S7")
+        rebalance.become_stable(context, row, assignments, f"leader {group.leader_id} brought the assignment")
 
 
-def _validate(context: StepContext, request: SyncGroup) -> ErrorCode:
-    """Rows S0 to S5, the first that applies."""
+def _validate(context: StepContext, request: SyncGroup) -> Verdict | None:
+    """Rows S0 to S5, the first that applies; None where none does."""
     lacks_protocol = request.protocol_type is None or request.protocol_name is None
     if request.api_version >= FIRST_VERSION_WITH_PROTOCOL and lacks_protocol:
-        context.rule("S0")
-        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        return context.rule("S0"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if not context.has_group or context.group.state is GroupState.EMPTY:
-        context.rule("S1")
-        return ErrorCode.UNKNOWN_MEMBER_ID
+        return context.rule("S1"), ErrorCode.UNKNOWN_MEMBER_ID
     group = context.group
     error = group.validate_member(request.member_id, request.group_instance_id)
     if error is not ErrorCode.NONE:
-        context.rule("S3")
-        return error
+        return context.rule("S3"), error
     if request.generation_id != group.generation:
-        context.rule("S4")
-        return ErrorCode.ILLEGAL_GENERATION
+        return context.rule("S4"), ErrorCode.ILLEGAL_GENERATION
     if _differ(request.protocol_type, group.protocol_type) or _differ(
         request.protocol_name, group.protocol_name
     ):
-        context.rule("S5")
-        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    return ErrorCode.NONE
+        return context.rule("S5"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    return None
 
 
 def _differ(given: str | None, own: str | None) -> bool:

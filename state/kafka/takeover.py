@@ -1,4 +1,4 @@
-"""A coordinator takes a Kafka group over after none ran for a while. Row F5."""
+"""Time stood still for a group: no coordinator ran (row F5), or the group was quarantined (row F4)."""
 
 from state.inputs import Outage
 from state.kafka.context import StepContext
@@ -14,23 +14,30 @@ def take_over(context: StepContext, outage: Outage) -> None:
     group = context.group
     if group.quarantined is not None or not (group.members or group.pending_members):
         return
-    context.rule("F5")
-    for member in group.members.values():
-        if member.is_new and member.heartbeat_deadline_ms is not None:
-            member.heartbeat_deadline_ms = context.deadline_at(
-                member.heartbeat_deadline_ms + outage.length_ms
-            )
-        elif member.heartbeat_deadline_ms is not None:
-            context.arm_session(member)
-    for pending in group.pending_members.values():
-        pending.heartbeat_deadline_ms = context.deadline_at(pending.heartbeat_deadline_ms + outage.length_ms)
-    if group.join_phase is not None:
-        group.join_phase.deadline_ms = context.deadline_at(group.join_phase.deadline_ms + outage.length_ms)
-    if group.sync_deadline_ms is not None:
-        group.sync_deadline_ms = context.deadline_at(group.sync_deadline_ms + outage.length_ms)
+    row = context.rule("F5")
+    shift_deadlines(context, outage.length_ms)
     context.record(
+        row,
         EntryType.TAKEN_OVER,
         f"no coordinator ran for {outage.length_ms} ms: sessions begin anew, rounds go on",
         members=list(group.members),
         deadline_ms=group.join_phase.deadline_ms if group.join_phase else None,
     )
+
+
+def shift_deadlines(context: StepContext, by_ms: int) -> None:
+    """Time stood still for `by_ms`, up to now: sessions begin anew, and the deadlines of rounds, of pending
+    ids and of new members' first wait have as long to go as before. A retention pass keeps its time.
+    """
+    group = context.group
+    for member in group.members.values():
+        if member.is_new and member.heartbeat_deadline_ms is not None:
+            member.heartbeat_deadline_ms = context.deadline_at(member.heartbeat_deadline_ms + by_ms)
+        elif member.heartbeat_deadline_ms is not None or not member.waits():
+            context.arm_session(member)
+    for pending in group.pending_members.values():
+        pending.heartbeat_deadline_ms = context.deadline_at(pending.heartbeat_deadline_ms + by_ms)
+    if group.join_phase is not None:
+        group.join_phase.deadline_ms = context.deadline_at(group.join_phase.deadline_ms + by_ms)
+    if group.sync_deadline_ms is not None:
+        group.sync_deadline_ms = context.deadline_at(group.sync_deadline_ms + by_ms)

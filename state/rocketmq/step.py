@@ -34,7 +34,7 @@ from state.rocketmq.responses import (
     UnlockBatchMqResponse,
     UnregisterResponse,
 )
-from state.rocketmq.takeover import take_over
+from state.rocketmq.takeover import count_as_heard_of, take_over
 from state.rocketmq.timers import ScanDue
 
 Request = AnyRequest | ReleaseGroup
@@ -118,12 +118,11 @@ def _refuse(context: StepContext, request: Request, remark: str) -> None:
 
 
 def _release(context: StepContext, request: ReleaseGroup) -> None:
-    """Let scans run again. Connections, whose heartbeats were refused, were heard of now."""
+    """Let scans run again. Connections and locks, whose renewals were refused, count as heard of now."""
     group = context.group
     if group.quarantined is not None:
         group.quarantined = None
-        for info in (*group.channels.values(), *group.producers.values()):
-            info.last_update_ms = context.now_ms
+        count_as_heard_of(context)
         context.deadline_at(context.now_ms)
         context.record(EntryType.RELEASED, "released by an operator; its scans run again")
     context.reply_release(request, ErrorCode.NONE)

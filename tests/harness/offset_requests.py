@@ -31,8 +31,17 @@ def _commit(common: Common, given: Given) -> AnyRequest:
         topics=[
             CommittedTopic(topic, [_committed(number, what) for number, what in partitions])
             for topic, partitions in options.partitions(given.get("offsets", ""))
-        ],
+        ]
+        + _long_names(given),
     )
+
+
+def _long_names(given: Given) -> list[CommittedTopic]:
+    """`2000x3000`: so many partitions of a topic with a name of so many characters."""
+    if "names" not in given:
+        return []
+    partitions, characters = map(int, given["names"].split("x"))
+    return [CommittedTopic("t" * characters, [CommittedPartition(n, 0) for n in range(partitions)])]
 
 
 def _committed(partition: int, what: str) -> CommittedPartition:

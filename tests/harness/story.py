@@ -64,11 +64,11 @@ def _first_free(name: str, before_number: str, taken: set[str]) -> str:
 def tell(event: Event, at_ms: int, effects: Effects, names: Names) -> list[str]:
     """One step: what it was, the answers, what history says, and the rows of docs/rules.md that decided."""
     lines = [f"{time_text(at_ms)} {_event(event)}"]
-    lines += [f"  -> {_reply(reply.response)}" for reply in effects.replies]
+    lines += [f"  -> {_reply(reply.response)} ({reply.response.rule})" for reply in effects.replies]
     answered = {reply.response.request for reply in effects.replies}
     if isinstance(event, Received) and event.request_id not in answered:
         lines.append(f"  .. {event.request_id} waits")
-    lines += [f"  * {_entry(entry)}" for entry in effects.history]
+    lines += [f"  * {_entry(entry)} ({entry.rule})" for entry in effects.history]
     if effects.offsets:
         lines.append(f"  offsets {' '.join(_offset(change) for change in effects.offsets)}")
     if effects.rules:

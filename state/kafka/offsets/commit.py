@@ -4,7 +4,7 @@ Source: OffsetMetadataManager.commitOffset, ClassicGroup.validateOffsetCommit.
 """
 
 from state.errors import ErrorCode
-from state.kafka.context import StepContext
+from state.kafka.context import StepContext, Verdict
 from state.kafka.group import GroupState, Offset
 from state.kafka.requests import CommittedPartition, OffsetCommit, ReplyTo
 from state.kafka.responses import OffsetCommitResponse, PartitionError, TopicErrors
@@ -12,14 +12,23 @@ from state.kafka.responses import OffsetCommitResponse, PartitionError, TopicErr
 FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND = 9  # KIP-848
 OWN_RETENTION_TIME = -1  # the coordinator's, not the request's
 
+# The record of a committed offset has the names of its group and topic, in its key and in its value.
+# A commit of 10,000 partitions has place for names of 400 characters together.
+NAMES_MAX_CHARS = 8 * 1024 * 1024
+
 END_OF_TIME_MS = 253_402_300_799_999  # the year 9999, so that a deadline is a time that Spark can hold
 
 
 def commit(context: StepContext, request: OffsetCommit, reply_to: ReplyTo) -> None:
     """Keep each offset whose metadata is not too long, if the committer may commit at all."""
-    error = _validate(context, request)
+    row, error = _validate(context, request)
     if error is not ErrorCode.NONE:
-        context.reply(reply_to, OffsetCommitResponse, error)
+        context.reply(reply_to, OffsetCommitResponse, row, error)
+        return
+    if _names_chars(request) > NAMES_MAX_CHARS:
+        context.reply(
+            reply_to, OffsetCommitResponse, context.rule("O12"), ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+        )
         return
     topics = [
         TopicErrors(
@@ -31,43 +40,43 @@ def commit(context: StepContext, request: OffsetCommit, reply_to: ReplyTo) -> No
         )
         for topic in request.topics
     ]
-    context.reply(reply_to, OffsetCommitResponse, topics=topics)
+    context.reply(reply_to, OffsetCommitResponse, row, topics=topics)
 
 
-def _validate(context: StepContext, request: OffsetCommit) -> ErrorCode:
+def _names_chars(request: OffsetCommit) -> int:
+    """Row O12: how many characters of names the records of this commit would have."""
+    return 2 * sum(
+        len(topic.partitions) * (len(request.group_id) + len(topic.name)) for topic in request.topics
+    )
+
+
+def _validate(context: StepContext, request: OffsetCommit) -> Verdict:
     """Rows O1 to O7, the first that applies."""
     if not context.has_group:
         if request.generation_id >= 0:
-            context.rule("O1")
             knows_error = request.api_version >= FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND
-            return ErrorCode.GROUP_ID_NOT_FOUND if knows_error else ErrorCode.ILLEGAL_GENERATION
-        context.rule("O2")
-        context.create_group("first OffsetCommit for this group id, by no member")
+            error = ErrorCode.GROUP_ID_NOT_FOUND if knows_error else ErrorCode.ILLEGAL_GENERATION
+            return context.rule("O1"), error
+        context.create_group(context.rule("O2"), "first OffsetCommit for this group id, by no member")
     group = context.group
     if request.generation_id < 0 and group.state is GroupState.EMPTY:
-        context.rule("O3")
-        return ErrorCode.NONE
+        return context.rule("O3"), ErrorCode.NONE
     return _validate_member(context, request)
 
 
-def _validate_member(context: StepContext, request: OffsetCommit) -> ErrorCode:
+def _validate_member(context: StepContext, request: OffsetCommit) -> Verdict:
     group = context.group
     if request.generation_id < 0 and not request.member_id and request.group_instance_id is None:
-        context.rule("O4")
-        return ErrorCode.UNKNOWN_MEMBER_ID
+        return context.rule("O4"), ErrorCode.UNKNOWN_MEMBER_ID
     error = group.validate_member(request.member_id, request.group_instance_id)
     if error is not ErrorCode.NONE:
-        context.rule("O5")
-        return error
+        return context.rule("O5"), error
     if request.generation_id != group.generation:
-        context.rule("O6")
-        return ErrorCode.ILLEGAL_GENERATION
+        return context.rule("O6"), ErrorCode.ILLEGAL_GENERATION
     if group.state is GroupState.COMPLETING_REBALANCE:
-        context.rule("O7")
-        return ErrorCode.REBALANCE_IN_PROGRESS
-    context.rule("O8")
+        return context.rule("O7"), ErrorCode.REBALANCE_IN_PROGRESS
     context.arm_session(group.members[request.member_id])
-    return ErrorCode.NONE
+    return context.rule("O8"), ErrorCode.NONE
 
 
 def _commit_partition(

@@ -3,59 +3,69 @@
 Source: OffsetMetadataManager.deleteOffsets, onPartitionsDeleted, ClassicGroup.validateOffsetDelete.
 """
 
+from collections.abc import Mapping
+
 from state.errors import ErrorCode
-from state.kafka.context import StepContext
-from state.kafka.group import GroupState
+from state.kafka.context import RuleId, StepContext, Verdict, deciding
+from state.kafka.group import Group, GroupState
 from state.kafka.history import EntryType
-from state.kafka.requests import OffsetDelete, ReplyTo, TopicsDeleted
+from state.kafka.requests import OffsetDelete, ReplyTo, TopicPartitions, TopicsDeleted
 from state.kafka.responses import OffsetDeleteResponse, PartitionError, TopicErrors, TopicsDeletedResponse
 
 
 def delete_offsets(context: StepContext, request: OffsetDelete, reply_to: ReplyTo) -> None:
     """Forget offsets of topics that no member of the group subscribes to."""
     if not context.has_group:
-        context.rule("D1")
-        context.reply(reply_to, OffsetDeleteResponse, ErrorCode.GROUP_ID_NOT_FOUND)
+        context.reply(reply_to, OffsetDeleteResponse, context.rule("D1"), ErrorCode.GROUP_ID_NOT_FOUND)
         return
     group = context.group
     if group.state is not GroupState.EMPTY and not group.is_consumer_group():
-        context.rule("D2")
-        context.reply(reply_to, OffsetDeleteResponse, ErrorCode.NON_EMPTY_GROUP)
+        context.reply(reply_to, OffsetDeleteResponse, context.rule("D2"), ErrorCode.NON_EMPTY_GROUP)
         return
-    gone: dict[str, list[int]] = {}
+    subscribed = group.subscribed_of(topic.name for topic in request.topics)
+    gone: dict[str, set[int]] = {}
+    deleted: RuleId | None = None
+    verdicts: list[Verdict] = []
     topics = []
     for topic in request.topics:
-        error = _validate(context, topic.name)
-        topics.append(TopicErrors(topic.name, [PartitionError(p, error) for p in topic.partition_indexes]))
-        if error is ErrorCode.NONE:
-            there = group.offsets.get(topic.name, {}).keys() - set(gone.get(topic.name, []))
-            found = sorted(there & set(topic.partition_indexes))
-            context.rule("D4" if found else "D5")
-            if found:
-                gone[topic.name] = gone.get(topic.name, []) + found
-    _forget(context, gone, "deleted by request")
-    context.reply(reply_to, OffsetDeleteResponse, topics=topics)
+        found = _found(group, topic, gone)
+        if topic.name in subscribed:
+            verdict = context.rule("D3"), ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+        elif found:
+            deleted = context.rule("D4")
+            verdict = deleted, ErrorCode.NONE
+            gone.setdefault(topic.name, set()).update(found)
+        else:
+            verdict = context.rule("D5"), ErrorCode.NONE
+        verdicts.append(verdict)
+        topics.append(
+            TopicErrors(topic.name, [PartitionError(p, verdict[1]) for p in topic.partition_indexes])
+        )
+    if deleted is not None:
+        _forget(context, deleted, {t: sorted(numbers) for t, numbers in gone.items()}, "deleted by request")
+    context.reply(reply_to, OffsetDeleteResponse, deciding(verdicts), topics=topics)
 
 
-def _validate(context: StepContext, topic: str) -> ErrorCode:
-    if context.group.is_subscribed(topic):
-        context.rule("D3")
-        return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-    return ErrorCode.NONE
+def _found(group: Group, topic: TopicPartitions, gone: Mapping[str, set[int]]) -> set[int]:
+    """The partitions of the topic that have an offset and are not in `gone` already. A request may name a
+    topic many times, so the work is that of the partitions it names, not of those the group has.
+    """
+    offsets, seen = group.offsets.get(topic.name, {}), gone.get(topic.name, ())
+    return {p for p in topic.partition_indexes if p in offsets and p not in seen}
 
 
 def topics_deleted(context: StepContext, request: TopicsDeleted, reply_to: ReplyTo) -> None:
     """Forget all offsets of topics that are no more, subscribed or not."""
-    context.rule("D6")
+    row = context.rule("D6")
     gone = {}
     if context.has_group:
         offsets = context.group.offsets
         gone = {topic: list(offsets[topic]) for topic in dict.fromkeys(request.topics) if topic in offsets}
-        _forget(context, gone, "the topic was deleted")
-    context.reply(reply_to, TopicsDeletedResponse, offsets=sum(map(len, gone.values())))
+        if gone:
+            _forget(context, row, gone, "the topic was deleted")
+    context.reply(reply_to, TopicsDeletedResponse, row, offsets=sum(map(len, gone.values())))
 
 
-def _forget(context: StepContext, gone: dict[str, list[int]], why: str) -> None:
-    if gone:
-        context.forget(gone)
-        context.record(EntryType.OFFSETS_DELETED, why, partitions=gone)
+def _forget(context: StepContext, rule: RuleId, gone: dict[str, list[int]], why: str) -> None:
+    context.forget(gone)
+    context.record(rule, EntryType.OFFSETS_DELETED, why, partitions=gone)

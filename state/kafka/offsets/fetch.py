@@ -3,11 +3,11 @@
 Source: OffsetMetadataManager.fetchOffsets, fetchAllOffsets.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from state.kafka.context import StepContext
 from state.kafka.group import Offset
-from state.kafka.requests import OffsetFetch, ReplyTo
+from state.kafka.requests import OffsetFetch, ReplyTo, TopicPartitions
 from state.kafka.responses import FetchedPartition, FetchedTopic, OffsetFetchResponse
 
 _NOTHING = Offset(offset=-1, leader_epoch=-1, metadata="", committed_at_ms=-1)
@@ -16,21 +16,32 @@ _NOTHING = Offset(offset=-1, leader_epoch=-1, metadata="", committed_at_ms=-1)
 def fetch(context: StepContext, request: OffsetFetch, reply_to: ReplyTo) -> None:
     """Tell offsets. It is never an error not to have any, and no group comes of asking."""
     offsets: Mapping[str, Mapping[int, Offset]] = {}
+    no_group = None
     if context.has_group:
         offsets = context.group.offsets
     else:
-        context.rule("Q1")
+        no_group = context.rule("Q1")
     if request.topics is None:
-        context.rule("Q2")
+        row = context.rule("Q2")
         asked = [(topic, list(partitions)) for topic, partitions in offsets.items()]
     else:
-        context.rule("Q3")
-        asked = [(topic.name, topic.partition_indexes) for topic in request.topics]
+        row = context.rule("Q3")
+        asked = _each_once(request.topics)
     topics = [
         FetchedTopic(topic, [_fetched(p, offsets.get(topic, {}).get(p, _NOTHING)) for p in partitions])
         for topic, partitions in asked
     ]
-    context.reply(reply_to, OffsetFetchResponse, topics=topics)
+    context.reply(reply_to, OffsetFetchResponse, no_group or row, topics=topics)
+
+
+def _each_once(topics: Sequence[TopicPartitions]) -> list[tuple[str, list[int]]]:
+    """What is asked for, without repetitions: otherwise a small request could ask for a large metadata text
+    many thousand times.
+    """
+    asked: dict[str, dict[int, None]] = {}
+    for topic in topics:
+        asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    return [(topic, list(partitions)) for topic, partitions in asked.items()]
 
 
 def _fetched(partition: int, offset: Offset) -> FetchedPartition:

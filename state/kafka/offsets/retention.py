@@ -9,7 +9,7 @@ GroupMetadataManager.maybeDeleteGroup.
 from collections.abc import Iterator
 
 from state.config import CoordinatorConfig
-from state.kafka.context import StepContext
+from state.kafka.context import RuleId, StepContext
 from state.kafka.group import Group, GroupState, Offset
 from state.kafka.history import EntryType
 
@@ -19,21 +19,21 @@ def retention_pass(context: StepContext) -> None:
     group, config = context.group, context.config
     group.retention_deadline_ms = None
     expired: dict[str, list[int]] = {}
-    has_own_time = False
+    own_times = set()
     for topic, partition, offset in _expirable(context):
         if _due_ms(group, offset, config) <= context.now_ms:
-            has_own_time = has_own_time or offset.expire_at_ms is not None
+            own_times.add(offset.expire_at_ms is not None)
             expired.setdefault(topic, []).append(partition)
     if expired:
-        reason = _expiry_reason(context)
-        if has_own_time:
-            context.rule("Z4")
+        row, reason = _expiry_reason(context)
+        if True in own_times:
+            by_committer = context.rule("Z4")
+            row = row if False in own_times else by_committer
             reason += ", or for as long as the committer chose"
         context.forget(expired)
-        context.record(EntryType.OFFSETS_EXPIRED, reason, partitions=expired)
+        context.record(row, EntryType.OFFSETS_EXPIRED, reason, partitions=expired)
     if group.state is GroupState.EMPTY and not group.offsets:
-        context.rule("Z6")
-        context.delete_group("it has no members and no offsets")
+        context.delete_group(context.rule("Z6"), "it has no members and no offsets")
     else:
         context.retention_is_stale = True
 
@@ -76,7 +76,7 @@ def _arm_by(context: StepContext, due_ms: int) -> None:
 
 
 def _can_expire(group: Group) -> bool:
-    """Row Z5: without members always; with members only where topics can be told to be unused."""
+    """RuleId Z5: without members always; with members only where topics can be told to be unused."""
     if group.state is GroupState.EMPTY:
         return True
     knows_topics = group.is_consumer_group() and group.subscribed_topics is not None
@@ -104,15 +104,15 @@ def _is_abandoned(group: Group) -> bool:
     return group.state is GroupState.EMPTY and group.protocol_type is not None
 
 
-def _expiry_reason(context: StepContext) -> str:
+def _expiry_reason(context: StepContext) -> tuple[RuleId, str]:
     """Which of rows Z1 to Z3 holds for the group, and in words."""
     if _is_abandoned(context.group):
-        context.rule("Z1")
+        row = context.rule("Z1")
         since = "the group had no members"
     elif context.group.protocol_type is None:
-        context.rule("Z3")
+        row = context.rule("Z3")
         since = "nothing was committed"
     else:
-        context.rule("Z2")
+        row = context.rule("Z2")
         since = "no member subscribed to the topic, and nothing was committed"
-    return f"{since} for {context.config.offsets_retention_minutes} minutes"
+    return row, f"{since} for {context.config.offsets_retention_minutes} minutes"

@@ -181,10 +181,10 @@ class LockBroker:
                 return sorted(queue.queue_id for queue in response.lock_ok_mq_set)
             case "unlock":
                 self._groups.step(op.group, Received("", UnlockBatchMq(**about)))
-            case "age":
+            case "age" | "set_age":
                 for group in self._groups.states.values():
                     for lock in group.locks.values():
-                        lock.last_update_ms = NOW_MS - op.ms
+                        lock.last_update_ms = (NOW_MS if op.op == "set_age" else lock.last_update_ms) - op.ms
             case _:
                 raise UnknownOp(f"unknown op {op.op!r}")
         return None

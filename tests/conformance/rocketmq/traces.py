@@ -1,8 +1,9 @@
 """Broker traces: what was done to RocketMQ's ConsumerManager or RebalanceLockManager, and what it did.
 
-A step has an `op`, what that `returned`, and what is to be seen after it. `age` sets back when a connection,
-or every lock, was last heard of. A connection's name that is used again after its `close` is another
-connection.
+A step has an `op`, what that `returned`, and what is to be seen after it. A consumer manager's `age` says
+that a connection was last heard of `ms` ago. A lock manager's `age` sets every lock's last renewal back by
+`ms` from where it stands, so that two in a row add up; its `set_age` says that it was `ms` ago. A
+connection's name that is used again after its `close` is another connection.
 """
 
 from typing import Any

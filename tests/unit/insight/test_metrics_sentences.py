@@ -17,7 +17,7 @@ def event(event_type: EntryType, **fields: Any) -> HistoryEntry:
         "to_state": event_type.value,
         "generation": 4,
         "reason": "why",
-        "rule": "R4",
+        "rule": "T5",
         "cause": "requests-0-9",
     }
     return HistoryEntry(
@@ -48,7 +48,7 @@ def test_preparing_to_rebalance_with_all_that_is_known() -> None:
             "reason": "member m-2 expired: no heartbeat within its session timeout of 10000 ms",
             "member": "m-2",
             "waiting_for": ["m-1", "m-3"],
-            "rule": "R4",
+            "rule": "T5",
             "cause": "requests-0-9",
             "at_ms": 1_700_000_000_000,
         }

@@ -9,6 +9,7 @@ def test_defaults_are_those_of_kafka_and_rocketmq() -> None:
     assert CoordinatorConfig().settings() == {
         "group.initial.rebalance.delay.ms": 3_000,
         "group.max.session.timeout.ms": 1_800_000,
+        "group.max.partitions": 20_000,
         "group.max.size": INT32_MAX,
         "group.min.session.timeout.ms": 6_000,
         "offset.metadata.max.bytes": 4_096,

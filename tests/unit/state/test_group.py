@@ -75,11 +75,11 @@ def test_every_transition_but_the_legal_ones_is_refused() -> None:
             group = Group("g", "requests-0-0", state=before)
             context = StepContext(group, "g", "a test", 0, CoordinatorConfig())
             if before in LEGAL_PREVIOUS_STATES[after]:
-                context.transition(after, EntryType.EMPTY, "a test")
+                context.transition(context.rule("R4"), after, EntryType.EMPTY, "a test")
                 assert (group.previous_state, group.state) == (before, after)
             else:
                 with pytest.raises(AssertionError, match="no legal transition"):
-                    context.transition(after, EntryType.EMPTY, "a test")
+                    context.transition(context.rule("R4"), after, EntryType.EMPTY, "a test")
 
 
 def test_legal_previous_states_are_those_of_kafka() -> None:
@@ -130,7 +130,7 @@ def test_member_ids_follow_from_the_request_and_the_namespace() -> None:
 
 def test_an_instance_id_may_be_empty_and_is_not_the_same_as_none() -> None:
     told = world("join m1 instance=", "leave operator members=").run('leave operator members="/"')
-    assert "  -> operator.leave2 NONE /:NONE" in told
+    assert "  -> operator.leave2 NONE /:NONE (L2)" in told
     made = world("join m1 instance=", "leave m1 members=nobody")
     group = made.group()
     assert group is not None

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assignors.rocketmq.message_queue import MessageQueue
 from state import timeline
 from state.config import BrokerConfig, CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyRequest
@@ -14,10 +15,17 @@ from state.kafka.group import Group as KafkaGroup
 from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
 from state.messages import ErrorResponse, ReleaseGroup, ReleaseGroupResponse
 from state.rocketmq.effects import Effects, EntryType
-from state.rocketmq.requests import ConnectionClosed, GetConsumerListByGroup, MessageModel, RegisterConsumer
+from state.rocketmq.requests import (
+    ConnectionClosed,
+    GetConsumerListByGroup,
+    LockBatchMq,
+    MessageModel,
+    RegisterConsumer,
+)
 from state.rocketmq.responses import (
     CloseConnection,
     ConsumerListResponse,
+    LockBatchMqResponse,
     NotifyConsumerIdsChanged,
     RegisterResponse,
     ResponseCode,
@@ -169,6 +177,32 @@ def test_a_failed_scan_quarantines_its_group_until_it_is_released() -> None:
     assert [entry.type for entry in released.history] == [EntryType.RELEASED]
     timeline.fire_until(T0 + 250_000)
     assert timeline.group is None
+
+
+def locking(client_id: str) -> LockBatchMq:
+    return LockBatchMq(
+        group_id="a",
+        connection=f"c-{client_id}",
+        client_id=client_id,
+        correlation_id="k",
+        reply_partition=0,
+        mq_set=(MessageQueue("t", "b", 0),),
+    )
+
+
+def test_a_queue_stays_locked_for_the_time_of_a_quarantine() -> None:
+    """Its owner's renewals were refused, so the owner was not silent: nobody may take the queue over."""
+    timeline = Timeline("a", None, CONFIG, step=FirstScanFails())
+    timeline.apply(Row(T0, "requests-0-0", locking("A")))
+    timeline.fire_until(T0 + 70_000)
+    assert [fault.cause for fault in timeline.faults] == ["scan at 1070000"]
+    timeline.apply(Row(T0 + 600_000, "requests-0-1", release()))
+    timeline.take_effects()
+    timeline.apply(Row(T0 + 600_001, "requests-0-2", locking("B")))
+    (refused,) = timeline.take_effects()
+    response = refused.replies[0].response
+    assert isinstance(response, LockBatchMqResponse)
+    assert response.lock_ok_mq_set == ()
 
 
 def test_connections_are_not_closed_for_the_time_in_which_no_coordinator_ran() -> None:

@@ -69,6 +69,39 @@ def test_another_outcome_of_a_lock_fails(changes: dict[str, object], tmp_path: P
     assert check(tmp_path, [trace]) == 1
 
 
+def lock_trace(*ops: tuple[str, int], returned: list[int]) -> dict[str, Any]:
+    """A locks queue 0; then these ops on its age; then B asks for the queue."""
+    lock = {"op": "lock", "group": "G", "queues": [0]}
+    return {
+        "kind": "lock_manager",
+        "name": "ages",
+        "steps": [
+            {"op": lock | {"client_id": "A"}, "returned": [0]},
+            *({"op": {"op": op, "ms": ms}, "returned": None} for op, ms in ops),
+            {"op": lock | {"client_id": "B"}, "returned": returned},
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("ops", "returned"),
+    [
+        ([("age", 60_000)], []),
+        ([("age", 60_001)], [0]),
+        ([("age", 30_000), ("age", 30_000)], []),
+        ([("age", 30_000), ("age", 30_001)], [0]),
+        ([("age", 61_000), ("age", 1_000)], [0]),
+        ([("set_age", 30_000), ("set_age", 30_001)], []),
+        ([("set_age", 61_000), ("set_age", 1_000)], []),
+        ([("set_age", 30_000), ("age", 30_001)], [0]),
+    ],
+)
+def test_ages_of_a_lock_add_up_where_they_are_not_set(
+    ops: list[tuple[str, int]], returned: list[int], tmp_path: Path
+) -> None:
+    assert check(tmp_path, [lock_trace(*ops, returned=returned)]) == 0
+
+
 def test_an_unknown_kind_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert check(tmp_path, [{"kind": "offset_manager", "name": "x", "steps": []}]) == 1
     assert "unknown kind 'offset_manager'" in capsys.readouterr().out

@@ -1,0 +1,322 @@
+"""For every type of request the records of the greatest size that are expected to cost most.
+
+A record is built as bytes, so that it is as dense as JSON can be. Some need a state that other records made:
+the `before` of a case, each of them within the greatest size too.
+"""
+
+import base64
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from assignors.kafka.api import Subscription, TopicPartition
+from assignors.kafka.consumer_protocol import encode_subscription
+from assignors.kafka.server_side import COORDINATOR_ASSIGNORS
+from assignors.kafka.user_data import Claim, encode_sticky_user_data
+from state.config import GROUP_MAX_PARTITIONS, INT32_MAX
+
+LONGEST_NAME = 32_767
+TOPIC = "t"
+
+
+@dataclass(frozen=True)
+class Worst:
+    """A record, those that come before it a second each, and the group they are about."""
+
+    value: bytes
+    before: list[bytes] = field(default_factory=list)
+    group_id: str = "g"
+
+
+def request(type_: str, group_id: str = "g", **fields: object) -> bytes:
+    """A request with these fields."""
+    given = {"type": type_, "group_id": group_id, "correlation_id": "c", "reply_partition": 0, "version": 1}
+    return json.dumps(given | fields, separators=(",", ":")).encode()
+
+
+def join(protocols: object, group_id: str = "g", **fields: object) -> bytes:
+    given: dict[str, Any] = {
+        "api_version": 3,
+        "session_timeout_ms": 10_000,
+        "rebalance_timeout_ms": 60_000,
+        "protocol_type": "consumer",
+        "protocols": protocols,
+    }
+    return request("JoinGroup", group_id, **given | fields)
+
+
+def protocol(name: str, metadata: bytes = b"") -> dict[str, str]:
+    return {"name": name, "metadata": base64.b64encode(metadata).decode()}
+
+
+def subscribing(*topics: str, **fields: object) -> bytes:
+    return encode_subscription(Subscription(topics, **fields))  # type: ignore[arg-type]
+
+
+def small_partition(n: int) -> str:
+    return f'{{"partition_index":{n},"committed_offset":0}}'
+
+
+def rocketmq(type_: str, client_id: str = "A", **fields: object) -> bytes:
+    return request(type_, connection=f"c-{client_id}", client_id=client_id, **fields)
+
+
+def numbered_queue(n: int) -> str:
+    return f'["","",{n}]'
+
+
+class WorstRequests:
+    """The records that cost most, for a greatest size of a record."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+
+    def all(self) -> dict[str, Worst]:
+        """By what they are, the type of the request first."""
+        malformed = {
+            "JoinGroup, nested too deeply": Worst(b'{"type":"JoinGroup","x":' + b"[" * (self.max_bytes - 24)),
+            "Heartbeat, cut off": Worst(
+                self.padded("Heartbeat", api_version=0, generation_id=1, member_id="m")[:-1]
+            ),
+        }
+        return {
+            **self._kafka_joins(),
+            **self._kafka_members(),
+            **self._kafka_offsets(),
+            **self._rocketmq(),
+            **malformed,
+        }
+
+    def _kafka_joins(self) -> dict[str, Worst]:
+        most = GROUP_MAX_PARTITIONS
+        claimed = tuple(TopicPartition(TOPIC, n) for n in range(self.max_bytes // 7))
+        joins = {
+            "many protocols": self.array(join("@"), lambda n: f'{{"name":"{n:x}"}}'),
+            "one protocol many times": self.array(join("@"), lambda n: '{"name":"r"}'),
+            "protocols of the coordinator": self.array(
+                join("@"), lambda n: json.dumps(protocol("coordinator:range", subscribing()))
+            ),
+            "more topics than may be": self.array(
+                join([protocol("range")], partitions_per_topic="@"), lambda n: f'"{n:x}":0', "{", "}"
+            ),
+            "topics of a long name": self.array(
+                join([protocol("range")], partitions_per_topic="@"),
+                lambda n: f'"{n:032000x}":1',
+                "{",
+                "}",
+            ),
+            "metadata of topics": join(
+                [protocol("range", subscribing(*(f"{n:x}" for n in range(self.max_bytes // 11))))]
+            ),
+            "one topic many times": join(
+                [protocol("coordinator:sticky", subscribing(*([TOPIC] * (self.max_bytes // 5))))],
+                partitions_per_topic={TOPIC: most},
+            ),
+            "names as long as may be": join(
+                [protocol("r" * LONGEST_NAME)],
+                client_id="c" * LONGEST_NAME,
+                client_host="h" * LONGEST_NAME,
+                reason="r" * LONGEST_NAME,
+            ),
+        }
+        for name in COORDINATOR_ASSIGNORS:
+            joins[f"most partitions, {name}"] = join(
+                [protocol(name, subscribing(TOPIC))], partitions_per_topic={TOPIC: most}
+            )
+            joins[f"2^31 partitions, {name}"] = join(
+                [protocol(name, subscribing(TOPIC))], partitions_per_topic={TOPIC: INT32_MAX}
+            )
+        for name in ("coordinator:uniform", "coordinator:sticky"):
+            joins[f"as many topics, {name}"] = join(
+                [protocol(name, subscribing(*(f"{n:x}" for n in range(most))))],
+                partitions_per_topic={f"{n:x}": 1 for n in range(most)},
+            )
+            joins[f"owned partitions, {name}"] = join(
+                [protocol(name, subscribing(TOPIC, owned_partitions=claimed, generation_id=1))],
+                partitions_per_topic={TOPIC: most},
+            )
+            joins[f"user data, {name}"] = join(
+                [protocol(name, subscribing(TOPIC, user_data=encode_sticky_user_data(Claim(claimed, 1))))],
+                partitions_per_topic={TOPIC: most},
+            )
+        return {f"JoinGroup, {what}": Worst(value) for what, value in joins.items()}
+
+    def _kafka_members(self) -> dict[str, Worst]:
+        leave = request("LeaveGroup", api_version=5, members="@")
+        sync = request("SyncGroup", api_version=3, generation_id=1, member_id="m", assignments="@")
+        group = [join([protocol("range")])]
+        return {
+            "LeaveGroup, members that are nobody": Worst(self.array(leave, lambda n: "{}"), group),
+            "LeaveGroup, of no group": Worst(self.array(leave, lambda n: "{}")),
+            "SyncGroup, of many": Worst(self.array(sync, lambda n: f'{{"member_id":"{n:x}"}}'), group),
+            "Heartbeat": Worst(
+                self.padded("Heartbeat", api_version=4, generation_id=1, member_id="m"), group
+            ),
+            "DescribeGroup": Worst(self.padded("DescribeGroup", api_version=0), group),
+            "DeleteGroup, of many offsets": Worst(
+                self.padded("DeleteGroup", api_version=0), [self.commit(small_partition)]
+            ),
+            "ReleaseGroup": Worst(self.padded("ReleaseGroup", api_version=0), group),
+        }
+
+    def _kafka_offsets(self) -> dict[str, Worst]:
+        large = self.commit(small_partition)
+        noted = self.commit(
+            lambda n: f'{{"partition_index":{n},"committed_offset":0,"committed_metadata":"{"x" * 4_096}"}}'
+        )
+        long_id = "g" * LONGEST_NAME
+        fetch = request("OffsetFetch", api_version=9, topics=[{"name": TOPIC, "partition_indexes": "@"}])
+        delete = request("OffsetDelete", api_version=0, topics=[{"name": TOPIC, "partition_indexes": "@"}])
+        subscribed = join([protocol("range", subscribing(*(f"{n:x}" for n in range(self.max_bytes // 11))))])
+        return {
+            "OffsetCommit, many partitions": Worst(large),
+            "OffsetCommit, one partition many times": Worst(self.commit(lambda n: small_partition(0))),
+            "OffsetCommit, to a topic of a long name": Worst(
+                self.commit(small_partition, topic="t" * LONGEST_NAME)
+            ),
+            "OffsetCommit, to a group of a long id": Worst(
+                self.commit(small_partition, long_id), [], long_id
+            ),
+            "OffsetCommit, much metadata": Worst(noted),
+            "OffsetCommit, over many offsets": Worst(large, [large]),
+            "OffsetFetch, many partitions": Worst(self.array(fetch, str)),
+            "OffsetFetch, one partition many times": Worst(self.array(fetch, lambda n: "0"), [noted]),
+            "OffsetFetch, one topic many times": Worst(
+                self.array(
+                    request("OffsetFetch", api_version=9, topics="@"),
+                    lambda n: '{"name":"t","partition_indexes":[0]}',
+                ),
+                [noted],
+            ),
+            "OffsetFetch, all": Worst(self.padded("OffsetFetch", api_version=9), [large]),
+            "OffsetDelete, many partitions": Worst(self.array(delete, str), [large]),
+            "OffsetDelete, one partition many times": Worst(self.array(delete, lambda n: "0"), [large]),
+            "OffsetDelete, one topic many times": Worst(
+                self.array(
+                    request("OffsetDelete", api_version=0, topics="@"),
+                    lambda n: f'{{"name":"t","partition_indexes":[{n}]}}',
+                ),
+                [large],
+            ),
+            "OffsetDelete, of many topics beside many that are subscribed to": Worst(
+                self.array(
+                    request("OffsetDelete", api_version=0, topics="@"),
+                    lambda n: f'{{"name":"{n:x}","partition_indexes":[]}}',
+                ),
+                [subscribed],
+            ),
+            "TopicsDeleted, many": Worst(
+                self.array(request("TopicsDeleted", api_version=0, topics="@"), lambda n: f'"{n:x}"'), [large]
+            ),
+            "TopicsDeleted, of many offsets": Worst(
+                self.padded("TopicsDeleted", api_version=0, topics=[TOPIC]), [large]
+            ),
+        }
+
+    def _rocketmq(self) -> dict[str, Worst]:
+        heartbeat = "HEART_BEAT_CONSUMER"
+        about: dict[str, Any] = {"message_model": "CLUSTERING"}
+        topics = rocketmq(heartbeat, **about, subscription_data_set="@")
+        other = rocketmq(heartbeat, "B", **about, subscription_data_set="@")
+        many = self.array(topics, lambda n: f'{{"topic":"{n:x}"}}')
+        locks = self.array(rocketmq("LOCK_BATCH_MQ", mq_set="@"), numbered_queue)
+        others_locks = self.array(rocketmq("LOCK_BATCH_MQ", "B", mq_set="@"), numbered_queue)
+        ask: dict[str, Any] = {**about, "topic": TOPIC}
+        small = rocketmq(heartbeat, **about)
+        mode = rocketmq("SET_MESSAGE_REQUEST_MODE", topic=TOPIC, mode="POP", pop_share_queue_num=INT32_MAX)
+        share = rocketmq("SET_MESSAGE_REQUEST_MODE", topic=TOPIC, mode="POP", pop_share_queue_num=97)
+        crowd = [rocketmq(heartbeat, f"c{n}", **about) for n in range(100)]
+        asks = {
+            strategy: self.array(
+                rocketmq("QUERY_ASSIGNMENT", **ask, strategy_name=strategy, topic_queues="@"), numbered_queue
+            )
+            for strategy in ("AVG", "AVG_BY_CIRCLE")
+        }
+        long_queue = rocketmq(
+            "LOCK_BATCH_MQ", mq_set=[["t" * LONGEST_NAME, "b" * LONGEST_NAME, n] for n in range(30)]
+        )
+        return {
+            f"{heartbeat}, many topics": Worst(many),
+            f"{heartbeat}, other topics than before": Worst(
+                self.array(other, lambda n: f'{{"topic":"_{n:x}"}}'), [many]
+            ),
+            f"{heartbeat}, one topic many times": Worst(self.array(topics, lambda n: '{"topic":"t"}')),
+            f"{heartbeat}, many codes": Worst(
+                self.array(
+                    rocketmq(heartbeat, **about, subscription_data_set=[{"topic": TOPIC, "code_set": "@"}]),
+                    str,
+                )
+            ),
+            "HEART_BEAT_PRODUCER": Worst(self.padded("HEART_BEAT_PRODUCER", connection="c", client_id="A")),
+            "UNREGISTER_CLIENT_CONSUMER": Worst(
+                self.padded("UNREGISTER_CLIENT_CONSUMER", connection="c-A", client_id="A"), [many]
+            ),
+            "UNREGISTER_CLIENT_PRODUCER": Worst(
+                self.padded("UNREGISTER_CLIENT_PRODUCER", connection="c", client_id="A")
+            ),
+            "GET_CONSUMER_LIST_BY_GROUP": Worst(
+                self.padded("GET_CONSUMER_LIST_BY_GROUP", connection="c", client_id="A"), [many]
+            ),
+            "LOCK_BATCH_MQ, many queues": Worst(locks),
+            "LOCK_BATCH_MQ, refused": Worst(others_locks, [locks]),
+            "LOCK_BATCH_MQ, queues of long names": Worst(long_queue),
+            "UNLOCK_BATCH_MQ, many queues": Worst(
+                self.array(rocketmq("UNLOCK_BATCH_MQ", mq_set="@"), numbered_queue), [locks]
+            ),
+            "QUERY_ASSIGNMENT, pulled": Worst(asks["AVG"], [small]),
+            "QUERY_ASSIGNMENT, by circle": Worst(asks["AVG_BY_CIRCLE"], [small]),
+            "QUERY_ASSIGNMENT, of all who share": Worst(asks["AVG"], [small, mode]),
+            "QUERY_ASSIGNMENT, shared by many": Worst(asks["AVG"], [small, *crowd, share]),
+            "QUERY_ASSIGNMENT, while broadcasting": Worst(
+                self.array(
+                    rocketmq(
+                        "QUERY_ASSIGNMENT",
+                        topic=TOPIC,
+                        message_model="BROADCASTING",
+                        strategy_name="AVG",
+                        topic_queues="@",
+                    ),
+                    numbered_queue,
+                )
+            ),
+            "SET_MESSAGE_REQUEST_MODE": Worst(
+                self.padded("SET_MESSAGE_REQUEST_MODE", connection="c", client_id="A", topic=TOPIC)
+            ),
+            "CONNECTION_CLOSED": Worst(
+                self.array(
+                    json.dumps(
+                        {"type": "CONNECTION_CLOSED", "group_id": "g", "connection": "c-A", "unknown": "@"}
+                    ).encode(),
+                    lambda n: "[{}]",
+                ),
+                [many],
+            ),
+        }
+
+    def filled(self, head: bytes, item: Callable[[int], str], end: str = "") -> bytes:
+        """`head` is a request whose last field is `"@"`: that becomes as many items as there is room for.
+
+        `end` closes what the items stand in.
+        """
+        front, back = head[: head.rindex(b'"@"')], end.encode() + head[head.rindex(b'"@"') + 3 :]
+        room = self.max_bytes - len(front) - len(back)
+        items: list[str] = []
+        used = 0
+        while used <= room:
+            items.append(item(len(items)))
+            used += len(items[-1].encode()) + 1
+        return front + ",".join(items[:-1]).encode() + back
+
+    def array(self, head: bytes, item: Callable[[int], str], start: str = "[", end: str = "]") -> bytes:
+        """`head` with an array, or an object, of as many items as there is room for."""
+        front, back = head[: head.rindex(b'"@"')], head[head.rindex(b'"@"') + 3 :]
+        return self.filled(front + start.encode() + b'"@"' + end.encode() + back, item)
+
+    def padded(self, type_: str, **fields: object) -> bytes:
+        """A small request, made large by a field that nobody knows."""
+        return self.array(request(type_, **fields, unknown="@"), lambda n: "[{}]")
+
+    def commit(self, partition: Callable[[int], str], group_id: str = "g", topic: str = TOPIC) -> bytes:
+        head = request("OffsetCommit", group_id, api_version=9, topics=[{"name": topic, "partitions": "@"}])
+        return self.array(head, partition)

@@ -1,0 +1,141 @@
+"""Partition counts that JoinGroups bring for an assignment by the coordinator, and their bound."""
+
+from dataclasses import replace
+from itertools import count
+
+import pytest
+
+from assignors.kafka.api import Subscription
+from assignors.kafka.consumer_protocol import decode_assignment, encode_subscription
+from state.config import INT32_MAX, CoordinatorConfig
+from state.errors import ErrorCode
+from state.inputs import Received
+from state.kafka.effects import Effects
+from state.kafka.group import Group, Member
+from state.kafka.requests import JoinGroup, Protocol
+from state.kafka.responses import JoinGroupResponse
+from state.kafka.step import step
+from state.kafka.timers import next_deadline
+
+CONFIG = CoordinatorConfig(group_initial_rebalance_delay_ms=0, group_max_partitions=10)
+NAME = "coordinator:sticky"
+OFFSETS = count()
+
+
+def join(topic: str = "t", partitions: int | None = None, **fields: object) -> JoinGroup:
+    given: dict[str, object] = {
+        "group_id": "g",
+        "correlation_id": "c",
+        "reply_partition": 0,
+        "api_version": 3,
+        "session_timeout_ms": 10_000,
+        "rebalance_timeout_ms": 60_000,
+        "protocol_type": "consumer",
+        "protocols": [Protocol(NAME, encode_subscription(Subscription((topic,))))],
+        "partitions_per_topic": {} if partitions is None else {topic: partitions},
+    }
+    return JoinGroup(**given | fields)  # type: ignore[arg-type]
+
+
+def send(
+    group: Group | None, request: JoinGroup, config: CoordinatorConfig = CONFIG
+) -> tuple[Effects, Group]:
+    effects = step(group, "g", Received(f"requests-0-{next(OFFSETS)}", request), 0, config)
+    assert effects.group is not None
+    return effects, effects.group
+
+
+def error_of(effects: Effects) -> ErrorCode:
+    return effects.replies[-1].response.error_code
+
+
+def group_of_two() -> tuple[Group, str]:
+    """A dynamic member and the static one of instance `i`, in PreparingRebalance, and a pending id."""
+    config = replace(CONFIG, group_initial_rebalance_delay_ms=1_000)
+    _, group = send(None, join(partitions=2), config)
+    send(group, join(partitions=3, group_instance_id="i"), config)
+    send(group, join(api_version=4), config)
+    (pending,) = group.pending_members
+    return group, pending
+
+
+def refused_joins(group: Group, pending: str) -> dict[str, JoinGroup]:
+    """By the row that refuses it."""
+    member = next(iter(group.members))
+    other = [Protocol("range", b"")]
+    return {
+        "N2": join(partitions=9, protocols=other),
+        "N5": join(partitions=9, api_version=9),
+        "E2": join(partitions=9, member_id=member, protocols=other),
+        "E3": join(partitions=9, member_id=pending, group_instance_id="new"),
+        "E5": join(partitions=9, member_id=member, group_instance_id="i"),
+        "M5": join(partitions=11),
+    }
+
+
+@pytest.mark.parametrize("row", ["N2", "N5", "E2", "E3", "E5", "M5"])
+def test_a_refused_join_does_not_change_the_counts_of_the_next_assignment(row: str) -> None:
+    group, pending = group_of_two()
+    effects, group = send(group, refused_joins(group, pending)[row])
+    assert (effects.replies[-1].response.rule, group.reported_partition_counts) == (row, {"t": 3})
+
+
+def test_a_join_that_finds_the_group_full_does_not_change_the_counts() -> None:
+    _, group = send(None, join(partitions=2))
+    effects, group = send(group, join(partitions=9), replace(CONFIG, group_max_size=0))
+    assert effects.replies[-1].response.rule == "J6"
+    assert group.reported_partition_counts == {"t": 2}
+
+
+@pytest.mark.parametrize("partitions", [11, INT32_MAX])
+def test_a_group_may_not_bring_more_partitions_than_group_max_partitions(partitions: int) -> None:
+    effects, group = send(None, join(partitions=partitions))
+    assert error_of(effects) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert (group.members, group.reported_partition_counts) == ({}, {})
+
+
+def test_the_members_topics_count_together() -> None:
+    _, group = send(None, join("t", 6))
+    effects, group = send(group, join("u", 5))
+    assert error_of(effects) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    effects, group = send(group, join("u", 4))
+    assert effects.replies == []
+    assert group.reported_partition_counts == {"t": 6, "u": 4}
+
+
+def test_a_member_that_subscribes_to_known_topics_without_a_count_is_counted_too() -> None:
+    _, group = send(None, join("t", 6, partitions_per_topic={"t": 6}))
+    group.partitions_per_topic = {"u": 10}  # of the last generation
+    effects, group = send(group, join("u"))
+    assert error_of(effects) is ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+def test_counts_of_topics_that_nobody_subscribes_to_do_not_gather() -> None:
+    _, group = send(None, join("t", 6))
+    (member,) = group.members
+    for n in range(100):
+        effects, group = send(group, join("t", member_id=member, partitions_per_topic={f"x{n}": 9, "t": 6}))
+        assert effects.replies == []
+    assert sum(group.reported_partition_counts.values()) <= CONFIG.group_max_partitions
+
+
+def test_what_a_group_older_than_the_setting_knows_is_left_out_and_named() -> None:
+    """Its state may hold any count, from before counts were bounded: nothing is computed of it."""
+    large = replace(CONFIG, group_max_partitions=INT32_MAX)
+    subscription = encode_subscription(Subscription(("t", "u")))
+    request = join(
+        protocols=[Protocol(NAME, subscription)], partitions_per_topic={"t": INT32_MAX - 3, "u": 3}
+    )
+    _, group = send(None, request, large)
+    due = next_deadline(group)
+    assert due is not None
+    effects = step(group, "g", due, 0, CONFIG)
+    assert isinstance(effects.replies[0].response, JoinGroupResponse)
+    assert effects.history[-1].reason.endswith("group.max.partitions (10) leaves out t")
+    assert effects.group is not None
+    member: Member = next(iter(effects.group.members.values()))
+    assert [tuple(p) for p in decode_assignment(member.assignment).partitions] == [
+        ("u", 0),
+        ("u", 1),
+        ("u", 2),
+    ]

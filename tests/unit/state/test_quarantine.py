@@ -1,0 +1,105 @@
+"""Time stands still for a quarantined group: the release evicts nobody whom the quarantine kept."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from state.config import CoordinatorConfig
+from state.dispatch import AnyEvent
+from state.inputs import Outage
+from state.kafka.group import Group
+from state.kafka.requests import Heartbeat, JoinGroup, Protocol
+from state.kafka.timers import DeadlineReached, TimerKind
+from state.messages import ReleaseGroup
+from state.timeline import Row, Timeline
+from tests.harness import batches
+from tests.harness.common import Common
+
+CONFIG = CoordinatorConfig(group_initial_rebalance_delay_ms=0)
+TEN_MINUTES_MS = 600_000
+COMMON: Common = {
+    "group_id": "g",
+    "correlation_id": "c",
+    "reply_partition": 0,
+    "api_version": 3,
+    "client_id": "m",
+}
+
+
+def join(session_timeout_ms: int, *, member_id: str = "", api_version: int = 3) -> JoinGroup:
+    return JoinGroup(
+        **{**COMMON, "api_version": api_version},
+        member_id=member_id,
+        session_timeout_ms=session_timeout_ms,
+        rebalance_timeout_ms=60_000,
+        protocol_type="consumer",
+        protocols=[Protocol("range")],
+    )
+
+
+def quarantined(kind: TimerKind, outages: Sequence[Outage] = ()) -> tuple[Timeline, int]:
+    """A group in a round (two members, of whom one was in the generation before, and a pending id) whose next
+    deadline of this kind raises, once; and the time at which it did.
+    """
+    failed: list[AnyEvent] = []
+
+    def fails(event: AnyEvent) -> bool:
+        if failed or not isinstance(event, DeadlineReached):
+            return False
+        failed.extend([event] if event.kind is kind and event.deadline_ms > 0 else [])
+        return bool(failed)
+
+    timeline = Timeline("g", None, CONFIG, step=batches.failing_step(fails), outages=outages)
+    session_ms = 40_000 if kind is TimerKind.HEARTBEAT else 120_000
+    timeline.apply(Row(0, "requests-0-0", join(session_ms)))
+    timeline.fire_until(0)
+    timeline.apply(Row(1_000, "requests-0-1", join(session_ms)))
+    timeline.apply(Row(2_000, "requests-0-2", join(100_000, api_version=9)))
+    timeline.fire_until(61_000)
+    group = timeline.group
+    assert isinstance(group, Group)
+    assert group.quarantined is not None
+    assert len(timeline.faults) == 1
+    timeline.take_effects()
+    return timeline, group.clock_ms
+
+
+def release(timeline: Timeline, at_ms: int) -> Group:
+    timeline.apply(Row(at_ms, "requests-0-9", ReleaseGroup(**COMMON)))
+    assert isinstance(timeline.group, Group)
+    return timeline.group
+
+
+def test_deadlines_have_as_long_to_go_after_a_quarantine_as_before() -> None:
+    timeline, at_ms = quarantined(TimerKind.HEARTBEAT)
+    assert at_ms == 40_000
+    member_id = next(iter(timeline.group.members))  # type: ignore[union-attr]
+    beat = Heartbeat(**COMMON, generation_id=1, member_id=member_id)
+    timeline.apply(Row(at_ms + 5_000, "requests-0-3", beat))
+    group = release(timeline, at_ms + TEN_MINUTES_MS)
+    assert group.join_phase is not None
+    assert group.join_phase.deadline_ms == 61_000 + TEN_MINUTES_MS
+    assert {p.heartbeat_deadline_ms for p in group.pending_members.values()} == {102_000 + TEN_MINUTES_MS}
+    assert {m.heartbeat_deadline_ms for m in group.members.values()} == {at_ms + TEN_MINUTES_MS + 40_000}
+    assert len(group.members) == 2
+
+
+def test_an_outage_within_a_quarantine_is_not_counted_twice() -> None:
+    timeline, at_ms = quarantined(TimerKind.HEARTBEAT, [Outage(50_000, 350_000)])
+    group = release(timeline, at_ms + TEN_MINUTES_MS)
+    assert group.join_phase is not None
+    assert group.join_phase.deadline_ms == 61_000 + TEN_MINUTES_MS
+
+
+@pytest.mark.parametrize("within_ms", [0, 59_000])
+def test_members_that_come_back_after_the_join_deadline_raised_are_not_evicted(within_ms: int) -> None:
+    timeline, at_ms = quarantined(TimerKind.JOIN)
+    assert at_ms == 61_000
+    group = release(timeline, at_ms + TEN_MINUTES_MS)
+    members = list(group.members)
+    assert len(members) == 2
+    back_ms = at_ms + TEN_MINUTES_MS + within_ms
+    for n, member_id in enumerate(members):
+        timeline.apply(Row(back_ms, f"requests-0-1{n}", join(120_000, member_id=member_id)))
+    assert isinstance(timeline.group, Group)
+    assert list(timeline.group.members) == members

@@ -1,0 +1,63 @@
+"""A step that raises is undone: the group is as it was before, however the timeline got the group."""
+
+from collections.abc import Callable
+from copy import deepcopy
+
+import pytest
+
+from state.config import CoordinatorConfig
+from state.dispatch import AnyEvent, AnyGroup
+from state.inputs import Received
+from state.kafka.group import Group
+from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
+from state.timeline import Row, Timeline
+from tests.harness import batches
+
+CONFIG = CoordinatorConfig()
+
+
+def commit(offset: int) -> OffsetCommit:
+    return OffsetCommit(
+        group_id="g",
+        correlation_id="c",
+        reply_partition=0,
+        api_version=9,
+        topics=[CommittedTopic("t", [CommittedPartition(0, offset)])],
+    )
+
+
+def committed(timeline: Timeline) -> int:
+    assert isinstance(timeline.group, Group)
+    return timeline.group.offsets["t"][0].offset
+
+
+def fails(event: AnyEvent) -> bool:
+    return isinstance(event, Received) and event.request_id == "fails"
+
+
+@pytest.fixture
+def group() -> AnyGroup:
+    """A group that committed 5."""
+    timeline = Timeline("g", None, CONFIG)
+    timeline.apply(Row(0, "requests-0-0", commit(5)))
+    assert timeline.group is not None
+    return timeline.group
+
+
+@pytest.mark.parametrize("earlier", [[], [6]], ids=["first step", "second step"])
+@pytest.mark.parametrize("restored", [False, True], ids=["without restore", "with restore"])
+def test_a_step_that_raises_leaves_no_trace(group: AnyGroup, earlier: list[int], restored: bool) -> None:
+    stored = deepcopy(group)
+    restore: Callable[[], AnyGroup] | None = (lambda: deepcopy(stored)) if restored else None
+    timeline = Timeline("g", group, CONFIG, restore=restore, step=batches.failing_step(fails))
+    for offset in earlier:
+        timeline.apply(Row(1, f"requests-0-{offset}", commit(offset)))
+    timeline.apply(Row(2, "fails", commit(99)))
+    assert len(timeline.faults) == 1
+    assert committed(timeline) == [5, *earlier][-1]
+
+
+def test_a_restore_that_gives_the_changed_group_is_refused(group: AnyGroup) -> None:
+    timeline = Timeline("g", group, CONFIG, restore=lambda: group, step=batches.failing_step(fails))
+    with pytest.raises(AssertionError, match="restore gives the group that steps have changed"):
+        timeline.apply(Row(2, "fails", commit(99)))

@@ -1,0 +1,82 @@
+"""No single record may cost a batch more than a bounded time and memory, whatever its type.
+
+Each goes through what a batch does with it: decode, step, the deadlines that follow, and the encoding of
+answers, history, offsets and state.
+"""
+
+import gc
+import time
+import tracemalloc
+from typing import get_args
+
+import pytest
+
+from records.layout import REQUEST_MAX_BYTES
+from records.partitioner import partition_of
+from state.dispatch import AnyRequest
+from tests.harness.operator_call import OPERATOR, frame_of, spark_state
+from tests.harness.worst_requests import Worst, WorstRequests
+from tests.spark.log import LAYOUT, T0, Record
+
+# What docs/operations.md states, with room for a machine that does other things too.
+MOST_S = 30
+MOST_BYTES = 256 * 1024 * 1024
+
+# In every run of the tests the records are smaller: cost that grows with the square of the size still shows.
+PART = 8
+SMALL = WorstRequests(REQUEST_MAX_BYTES // PART).all()
+LARGE = WorstRequests(REQUEST_MAX_BYTES).all()
+# What does not shrink with the record: pandas' own, an assignment of group.max.partitions.
+FIXED_BYTES = 24 * 1024 * 1024
+
+
+def cost(worst: Worst) -> tuple[float, int]:
+    """Seconds and the most bytes that Python allocated, for the record after those before it."""
+    key, partition = worst.group_id.encode(), partition_of(worst.group_id, LAYOUT.request_partitions)
+    state = spark_state()
+    before = [Record(partition, n, T0 + n, key, value) for n, value in enumerate(worst.before)]
+    for _ in OPERATOR((key,), iter([frame_of(before)]), state):
+        pass
+    at_ms, row = T0 + len(before), tuple(state.get) if state.exists else None
+    frames = [frame_of([Record(partition, len(before), at_ms, key, worst.value)])]
+
+    def run() -> None:
+        # The watermark lets the round of a JoinGroup complete in the same call.
+        for _ in OPERATOR((key,), iter(frames), spark_state(row, watermark_ms=at_ms + 1)):
+            pass
+
+    began_s = time.perf_counter()
+    run()
+    seconds = time.perf_counter() - began_s
+    gc.collect()
+    tracemalloc.start()  # what it traces takes three times as long
+    try:
+        run()
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    return seconds, peak_bytes
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_worst_record_is_bounded(name: str) -> None:
+    seconds, peak_bytes = cost(SMALL[name])
+    assert peak_bytes < FIXED_BYTES + MOST_BYTES / PART
+    assert seconds < MOST_S / 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", LARGE)
+def test_the_worst_record_of_the_greatest_size_is_bounded(name: str) -> None:
+    seconds, peak_bytes = cost(LARGE[name])
+    assert peak_bytes < MOST_BYTES
+    assert seconds < MOST_S
+
+
+def test_every_type_of_request_is_tried_and_within_the_greatest_size() -> None:
+    tags = {str(type_.__struct_config__.tag) for type_ in get_args(AnyRequest)}
+    assert {name.partition(",")[0] for name in LARGE} == tags
+    for worst in LARGE.values():
+        assert all(len(value) <= REQUEST_MAX_BYTES for value in [*worst.before, worst.value])
+    sizes = [max(map(len, [*worst.before, worst.value])) for worst in LARGE.values()]
+    assert sum(size > REQUEST_MAX_BYTES * 0.7 for size in sizes) > len(sizes) / 2
