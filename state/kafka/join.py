@@ -53,7 +53,7 @@ def _accept_joining_member(context: StepContext, group: Group, member_id: str) -
 
 
 def _refuse_for_size(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
-    """RuleId J6: no place. The id is forgotten, be it a member's or a pending one, without a rebalance."""
+    """Row J6: no place. The id is forgotten, be it a member's or a pending one, without a rebalance."""
     row = context.rule("J6")
     group = context.group
     full = f"the group is full: group.max.size is {context.config.group_max_size}"
@@ -108,7 +108,7 @@ def _learns_partitions(context: StepContext, request: JoinGroup, reply_to: Reply
 def _require_member_id(
     context: StepContext, rule: RuleId, request: JoinGroup, reply_to: ReplyTo, member_id: str
 ) -> None:
-    """RuleId N5: the client gets its id first and joins with it (KIP-394), so a lost answer leaves no ghost
+    """Row N5: the client gets its id first and joins with it (KIP-394), so a lost answer leaves no ghost
     member.
     """
     deadline_ms = context.deadline(request.session_timeout_ms)

@@ -227,7 +227,7 @@ def _begin_generation(context: StepContext, rule: RuleId) -> list[str]:
 
 
 def _assign(context: StepContext, left_out: list[str]) -> None:
-    """RuleId M4: nobody is waited for, each SyncGroup is answered as it comes."""
+    """Row M4: nobody is waited for, each SyncGroup is answered as it comes."""
     row = context.rule("M4")
     group = context.group
     known = group.partitions_per_topic
@@ -274,7 +274,7 @@ def _wait_for_joins(context: StepContext, at_least_ms: int = 0) -> None:
 
 
 def renew_due_round(context: StepContext) -> None:
-    """RuleId F4: a deadline of the round that is due at the release is the one that raised. It has all its time
+    """Row F4: a deadline of the round that is due at the release is the one that raised. It has all its time
     again, because members that were waiting for it were answered with an error and have to come back.
     """
     group, phase = context.group, context.group.join_phase

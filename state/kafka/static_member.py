@@ -56,7 +56,7 @@ def replace_static_member(
 
 
 def _take_place(context: StepContext, rule: RuleId, old: Member, member_id: str) -> Member:
-    """RuleId W1: fence the old id's parked requests and put a copy under the new id in its place."""
+    """Row W1: fence the old id's parked requests and put a copy under the new id in its place."""
     group = context.group
     fenced = rule, ErrorCode.FENCED_INSTANCE_ID
     if old.parked_join is not None:
@@ -91,7 +91,7 @@ def _answer_without_rebalance(
     member: Member,
     old_leader_id: str | None,
 ) -> None:
-    """RuleId W2. A returning leader must not assign again: told so by skip_assignment, or, before that field
+    """Row W2. A returning leader must not assign again: told so by skip_assignment, or, before that field
     existed, by naming its old id as the leader.
     """
     if request.api_version >= FIRST_VERSION_WITH_SKIP_ASSIGNMENT:

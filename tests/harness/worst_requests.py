@@ -58,7 +58,7 @@ def small_partition(n: int) -> str:
     return f'{{"partition_index":{n},"committed_offset":0}}'
 
 
-def rocketmq(type_: str, client_id: str = "A", **fields: object) -> bytes:
+def rocketmq(type_: str, client_id: str = "A", **fields: Any) -> bytes:
     return request(type_, connection=f"c-{client_id}", client_id=client_id, **fields)
 
 
@@ -313,7 +313,7 @@ class WorstRequests:
         front, back = head[: head.rindex(b'"@"')], head[head.rindex(b'"@"') + 3 :]
         return self.filled(front + start.encode() + b'"@"' + end.encode() + back, item)
 
-    def padded(self, type_: str, **fields: object) -> bytes:
+    def padded(self, type_: str, **fields: Any) -> bytes:
         """A small request, made large by a field that nobody knows."""
         return self.array(request(type_, **fields, unknown="@"), lambda n: "[{}]")
 

@@ -76,7 +76,7 @@ def _arm_by(context: StepContext, due_ms: int) -> None:
 
 
 def _can_expire(group: Group) -> bool:
-    """RuleId Z5: without members always; with members only where topics can be told to be unused."""
+    """Row Z5: without members always; with members only where topics can be told to be unused."""
     if group.state is GroupState.EMPTY:
         return True
     knows_topics = group.is_consumer_group() and group.subscribed_topics is not None

@@ -28,7 +28,7 @@ COMMON: Common = {
 
 def join(session_timeout_ms: int, *, member_id: str = "", api_version: int = 3) -> JoinGroup:
     return JoinGroup(
-        **{**COMMON, "api_version": api_version},
+        **{**COMMON, "api_version": api_version},  # type: ignore[arg-type]
         member_id=member_id,
         session_timeout_ms=session_timeout_ms,
         rebalance_timeout_ms=60_000,
