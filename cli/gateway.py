@@ -12,8 +12,7 @@ from cli.parameters import SERVERS
 from cli.signals import exit_on_signals, stop_on_signals
 from clients.coordinator_client import layout_on
 from clients.pending import ClientError
-from gateway.security.authentication import Security
-from gateway.service import STARTUP_ERRORS, GatewayOptions, serving
+from gateway.service import STARTUP_ERRORS, serving
 from records.layout import DEFAULT_PREFIX
 
 
@@ -35,14 +34,8 @@ def gateway(bootstrap_servers: str, prefix: str, listening: Listening, as_json: 
     exit_on_signals()
     stop = threading.Event()
     try:
-        security = Security.read(listening.certificate, listening.key, listening.users)
-        options = GatewayOptions(
-            bootstrap_servers,
-            layout_on(bootstrap_servers, prefix),
-            listening.listen,
-            listening.advertised_host,
-            listening.reply_partition,
-            security=security,
+        options = listening.options(
+            bootstrap_servers, layout_on(bootstrap_servers, prefix), listening.security()
         )
         with serving(options) as address:
             stop_on_signals(stop)

@@ -9,7 +9,10 @@ from typing import Any
 import click
 
 from cli.parameters import ADDRESS, HOST
+from gateway.security.authentication import Security
+from gateway.service import GatewayOptions
 from records.address import Address
+from records.layout import TopicLayout
 
 Command = Callable[..., Any]
 
@@ -29,6 +32,23 @@ class Listening:
     certificate: Path | None
     key: Path | None
     users: Path | None
+    expose_internal_topics: bool
+
+    def security(self) -> Security:
+        """What the files of certificates and users say. Raises SecurityError."""
+        return Security.read(self.certificate, self.key, self.users)
+
+    def options(self, bootstrap_servers: str, layout: TopicLayout, security: Security) -> GatewayOptions:
+        """The options of a gateway that listens so, in front of the coordinator with these topics."""
+        return GatewayOptions(
+            bootstrap_servers,
+            layout,
+            self.listen,
+            self.advertised_host,
+            self.reply_partition,
+            security=security,
+            expose_internal_topics=self.expose_internal_topics,
+        )
 
 
 LISTENING = tuple(field.name for field in fields(Listening))
@@ -58,6 +78,11 @@ def gateway_options(*names: str, default: str) -> Callable[[Command], Command]:
         click.option("--tls-key", "key", type=_FILE, help="PEM; default: in the certificate's file."),
         click.option(
             "--sasl-users", "users", type=_FILE, help="NAME:PASSWORD a line: ask clients by SASL/PLAIN."
+        ),
+        click.option(
+            "--expose-internal-topics",
+            is_flag=True,
+            help="Clients may write to the coordinator's own topics, as to any others.",
         ),
     )
 

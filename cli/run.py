@@ -23,9 +23,8 @@ from embedded.broker import BrokerFailed, EmbeddedBroker
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
 from embedded.paths import DEFAULT_DATA_DIR
-from gateway.security.authentication import Security
 from gateway.service import STARTUP_ERRORS as GATEWAY_STARTUP_ERRORS
-from gateway.service import GatewayOptions, serving
+from gateway.service import serving
 from insight.metrics.service import MetricsUnavailable, metrics_of
 from insight.view import LiveView
 from records.layout import DEFAULT_PREFIX, DEFAULT_REPLY_PARTITIONS, DEFAULT_REQUEST_PARTITIONS, TopicLayout
@@ -203,21 +202,13 @@ class _GatewayToStart:
             reason = f"{partition} is not one of 0 to {reply_partitions - 1}"
             raise click.BadParameter(reason, param_hint="--reply-partition")
         try:
-            self._security = Security.read(listening.certificate, listening.key, listening.users)
+            self._security = listening.security()
         except GATEWAY_STARTUP_ERRORS as error:
             raise click.ClickException(str(error)) from error
 
     def start(self, stack: ExitStack, options: Options) -> str:
         """Start it before the coordinator of these options. Returns the address where clients connect."""
-        listening = self._listening
-        wanted = GatewayOptions(
-            options.bootstrap_servers,
-            options.layout,
-            listening.listen,
-            listening.advertised_host,
-            listening.reply_partition,
-            security=self._security,
-        )
+        wanted = self._listening.options(options.bootstrap_servers, options.layout, self._security)
         try:
             return str(stack.enter_context(serving(wanted)))
         except (*GATEWAY_STARTUP_ERRORS, ClientError, KafkaError) as error:

@@ -297,15 +297,21 @@ def decode_response(value: bytes) -> AnyResponse | AnyToConnection:
 def layout_on(bootstrap_servers: str, prefix: str) -> TopicLayout:
     """The layout of the coordinator whose topics have this prefix, with the partitions they really have.
 
-    Raises TopicsMissing where no coordinator has made them yet.
+    Raises TopicsMissing where no coordinator has made them yet, and where a gateway keeps them to itself.
     """
     names = TopicLayout.named(prefix)
     with TopicReader(bootstrap_servers) as reader:
         requests = len(reader.partitions_of(names.requests_topic))
         responses = len(reader.partitions_of(names.responses_topic))
+        is_internal = bool(requests) and reader.is_internal(names.requests_topic)
     if not requests or not responses:
         missing = names.responses_topic if requests else names.requests_topic
         raise TopicsMissing(f"no topic {missing} on {bootstrap_servers}: has the coordinator been started?")
+    if is_internal:
+        raise TopicsMissing(
+            f"{bootstrap_servers} is a gateway, whose clients may not write to {names.requests_topic}: "
+            "give the brokers' address"
+        )
     return TopicLayout.named(prefix, request_partitions=requests, reply_partitions=responses)
 
 

@@ -16,6 +16,7 @@ from gateway.net.server import NO_SECURITY, CannotListen, Gateway
 from gateway.security.authentication import Security, SecurityError
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address, UpstreamLost
+from gateway.upstream.internal_topics import InternalTopics
 from gateway.wire.limits import Limits
 from records.layout import TopicLayout
 
@@ -32,7 +33,9 @@ STARTUP_ERRORS = (CannotListen, NoSuchReplyPartition, SecurityError, UpstreamLos
 
 @dataclass(frozen=True, slots=True)
 class GatewayOptions:
-    """`reply_partition` None: one is drawn."""
+    """`reply_partition` None: one is drawn. With `expose_internal_topics` the coordinator's own
+    topics are to clients as any others.
+    """
 
     bootstrap_servers: str
     layout: TopicLayout
@@ -41,6 +44,7 @@ class GatewayOptions:
     reply_partition: int | None = None
     limits: Limits = field(default_factory=Limits)
     security: Security = NO_SECURITY
+    expose_internal_topics: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +116,11 @@ async def _serve(
         options.listen,
         Cluster(bootstrap, options.limits),
         backend,
-        groups.groups,
+        groups,
         limits=options.limits,
         advertised_host=options.advertised_host,
         security=options.security,
+        internal_topics=InternalTopics(() if options.expose_internal_topics else options.layout.topics),
     )
     try:
         await gateway.start()

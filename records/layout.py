@@ -42,6 +42,18 @@ class TopicLayout:
         )
 
     @property
+    def topics(self) -> tuple[str, ...]:
+        """The names of all topics."""
+        return (
+            self.requests_topic,
+            self.responses_topic,
+            self.groups_topic,
+            self.offsets_topic,
+            self.events_topic,
+            self.dead_letters_topic,
+        )
+
+    @property
     def request_record_max_bytes(self) -> int:
         """The most one record of the requests topic may have."""
         return self.request_max_bytes + RECORD_OVERHEAD_BYTES

@@ -57,6 +57,10 @@ class TopicReader:
             for number in sorted(self._consumer.partitions_for_topic(topic))
         ]
 
+    def is_internal(self, topic: str) -> bool:
+        """Whether this topic, which exists, is internal: the brokers, or a gateway, keep it to themselves."""
+        return topic not in self._consumer.topics()
+
     def start(
         self,
         *,
@@ -100,6 +104,10 @@ class TopicReader:
         records = [record for of_partition in polled.values() for record in of_partition]
         self.records_read += len(records)
         return records
+
+    def positions(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset of the next record to read of each partition; -1 where the brokers do not say in time."""
+        return {partition: self._position(partition) for partition in partitions}
 
     def has_read(self, ends: Offsets) -> bool:
         """Whether everything before these offsets was read."""

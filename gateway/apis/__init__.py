@@ -13,6 +13,7 @@ from gateway.apis import (
     describe_groups,
     find_coordinator,
     heartbeat,
+    internal_topics,
     join_group,
     leave_group,
     list_groups,
@@ -33,7 +34,7 @@ from gateway.wire.framing import PRODUCE
 Serve = Callable[[RequestContext, Any], Awaitable[codec.Fields]]
 Rewrite = Callable[[RequestContext, Any], Awaitable[None]]
 
-FETCH, FIND_COORDINATOR, DESCRIBE_QUORUM, DESCRIBE_CLUSTER = 1, 10, 55, 60
+FETCH, FIND_COORDINATOR, DESCRIBE_QUORUM, DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS = 1, 10, 55, 60, 75
 ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT = 25, 28
 
 SERVED: Mapping[int, Serve] = MappingProxyType(
@@ -69,6 +70,10 @@ REFUSED = frozenset({68, 69, *range(76, 80), *range(83, 93)})
 HIDDEN = REFUSED | {ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT}
 
 
+# Passed to the broker, but for what they have about the coordinator's own topics.
+SCREENED = internal_topics.SCREENED
+
+
 async def _restrict(context: RequestContext, response: Any) -> None:
     api_versions.restrict(response, OWN_VERSIONS, BOUNDS, HIDDEN)
 
@@ -81,6 +86,7 @@ REWRITTEN: Mapping[int, Rewrite] = MappingProxyType(
         FIND_COORDINATOR: find_coordinator.rewrite,
         API_VERSIONS: _restrict,
         DESCRIBE_CLUSTER: nodes.rewrite_cluster,
+        DESCRIBE_TOPIC_PARTITIONS: internal_topics.rewrite_topic_partitions,
     }
 )
 
@@ -94,7 +100,7 @@ OWN_VERSIONS: Mapping[int, range] = MappingProxyType(
 )
 # From version 2 on DescribeQuorum tells the controllers' addresses.
 BOUNDS: Mapping[int, range] = MappingProxyType(
-    {key: codec.versions(key) for key in REWRITTEN}
+    {key: codec.versions(key) for key in REWRITTEN.keys() | SCREENED}
     # Brokers name versions of Produce that they no longer take: librdkafka finds out about features by them.
     | {DESCRIBE_QUORUM: range(2), PRODUCE: range(codec.versions(PRODUCE).stop)}
 )

@@ -5,24 +5,24 @@ from dataclasses import dataclass
 
 from clients.coordinator_client import Header
 from gateway.coordinator.backend import Backend
-from gateway.coordinator.groups import Groups
+from gateway.coordinator.fresh_groups import FreshGroups
 from gateway.security.authentication import Session
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address
+from gateway.upstream.internal_topics import InternalTopics
 from gateway.wire.framing import RequestHeader
 from records.partitioner import partition_of
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What handlers work with. `groups` tells the groups, None until they are read; `listener_port` opens the
-    listener of a broker node if there is none yet.
-    """
+    """What handlers work with. `listener_port` opens the listener of a broker node if there is none yet."""
 
     backend: Backend
     cluster: Cluster
-    groups: Groups
+    groups: FreshGroups
     listener_port: Callable[[int], Awaitable[int]]
+    internal_topics: InternalTopics
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""ListGroups (key 16), from the groups topic: as old as what was last written there."""
+"""ListGroups (key 16), from the groups topic: see `gateway.coordinator.fresh_groups`."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -14,7 +14,7 @@ _TYPE = "classic"
 
 async def serve(context: RequestContext, request: Any) -> Fields:
     """The groups found at this listener; at the first one, which is no broker's, all of them."""
-    groups = context.services.groups()
+    groups = await context.services.groups.groups()
     if groups is None:
         return {"error_code": GatewayError.COORDINATOR_LOAD_IN_PROGRESS}
     states, types = _lowered(request.states_filter), _lowered(request.types_filter)

@@ -7,15 +7,17 @@ from collections.abc import Iterable
 from typing import Any
 
 from gateway.apis.context import RequestContext
+from gateway.apis.internal_topics import mark
 from gateway.upstream.connections import Address
 
 
 async def rewrite_metadata(context: RequestContext, response: Any) -> None:
-    """Metadata: all live brokers."""
+    """Metadata: all live brokers, and which topics are the coordinator's own."""
     brokers = {broker.node_id: Address(broker.host, broker.port) for broker in response.brokers}
     if brokers:
         context.services.cluster.learn(brokers, all_of_them=True)
     await _rewrite(context, ((broker.node_id, broker) for broker in response.brokers))
+    mark(context, response.topics)
 
 
 async def rewrite_cluster(context: RequestContext, response: Any) -> None:

@@ -15,6 +15,7 @@ from clients.coordinator_client import CoordinatorClient, Header
 from clients.pending import ClientClosed, ClientError, CoordinatorError
 from gateway.coordinator.rate_limited_warning import RateLimitedWarning
 from gateway.wire.limits import Limits
+from gateway.wire.log_text import quoted
 from state.errors import ErrorCode
 from state.kafka.requests import AnyRequest
 from state.messages import Response
@@ -113,12 +114,12 @@ class CoordinatorBackend:
             answered: R = await asked.answered
             return answered
         except TimeoutError:
-            kind = type(request).__name__
-            self._unanswered_warning.add(f"{kind} for group {request.group_id!r} was held for {held_ms} ms")
+            kind, group_id = type(request).__name__, quoted(request.group_id)
+            self._unanswered_warning.add(error=f"{kind} for group {group_id} was held for {held_ms} ms")
             return failed(request, answer, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         except ClientError as error:
             if not isinstance(error, ClientClosed):
-                self._unanswered_warning.add(str(error))
+                self._unanswered_warning.add(error=str(error))
             return failed(request, answer, error_code_of(error))
         finally:
             timer.cancel()

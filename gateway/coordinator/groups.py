@@ -1,15 +1,19 @@
-"""The groups there are, from the groups topic: what ListGroups tells.
+"""The groups there are, from the groups topic, as far as it is read.
 
 RocketMQ's groups are left out. They are no groups to Kafka's clients, and administrators' tools go on to ask
 for the description, the offsets or the deletion of whatever is listed, which here would be refused.
 """
 
+import asyncio
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import structlog
+from kafka import TopicPartition
 from kafka.errors import KafkaError
 
 from records.codec import UNREADABLE
@@ -21,10 +25,17 @@ from state.kafka.snapshot import GroupSnapshot
 _POLL_MS = 200
 _CLOSE_TIMEOUT_S = 10.0
 
-# The groups there are; None until all that stood on the topic at the start is read.
-Groups = Callable[[], list[GroupSnapshot] | None]
-
 log = structlog.get_logger()
+
+
+class Groups(Protocol):
+    """A view of all groups, which may be behind the coordinator."""
+
+    def groups(self) -> list[GroupSnapshot] | None:
+        """The groups there are, by id; None until all that stood on the topic at the start is read."""
+
+    async def reach_end(self, timeout_s: float) -> bool:
+        """Wait until the view has all that stands on the topic now; whether it has."""
 
 
 class GroupsReader:
@@ -33,27 +44,44 @@ class GroupsReader:
     def __init__(self, bootstrap_servers: str, layout: TopicLayout) -> None:
         self._table = GroupTable(decode_snapshot)
         self._lock = threading.Lock()
+        self._moved = threading.Condition(self._lock)
+        """`_positions` have changed, or it is closing."""
+        self._positions: dict[TopicPartition, int] = {}
         self._closing = threading.Event()
         self._caught_up = threading.Event()
+        self._bootstrap_servers = bootstrap_servers
         self._topic = TopicReader(bootstrap_servers, max_record_bytes=layout.response_record_max_bytes)
-        partitions = self._topic.partitions_of(layout.groups_topic)
-        self._topic.start(beginning=partitions)
-        self._ends = self._topic.ends(partitions)
+        # A reader is for one thread, and this one may be waiting for records: another one, which is connected
+        # when it is first needed, asks for the topic's end on a thread of its own.
+        self._end_reader: TopicReader | None = None
+        self._asking = ThreadPoolExecutor(1, "gateway-groups-end")
+        self._partitions = self._topic.partitions_of(layout.groups_topic)
+        self._topic.start(beginning=self._partitions)
+        self._ends = self._topic.ends(self._partitions)
         self._reader = threading.Thread(target=self._read, name="gateway-groups", daemon=True)
         self._reader.start()
 
     def groups(self) -> list[GroupSnapshot] | None:
-        """The groups there are now, by id; None until all that stood there at the start is read."""
+        """See `Groups`."""
         if not self._caught_up.is_set():
             return None
         with self._lock:
             return self._table.groups
 
+    async def reach_end(self, timeout_s: float) -> bool:
+        """See `Groups`."""
+        return await asyncio.get_running_loop().run_in_executor(self._asking, self._reach_end, timeout_s)
+
     def close(self) -> None:
-        """End the thread and the connection."""
+        """End the threads and the connections."""
         self._closing.set()
+        with self._moved:
+            self._moved.notify_all()
+        self._asking.shutdown()
         self._reader.join(_CLOSE_TIMEOUT_S)
         self._topic.close()
+        if self._end_reader is not None:
+            self._end_reader.close()
 
     def __enter__(self) -> Self:
         return self
@@ -67,11 +95,34 @@ class GroupsReader:
         while not self._closing.is_set():
             try:
                 self._take(self._topic.poll(_POLL_MS))
-                if not self._caught_up.is_set() and self._topic.has_read(self._ends):
+                positions = self._topic.positions(self._partitions)
+                with self._moved:
+                    self._positions = positions
+                    self._moved.notify_all()
+                if not self._caught_up.is_set() and _has_reached(positions, self._ends):
                     self._caught_up.set()
             except KafkaError as error:
                 log.warning("reading the groups failed, trying again", error=repr(error))
                 self._closing.wait(1.0)
+
+    def _reach_end(self, timeout_s: float) -> bool:
+        give_up_s = time.monotonic() + timeout_s
+        try:
+            ends = self._end_offsets(timeout_s)
+        except KafkaError as error:
+            log.warning("the end of the groups topic is not known", error=repr(error))
+            return False
+        with self._moved:
+            self._moved.wait_for(
+                lambda: self._closing.is_set() or _has_reached(self._positions, ends),
+                give_up_s - time.monotonic(),
+            )
+            return _has_reached(self._positions, ends)
+
+    def _end_offsets(self, timeout_s: float) -> dict[TopicPartition, int]:
+        if self._end_reader is None:
+            self._end_reader = TopicReader(self._bootstrap_servers, timeout_ms=round(timeout_s * 1000))
+        return self._end_reader.ends(self._partitions)
 
     def _take(self, records: Iterable[Any]) -> None:
         for record in records:
@@ -80,3 +131,7 @@ class GroupsReader:
                     self._table.take(record.key, record.value)
             except UNREADABLE as error:
                 log.warning("a group's record cannot be read", error=str(error))
+
+
+def _has_reached(positions: dict[TopicPartition, int], ends: dict[TopicPartition, int]) -> bool:
+    return all(positions.get(partition, 0) >= end for partition, end in ends.items())

@@ -1,31 +1,49 @@
-"""One log line a second for what may happen to every client at once."""
+"""One log line a second for what may happen to every client at once, or what one client may do for ever."""
 
 import asyncio
+from typing import Any
 
 import structlog
+
+ERROR_MAX_CHARS = 500
 
 log = structlog.get_logger()
 
 
 class RateLimitedWarning:
-    """Says that requests got no answer: at once, then once a second how many more. For the loop's thread."""
+    """Logs `event` at once, then once every `interval_s` if there was more. For the loop's thread.
 
-    def __init__(self, interval_s: float = 1.0) -> None:
+    Each line has under the name `counted` how many there were since the line before, and says of the last of
+    them alone why.
+    """
+
+    def __init__(
+        self,
+        event: str = "no answer from the coordinator",
+        counted: str = "requests",
+        *,
+        level: str = "warning",
+        interval_s: float = 1.0,
+    ) -> None:
+        self._event = event
+        self._counted = counted
+        self._level = level
         self._interval_s = interval_s
         self._unsaid = 0
-        self._last = ""
+        self._last: dict[str, Any] = {}
         self._is_waiting = False
 
-    def add(self, error: str) -> None:
-        """One more request without an answer."""
+    def add(self, **last: Any) -> None:
+        """One more; `last` are the fields of its line, texts among them are cut to ERROR_MAX_CHARS."""
         self._unsaid += 1
-        self._last = error
+        self._last = last
         if not self._is_waiting:
             self._say()
 
     def _say(self) -> None:
         self._is_waiting = self._unsaid > 0
         if self._is_waiting:
-            log.warning("no answer from the coordinator", requests=self._unsaid, error=self._last)
-            self._unsaid = 0
+            shown = {k: v[:ERROR_MAX_CHARS] if isinstance(v, str) else v for k, v in self._last.items()}
+            getattr(log, self._level)(self._event, **{self._counted: self._unsaid}, **shown)
+            self._unsaid, self._last = 0, {}
             asyncio.get_running_loop().call_later(self._interval_s, self._say)

@@ -10,17 +10,18 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
-
 from gateway import apis
-from gateway.apis import find_coordinator
+from gateway.apis import find_coordinator, internal_topics
 from gateway.apis.api_versions import API_VERSIONS, unsupported
 from gateway.apis.context import RequestContext, Services
+from gateway.apis.internal_topics import Screened
+from gateway.coordinator.rate_limited_warning import RateLimitedWarning
 from gateway.net.stream import ClientGone, ClientStream
 from gateway.security.authentication import Session
 from gateway.upstream.connections import Upstream, UpstreamLost
 from gateway.wire import codec
 from gateway.wire.framing import (
+    PRODUCE,
     ProtocolError,
     RequestHeader,
     correlation_id_of,
@@ -29,17 +30,27 @@ from gateway.wire.framing import (
 )
 from gateway.wire.limits import Limits
 
-log = structlog.get_logger()
-
 
 class AuthenticationFailed(ConnectionError):
     """The client does not say who it is, or not rightly."""
 
 
+class ConnectionLog:
+    """The log lines about connections that end. Clients cause them, so they are limited: see
+    `RateLimitedWarning`.
+    """
+
+    def __init__(self) -> None:
+        self.closed = RateLimitedWarning("a connection was closed", "connections")
+        self.failed = RateLimitedWarning("a connection failed", "connections", level="error")
+        self.refused = RateLimitedWarning("a connection was refused: there are too many", "refused")
+
+
 @dataclass(frozen=True, slots=True)
 class Listener:
     """Where a client came in: for broker `node_id`, None for the first listener, for which any broker will
-    do. `forwarding` has room for so many requests to brokers at a time, over all connections.
+    do. `forwarding` has room for so many requests to brokers at a time, over all connections. `users` None:
+    clients do not have to authenticate.
     """
 
     node_id: int | None
@@ -49,6 +60,7 @@ class Listener:
     connect: Callable[[], Awaitable[Upstream]]
     advertised_host: str | None
     users: Mapping[str, str] | None
+    log_lines: "ConnectionLog"
 
 
 class Connection:
@@ -60,7 +72,7 @@ class Connection:
         self._peer = client.peer
         self._own_host = listener.advertised_host or client.own_host
         self._session = Session(listener.users)
-        self._forwarded: asyncio.Queue[RequestHeader] = asyncio.Queue()
+        self._forwarded: asyncio.Queue[tuple[RequestHeader, Screened | None]] = asyncio.Queue()
         self._forwarded_count = 0
         self._upstream: Upstream | None = None
         self._returning: asyncio.Task[None] | None = None
@@ -79,9 +91,9 @@ class Connection:
         except* ClientGone:
             pass
         except* (ProtocolError, OSError) as errors:
-            log.warning("a connection was closed", client=self._peer, why=str(errors.exceptions[0]))
-        except* Exception as errors:
-            log.error("a connection failed", client=self._peer, exc_info=errors)
+            self._listener.log_lines.closed.add(client=self._peer, why=str(errors.exceptions[0]))
+        except* Exception as errors:  # noqa: BLE001 - it is logged, and ends this connection alone
+            self._listener.log_lines.failed.add(client=self._peer, exc_info=errors)
         finally:
             self._close()
 
@@ -103,6 +115,8 @@ class Connection:
                 await self._authenticate(tasks, header, message)
             elif not apis.is_allowed(header.api_key, header.api_version):
                 await self._refuse(header)
+            elif header.api_key in apis.SCREENED:
+                await self._screen(tasks, header, message)
             elif header.api_key not in apis.SERVED:
                 await self._forward(tasks, header, message)
             else:
@@ -113,7 +127,12 @@ class Connection:
         if header.api_key == API_VERSIONS and apis.is_allowed(header.api_key, header.api_version):
             await self._forward(tasks, header, message)
         elif header.api_version in apis.SASL_VERSIONS.get(header.api_key, ()):
-            await self._answer_with(apis.SASL[header.api_key], header, codec.decode_request(header, message))
+            await self._forwarded.join()
+            request = codec.decode_request(header, message)
+            answer = await apis.SASL[header.api_key](self._call(header), request)
+            if self._session.is_open:
+                self._client.authenticate()  # before the answer, after which the client may send anything
+            await self._client.answer(codec.encode_response(header, answer))
             if self._session.failed is not None:
                 raise AuthenticationFailed(self._session.failed)
         else:
@@ -141,8 +160,31 @@ class Connection:
         answer = await serve(self._call(header), request)
         await self._client.answer(codec.encode_response(header, answer))
 
-    async def _forward(self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes) -> None:
-        """Send it on as it is; `_return` brings the answer."""
+    async def _screen(self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes) -> None:
+        """Send on what is not about the coordinator's own topics."""
+        if header.api_key != PRODUCE and len(message) > self._listener.limits.group_frame_bytes:
+            raise ProtocolError(f"a request of {len(message)} bytes that has to be decoded")
+        screened = await internal_topics.screen(self._call(header), message)
+        if screened is None:
+            await self._forward(tasks, header, message)
+            return
+        if screened.remaining is not None:
+            await self._forward(tasks, header, screened.remaining, screened)
+        elif expects_response(header, message):
+            await self._forwarded.join()
+            await self._client.answer(codec.encode_response(header, screened.refused))
+        if not expects_response(header, message):
+            # As a broker does: who waits for no answer has no other way to learn of the error.
+            raise ProtocolError("a Produce with acks=0 to an internal topic of the coordinator")
+
+    async def _forward(
+        self,
+        tasks: asyncio.TaskGroup,
+        header: RequestHeader,
+        message: bytes,
+        screened: Screened | None = None,
+    ) -> None:
+        """Send it on as it is; `_return` brings the answer, and adds what was refused of it before."""
         if self._upstream is None or (self._upstream.ended and not self._forwarded_count):
             # A broker ends connections that were idle; the client's is not.
             await self._reconnect(tasks)
@@ -153,7 +195,7 @@ class Connection:
             return
         await self._listener.forwarding.acquire()
         self._forwarded_count += 1
-        self._forwarded.put_nowait(header)
+        self._forwarded.put_nowait((header, screened))
         await self._upstream.send(message)
 
     async def _reconnect(self, tasks: asyncio.TaskGroup) -> None:
@@ -167,20 +209,24 @@ class Connection:
     async def _return(self, upstream: Upstream) -> None:
         """Bring the broker's answers back, in order."""
         while True:
-            header = await self._forwarded.get()
+            header, screened = await self._forwarded.get()
             response = await upstream.receive()
             if correlation_id_of(response) != header.correlation_id:
                 raise UpstreamLost("the broker answers something else than what was asked")
-            await self._client.answer(await self._rewritten(header, response))
+            await self._client.answer(await self._rewritten(header, response, screened))
             self._forwarded_count -= 1
             self._listener.forwarding.release()
             self._forwarded.task_done()
 
-    async def _rewritten(self, header: RequestHeader, response: bytes) -> bytes:
-        if not apis.is_rewritten(header.api_key, header.api_version, response):
+    async def _rewritten(self, header: RequestHeader, response: bytes, screened: Screened | None) -> bytes:
+        is_rewritten = apis.is_rewritten(header.api_key, header.api_version, response)
+        if not is_rewritten and screened is None:
             return response
         decoded: Any = codec.decode_response(header.api_key, header.api_version, response)
-        await apis.REWRITTEN[header.api_key](self._call(header), decoded)
+        if is_rewritten:
+            await apis.REWRITTEN[header.api_key](self._call(header), decoded)
+        if screened is not None:
+            screened.complete(decoded)
         return codec.encode_response(header, decoded)
 
     def _call(self, header: RequestHeader) -> RequestContext:

@@ -8,17 +8,20 @@ import structlog
 
 from gateway.apis.context import Services
 from gateway.coordinator.backend import Backend
+from gateway.coordinator.fresh_groups import FreshGroups
 from gateway.coordinator.groups import Groups
-from gateway.net.connection import Connection, Listener
+from gateway.net.connection import Connection, ConnectionLog, Listener
 from gateway.net.stream import ClientStream
 from gateway.security.authentication import Security
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address, Upstream, UpstreamLost
+from gateway.upstream.internal_topics import InternalTopics
 from gateway.wire.limits import Limits
 from records.address import MAX_PORT
 
 _BACKLOG = 1_024
 NO_SECURITY = Security()
+NO_INTERNAL_TOPICS = InternalTopics()
 
 log = structlog.get_logger()
 
@@ -44,17 +47,21 @@ class Gateway:
         limits: Limits,
         advertised_host: str | None = None,
         security: Security = NO_SECURITY,
+        internal_topics: InternalTopics = NO_INTERNAL_TOPICS,
     ) -> None:
         self._listen = listen
         self._cluster = cluster
         self._limits = limits
         self._advertised_host = advertised_host
         self._security = security
-        self._services = Services(backend, cluster, groups, self._listener_port)
+        self._services = Services(
+            backend, cluster, FreshGroups(backend, groups, limits), self._listener_port, internal_topics
+        )
         self._forwarding = asyncio.Semaphore(limits.forwarded)
         self._opening = asyncio.Lock()
         self._servers: dict[int | None, asyncio.Server] = {}
         self._connections: dict[Connection, asyncio.Task[None]] = {}
+        self._log_lines = ConnectionLog()
 
     @property
     def address(self) -> Address:
@@ -98,7 +105,11 @@ class Gateway:
             connect=partial(self._connect, node_id),
             advertised_host=self._advertised_host,
             users=self._security.users,
+            log_lines=self._log_lines,
         )
+        may_begin = partial(self._accept, listener)
+        authenticated = self._security.users is None
+        tls = self._security.tls
         where = Address(self._listen.host, port)
         if port > MAX_PORT:
             raise CannotListen(f"broker {node_id} would have port {port}: choose a lower one, or 0")
@@ -107,11 +118,12 @@ class Gateway:
             # One address of a name that has several: a free port is a port of one address.
             found = await loop.getaddrinfo(where.host, port, type=socket.SOCK_STREAM)
             server = await loop.create_server(
-                partial(ClientStream, self._limits, partial(self._accept, listener)),
+                partial(ClientStream, self._limits, may_begin, authenticated=authenticated),
                 str(found[0][4][0]),
                 port,
                 backlog=_BACKLOG,
-                ssl=self._security.tls,
+                ssl=tls,
+                ssl_handshake_timeout=self._limits.authentication_timeout_s if tls else None,
             )
         except OSError as error:
             raise CannotListen(f"cannot listen at {where}: {error}") from error
@@ -132,7 +144,7 @@ class Gateway:
 
     def _accept(self, listener: Listener, client: ClientStream) -> None:
         if len(self._connections) >= self._limits.connections:
-            log.warning("a connection was refused: there are too many", connections=len(self._connections))
+            self._log_lines.refused.add(connections=len(self._connections))
             client.abort()
             return
         connection = Connection(listener, client)

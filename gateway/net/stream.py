@@ -4,7 +4,7 @@ No task waits for bytes: a request costs the wake-up of whoever serves it, and n
 """
 
 import asyncio
-from asyncio import BaseTransport, Future, Transport
+from asyncio import BaseTransport, Future, TimerHandle, Transport
 from collections import deque
 from collections.abc import Callable
 from typing import cast
@@ -24,17 +24,25 @@ class SlowReader(ConnectionError):
 class ClientStream(asyncio.Protocol):
     """One client's bytes, both ways; `made` is called with it when there is a connection.
 
+    With `authenticated` False the bounds of `Limits` for such a client hold until `authenticate` is called.
     `ended` tells why nothing more comes: ClientGone or ProtocolError. It does not close the connection.
     `unanswered` requests are taken and under way.
     """
 
-    def __init__(self, limits: Limits, made: Callable[["ClientStream"], None]) -> None:
+    def __init__(
+        self, limits: Limits, made: Callable[["ClientStream"], None], *, authenticated: bool = True
+    ) -> None:
         self._limits = limits
         self._made = made
+        self._is_authenticated = authenticated
         self._loop = asyncio.get_running_loop()
         self.ended: Future[Exception] = self._loop.create_future()
         self.unanswered = 0
-        self._buffer = FrameBuffer(limits.frame_bytes)
+        self._buffer = FrameBuffer(
+            limits.frame_bytes if authenticated else limits.unauthenticated_frame_bytes
+        )
+        self._in_flight_max = limits.in_flight_per_connection if authenticated else 1
+        self._authentication_timer: TimerHandle | None = None
         self._requests: deque[bytes] = deque()
         self._is_reading = True
         self._wanted: Future[None] | None = None
@@ -51,7 +59,21 @@ class ClientStream(asyncio.Protocol):
         is_plain = transport.get_extra_info("ssl_object") is None
         self._transport.set_write_buffer_limits(high=0 if is_plain else 1)
         self._idle_timer = self._loop.call_later(self._limits.idle_timeout_s, self._end_if_idle)
+        if not self._is_authenticated:
+            self._authentication_timer = self._loop.call_later(
+                self._limits.authentication_timeout_s, self._end_unauthenticated
+            )
         self._made(self)
+
+    def authenticate(self) -> None:
+        """Lift the bounds of a client that has not authenticated."""
+        if self._is_authenticated:
+            return
+        self._is_authenticated = True
+        self._end_authentication_timer()
+        self._buffer.max_bytes = self._limits.frame_bytes
+        self._in_flight_max = self._limits.in_flight_per_connection
+        self._go_on()
 
     @property
     def peer(self) -> str:
@@ -75,6 +97,7 @@ class ClientStream(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """See `asyncio.Protocol`. It follows on the client's end too."""
         self._idle_timer.cancel()
+        self._end_authentication_timer()
         self._end(ClientGone("the client ended the connection"))
 
     def pause_writing(self) -> None:
@@ -89,7 +112,7 @@ class ClientStream(asyncio.Protocol):
 
     async def take(self) -> bytes:
         """The next request, when there is room for one more under way."""
-        while not self._requests or self.unanswered >= self._limits.in_flight_per_connection:
+        while not self._requests or self.unanswered >= self._in_flight_max:
             self._wanted = self._loop.create_future()
             await self._wanted
         self.unanswered += 1
@@ -123,7 +146,7 @@ class ClientStream(asyncio.Protocol):
         """Wake who waits for a request, and read no more of them than may be under way."""
         if self._wanted is not None and not self._wanted.done():
             self._wanted.set_result(None)
-        is_reading = len(self._requests) + self.unanswered < self._limits.in_flight_per_connection
+        is_reading = len(self._requests) + self.unanswered < self._in_flight_max
         if is_reading is not self._is_reading:
             self._is_reading = is_reading
             if is_reading:
@@ -139,6 +162,13 @@ class ClientStream(asyncio.Protocol):
             self._end(ClientGone("nothing was asked for too long"))
         else:
             self._idle_timer = self._loop.call_later(left_s, self._end_if_idle)
+
+    def _end_unauthenticated(self) -> None:
+        self._end(ProtocolError(f"no authentication within {self._limits.authentication_timeout_s:g} s"))
+
+    def _end_authentication_timer(self) -> None:
+        if self._authentication_timer is not None:
+            self._authentication_timer.cancel()
 
     def _end(self, why: Exception) -> None:
         if not self.ended.done():

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gateway.wire.errors import GatewayError
+from gateway.wire.log_text import quoted
 from state.errors import ErrorCode
 
 PLAIN = "PLAIN"
@@ -82,7 +83,7 @@ class Session:
         if self.is_open or self._has_mechanism:
             return self._fail(GatewayError.ILLEGAL_SASL_STATE, "a second SaslHandshake")
         if mechanism != PLAIN:
-            return self._fail(GatewayError.UNSUPPORTED_SASL_MECHANISM, f"SASL mechanism {mechanism!r}")
+            return self._fail(GatewayError.UNSUPPORTED_SASL_MECHANISM, f"SASL mechanism {quoted(mechanism)}")
         self._has_mechanism = True
         return ErrorCode.NONE
 
@@ -95,7 +96,7 @@ class Session:
         expected = (self._users or {}).get(name.decode(errors="replace"))
         matches = hmac.compare_digest(password, (expected or "").encode())
         if expected is None or not matches or acts_as not in (b"", name):
-            return self._fail(GatewayError.SASL_AUTHENTICATION_FAILED, f"user {name!r} is not let in")
+            return self._fail(GatewayError.SASL_AUTHENTICATION_FAILED, f"user {quoted(name)} is not let in")
         self.is_open = True
         return ErrorCode.NONE
 

@@ -11,12 +11,28 @@ from struct import Struct
 from typing import Any
 
 from kafka.protocol.admin import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
     DescribeClusterRequest,
     DescribeClusterResponse,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
     ListGroupsRequest,
     ListGroupsResponse,
 )
@@ -49,10 +65,14 @@ from kafka.protocol.metadata import (
 from kafka.protocol.producer import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
     ProduceRequest,
     ProduceResponse,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
 )
 from kafka.protocol.sasl import (
     SaslAuthenticateRequest,
@@ -66,13 +86,22 @@ from gateway.wire.schema_validator import SchemaValidator
 
 _REQUESTS = (
     AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    AlterConfigsRequest,
+    AlterPartitionReassignmentsRequest,
     ApiVersionsRequest,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
     DeleteGroupsRequest,
+    DeleteRecordsRequest,
+    DeleteTopicsRequest,
     DescribeClusterRequest,
     DescribeGroupsRequest,
+    DescribeTopicPartitionsRequest,
     FetchRequest,
     FindCoordinatorRequest,
     HeartbeatRequest,
+    IncrementalAlterConfigsRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
     ListGroupsRequest,
@@ -85,16 +114,26 @@ _REQUESTS = (
     SaslHandshakeRequest,
     SyncGroupRequest,
     TxnOffsetCommitRequest,
+    WriteTxnMarkersRequest,
 )
 _RESPONSES = (
     AddOffsetsToTxnResponse,
+    AddPartitionsToTxnResponse,
+    AlterConfigsResponse,
+    AlterPartitionReassignmentsResponse,
     ApiVersionsResponse,
+    CreatePartitionsResponse,
+    CreateTopicsResponse,
     DeleteGroupsResponse,
+    DeleteRecordsResponse,
+    DeleteTopicsResponse,
     DescribeClusterResponse,
     DescribeGroupsResponse,
+    DescribeTopicPartitionsResponse,
     FetchResponse,
     FindCoordinatorResponse,
     HeartbeatResponse,
+    IncrementalAlterConfigsResponse,
     JoinGroupResponse,
     LeaveGroupResponse,
     ListGroupsResponse,
@@ -107,6 +146,7 @@ _RESPONSES = (
     SaslHandshakeResponse,
     SyncGroupResponse,
     TxnOffsetCommitResponse,
+    WriteTxnMarkersResponse,
 )
 REQUESTS: Mapping[int, Any] = {message.API_KEY: message for message in _REQUESTS}
 RESPONSES: Mapping[int, Any] = {message.API_KEY: message for message in _RESPONSES}
@@ -155,6 +195,20 @@ def encode_request(
     request = _message(REQUESTS[api_key], body, version=api_version)
     request.with_header(correlation_id=correlation_id, client_id=client_id)
     return bytes(request.encode(header=True))
+
+
+def with_body(header: RequestHeader, message: bytes, request: Any) -> bytes:
+    """The message with another body, of the same version; its header stays as it is."""
+    at = header.client_id_end
+    if REQUESTS[header.api_key].flexible_version_q(header.api_version):
+        at = skip_tagged_fields(message, at)
+    request.with_header()  # without one, a decoded DeleteTopics does not encode
+    return message[:at] + bytes(request.encode())
+
+
+def extend(message: Any, name: str, entries: list[Fields]) -> None:
+    """Add entries to a list of a decoded message."""
+    getattr(message, name).extend(_value(type(message).fields[name], entries))
 
 
 def response_tags(api_key: int, api_version: int, response: bytes) -> frozenset[int]:

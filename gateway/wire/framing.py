@@ -24,7 +24,8 @@ class FrameBuffer:
     """Puts the frames of one direction of a connection together, from pieces of any length."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
+        """May be changed at any time; it holds for frames whose size is read later."""
         self._buffer = bytearray()
 
     @property
@@ -41,8 +42,8 @@ class FrameBuffer:
         frames, at = [], 0
         while len(self._buffer) - at >= _SIZE.size:
             (size,) = _SIZE.unpack_from(self._buffer, at)
-            if not 0 <= size <= self._max_bytes:
-                raise ProtocolError(f"a frame of {size} bytes, where 0 to {self._max_bytes} are allowed")
+            if not 0 <= size <= self.max_bytes:
+                raise ProtocolError(f"a frame of {size} bytes, where 0 to {self.max_bytes} are allowed")
             end = at + _SIZE.size + size
             if len(self._buffer) < end:
                 break

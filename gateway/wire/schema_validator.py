@@ -86,7 +86,8 @@ def _field(field: Schema, version: int, flexible: bool) -> Skip:
         return partial(_skip_array, _Length(_INT32, flexible, nullable), item)
     if kind in ("string", "bytes", "records"):
         return partial(_skip_sized, _Length(_INT16 if kind == "string" else _INT32, flexible, nullable))
-    return _element(field, kind, version, flexible)
+    item = _element(field, kind, version, flexible)
+    return partial(_skip_nullable, item) if nullable else item
 
 
 def _element(field: Schema, kind: str, version: int, flexible: bool) -> Skip:
@@ -121,6 +122,12 @@ class _Length:
 
 def _skip_fixed(size: int, data: bytes, at: int) -> int:
     return skip(data, at, size)
+
+
+def _skip_nullable(item: Skip, data: bytes, at: int) -> int:
+    """A structure that may be null begins with a byte: negative for null."""
+    end = skip(data, at, 1)
+    return end if data[at] > 0x7F else item(data, end)
 
 
 def _skip_sized(length: _Length, data: bytes, at: int) -> int:

@@ -1,8 +1,8 @@
 """ListGroups: the groups there are, of both protocols, from the compacted groups topic at call time.
 
 The list has everything that stood in the topic when its end offsets were asked, at the call's beginning. That
-is what the coordinator's last committed batch did, and all before it; what a batch under way does is not in
-it. It costs the coordinator nothing.
+is what the coordinator's last committed batch did, and all before it. What a batch under way does may be
+missing, also where a client has its answer already. It costs the coordinator nothing.
 """
 
 from collections.abc import Iterable

@@ -43,7 +43,7 @@ connections of their own; where one side parks a request, the other has to. All 
 field by field, and each answer has to be the very bytes that its fields encode to. Not compared is what
 differs by nature: the random part of member ids (their form is compared), and the order of members, of groups
 and of what OffsetFetch tells, which Kafka keeps in hash maps.
-ListGroups is asked again until it shows what was done before: here it is a batch behind.
+ListGroups is asked again until it shows what was done before.
 
 The scripts are in `tests/conformance/scripts`; a case is a script at one version of the api it is about. In
 random scripts three clients do anything, at any version, step by step the same at both.

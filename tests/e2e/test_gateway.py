@@ -5,12 +5,19 @@ import socket
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError as ConfluentError
+from confluent_kafka import KafkaException
+from confluent_kafka import Producer as ConfluentProducer
+from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient as ConfluentAdmin
-from kafka import TopicPartition
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.cimpl import NewPartitions
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from clients.coordinator_client import CoordinatorClient
+from clients.coordinator_client import CoordinatorClient, TopicsMissing, layout_on
 from embedded.broker import EmbeddedBroker
 from gateway.security.authentication import Security
 from gateway.service import GatewayOptions, serving
@@ -177,20 +184,126 @@ def test_clients_name_themselves_over_tls(
         consume_and_commit(broker.bootstrap_servers, topic, one, other)
 
 
+def test_a_group_is_listed_at_any_gateway_as_soon_as_its_client_was_answered(
+    options: GatewayOptions, topic: str
+) -> None:
+    """By connections that ask at once: an answer may be read before the rest of its batch is written."""
+    with ExitStack() as stack:
+        addresses = [stack.enter_context(serving(options)) for _ in range(2)]
+        one, other = (Asking(stack.enter_context(connected(address))) for address in addresses)
+        for _ in range(20):
+            group_id = new_group()
+            assert one.ask(8, 9, **committed_offset(group_id, topic)).topics[0].partitions[0].error_code == 0
+            assert other.groups().get(group_id) == "Empty"
+            assert one.ask(42, 2, groups_names=[group_id]).results[0].error_code == 0
+            assert group_id not in other.groups()
+        for _ in range(3):
+            group_id = new_group()
+            assert one.ask(11, 1, **old_join(group_id)).generation_id == 1
+            assert other.groups().get(group_id) == "CompletingRebalance"
+
+
+def test_the_coordinators_own_topics_are_internal_and_not_to_be_changed(
+    options: GatewayOptions, gateway: str, topic: str
+) -> None:
+    own = options.layout.requests_topic
+    with closing(KafkaConsumer(bootstrap_servers=gateway, group_id=new_group())) as consumer:
+        consumer.subscribe(pattern=".*")
+        consumer.poll(timeout_ms=0)
+        wait_until(lambda: topic in subscribed(consumer), "the pattern finds the test's topic")
+        assert not subscribed(consumer) & set(options.layout.topics)
+    with closing(KafkaProducer(bootstrap_servers=gateway)) as producer:
+        with pytest.raises(ValueError, match="did not assign a partition"):
+            producer.send(own, b"{}")
+        producer.send(topic, b"mine").get(timeout=30)
+    with pytest.raises(TopicsMissing, match="is a gateway"):
+        layout_on(gateway, own.removesuffix("-requests"))
+    refused: list[ConfluentError] = []
+    settings = {"bootstrap.servers": gateway, "on_delivery": lambda error, _: refused.append(error)}
+    confluent = ConfluentProducer(settings)
+    confluent.produce(own, b"{}")
+    assert confluent.flush(30) == 0
+    assert [error.code() for error in refused] == [ConfluentError.TOPIC_EXCEPTION]
+    admin = ConfluentAdmin({"bootstrap.servers": gateway})
+    for name, changed in (
+        ("delete", admin.delete_topics([own])[own]),
+        ("partitions", admin.create_partitions([NewPartitions(own, 9)])[own]),
+        ("records", next(iter(admin.delete_records([ConfluentPartition(own, 0, -1)]).values()))),
+        ("configs", next(iter(admin.incremental_alter_configs([short_retention(own)]).values()))),
+    ):
+        with pytest.raises(KafkaException) as error:
+            changed.result(30)
+        assert error.value.args[0].code() == ConfluentError.TOPIC_EXCEPTION, name
+    assert admin.delete_topics([topic])[topic].result(30) is None
+
+
+def test_internal_topics_may_be_exposed(options: GatewayOptions) -> None:
+    dead_letters = options.layout.dead_letters_topic
+    with (
+        serving(replace(options, expose_internal_topics=True)) as address,
+        closing(KafkaProducer(bootstrap_servers=str(address))) as producer,
+    ):
+        assert producer.send(dead_letters, b"{}").get(timeout=30).topic == dead_letters
+
+
+def subscribed(consumer: KafkaConsumer) -> set[str]:
+    """The topics that a consumer of a pattern has found."""
+    consumer.poll(timeout_ms=100)
+    return set(consumer.subscription() or ())
+
+
+def short_retention(topic: str) -> ConfigResource:
+    entry = ConfigEntry("retention.ms", "1", incremental_operation=AlterConfigOpType.SET)
+    return ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+
+
+class Asking:
+    """A connection that waits for each answer, and not a moment longer."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._answers = connection.makefile("rb")
+
+    def ask(self, api_key: int, version: int, **body: Any) -> Any:
+        self._connection.sendall(framed(codec.encode_request(api_key, version, 1, "here", body)))
+        size = int.from_bytes(self._answers.read(4), "big")
+        return codec.decode_response(api_key, version, self._answers.read(size))
+
+    def groups(self) -> dict[str, str]:
+        """The states of the groups that are listed."""
+        listed = self.ask(16, 5)
+        assert listed.error_code == 0
+        return {group.group_id: group.group_state for group in listed.groups}
+
+
+def committed_offset(group_id: str, topic: str) -> dict[str, Any]:
+    """An OffsetCommit by no member."""
+    partition = {"partition_index": 0, "committed_offset": 7}
+    return {
+        "group_id": group_id,
+        "generation_id_or_member_epoch": -1,
+        "topics": [{"name": topic, "partitions": [partition]}],
+    }
+
+
 def connected(address: Address) -> closing[socket.socket]:
     return closing(socket.create_connection((address.host, address.port)))
 
 
 def join_frame(group_id: str, like: Member) -> bytes:
     """A JoinGroup as an old client sends it, which is a member at once."""
-    body = {
+    return framed(codec.encode_request(11, 1, 1, "gone", old_join(group_id, like.member_id)))
+
+
+def old_join(group_id: str, metadata: str = "") -> dict[str, Any]:
+    """The fields of a JoinGroup of version 1."""
+    return {
         "group_id": group_id,
         "session_timeout_ms": SESSION_MS,
         "rebalance_timeout_ms": 60_000,
         "protocol_type": "consumer",
-        "protocols": [{"name": "range", "metadata": like.member_id.encode()}],
+        "protocols": [{"name": "range", "metadata": metadata.encode()}],
     }
-    return framed(codec.encode_request(11, 1, 1, "gone", body))
 
 
 def free_address() -> Address:

@@ -232,9 +232,7 @@ def pair(broker: EmbeddedBroker, names: dict[Any, Any]) -> Iterator[Pair]:
 
         async def start() -> Gateway:
             cluster = Cluster([upstream], limits)
-            gateway = Gateway(
-                Address(HOST, 0), cluster, core, core.groups, limits=limits, security=NO_SECURITY
-            )
+            gateway = Gateway(Address(HOST, 0), cluster, core, core, limits=limits, security=NO_SECURITY)
             await gateway.start()
             return gateway
 

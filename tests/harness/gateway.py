@@ -18,10 +18,11 @@ from clients.coordinator_client import Header
 from gateway.apis import FIND_COORDINATOR
 from gateway.apis.api_versions import API_VERSIONS
 from gateway.coordinator.backend import failed
-from gateway.net.server import NO_SECURITY, Gateway
+from gateway.net.server import NO_INTERNAL_TOPICS, NO_SECURITY, Gateway
 from gateway.security.authentication import Security
 from gateway.upstream.cluster import METADATA, Cluster
 from gateway.upstream.connections import Address
+from gateway.upstream.internal_topics import InternalTopics
 from gateway.wire import codec
 from gateway.wire.framing import FrameBuffer, RequestHeader, expects_response, framed, request_header
 from gateway.wire.limits import Limits
@@ -48,12 +49,16 @@ def topic_id(name: str) -> UUID:
 
 class CoreBackend:
     """The pure core; `asked` are the requests that reached it. It is `away` as a coordinator that does not
-    answer, and `unread` as groups that are not read yet.
+    answer, and `unread` as groups that are not read yet. Where `view_is_behind`, groups are as they were when
+    it was last read to its end, which it never is while `stuck`.
     """
 
     def __init__(self) -> None:
         self.away = False
         self.unread = False
+        self.view_is_behind = False
+        self.stuck = False
+        self._view: list[GroupSnapshot] = []
         self.now_ms = 0
         self.config = CoordinatorConfig()
         self.asked: list[AnyRequest] = []
@@ -107,6 +112,16 @@ class CoreBackend:
     def groups(self) -> list[GroupSnapshot] | None:
         if self.unread:
             return None
+        return list(self._view) if self.view_is_behind else self._current()
+
+    async def reach_end(self, timeout_s: float) -> bool:
+        if self.stuck:
+            await asyncio.sleep(timeout_s)
+            return False
+        self._view = self._current()
+        return True
+
+    def _current(self) -> list[GroupSnapshot]:
         return [snapshot(t.group) for _, t in sorted(self._timelines.items()) if isinstance(t.group, Group)]
 
     async def wait_for(self, holds: Callable[[], bool]) -> None:
@@ -126,13 +141,14 @@ class CoreBackend:
 @dataclass
 class StubBroker:
     """A broker of one node. `answers` are bodies by api key, without which a request is answered by its own
-    bytes; `passed` are the requests that came, but for the gateway's own.
+    bytes; `passed` are the requests that came, but for the gateway's own, `messages` the whole of them.
     """
 
     address: Address = field(init=False)
     topics: dict[str, int] = field(default_factory=lambda: dict(TOPICS))
     answers: dict[int, codec.Fields] = field(default_factory=dict)
     passed: list[RequestHeader] = field(default_factory=list)
+    messages: list[bytes] = field(default_factory=list)
     open: asyncio.Event = field(default_factory=asyncio.Event)
     metadata_asked: int = 0
     silent: bool = False
@@ -151,6 +167,7 @@ class StubBroker:
                 header = request_header(message)
                 if header.client_id != "gateway":
                     self.passed.append(header)
+                    self.messages.append(message)
                     await self.open.wait()
                 if expects_response(header, message) and not self.silent:
                     writer.write(framed(self._answer(header, message)))
@@ -166,7 +183,9 @@ class StubBroker:
         self.metadata_asked += 1
         request = codec.decode_request(header, message)
         by_id = {topic_id(name): name for name in self.topics}
-        names = [by_id.get(t.topic_id, t.name) for t in request.topics or []]
+        names = list(self.topics)
+        if request.topics is not None:
+            names = [by_id.get(t.topic_id, t.name) for t in request.topics]
         return {
             "brokers": [{"node_id": NODE_ID, "host": "broker.invalid", "port": ADVERTISED_PORT}],
             "cluster_id": "c",
@@ -258,7 +277,9 @@ class World:
 
 
 @asynccontextmanager
-async def world(limits: Limits, security: Security) -> AsyncIterator[World]:
+async def world(
+    limits: Limits, security: Security, internal_topics: InternalTopics = NO_INTERNAL_TOPICS
+) -> AsyncIterator[World]:
     """A world, and its end."""
     broker, core = StubBroker(), CoreBackend()
     broker.open.set()
@@ -266,7 +287,15 @@ async def world(limits: Limits, security: Security) -> AsyncIterator[World]:
     server = await asyncio.start_server(broker.serve, HOST, 0)
     broker.address = Address(HOST, server.sockets[0].getsockname()[1])
     cluster = _Cluster([broker.address], limits)
-    gateway = Gateway(Address(HOST, 0), cluster, core, core.groups, limits=limits, security=security)
+    gateway = Gateway(
+        Address(HOST, 0),
+        cluster,
+        core,
+        core,
+        limits=limits,
+        security=security,
+        internal_topics=internal_topics,
+    )
     await gateway.start()
     playing = World(gateway, core, broker)
     try:
@@ -289,14 +318,18 @@ class _Cluster(Cluster):
 
 
 def played(
-    test: Callable[[World], Awaitable[None]] | None = None, *, security: Security = NO_SECURITY, **limits: Any
+    test: Callable[[World], Awaitable[None]] | None = None,
+    *,
+    security: Security = NO_SECURITY,
+    internal_topics: InternalTopics = NO_INTERNAL_TOPICS,
+    **limits: Any,
 ) -> Callable[..., Any]:
     """Make a test of a coroutine that plays in a world of its own."""
     if test is None:
-        return partial(played, security=security, **limits)
+        return partial(played, security=security, internal_topics=internal_topics, **limits)
 
     async def play() -> None:
-        async with world(Limits(**limits), security) as playing:
+        async with world(Limits(**limits), security, internal_topics) as playing:
             await test(playing)
 
     def run() -> None:

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from clients.coordinator_client import CoordinatorClient, Header
-from clients.pending import ClientClosed
+from clients.pending import ClientClosed, RequestTimedOut
 from gateway.coordinator.backend import (
     ANSWER_TIMEOUT_MS,
     PARKED_TIMEOUT_MS,
@@ -162,6 +162,21 @@ async def test_all_that_hear_of_no_coordinator_are_one_log_line(
     assert [entry["event"] for entry in logs] == ["no answer from the coordinator"] * 2
     assert [entry["requests"] for entry in logs] == [1, 299]
     assert logs[0]["error"] == "Heartbeat for group 'g' was held for 50 ms"
+
+
+@played
+async def test_a_group_id_is_logged_short(backend: CoordinatorBackend, log: Log) -> None:
+    long_id = "\u2028" * 30_000
+    with capture_logs() as logs:
+        header: Header = {**HEADER, "group_id": long_id}
+        await backend.ask(Heartbeat(**header, generation_id=1, member_id="me-1"), HeartbeatResponse)
+        log.refusal = RequestTimedOut(f"Heartbeat for group {long_id!r} had no answer within 5 ms")
+        await backend.ask(BEAT, HeartbeatResponse)
+        async with asyncio.timeout(10):
+            while len(logs) < 2:
+                await asyncio.sleep(0.01)
+    assert "(30000 characters) was held for 50 ms" in logs[0]["error"]
+    assert max(len(entry["error"]) for entry in logs) <= 500
 
 
 @pytest.mark.parametrize(

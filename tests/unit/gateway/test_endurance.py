@@ -5,6 +5,7 @@ import resource
 from random import Random
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway import apis
 from gateway.wire import codec
@@ -60,6 +61,25 @@ async def test_rubbish_on_many_connections_harms_nobody_else(world: World) -> No
         client.writer.close()
         assert (await steady.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
     await _until_alone(world)
+
+
+@played
+async def test_connections_that_end_by_rubbish_are_one_log_line_a_second(world: World) -> None:
+    loop, closed = asyncio.get_running_loop(), 300
+    with capture_logs() as logs:
+        began_s = loop.time()
+        for _ in range(closed):
+            client = await world.client()
+            await client.send_bytes(framed(b"GET / HTTP/1.1\r\n"))
+            assert await client.is_closed()
+        async with asyncio.timeout(10):
+            while sum(entry["connections"] for entry in logs) < closed:
+                await asyncio.sleep(0.01)
+        took_s = loop.time() - began_s
+    assert sum(entry["connections"] for entry in logs) == closed
+    assert {entry["event"] for entry in logs} == {"a connection was closed"}
+    assert len(logs) <= 2 + took_s
+    assert "a client id of" in logs[-1]["why"]
 
 
 @played

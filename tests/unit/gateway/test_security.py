@@ -1,5 +1,6 @@
 """TLS and SASL/PLAIN at the listeners."""
 
+import asyncio
 import ssl
 from pathlib import Path
 
@@ -58,6 +59,88 @@ def test_who_does_not_is_told_so_and_cut_off(message: bytes) -> None:
         assert "secret" not in logs[0]["why"]
 
     play()
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        (b"x" * 400_000, f"user b'{'x' * 64}'... (400000 bytes)"),
+        (b"\xff\n\x1b[2J", r"user b'\xff\n\x1b[2J' is"),
+    ],
+)
+def test_a_refused_name_is_logged_short_and_escaped(name: bytes, shown: str) -> None:
+    @played(security=USERS)
+    async def play(world: World) -> None:
+        client = await world.client()
+        with capture_logs() as logs:
+            assert await log_in(client, b"\0" + name + b"\0secret") == 58
+            assert await client.is_closed()
+        assert shown in logs[0]["why"]
+        assert len(str(logs)) < 500
+
+    play()
+
+
+@played(security=USERS)
+async def test_a_refused_mechanism_is_logged_short(world: World) -> None:
+    client = await world.client()
+    with capture_logs() as logs:
+        assert (await client.ask(SASL_HANDSHAKE, 1, mechanism="\u2028" * 10_000)).error_code == 33
+        assert await client.is_closed()
+    assert "\\u2028'... (10000 characters)" in logs[0]["why"]
+    assert len(str(logs)) < 1_000
+
+
+@played(security=USERS)
+async def test_before_authentication_a_frame_has_at_most_512_kib(world: World) -> None:
+    client = await world.client()
+    await client.ask(SASL_HANDSHAKE, 1, mechanism="PLAIN")
+    with capture_logs() as logs:
+        await client.send_bytes((512 * 1024 + 1).to_bytes(4, "big"))  # of the frame, its size alone
+        assert await client.is_closed()
+    assert logs[0]["why"] == "a frame of 524289 bytes, where 0 to 524288 are allowed"
+    client = await world.client()
+    header = bytes.fromhex("0024 0000 00000001 ffff")  # SaslAuthenticate
+    message = bytes(512 * 1024 - len(header) - 4)
+    await client.ask(SASL_HANDSHAKE, 1, mechanism="PLAIN")
+    await client.send_bytes(framed(header + len(message).to_bytes(4, "big") + message))
+    assert (await client.receive_bytes())[4:6] == (58).to_bytes(2, "big")
+    client = await world.client()
+    assert await log_in(client, b"\0ann\0secret") == 0
+    await client.send_bytes(framed(bytes.fromhex("0002 0001 00000007 ffff") + bytes(1_000_000)))
+    assert await client.receive_bytes() == (7).to_bytes(4, "big") + bytes(1_000_000)
+
+
+@played(security=USERS, authentication_timeout_s=0.5)
+async def test_who_does_not_authenticate_in_time_is_cut_off(world: World) -> None:
+    client, silent, talking = await world.client(), await world.client(), await world.client()
+    assert await log_in(client, b"\0ann\0secret") == 0
+    with capture_logs() as logs:
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            while True:
+                await talking.ask(API_VERSIONS, 0)
+        assert await silent.is_closed()
+    assert logs[0]["why"] == "no authentication within 0.5 s"
+    assert (await client.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
+
+
+@played(security=Security.read(PEM, None, None), authentication_timeout_s=0.3)
+async def test_who_does_not_end_the_tls_handshake_in_time_is_cut_off(world: World) -> None:
+    assert await (await world.client()).is_closed()
+
+
+@played(security=USERS)
+async def test_before_authentication_requests_are_taken_one_by_one(world: World) -> None:
+    client = await world.client()
+    world.broker.open.clear()
+    asked = [await client.send(API_VERSIONS, 0) for _ in range(3)]
+    async with asyncio.timeout(10):
+        while not world.broker.passed:
+            await asyncio.sleep(0.001)
+    (connection,) = world.gateway.connections()
+    assert connection.unanswered == 1
+    world.broker.open.set()
+    assert [(await client.receive())[0] for _ in asked] == asked
 
 
 @played(security=USERS)

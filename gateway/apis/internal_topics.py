@@ -1,0 +1,246 @@
+"""Requests that would change the coordinator's own topics are refused for these topics; what such a request
+has about other topics is the broker's to answer.
+
+The errors are those of Kafka for its own internal topics: INVALID_TOPIC_EXCEPTION (ReplicaManager, appending
+and deleting records), and for transactions TOPIC_AUTHORIZATION_FAILED, with OPERATION_NOT_ATTEMPTED for the
+other partitions (KafkaApis.handleAddPartitionsToTxnRequest). Clients try none of them again.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+from uuid import UUID
+
+from gateway.apis.context import RequestContext
+from gateway.wire import codec
+from gateway.wire.codec import Fields
+from gateway.wire.errors import GatewayError
+from gateway.wire.framing import PRODUCE, ProtocolError
+from gateway.wire.produce import produced_topics
+
+CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, ADD_PARTITIONS_TO_TXN, WRITE_TXN_MARKERS = 19, 20, 21, 24, 27
+ALTER_CONFIGS, CREATE_PARTITIONS, INCREMENTAL_ALTER_CONFIGS, ALTER_REASSIGNMENTS = 33, 37, 44, 45
+
+_PRODUCE_FIRST_BY_ID = 13
+_DELETE_FIRST_BY_ID = 6
+_TOPIC_RESOURCE = 2  # ConfigResource.Type.TOPIC
+
+_ERROR: Fields = MappingProxyType(
+    {
+        "error_code": GatewayError.INVALID_TOPIC_EXCEPTION,
+        "error_message": "clients of the gateway may not change the coordinator's internal topics",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Screened:
+    """`remaining` is what of a request is left for the broker, None: nothing. `refused` is an answer that
+    tells of all the rest.
+    """
+
+    remaining: bytes | None
+    refused: Fields
+
+    def complete(self, response: Any) -> None:
+        """Add what was refused to the broker's answer."""
+        for name, entries in self.refused.items():
+            codec.extend(response, name, entries)
+
+
+@dataclass(frozen=True, slots=True)
+class _Screen:
+    """How an api that names topics in one list is screened: the list `asked` of the request, the list
+    `answered` of the response; the topic of an entry, None where it is about something else; and what the
+    response has of a refused entry.
+    """
+
+    asked: str
+    answered: str
+    topic: Callable[[Any], str | UUID | None]
+    refused: Callable[[Any], Fields]
+
+
+async def screen(context: RequestContext, message: bytes) -> Screened | None:
+    """What of a request of one of the apis in SCREENED may go on; None: all, as it is. Raises ProtocolError,
+    UpstreamLost.
+    """
+    header, internal = context.header, context.services.internal_topics.names
+    if not internal or (header.api_key == PRODUCE and not await _names_internal(context, message)):
+        return None
+    request = codec.decode_request(header, message)
+    if header.api_key in _WHOLE:
+        refused = _WHOLE[header.api_key](request, internal)
+        return None if refused is None else Screened(None, refused)
+    screens = _BY_NAME if header.api_key != DELETE_TOPICS or context.version < _DELETE_FIRST_BY_ID else _BY_ID
+    screened = screens[header.api_key]
+    entries: list[Any] = getattr(request, screened.asked) or []
+    mine = await _internal(context, filter(None, map(screened.topic, entries)))
+    refused_entries = [screened.refused(entry) for entry in entries if screened.topic(entry) in mine]
+    if not refused_entries:
+        return None
+    kept = [entry for entry in entries if screened.topic(entry) not in mine]
+    setattr(request, screened.asked, kept)
+    remaining = codec.with_body(header, message, request) if kept else None
+    return Screened(remaining, {screened.answered: refused_entries})
+
+
+def mark(context: RequestContext, topics: Iterable[Any]) -> None:
+    """Say of the coordinator's own topics that they are internal: consumers of a pattern leave such out."""
+    names = context.services.internal_topics.names
+    for topic in topics:
+        if topic.name in names:
+            topic.is_internal = True
+
+
+async def rewrite_topic_partitions(context: RequestContext, response: Any) -> None:
+    """DescribeTopicPartitions (key 75)."""
+    mark(context, response.topics)
+
+
+async def _names_internal(context: RequestContext, message: bytes) -> bool:
+    """Whether a Produce names an internal topic. It is not decoded."""
+    own, topics = context.services.internal_topics, produced_topics(context.header, message)
+    if context.version < _PRODUCE_FIRST_BY_ID:
+        is_named = not own.names_utf8.isdisjoint(topics)
+    else:
+        own_ids = await own.ids(context.services.cluster)
+        is_named = not own_ids.isdisjoint(UUID(bytes=topic) for topic in topics)
+    if is_named and context.version not in codec.versions(PRODUCE):
+        raise ProtocolError(f"a Produce v{context.version} to an internal topic")
+    return is_named
+
+
+async def _internal(context: RequestContext, topics: Iterable[str | UUID]) -> set[str | UUID]:
+    """Those of the topics, by name or id, that are internal."""
+    own, wanted = context.services.internal_topics, set(topics)
+    by_id = any(isinstance(topic, UUID) for topic in wanted)
+    return wanted & (own.names | await own.ids(context.services.cluster) if by_id else own.names)
+
+
+def _by_name_or_id(entry: Any) -> str | UUID | None:
+    named: str | UUID | None = entry.name or entry.topic_id
+    return named
+
+
+def _named(entry: Any) -> str:
+    return str(entry.name)
+
+
+def _config_of(resource: Any) -> str | None:
+    return resource.resource_name if resource.resource_type == _TOPIC_RESOURCE else None
+
+
+def _refused_produce(topic: Any) -> Fields:
+    failed = [{"index": p.index, "base_offset": -1, **_ERROR} for p in topic.partition_data]
+    return {**_own_key(topic), "partition_responses": failed}
+
+
+def _own_key(topic: Any) -> Fields:
+    """The name or id that the client gave."""
+    return {"name": topic.name} if topic.name else {"topic_id": topic.topic_id, "name": None}
+
+
+def _refused_records(topic: Any) -> Fields:
+    code = {"error_code": _ERROR["error_code"], "low_watermark": -1}
+    partitions = [{"partition_index": p.partition_index, **code} for p in topic.partitions]
+    return {"name": topic.name, "partitions": partitions}
+
+
+def _refused_reassignment(topic: Any) -> Fields:
+    partitions = [{"partition_index": p.partition_index, **_ERROR} for p in topic.partitions]
+    return {"name": topic.name, "partitions": partitions}
+
+
+def _refused_config(resource: Any) -> Fields:
+    key = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
+    return {**key, **_ERROR}
+
+
+def _refused_topic(topic: Any) -> Fields:
+    return {"name": topic.name, **_ERROR}
+
+
+_CONFIGS = _Screen("resources", "responses", _config_of, _refused_config)
+
+_BY_NAME: Mapping[int, _Screen] = MappingProxyType(
+    {
+        PRODUCE: _Screen("topic_data", "responses", _by_name_or_id, _refused_produce),
+        CREATE_TOPICS: _Screen("topics", "topics", _named, _refused_topic),
+        DELETE_TOPICS: _Screen("topic_names", "responses", str, lambda name: {"name": name, **_ERROR}),
+        DELETE_RECORDS: _Screen("topics", "topics", _named, _refused_records),
+        ALTER_CONFIGS: _CONFIGS,
+        CREATE_PARTITIONS: _Screen("topics", "results", _named, _refused_topic),
+        INCREMENTAL_ALTER_CONFIGS: _CONFIGS,
+        ALTER_REASSIGNMENTS: _Screen("topics", "responses", _named, _refused_reassignment),
+    }
+)
+_BY_ID: Mapping[int, _Screen] = MappingProxyType(
+    {
+        DELETE_TOPICS: _Screen(
+            "topics", "responses", _by_name_or_id, lambda topic: {**_own_key(topic), **_ERROR}
+        )
+    }
+)
+
+
+def _refused_transactions(request: Any, internal: frozenset[str]) -> Fields | None:
+    """AddPartitionsToTxn is done for all of its partitions or for none, as in Kafka."""
+    transactions, old = request.transactions or [], request.v3_and_below_topics or []
+    if not _any_named(internal, old, *(transaction.topics for transaction in transactions)):
+        return None
+
+    def results(topics: Iterable[Any]) -> list[Fields]:
+        return [
+            {
+                "name": name,
+                "results_by_partition": _not_done(partitions, name in internal, "partition_error_code"),
+            }
+            for name, partitions in ((topic.name, topic.partitions) for topic in topics)
+        ]
+
+    by_transaction = [
+        {"transactional_id": t.transactional_id, "topic_results": results(t.topics)} for t in transactions
+    ]
+    return {"results_by_transaction": by_transaction, "results_by_topic_v3_and_below": results(old)}
+
+
+def _refused_markers(request: Any, internal: frozenset[str]) -> Fields | None:
+    """WriteTxnMarkers, by which administrators end transactions that hang: the same."""
+    if not _any_named(internal, *(marker.topics for marker in request.markers)):
+        return None
+    return {
+        "markers": [
+            {
+                "producer_id": marker.producer_id,
+                "topics": [
+                    {
+                        "name": topic.name,
+                        "partitions": _not_done(
+                            topic.partition_indexes, topic.name in internal, "error_code"
+                        ),
+                    }
+                    for topic in marker.topics
+                ],
+            }
+            for marker in request.markers
+        ]
+    }
+
+
+def _any_named(internal: frozenset[str], *several: Iterable[Any]) -> bool:
+    return any(topic.name in internal for topics in several for topic in topics)
+
+
+def _not_done(partitions: Sequence[int], is_internal: bool, field: str) -> list[Fields]:
+    """That a partition is refused, or another one of its request."""
+    refused, other = GatewayError.TOPIC_AUTHORIZATION_FAILED, GatewayError.OPERATION_NOT_ATTEMPTED
+    return [{"partition_index": p, field: refused if is_internal else other} for p in partitions]
+
+
+_WHOLE: Mapping[int, Callable[[Any, frozenset[str]], Fields | None]] = MappingProxyType(
+    {ADD_PARTITIONS_TO_TXN: _refused_transactions, WRITE_TXN_MARKERS: _refused_markers}
+)
+
+SCREENED = frozenset(_BY_NAME.keys() | _WHOLE.keys())

@@ -1,0 +1,100 @@
+"""ListGroups: a client finds what it, or another client, was told of before, by whichever gateway."""
+
+import asyncio
+from typing import Any
+
+from structlog.testing import capture_logs
+
+from gateway.coordinator.fresh_groups import FreshGroups
+from gateway.wire.limits import Limits
+from state.kafka.requests import DescribeGroup
+from tests.harness.gateway import CoreBackend, World, played
+from tests.harness.gateway_requests import COMMIT, DELETE_GROUPS, LIST, commit_fields
+
+
+async def listed(world: World) -> set[str]:
+    """The groups a new client is told of."""
+    answer = await (await world.client()).ask(LIST, 5)
+    assert answer.error_code == 0
+    return {group.group_id for group in answer.groups}
+
+
+@played
+async def test_a_group_is_listed_once_its_client_was_answered(world: World) -> None:
+    client = await world.client()
+    world.core.view_is_behind = True
+    assert await listed(world) == set()
+    await client.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))
+    assert await listed(world) == {"g"}
+    assert [g.error_code for g in (await client.ask(DELETE_GROUPS, 2, groups_names=["g"])).results] == [0]
+    assert await listed(world) == set()
+
+
+@played
+async def test_asking_for_the_list_makes_no_group(world: World) -> None:
+    assert await listed(world) == set()
+    assert await listed(world) == set()
+    assert [type(request) for request in world.core.asked] == [DescribeGroup] * 2
+    assert world.core.groups() == []
+
+
+@played
+async def test_without_a_coordinator_groups_are_listed_as_they_are_known(world: World) -> None:
+    client = await world.client()
+    await client.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))
+    world.core.away = True
+    assert await listed(world) == {"g"}
+
+
+@played(groups_behind_max_s=0.05)
+async def test_a_view_that_does_not_catch_up_is_waited_for_so_long(world: World) -> None:
+    world.core.view_is_behind = world.core.stuck = True
+    client = await world.client()
+    await client.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))
+    with capture_logs() as logs:
+        assert await listed(world) == set()
+    assert [entry["event"] for entry in logs] == [
+        "the groups topic is not read to its end, groups are listed as they are known"
+    ]
+
+
+class Slow(CoreBackend):
+    """A coordinator that answers when it is told to; `started` are the requests that were sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started = 0
+        self.answers = asyncio.Semaphore(0)
+
+    async def ask(self, request: Any, answer: type[Any], timeout_ms: int | None = None) -> Any:
+        self.started += 1
+        await self.answers.acquire()
+        return await super().ask(request, answer, timeout_ms)
+
+
+def test_questions_that_come_together_share_a_request_that_is_sent_after_them() -> None:
+    async def play() -> None:
+        core = Slow()
+        fresh = FreshGroups(core, core, Limits())
+
+        async def until_started(number: int) -> None:
+            while core.started < number:
+                await asyncio.sleep(0)
+
+        first = asyncio.create_task(fresh.groups())
+        await until_started(1)
+        later = [asyncio.create_task(fresh.groups()) for _ in range(50)]
+        later[0].cancel()  # whoever goes away takes nobody along
+        core.answers.release()
+        assert await first == []
+        await until_started(2)
+        assert not any(task.done() for task in later[1:]), "the request under way was sent before they asked"
+        core.answers.release()
+        assert await asyncio.gather(*later[1:]) == [[]] * 49
+        assert core.started == 2
+
+    async def bounded() -> None:
+        async with asyncio.timeout(10):
+            await play()
+
+    asyncio.run(bounded())

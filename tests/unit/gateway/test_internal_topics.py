@@ -1,0 +1,438 @@
+"""The coordinator's own topics: marked as internal, and not to be changed by clients."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka import KafkaConsumer, KafkaProducer
+from structlog.testing import capture_logs
+
+from clients.coordinator_client import TopicsMissing, layout_on
+from gateway.apis import DESCRIBE_TOPIC_PARTITIONS, FETCH
+from gateway.apis import internal_topics as apis
+from gateway.apis.api_versions import API_VERSIONS
+from gateway.net.server import NO_INTERNAL_TOPICS
+from gateway.upstream.cluster import METADATA
+from gateway.upstream.internal_topics import InternalTopics
+from gateway.wire import codec, produce
+from gateway.wire.framing import PRODUCE, ProtocolError, request_header
+from gateway.wire.produce import produced_topics
+from records.layout import DEFAULT_PREFIX, TopicLayout
+from tests.harness.gateway import NODE_ID, TOPICS, World, played, topic_id
+
+OWN = TopicLayout.named().requests_topic
+OTHER = "orders"
+OWN_TOPICS = InternalTopics(TopicLayout.named().topics)
+RECORDS = bytes(range(256))
+INVALID_TOPIC, NOT_AUTHORIZED, NOT_ATTEMPTED = 17, 29, 55
+TOPIC, BROKER = 2, 4  # ConfigResource.Type
+
+
+@dataclass(frozen=True)
+class Case:
+    """An api that changes topics: `about` is a request about these, `answer` a broker's, with error code 0;
+    `told` are the error codes of an answer by topic, `asked` the topics of a request.
+    """
+
+    api_key: int
+    about: Callable[[list[str]], codec.Fields]
+    answer: Callable[[list[str]], codec.Fields]
+    told: Callable[[Any], dict[Any, int]]
+    asked: Callable[[Any], list[Any]]
+
+
+def named(topics: list[str], **fields: Any) -> list[codec.Fields]:
+    return [{"name": topic, **fields} for topic in topics]
+
+
+def of_topics(topics: Any) -> dict[Any, int]:
+    return {topic.name: topic.error_code for topic in topics}
+
+
+def of_partitions(topics: Any, name: str = "partitions") -> dict[Any, int]:
+    return {topic.name: partition.error_code for topic in topics for partition in getattr(topic, name)}
+
+
+def produced(topics: list[str], **more: Any) -> codec.Fields:
+    data = [{"index": 0, "records": RECORDS}]
+    return {"acks": -1, "timeout_ms": 1_000, "topic_data": named(topics, partition_data=data), **more}
+
+
+def configs(topics: list[str], entry: codec.Fields) -> codec.Fields:
+    resources = [{"resource_type": TOPIC, "resource_name": topic, "configs": [entry]} for topic in topics]
+    broker = {
+        "resource_type": BROKER,
+        "resource_name": OWN,
+        "configs": [entry],
+    }  # no topic, whatever its name
+    return {"resources": [*resources, broker]}
+
+
+def configured(topics: list[str]) -> codec.Fields:
+    return {
+        "responses": [{"resource_type": TOPIC, "resource_name": topic, "error_code": 0} for topic in topics]
+    }
+
+
+def of_configs(response: Any) -> dict[Any, int]:
+    return {resource.resource_name: resource.error_code for resource in response.responses}
+
+
+def topics_configured(request: Any) -> list[Any]:
+    assert [r.resource_name for r in request.resources if r.resource_type == BROKER] == [OWN]
+    return [r.resource_name for r in request.resources if r.resource_type == TOPIC]
+
+
+def names(topics: Any) -> list[Any]:
+    return [topic.name for topic in topics]
+
+
+CASES = {
+    "Produce": Case(
+        PRODUCE,
+        produced,
+        lambda topics: {"responses": named(topics, partition_responses=[{"index": 0, "base_offset": 7}])},
+        lambda response: of_partitions(response.responses, "partition_responses"),
+        lambda request: names(request.topic_data),
+    ),
+    "CreateTopics": Case(
+        apis.CREATE_TOPICS,
+        lambda topics: {"topics": named(topics, num_partitions=1, replication_factor=1), "timeout_ms": 1},
+        lambda topics: {"topics": named(topics)},
+        lambda response: of_topics(response.topics),
+        lambda request: names(request.topics),
+    ),
+    "DeleteTopics": Case(
+        apis.DELETE_TOPICS,
+        lambda topics: {"topics": named(topics), "topic_names": topics},
+        lambda topics: {"responses": named(topics)},
+        lambda response: of_topics(response.responses),
+        lambda request: names(request.topics) or request.topic_names,
+    ),
+    "DeleteRecords": Case(
+        apis.DELETE_RECORDS,
+        lambda topics: {"topics": named(topics, partitions=[{"partition_index": 0, "offset": -1}])},
+        lambda topics: {"topics": named(topics, partitions=[{"partition_index": 0, "low_watermark": 3}])},
+        lambda response: of_partitions(response.topics),
+        lambda request: names(request.topics),
+    ),
+    "AlterConfigs": Case(
+        apis.ALTER_CONFIGS,
+        lambda topics: configs(topics, {"name": "retention.ms", "value": "1"}),
+        configured,
+        of_configs,
+        topics_configured,
+    ),
+    "IncrementalAlterConfigs": Case(
+        apis.INCREMENTAL_ALTER_CONFIGS,
+        lambda topics: configs(topics, {"name": "retention.ms", "config_operation": 0, "value": "1"}),
+        configured,
+        of_configs,
+        topics_configured,
+    ),
+    "CreatePartitions": Case(
+        apis.CREATE_PARTITIONS,
+        lambda topics: {"topics": named(topics, count=9)},
+        lambda topics: {"results": named(topics)},
+        lambda response: of_topics(response.results),
+        lambda request: names(request.topics),
+    ),
+    "AlterPartitionReassignments": Case(
+        apis.ALTER_REASSIGNMENTS,
+        lambda topics: {"topics": named(topics, partitions=[{"partition_index": 0, "replicas": [1]}])},
+        lambda topics: {"responses": named(topics, partitions=[{"partition_index": 0}])},
+        lambda response: of_partitions(response.responses),
+        lambda request: names(request.topics),
+    ),
+}
+VERSIONS = [
+    pytest.param(case, version, id=f"{name}-{version}")
+    for name, case in CASES.items()
+    for version in codec.versions(case.api_key)
+    if (case.api_key, version) != (PRODUCE, 13)  # by id
+]
+
+
+def passed_on(world: World) -> list[Any]:
+    """The requests that came to the broker, decoded."""
+    return [codec.decode_request(request_header(message), message) for message in world.broker.messages]
+
+
+@pytest.mark.parametrize(("case", "version"), VERSIONS)
+def test_an_internal_topic_is_refused_and_the_others_of_the_request_are_served(
+    case: Case, version: int
+) -> None:
+    @played(internal_topics=OWN_TOPICS)
+    async def play(world: World) -> None:
+        client = await world.client()
+        world.broker.answers[case.api_key] = case.answer([OTHER])
+        answer = await client.ask(case.api_key, version, **case.about([OWN, OTHER]))
+        assert case.told(answer) == {OWN: INVALID_TOPIC, OTHER: 0}
+        (request,) = passed_on(world)
+        assert case.asked(request) == [OTHER]
+
+    play()
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_request_about_internal_topics_alone_does_not_reach_the_broker(case: Case) -> None:
+    @played(internal_topics=OWN_TOPICS)
+    async def play(world: World) -> None:
+        client = await world.client()
+        version = codec.versions(case.api_key)[-1] - (case.api_key == PRODUCE)
+        if case.told is of_configs:  # what it has about a broker goes on
+            world.broker.answers[case.api_key] = case.answer([])
+        answer = await client.ask(case.api_key, version, **case.about(list(TopicLayout.named().topics)))
+        assert case.told(answer) == dict.fromkeys(TopicLayout.named().topics, INVALID_TOPIC)
+        assert [case.asked(request) for request in passed_on(world)] in ([], [[]])
+
+    play()
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_what_is_not_about_internal_topics_passes_as_it_is(case: Case) -> None:
+    @played(internal_topics=OWN_TOPICS)
+    async def play(world: World) -> None:
+        client = await world.client()
+        version = codec.versions(case.api_key)[-1] - (case.api_key == PRODUCE)
+        world.broker.answers[case.api_key] = case.answer([OTHER])
+        answer = await client.ask(case.api_key, version, **case.about([OTHER]))
+        assert case.told(answer) == {OTHER: 0}
+        assert world.broker.messages == [
+            codec.encode_request(case.api_key, version, 1, "me", case.about([OTHER]))
+        ]
+
+    play()
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_topics_that_are_not_internal_may_be_changed(case: Case) -> None:
+    @played
+    async def play(world: World) -> None:
+        client = await world.client()
+        version = codec.versions(case.api_key)[-1] - (case.api_key == PRODUCE)
+        world.broker.answers[case.api_key] = case.answer([OWN])
+        assert case.told(await client.ask(case.api_key, version, **case.about([OWN]))) == {OWN: 0}
+        (request,) = passed_on(world)
+        assert case.asked(request) == [OWN]
+
+    play()
+
+
+@played(internal_topics=OWN_TOPICS)
+async def test_a_produce_by_id_is_refused_too(world: World) -> None:
+    world.broker.topics[OWN] = 1
+    client = await world.client()
+    data = [{"index": 0, "records": RECORDS}]
+    ids = [topic_id(OWN), topic_id(OTHER), UUID(int=77)]
+    topics = [{"topic_id": key, "partition_data": data} for key in ids]
+    world.broker.answers[PRODUCE] = {
+        "responses": [{"topic_id": key, "partition_responses": [{"index": 0}]} for key in ids[1:]]
+    }
+    for _ in range(2):
+        answer = await client.ask(PRODUCE, 13, acks=1, topic_data=topics)
+        told = {topic.topic_id: topic.partition_responses[0].error_code for topic in answer.responses}
+        assert told == {ids[0]: INVALID_TOPIC, ids[1]: 0, ids[2]: 0}
+    assert [[t.topic_id for t in request.topic_data] for request in passed_on(world)] == [ids[1:]] * 2
+    assert (await client.ask(PRODUCE, 13, acks=1, topic_data=topics[:1])).responses[0].topic_id == ids[0]
+    assert len(world.broker.messages) == 2
+
+
+@played(internal_topics=OWN_TOPICS)
+async def test_a_topic_is_not_deleted_by_its_id_either(world: World) -> None:
+    world.broker.topics[OWN] = 1
+    client = await world.client()
+    world.broker.answers[apis.DELETE_TOPICS] = {"responses": [{"name": OTHER, "topic_id": topic_id(OTHER)}]}
+    topics = [{"name": None, "topic_id": topic_id(name)} for name in (OWN, OTHER)]
+    answer = await client.ask(apis.DELETE_TOPICS, 6, topics=topics)
+    assert {topic.topic_id: topic.error_code for topic in answer.responses} == {
+        topic_id(OWN): INVALID_TOPIC,
+        topic_id(OTHER): 0,
+    }
+    (request,) = passed_on(world)
+    assert [topic.topic_id for topic in request.topics] == [topic_id(OTHER)]
+
+
+@played(internal_topics=OWN_TOPICS)
+async def test_a_produce_without_acks_to_an_internal_topic_ends_its_connection(world: World) -> None:
+    client = await world.client()
+    with capture_logs() as logs:
+        await client.send(PRODUCE, 9, **produced([OWN, OTHER], acks=0))
+        assert await client.is_closed()
+    assert "acks=0 to an internal topic" in logs[0]["why"]
+
+
+@pytest.mark.parametrize("version", codec.versions(apis.ADD_PARTITIONS_TO_TXN))
+def test_a_transaction_with_an_internal_topic_is_refused_as_a_whole(version: int) -> None:
+    """As Kafka does: TransactionManager of its producer aborts then, and tries neither again."""
+
+    @played(internal_topics=OWN_TOPICS)
+    async def play(world: World) -> None:
+        client = await world.client()
+        topics = named([OWN, OTHER], partitions=[0, 1])
+        transaction = {"transactional_id": "t", "producer_id": 1, "producer_epoch": 0, "topics": topics}
+        answer = await client.ask(
+            apis.ADD_PARTITIONS_TO_TXN,
+            version,
+            transactions=[transaction],
+            v3_and_below_transactional_id="t",
+            v3_and_below_topics=topics,
+        )
+        results = answer.results_by_topic_v3_and_below
+        if version >= 4:
+            ((told, results),) = [
+                (t.transactional_id, t.topic_results) for t in answer.results_by_transaction
+            ]
+            assert told == "t"
+        assert {t.name: [p.partition_error_code for p in t.results_by_partition] for t in results} == {
+            OWN: [NOT_AUTHORIZED] * 2,
+            OTHER: [NOT_ATTEMPTED] * 2,
+        }
+        assert world.broker.messages == []
+
+    play()
+
+
+@played(internal_topics=OWN_TOPICS)
+async def test_no_marker_is_written_to_an_internal_topic(world: World) -> None:
+    client = await world.client()
+    topics = named([OWN, OTHER], partition_indexes=[0])
+    marker = {"producer_id": 5, "producer_epoch": 0, "transaction_result": False, "topics": topics}
+    answer = await client.ask(apis.WRITE_TXN_MARKERS, 1, markers=[marker])
+    assert [(m.producer_id, of_partitions(m.topics)) for m in answer.markers] == [
+        (5, {OWN: NOT_AUTHORIZED, OTHER: NOT_ATTEMPTED})
+    ]
+    assert world.broker.messages == []
+
+
+@pytest.mark.parametrize("internal_topics", [OWN_TOPICS, NO_INTERNAL_TOPICS], ids=["internal", "exposed"])
+def test_metadata_tell_which_topics_are_internal(internal_topics: InternalTopics) -> None:
+    is_internal = bool(internal_topics.names)
+
+    @played(internal_topics=internal_topics)
+    async def play(world: World) -> None:
+        world.broker.topics[OWN] = 1
+        client = await world.client()
+        for version in codec.versions(METADATA):
+            metadata = await client.ask(METADATA, version, topics=[{"name": OWN}, {"name": OTHER}])
+            told = {topic.name: topic.is_internal for topic in metadata.topics}
+            assert told == {OWN: is_internal and version >= 1, OTHER: False}
+            assert {broker.node_id for broker in metadata.brokers} == {NODE_ID}
+        world.broker.answers[DESCRIBE_TOPIC_PARTITIONS] = {"topics": named([OWN, OTHER])}
+        described = await client.ask(DESCRIBE_TOPIC_PARTITIONS, 0, topics=named([OWN, OTHER]))
+        assert {t.name: t.is_internal for t in described.topics} == {OWN: is_internal, OTHER: False}
+
+    play()
+
+
+@played(internal_topics=OWN_TOPICS, group_frame_bytes=1_000)
+async def test_what_has_to_be_decoded_has_a_bound_and_records_do_not(world: World) -> None:
+    client = await world.client()
+    world.broker.answers[PRODUCE] = {"responses": []}
+    await client.ask(PRODUCE, 9, **produced([OTHER] * 100))
+    await client.send(apis.DELETE_TOPICS, 6, topics=named([OTHER] * 100))
+    assert await client.is_closed()
+
+
+@played(internal_topics=OWN_TOPICS)
+async def test_librdkafka_tells_of_the_refusal_and_does_not_try_again(world: World) -> None:
+    world.broker.topics[OWN] = 1
+    world.broker.answers[API_VERSIONS] = versions_of(
+        PRODUCE, METADATA, API_VERSIONS, apis.DELETE_TOPICS, apis.CREATE_PARTITIONS, apis.DELETE_RECORDS
+    )
+    refused = await asyncio.to_thread(refused_to_librdkafka, str(world.gateway.address))
+    assert refused == dict.fromkeys(["produce", "delete", "partitions", "records"], INVALID_TOPIC)
+    assert {header.api_key for header in world.broker.passed} == {METADATA, API_VERSIONS}
+
+
+def versions_of(*api_keys: int) -> codec.Fields:
+    """A broker's answer to ApiVersions."""
+    versions = {key: codec.versions(key) for key in sorted(api_keys)}
+    return {
+        "api_keys": [
+            {"api_key": key, "min_version": known[0], "max_version": known[-1]}
+            for key, known in versions.items()
+        ]
+    }
+
+
+@played(internal_topics=OWN_TOPICS)
+async def test_kafka_python_leaves_internal_topics_out_and_does_not_write_to_them(world: World) -> None:
+    world.broker.topics |= dict.fromkeys(TopicLayout.named().topics, 1)
+    world.broker.answers[API_VERSIONS] = versions_of(PRODUCE, METADATA, API_VERSIONS, FETCH)
+    await asyncio.to_thread(ask_by_kafka_python, str(world.gateway.address))
+
+
+def ask_by_kafka_python(servers: str) -> None:
+    with closing(KafkaConsumer(bootstrap_servers=servers)) as consumer:
+        assert consumer.topics() == set(TOPICS)  # what a pattern is matched with
+        assert consumer.partitions_for_topic(OWN) == {0}
+    with (
+        closing(KafkaProducer(bootstrap_servers=servers, enable_idempotence=False)) as producer,
+        pytest.raises(ValueError, match="did not assign a partition"),
+    ):
+        producer.send(OWN, b"{}")
+    with pytest.raises(TopicsMissing, match="is a gateway, whose clients may not write to"):
+        layout_on(servers, DEFAULT_PREFIX)
+
+
+def refused_to_librdkafka(servers: str) -> dict[str, int]:
+    """The error codes that its clients are told about one of the coordinator's topics."""
+    refused: dict[str, int] = {}
+    settings: dict[str, str | int | float | bool] = {"bootstrap.servers": servers}
+    producer = Producer({**settings, "on_delivery": lambda error, _: refused.update(produce=error.code())})
+    producer.produce(OWN, b"{}")
+    assert producer.flush(20) == 0
+    admin = AdminClient(settings)
+    answers: dict[str, Any] = {
+        "delete": admin.delete_topics([OWN]),
+        "partitions": admin.create_partitions([NewPartitions(OWN, 9)]),
+        "records": admin.delete_records([TopicPartition(OWN, 0, -1)]),
+    }
+    for name, answer in answers.items():
+        (future,) = answer.values()
+        refused[name] = future.exception(20).args[0].code()
+    return refused
+
+
+partitions = st.lists(st.fixed_dictionaries({"index": st.integers(0, 9), "records": st.none() | st.binary()}))
+topics_data = st.lists(st.tuples(st.text(), st.uuids(), partitions), max_size=4)
+
+
+@given(st.sampled_from(codec.versions(PRODUCE)), topics_data, st.none() | st.text())
+def test_the_topics_of_a_produce_are_found_without_decoding_it(
+    version: int, topics: list[Any], transactional_id: str | None
+) -> None:
+    data = [{"name": n, "topic_id": key, "partition_data": p} for n, key, p in topics]
+    message = codec.encode_request(
+        PRODUCE, version, 1, "me", {"transactional_id": transactional_id, "acks": 1, "topic_data": data}
+    )
+    expected = [key.bytes if version >= 13 else n.encode() for n, key, _ in topics]
+    header = request_header(message)
+    assert produced_topics(header, message) == expected
+    for end in range(header.client_id_end, len(message) - 1):
+        with pytest.raises(ProtocolError):
+            produced_topics(header, message[:end])
+
+
+@pytest.mark.parametrize("version", [3, 9])
+def test_a_produce_has_only_so_many_partitions(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(produce, "PARTITIONS_MAX", 100)
+    data = [{"index": 0, "records": None}] * 98
+    topics = [{"name": "a", "partition_data": data}]
+    for more in ([], [{"name": "b", "partition_data": []}] * 2):
+        message = codec.encode_request(PRODUCE, version, 1, "me", {"topic_data": topics + more})
+        if more:
+            with pytest.raises(ProtocolError, match="more than 100 partitions"):
+                produced_topics(request_header(message), message)
+        else:
+            assert produced_topics(request_header(message), message) == [b"a"]
