@@ -11,7 +11,7 @@ from records import kafka_clients
 from records.layout import TopicLayout
 from records.partitioner import partition_of
 from records.reader import TopicReader
-from state.kafka.requests import AnyRequest
+from state.kafka.requests import AnyAnswered
 
 ANSWER_TIMEOUT_S = 300.0
 
@@ -49,11 +49,11 @@ class Asker:
     def next_id(self) -> str:
         return str(next(self._ids))
 
-    def send(self, request: AnyRequest) -> float:
+    def send(self, request: AnyAnswered) -> float:
         """Append a request and wait until the broker has it; the append time in seconds."""
         return float(self.send_nowait(request).get(timeout=30).timestamp) / 1000
 
-    def send_nowait(self, request: AnyRequest):  # type: ignore[no-untyped-def]
+    def send_nowait(self, request: AnyAnswered):  # type: ignore[no-untyped-def]
         partition = partition_of(request.group_id, self._layout.request_partitions)
         return self._producer.send(
             self._layout.requests_topic,
@@ -85,7 +85,7 @@ class Asker:
                     break
         return found
 
-    def ask(self, request: AnyRequest) -> tuple[Answer, float]:
+    def ask(self, request: AnyAnswered) -> tuple[Answer, float]:
         """One request, one answer; the answer and how long it took in seconds."""
         began = time.perf_counter()
         self.send_nowait(request)

@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Iterator
 from functools import partial
+from uuid import UUID
 
 from checkpoints import codec
 from records.layout import TopicLayout
@@ -21,6 +22,7 @@ SIZES = (10, 1_000, 10_000)
 PARTITIONS_PER_TOPIC = 50
 CALLS = 50
 GROUP = "g"
+TOPIC_ID = UUID(int=1)
 AT_MS = 1_700_000_000_000
 
 
@@ -35,7 +37,7 @@ def main() -> None:
 
 def _commit(partitions: dict[str, list[int]]) -> OffsetCommit:
     topics = [
-        CommittedTopic(topic, [CommittedPartition(n, 1_000_000 + n) for n in numbers])
+        CommittedTopic(topic, [CommittedPartition(n, 1_000_000 + n) for n in numbers], TOPIC_ID)
         for topic, numbers in partitions.items()
     ]
     return OffsetCommit(group_id=GROUP, correlation_id="c", reply_partition=0, api_version=9, topics=topics)

@@ -3,23 +3,54 @@
 applyInPandasWithState cannot change its schema later, so the row's two columns stay and the payload carries a
 version. The payload is a msgpack map of group id -> encoded group, which begins with its protocol. It has one
 entry as long as the operator is keyed by group; several groups under one key need no change here. Decoding is
-strict: what is not exactly of a known version is an error.
+strict: each version has a reader of its own, which refuses a group with a field more or less. What an earlier
+version stored is migrated version by version (`checkpoints.migrations`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
+from checkpoints.migrations import GroupV1, GroupV2, v1_to_v2, v2_to_v3
 from state.dispatch import AnyGroup
+from state.rocketmq.group import Group as RocketMqGroup
 
-# Version 2 appended two fields to Kafka's Group, which have their defaults in a group of version 1.
-STATE_VERSION = 2
-_READABLE = range(1, STATE_VERSION + 1)
+STATE_VERSION = 3
 STATE_SCHEMA = "version int, payload binary"
 
 _encoder = msgspec.msgpack.Encoder()
 _groups_decoder = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
-_group_decoder: msgspec.msgpack.Decoder[AnyGroup] = msgspec.msgpack.Decoder(AnyGroup)
+_v1 = msgspec.msgpack.Decoder(GroupV1 | RocketMqGroup)
+_v2 = msgspec.msgpack.Decoder(GroupV2 | RocketMqGroup)
+_v3: msgspec.msgpack.Decoder[AnyGroup] = msgspec.msgpack.Decoder(AnyGroup)
+
+
+def _read_v1(raw: msgspec.Raw) -> AnyGroup:
+    group = _v1.decode(raw)
+    return group if isinstance(group, RocketMqGroup) else v2_to_v3(v1_to_v2(group))
+
+
+def _read_v2(raw: msgspec.Raw) -> AnyGroup:
+    group = _v2.decode(raw)
+    return group if isinstance(group, RocketMqGroup) else v2_to_v3(group)
+
+
+def _read_v3(raw: msgspec.Raw) -> AnyGroup:
+    group = _v3.decode(raw)
+    # Fields of today's group have defaults, so it would also be read where the last ones are missing.
+    fields = 1 + len(group.__struct_fields__)  # the first says whose group it is
+    if _array_length(raw) != fields:
+        raise msgspec.ValidationError(f"it has {_array_length(raw)} fields instead of {fields}")
+    return group
+
+
+def _array_length(raw: msgspec.Raw) -> int:
+    """How many elements a msgpack array has, by its first bytes; up to 65,535."""
+    first, *length = bytes(memoryview(raw)[:3])
+    return first & 0x0F if first < 0xDC else int.from_bytes(length)
+
+
+_READERS: Mapping[int, Callable[[msgspec.Raw], AnyGroup]] = {1: _read_v1, 2: _read_v2, 3: _read_v3}
 
 
 class StateError(RuntimeError):
@@ -36,7 +67,7 @@ def encode(groups: Mapping[str, AnyGroup]) -> tuple[int, bytes]:
 
 def decode(key: str, version: int, payload: bytes) -> dict[str, AnyGroup]:
     """The groups of a state row; raises StateError naming what could not be read."""
-    if version not in _READABLE:
+    if version not in _READERS:
         raise StateError(
             f"the state of {key!r} is of version {version}; this code reads versions 1 to {STATE_VERSION}"
         )
@@ -49,7 +80,7 @@ def decode(key: str, version: int, payload: bytes) -> dict[str, AnyGroup]:
 
 def _decode_group(group_id: str, version: int, raw: msgspec.Raw) -> AnyGroup:
     try:
-        group = _group_decoder.decode(raw)
+        group = _READERS[version](raw)
     except msgspec.DecodeError as error:
         raise StateError(
             f"the state of group {group_id!r} (version {version}) is damaged: {error}"

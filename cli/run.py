@@ -32,6 +32,7 @@ from streaming.query.session import LOOPBACK, SparkFailed
 from streaming.service.coordinator import Coordinator, Options
 from streaming.service.status import Phase
 from streaming.service.ticker import DEFAULT_INTERVAL_MS
+from streaming.service.topic_watcher import DEFAULT_INTERVAL_MS as DEFAULT_TOPIC_INTERVAL_MS
 from streaming.service.topics import TopicsError
 
 STARTUP_ERRORS = (
@@ -79,6 +80,13 @@ _NO_GATEWAY = "--no-gateway"
     help="A setting by Kafka's name; repeatable.",
 )
 @click.option("--tick-interval-ms", type=click.IntRange(10), default=DEFAULT_INTERVAL_MS, show_default=True)
+@click.option(
+    "--topic-interval-ms",
+    type=click.IntRange(100),
+    default=DEFAULT_TOPIC_INTERVAL_MS,
+    show_default=True,
+    help="How often the topics that have offsets are looked at: were they deleted, or made again?",
+)
 @click.option(
     "--clock-lag-ms",
     type=click.IntRange(0),
@@ -161,6 +169,7 @@ def _prepare(
     replication_factor: int,
     settings: tuple[str, ...],
     tick_interval_ms: int,
+    topic_interval_ms: int,
     clock_lag_ms: int,
     skip: tuple[str, ...],
     ui_host: str,
@@ -186,6 +195,7 @@ def _prepare(
         ui_port=ui_port,
         tick_interval_ms=tick_interval_ms,
         clock_lag_ms=clock_lag_ms,
+        topic_interval_ms=topic_interval_ms,
         replication_factor=replication_factor,
     )
     click.echo(f"starting the coordinator on {bootstrap_servers}", err=True)

@@ -24,7 +24,7 @@ from records.codec import encode
 from records.layout import RECORD_OVERHEAD_BYTES, TopicLayout
 from records.partitioner import partition_of
 from records.reader import TopicReader
-from state.kafka.requests import AnyRequest as KafkaRequest
+from state.kafka.requests import AnyAnswered as KafkaRequest
 from state.kafka.requests import (
     Heartbeat,
     JoinGroup,

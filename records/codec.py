@@ -5,12 +5,14 @@ where it can be read, whom to tell.
 """
 
 from enum import StrEnum
+from uuid import UUID
 
 import msgspec
 from msgspec import Struct
 
 from state.dispatch import AnyRequest
 from state.errors import ErrorCode
+from state.kafka.requests import TopicMetadata
 from state.messages import RECORD_VERSION, ErrorResponse, Int32, ShortStr
 from state.rocketmq.requests import ConnectionClosed
 
@@ -67,6 +69,8 @@ class CommittedOffset(Struct, frozen=True, kw_only=True):
     """A record of the offsets topic: what is committed for one partition, since which request of the log.
 
     `expire_at_ms` is set where the committer chose its own retention time. `incarnation` is the group's.
+    `topic_id` is None while it is not known. `request` is the OffsetCommit, or the TopicMetadata that told
+    the id.
     """
 
     group_id: str
@@ -79,6 +83,7 @@ class CommittedOffset(Struct, frozen=True, kw_only=True):
     committed_at_ms: int
     expire_at_ms: int | None
     request: str
+    topic_id: UUID | None = None
     version: int = RECORD_VERSION
 
 
@@ -145,7 +150,7 @@ def decode_request(value: bytes) -> AnyRequest | Refusal:
 def refuse(request: AnyRequest, reason: Reason, message: str) -> Refusal:
     """Refuse a well-formed request."""
     address = None
-    if not isinstance(request, ConnectionClosed):
+    if not isinstance(request, ConnectionClosed | TopicMetadata):
         address = Address(request.correlation_id, request.reply_partition, request.group_id)
     return Refusal(reason, message, address)
 

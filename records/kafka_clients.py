@@ -101,6 +101,25 @@ def clock_producer(bootstrap_servers: str, *, timeout_ms: int, reconnect_max_ms:
     )
 
 
+def topic_metadata_producer(
+    bootstrap_servers: str, *, timeout_ms: int, max_request_bytes: int
+) -> KafkaProducer:
+    """A producer of TopicMetadata records: it gives a record up after `timeout_ms`. Raises KafkaError."""
+    return KafkaProducer(
+        **_connection(bootstrap_servers),
+        acks="all",
+        enable_idempotence=False,  # a record written twice changes nothing
+        linger_ms=0,
+        bootstrap_timeout_ms=timeout_ms,
+        max_block_ms=timeout_ms,
+        request_timeout_ms=timeout_ms,
+        delivery_timeout_ms=timeout_ms,  # a record that is late may be wrong by then
+        max_request_size=max_request_bytes,
+        allow_auto_create_topics=False,
+        metrics_enabled=False,
+    )
+
+
 def producer(bootstrap_servers: str) -> KafkaProducer:
     """A producer of any other records: sent at once, acknowledged by all replicas. Raises KafkaError."""
     return KafkaProducer(**_connection(bootstrap_servers), acks="all", linger_ms=0, metrics_enabled=False)

@@ -15,6 +15,7 @@ from state.kafka import timers
 from state.kafka.effects import Effects, Reply
 from state.kafka.group import Group as KafkaGroup
 from state.kafka.requests import AnyRequest as KafkaRequest
+from state.kafka.requests import TopicMetadata
 from state.kafka.timers import DeadlineReached
 from state.messages import ErrorResponse, ReleaseGroup
 from state.rocketmq import effects as rocketmq_effects
@@ -82,7 +83,7 @@ def _refuse(
     """Answer with an error and leave the group alone, its clock too: the request is none of its own."""
     request = event.request
     answers = []
-    if not isinstance(request, ConnectionClosed):
+    if not isinstance(request, ConnectionClosed | TopicMetadata):
         response = ErrorResponse(
             group_id=group.group_id,
             correlation_id=request.correlation_id,

@@ -20,6 +20,7 @@ from cli.groups.common import (
     tell_errors,
 )
 from insight.admin.error_text import error_text
+from insight.admin.log_offsets import LogOffsets
 from insight.admin.plan_file import PlanFileError, export_plan, parse_plan
 from insight.admin.prepare import prepare_reset
 from insight.admin.render import ResetRow, reset_table
@@ -109,7 +110,7 @@ def reset_offsets(
         for warning in plan.warnings:
             tell(f"WARN: {warning}")
     plans: dict[str, dict[TopicPartition, int]] = {g: p.offsets for g, p in prepared.plans.items()}
-    refused = _execute(cluster.requests, plans) if execute else []
+    refused = _execute(cluster.requests, cluster.log, plans) if execute else []
     tell_errors(refused)
     _show(plans, as_csv, output, with_group=len(named) != 1)
     if refused:
@@ -158,11 +159,14 @@ def _check_scope(scenario: Scenario, topics: Sequence[TopicChoice], all_topics: 
         raise click.UsageError("only accepts one of --topic and --all-topics")
 
 
-def _execute(requests: GroupRequests, plans: dict[str, dict[TopicPartition, int]]) -> list[str]:
+def _execute(
+    requests: GroupRequests, log: LogOffsets, plans: dict[str, dict[TopicPartition, int]]
+) -> list[str]:
     """Commit the plans; what is refused is taken out of them, and told."""
     refused = []
+    topic_ids = log.topic_ids({topic for offsets in plans.values() for topic, _ in offsets})
     for group_id, offsets in plans.items():
-        outcomes = requests.commit_offsets(group_id, offsets) if offsets else {}
+        outcomes = requests.commit_offsets(group_id, offsets, topic_ids) if offsets else {}
         errors = {p: error for p, error in outcomes.items() if error is not ErrorCode.NONE}
         for partition in errors:
             del offsets[partition]

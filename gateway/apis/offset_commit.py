@@ -69,13 +69,14 @@ async def _commit(
 
 
 def _committed(asked: NamedTopic, partitions: Sequence[Any]) -> CommittedTopic:
-    name = asked.name if asked.topic is None else asked.topic.name
+    assert asked.topic is not None
     return CommittedTopic(
-        name,
+        asked.topic.name,
         [
             CommittedPartition(
                 p.partition_index, p.committed_offset, p.committed_leader_epoch, p.committed_metadata
             )
             for p in partitions
         ],
+        asked.topic.topic_id,
     )

@@ -41,38 +41,55 @@ async def _fetch(context: RequestContext, asked: Any) -> dict[str, Any]:
     """What one group has committed; `asked` is the request, or its part for this group."""
     by_id = context.version >= FIRST_VERSION_WITH_IDS
     topics: Sequence[NamedTopic] | None = None
-    if by_id and asked.topics is not None:
-        topics = await look_up(context, asked.topics, by_id=True)
-        if topics is None:
+    if asked.topics is not None:
+        topics = await look_up(context, asked.topics, by_id=by_id)
+        if topics is None and by_id:
             return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     answer = await context.services.backend.ask(
         OffsetFetch(**context.to_group(asked.group_id), topics=_wanted(asked, topics)), OffsetFetchResponse
     )
     if answer.error_code is not ErrorCode.NONE:
         return _failed(answer.error_code)
-    if not by_id:
-        fetched = [_topic(topic) for topic in answer.topics]
-    elif topics is not None:
+    if asked.topics is None:
+        return await _all(context, answer.topics, by_id=by_id)
+    if by_id and topics is not None:
         fetched = _by_request(asked, topics, answer.topics)
     else:
-        try:
-            ids = await ids_of(context, (topic.name for topic in answer.topics))
-        except UpstreamLost:
-            return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        fetched = _with_ids(answer.topics, ids)
+        fetched = [_topic(topic) for topic in answer.topics]
     return {"error_code": ErrorCode.NONE, "topics": fetched}
 
 
+async def _all(context: RequestContext, topics: Sequence[FetchedTopic], *, by_id: bool) -> dict[str, Any]:
+    """All that the group has committed, but for topics that were deleted and made again since."""
+    try:
+        ids = await ids_of(context, (topic.name for topic in topics))
+    except UpstreamLost:
+        if by_id:
+            return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        ids = {}
+    present = [_of_id(topic, ids.get(topic.name)) for topic in topics]
+    fetched = _with_ids(present, ids) if by_id else [_topic(topic) for topic in present]
+    return {"error_code": ErrorCode.NONE, "topics": [topic for topic in fetched if topic["partitions"]]}
+
+
+def _of_id(topic: FetchedTopic, topic_id: UUID | None) -> FetchedTopic:
+    """Those partitions of it whose offset may be of the topic of this id; an unknown id may be any."""
+    partitions = [p for p in topic.partitions if topic_id is None or p.topic_id in (None, topic_id)]
+    return FetchedTopic(topic.name, partitions)
+
+
 def _wanted(asked: Any, found: Sequence[NamedTopic] | None) -> list[TopicPartitions] | None:
-    """The partitions to ask the coordinator for, None for all; topics that are not there are left out."""
+    """The partitions to ask the coordinator for, None for all; ids that no topic has are left out."""
     if asked.topics is None:
         return None
     if found is None:
         return [TopicPartitions(topic.name, topic.partition_indexes) for topic in asked.topics]
     return [
-        TopicPartitions(known.topic.name, topic.partition_indexes)
-        for known, topic in zip(found, asked.topics, strict=True)
+        TopicPartitions(known.topic.name, topic.partition_indexes, known.topic.topic_id)
         if known.topic is not None
+        else TopicPartitions(known.name, topic.partition_indexes)
+        for known, topic in zip(found, asked.topics, strict=True)
+        if known.topic is not None or known.name
     ]
 
 

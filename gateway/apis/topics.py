@@ -16,6 +16,8 @@ from gateway.wire.errors import GatewayError
 from state.errors import ErrorCode
 
 FIRST_VERSION_WITH_IDS = 10  # of OffsetCommit and OffsetFetch (KIP-848)
+# A topic may have been deleted and made again just now, and its offsets are those of its id.
+OFFSETS_AGE_MAX_S = 1.0
 
 Codes = ErrorCode | GatewayError
 
@@ -52,9 +54,11 @@ async def look_up(context: RequestContext, topics: Iterable[Any], *, by_id: bool
     cluster = context.services.cluster
     try:
         if not by_id:
-            names = await cluster.topics(topic.name for topic in asked)
+            names = await cluster.topics((topic.name for topic in asked), OFFSETS_AGE_MAX_S)
             return [NamedTopic(topic.name, None, names.get(topic.name)) for topic in asked]
-        ids = await cluster.topics_by_id(topic.topic_id for topic in asked if topic.topic_id is not None)
+        ids = await cluster.topics_by_id(
+            (topic.topic_id for topic in asked if topic.topic_id is not None), OFFSETS_AGE_MAX_S
+        )
     except UpstreamLost as error:
         log.warning("no metadata of topics", error=str(error))
         return None
@@ -63,7 +67,7 @@ async def look_up(context: RequestContext, topics: Iterable[Any], *, by_id: bool
 
 async def ids_of(context: RequestContext, names: Iterable[str]) -> Mapping[str, UUID]:
     """The ids of those topics that are there. Raises UpstreamLost."""
-    found = await context.services.cluster.topics(names)
+    found = await context.services.cluster.topics(names, OFFSETS_AGE_MAX_S)
     return {name: topic.topic_id for name, topic in found.items() if topic.topic_id is not None}
 
 

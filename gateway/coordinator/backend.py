@@ -17,7 +17,7 @@ from gateway.coordinator.rate_limited_warning import RateLimitedWarning
 from gateway.wire.limits import Limits
 from gateway.wire.log_text import quoted
 from state.errors import ErrorCode
-from state.kafka.requests import AnyRequest
+from state.kafka.requests import AnyAnswered
 from state.messages import Response
 
 # Less than the 30 s that clients give a request (request.timeout.ms), so that they are told.
@@ -35,7 +35,7 @@ class Backend(Protocol):
     def header(self, group_id: str, api_version: int, client_id: str, client_host: str) -> Header:
         """What a request about this group begins with, under a correlation id of its own."""
 
-    async def ask(self, request: AnyRequest, answer: type[R], timeout_ms: int | None = None) -> R:
+    async def ask(self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None) -> R:
         """The answer. Where there is none it has an error code alone, and a log line says why.
 
         With `timeout_ms` None it is waited for only as long as the member that asks can be held up without
@@ -63,7 +63,7 @@ class AdaptiveTimeout:
 class _PendingRequest:
     """A request on its way. `answered` is the event loop's, and done as soon as nobody waits any more."""
 
-    request: AnyRequest
+    request: AnyAnswered
     answer: type[Response]
     timeout_ms: int
     asked_at_s: float
@@ -100,7 +100,7 @@ class CoordinatorBackend:
         own = self._client.header(group_id, api_version)
         return {**own, "client_id": client_id, "client_host": client_host}
 
-    async def ask(self, request: AnyRequest, answer: type[R], timeout_ms: int | None = None) -> R:
+    async def ask(self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None) -> R:
         """See `Backend`. When it is cancelled, the answer is dropped as it comes."""
         loop = asyncio.get_running_loop()
         held_ms = self._held_timeout.bound_ms if timeout_ms is None else timeout_ms
@@ -183,7 +183,7 @@ def error_code_of(error: ClientError) -> ErrorCode:
     return ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-def failed(request: AnyRequest, answer: type[R], error_code: ErrorCode) -> R:
+def failed(request: AnyAnswered, answer: type[R], error_code: ErrorCode) -> R:
     """An answer that has nothing but an error code."""
     return answer(
         group_id=request.group_id, correlation_id=request.correlation_id, request="", error_code=error_code

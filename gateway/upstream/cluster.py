@@ -77,9 +77,13 @@ class Cluster:
             self._by_name, names, lambda name: {"name": name, "topic_id": None}, age_max_s
         )
 
-    async def topics_by_id(self, topic_ids: Iterable[UUID]) -> dict[UUID, Topic]:
-        """The topics of these ids that there are. Raises UpstreamLost."""
-        return await self._find(self._by_id, topic_ids, lambda topic_id: {"name": None, "topic_id": topic_id})
+    async def topics_by_id(
+        self, topic_ids: Iterable[UUID], age_max_s: float = TOPIC_AGE_MAX_S
+    ) -> dict[UUID, Topic]:
+        """The topics of these ids that there are, as they were `age_max_s` ago. Raises UpstreamLost."""
+        return await self._find(
+            self._by_id, topic_ids, lambda topic_id: {"name": None, "topic_id": topic_id}, age_max_s
+        )
 
     def close(self) -> None:
         """End the connection."""
@@ -92,7 +96,7 @@ class Cluster:
         known: dict[K, _Known],
         keys: Iterable[K],
         asked: Callable[[K], codec.Fields],
-        age_max_s: float = TOPIC_AGE_MAX_S,
+        age_max_s: float,
     ) -> dict[K, Topic]:
         wanted = list(dict.fromkeys(keys))
         if any(_is_stale(known.get(key), age_max_s) for key in wanted):

@@ -1,6 +1,8 @@
 """What the broker knows of partitions: whether they are there, where their logs begin and end, and times."""
 
 from collections.abc import Callable, Collection, Iterable
+from contextlib import closing
+from uuid import UUID
 
 import kafka
 
@@ -16,6 +18,7 @@ class LogOffsets:
     """
 
     def __init__(self, bootstrap_servers: str, timeout_ms: int) -> None:
+        self._bootstrap_servers = bootstrap_servers
         self._timeout_ms = timeout_ms
         self._consumer = kafka_clients.reading_consumer(bootstrap_servers)
         self._topics: frozenset[str] | None = None
@@ -51,6 +54,12 @@ class LogOffsets:
             return {}
         found = self._consumer.offsets_for_times(times, timeout_ms=self._timeout_ms)
         return {_ours(p): None if at is None else at.offset for p, at in found.items()}
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, UUID]:
+        """Kafka's id of each topic; topics that are not there are left out."""
+        with closing(kafka_clients.admin(self._bootstrap_servers)) as admin:
+            described = admin.describe_topics(sorted(topics))
+        return {topic["name"]: UUID(str(topic["topic_id"])) for topic in described if not topic["error_code"]}
 
     def close(self) -> None:
         """Let go of the connections."""

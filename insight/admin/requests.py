@@ -6,6 +6,8 @@ Every method raises a `ClientError` of `clients.pending` where no answer comes i
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from types import MappingProxyType
+from uuid import UUID
 
 from assignors.kafka.api import TopicPartition
 from clients.coordinator_client import CoordinatorClient
@@ -40,6 +42,8 @@ _COMMIT_MAX_PARTITIONS = 10_000
 
 _REASON = "member was removed by an admin"
 _REASON_MAX_CHARS = 255
+
+_NO_IDS: Mapping[str, UUID] = MappingProxyType({})
 
 PartitionErrors = dict[TopicPartition, ErrorCode]
 
@@ -85,8 +89,12 @@ class GroupRequests:
         answers = _of_kafka(fetched)
         return _of_kafka(described), {name: _fetched(answer) for name, answer in answers.items()}
 
-    def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> PartitionErrors:
+    def commit_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, int], topic_ids: Mapping[str, UUID] = _NO_IDS
+    ) -> PartitionErrors:
         """OffsetCommit by no member, which a group without members takes: the outcome of each partition.
+
+        A topic without one of `topic_ids` is taken to be that of the offset which is replaced.
 
         One request for up to 10,000 partitions; more are several requests, of which some may fail. No
         offsets are no request: that would make a group of nothing.
@@ -94,12 +102,19 @@ class GroupRequests:
         ordered = sorted(offsets.items())
         errors: PartitionErrors = {}
         for first in range(0, len(ordered), _COMMIT_MAX_PARTITIONS):
-            errors |= self._commit(group_id, dict(ordered[first : first + _COMMIT_MAX_PARTITIONS]))
+            some = dict(ordered[first : first + _COMMIT_MAX_PARTITIONS])
+            errors |= self._commit(group_id, some, topic_ids)
         return errors
 
-    def _commit(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> PartitionErrors:
+    def _commit(
+        self, group_id: str, offsets: Mapping[TopicPartition, int], topic_ids: Mapping[str, UUID]
+    ) -> PartitionErrors:
         topics = [
-            CommittedTopic(topic, [CommittedPartition(n, offsets[TopicPartition(topic, n)]) for n in numbers])
+            CommittedTopic(
+                topic,
+                [CommittedPartition(n, offsets[TopicPartition(topic, n)]) for n in numbers],
+                topic_ids.get(topic),
+            )
             for topic, numbers in _by_topic(offsets).items()
         ]
         request = OffsetCommit(

@@ -6,10 +6,11 @@ Source: clients/src/main/resources/common/message/*Request.json of Apache Kafka.
 """
 
 from typing import Annotated
+from uuid import UUID
 
 from msgspec import Meta, Struct
 
-from state.messages import Int32, Int64, ReleaseGroup, Request, ShortStr
+from state.messages import RECORD_VERSION, Int32, Int64, ReleaseGroup, Request, ShortStr
 
 PartitionCount = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
@@ -89,10 +90,11 @@ class CommittedPartition(Struct, frozen=True):
 
 
 class CommittedTopic(Struct, frozen=True):
-    """One topic of an OffsetCommit."""
+    """One topic of an OffsetCommit. `topic_id` is Kafka's, None where the sender does not know it."""
 
     name: ShortStr
     partitions: list[CommittedPartition]
+    topic_id: UUID | None = None
 
 
 class OffsetCommit(Request, frozen=True, kw_only=True, tag=True):
@@ -110,10 +112,15 @@ class OffsetCommit(Request, frozen=True, kw_only=True, tag=True):
 
 
 class TopicPartitions(Struct, frozen=True):
-    """Partitions of one topic."""
+    """Partitions of one topic.
+
+    `topic_id` counts in an OffsetFetch alone: offsets of another topic of this name are not told. None: of
+    any.
+    """
 
     name: ShortStr
     partition_indexes: list[Int32]
+    topic_id: UUID | None = None
 
 
 class OffsetFetch(Request, frozen=True, kw_only=True, tag=True):
@@ -128,12 +135,6 @@ class OffsetDelete(Request, frozen=True, kw_only=True, tag=True):
     topics: list[TopicPartitions]
 
 
-class TopicsDeleted(Request, frozen=True, kw_only=True, tag=True):
-    """Topics that are no more. Not Kafka's, whose coordinator sees the cluster's metadata itself."""
-
-    topics: list[ShortStr]
-
-
 class DescribeGroup(Request, frozen=True, kw_only=True, tag=True):
     """One group of a DescribeGroups."""
 
@@ -142,7 +143,29 @@ class DeleteGroup(Request, frozen=True, kw_only=True, tag=True):
     """One group of a DeleteGroups: a group without members goes, with its offsets."""
 
 
-AnyRequest = (
+class TopicImage(Struct, frozen=True):
+    """A topic as the cluster's metadata shows it: Kafka's id of it, and how many partitions it has.
+
+    No rule looks at `partitions` yet.
+    """
+
+    id: UUID
+    partitions: PartitionCount
+
+
+class TopicMetadata(Struct, frozen=True, kw_only=True, tag_field="type", tag=True):
+    """What the cluster's metadata shows of topics, by name; None: no topic has that name.
+
+    Not Kafka's, whose coordinator sees the metadata itself. The watcher of the coordinator's service sends
+    it. It has no answer.
+    """
+
+    group_id: ShortStr
+    topics: dict[ShortStr, TopicImage | None]
+    version: int = RECORD_VERSION
+
+
+AnyAnswered = (
     JoinGroup
     | SyncGroup
     | Heartbeat
@@ -150,11 +173,11 @@ AnyRequest = (
     | OffsetCommit
     | OffsetFetch
     | OffsetDelete
-    | TopicsDeleted
     | DescribeGroup
     | DeleteGroup
     | ReleaseGroup
 )
+AnyRequest = AnyAnswered | TopicMetadata
 
 
 class ReplyTo(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -3,6 +3,8 @@
 Source: clients/src/main/resources/common/message/*Response.json of Apache Kafka.
 """
 
+from uuid import UUID
+
 from msgspec import Struct
 
 from state.errors import ErrorCode
@@ -77,13 +79,17 @@ class OffsetCommitResponse(Response, frozen=True, kw_only=True, tag="OffsetCommi
     topics: list[TopicErrors] = []
 
 
-class FetchedPartition(Struct, frozen=True):
-    """What is committed for one partition; `committed_offset` -1 where nothing is."""
+class FetchedPartition(Struct, frozen=True, omit_defaults=True):
+    """What is committed for one partition; `committed_offset` -1 where nothing is.
+
+    `topic_id` is that of the topic it was committed for, None where it is not known.
+    """
 
     partition_index: int
     committed_offset: int
     committed_leader_epoch: int
     metadata: str
+    topic_id: UUID | None = None
 
 
 class FetchedTopic(Struct, frozen=True):
@@ -103,12 +109,6 @@ class OffsetDeleteResponse(Response, frozen=True, kw_only=True, tag="OffsetDelet
     """Each partition of the request with its outcome; none where `error_code` is set."""
 
     topics: list[TopicErrors] = []
-
-
-class TopicsDeletedResponse(Response, frozen=True, kw_only=True, tag="TopicsDeleted"):
-    """`offsets` is how many were forgotten."""
-
-    offsets: int = 0
 
 
 class DescribedMember(Struct, frozen=True):
@@ -145,7 +145,6 @@ AnyResponse = (
     | OffsetCommitResponse
     | OffsetFetchResponse
     | OffsetDeleteResponse
-    | TopicsDeletedResponse
     | DescribeGroupResponse
     | DeleteGroupResponse
     | ReleaseGroupResponse

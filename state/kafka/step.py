@@ -17,9 +17,11 @@ from state.kafka.join import join
 from state.kafka.leave import leave
 from state.kafka.offsets import retention
 from state.kafka.offsets.commit import commit
-from state.kafka.offsets.delete import delete_offsets, topics_deleted
+from state.kafka.offsets.delete import delete_offsets
 from state.kafka.offsets.fetch import fetch
+from state.kafka.offsets.topic_metadata import topic_metadata
 from state.kafka.requests import (
+    AnyAnswered,
     AnyRequest,
     DeleteGroup,
     DescribeGroup,
@@ -31,7 +33,7 @@ from state.kafka.requests import (
     OffsetFetch,
     ReplyTo,
     SyncGroup,
-    TopicsDeleted,
+    TopicMetadata,
 )
 from state.kafka.responses import (
     AnyResponse,
@@ -44,7 +46,6 @@ from state.kafka.responses import (
     OffsetDeleteResponse,
     OffsetFetchResponse,
     SyncGroupResponse,
-    TopicsDeletedResponse,
 )
 from state.kafka.sync import sync
 from state.kafka.takeover import shift_deadlines, take_over
@@ -59,7 +60,7 @@ Event = (
     | Quarantine[DeadlineReached | Outage]
 )
 
-RESPONSE_TO: dict[type[AnyRequest], type[AnyResponse]] = {
+RESPONSE_TO: dict[type[AnyAnswered], type[AnyResponse]] = {
     JoinGroup: JoinGroupResponse,
     SyncGroup: SyncGroupResponse,
     Heartbeat: HeartbeatResponse,
@@ -67,7 +68,6 @@ RESPONSE_TO: dict[type[AnyRequest], type[AnyResponse]] = {
     OffsetCommit: OffsetCommitResponse,
     OffsetFetch: OffsetFetchResponse,
     OffsetDelete: OffsetDeleteResponse,
-    TopicsDeleted: TopicsDeletedResponse,
     DescribeGroup: DescribeGroupResponse,
     DeleteGroup: DeleteGroupResponse,
     ReleaseGroup: ReleaseGroupResponse,
@@ -96,9 +96,7 @@ def step(group: Group | None, group_id: str, event: Event, now_ms: int, config: 
         case Outage():
             take_over(context, event)
         case Failed():
-            refuse(
-                context, event.request, reply_to(event), context.rule("F1"), ErrorCode.UNKNOWN_SERVER_ERROR
-            )
+            refuse(context, event, context.rule("F1"), ErrorCode.UNKNOWN_SERVER_ERROR)
         case Quarantine():
             _quarantine(context, event)
     if context.has_group:
@@ -106,15 +104,14 @@ def step(group: Group | None, group_id: str, event: Event, now_ms: int, config: 
     return context.effects()
 
 
-def reply_to(event: Received[AnyRequest] | Failed[AnyRequest]) -> ReplyTo:
-    request = event.request
-    return ReplyTo(request.reply_partition, request.correlation_id, event.request_id)
+def reply_to(request: AnyAnswered, request_id: str) -> ReplyTo:
+    return ReplyTo(request.reply_partition, request.correlation_id, request_id)
 
 
 def _received(context: StepContext, event: Received[AnyRequest]) -> None:
-    request, to = event.request, reply_to(event)
+    request = event.request
     if not request.group_id:
-        return refuse(context, request, to, context.rule("P1"), ErrorCode.INVALID_GROUP_ID)
+        return refuse(context, event, context.rule("P1"), ErrorCode.INVALID_GROUP_ID)
     if context.has_group and event.late_by_ms:
         context.record(
             context.rule("F3"),
@@ -123,14 +120,21 @@ def _received(context: StepContext, event: Received[AnyRequest]) -> None:
             late_by_ms=event.late_by_ms,
         )
     if context.has_group and context.group.quarantined is not None and not isinstance(request, ReleaseGroup):
-        return refuse(context, request, to, context.rule("F2"), ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    HANDLERS[type(request)](context, request, to)
+        return refuse(context, event, context.rule("F2"), ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    if isinstance(request, TopicMetadata):
+        return topic_metadata(context, request)
+    HANDLERS[type(request)](context, request, reply_to(request, event.request_id))
 
 
-def refuse(context: StepContext, request: AnyRequest, to: ReplyTo, rule: RuleId, error: ErrorCode) -> None:
+def refuse(
+    context: StepContext, event: Received[AnyRequest] | Failed[AnyRequest], rule: RuleId, error: ErrorCode
+) -> None:
     """Answer any request with an error alone; a JoinGroup has its member id echoed, as Kafka does."""
+    request = event.request
+    if isinstance(request, TopicMetadata):
+        return
     echoed = {"member_id": request.member_id} if isinstance(request, JoinGroup) else {}
-    context.reply(to, RESPONSE_TO[type(request)], rule, error, **echoed)
+    context.reply(reply_to(request, event.request_id), RESPONSE_TO[type(request)], rule, error, **echoed)
 
 
 def _quarantine(context: StepContext, event: Quarantine[DeadlineReached | Outage]) -> None:
@@ -165,7 +169,7 @@ def release(context: StepContext, _: ReleaseGroup, to: ReplyTo) -> None:
 
 
 # Each takes its request, changes the group, and answers now or later.
-HANDLERS: dict[type[AnyRequest], Callable[[StepContext, Any, ReplyTo], None]] = {
+HANDLERS: dict[type[AnyAnswered], Callable[[StepContext, Any, ReplyTo], None]] = {
     JoinGroup: join,
     SyncGroup: sync,
     Heartbeat: heartbeat,
@@ -173,7 +177,6 @@ HANDLERS: dict[type[AnyRequest], Callable[[StepContext, Any, ReplyTo], None]] = 
     OffsetCommit: commit,
     OffsetFetch: fetch,
     OffsetDelete: delete_offsets,
-    TopicsDeleted: topics_deleted,
     DescribeGroup: describe,
     DeleteGroup: delete_group,
     ReleaseGroup: release,

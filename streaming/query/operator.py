@@ -21,6 +21,7 @@ from state.config import CoordinatorConfig
 from state.dispatch import AnyGroup, AnyRequest, step
 from state.inputs import Outage
 from state.kafka.effects import Reply
+from state.kafka.requests import TopicMetadata
 from state.rocketmq.requests import ConnectionClosed
 from state.timeline import Row, Step, Timeline
 from streaming.query.log_order import LogOrder, LogRow
@@ -178,7 +179,7 @@ class GroupCall:
         if isinstance(request, Refusal):
             return self._checked_address(request)
         if (
-            not isinstance(request, ConnectionClosed)
+            not isinstance(request, ConnectionClosed | TopicMetadata)
             and not 0 <= request.reply_partition < self._layout.reply_partitions
         ):
             message = (

@@ -1,6 +1,7 @@
 """What the operator writes: records for the output topics, gathered into frames for Spark."""
 
 from collections.abc import Iterator
+from uuid import UUID
 
 import pandas as pd
 
@@ -120,6 +121,7 @@ class Output:
 
     def _committed(self, group: Group, change: OffsetChange, row: LogRow) -> CommittedOffset:
         assert change.offset is not None
+        topic_id = change.offset.topic_id
         return CommittedOffset(
             group_id=group.group_id,
             incarnation=group.incarnation,
@@ -131,6 +133,7 @@ class Output:
             committed_at_ms=change.offset.committed_at_ms,
             expire_at_ms=change.offset.expire_at_ms,
             request=request_id(self._layout.requests_topic, row.partition, row.offset),
+            topic_id=None if topic_id is None else UUID(bytes=topic_id),
         )
 
     def group_tombstone(self) -> None:

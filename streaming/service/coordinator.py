@@ -32,6 +32,8 @@ from streaming.service.failing_batch import describe_failing_batch
 from streaming.service.outage import end_outage
 from streaming.service.status import Phase, StatusBoard
 from streaming.service.ticker import DEFAULT_INTERVAL_MS, Ticker
+from streaming.service.topic_watcher import DEFAULT_INTERVAL_MS as DEFAULT_TOPIC_INTERVAL_MS
+from streaming.service.topic_watcher import TopicWatcher
 from streaming.service.topics import TopicsError, prepare_topics
 
 FIRST_PAUSE_S = 0.5
@@ -61,6 +63,7 @@ class Options:
     ui_port: int | None = 0
     tick_interval_ms: int = DEFAULT_INTERVAL_MS
     clock_lag_ms: int = 0
+    topic_interval_ms: int = DEFAULT_TOPIC_INTERVAL_MS
     replication_factor: int = 1
     spark: Mapping[str, str] = field(default_factory=dict)
 
@@ -150,6 +153,11 @@ class Coordinator:
         )
         self._ticker.start()
         started.callback(self._ticker.stop)
+        watcher = TopicWatcher(
+            options.bootstrap_servers, options.layout, interval_ms=options.topic_interval_ms
+        )
+        watcher.start()
+        started.callback(watcher.stop)
         self._supervisor.start()
         started.callback(self._supervisor.join)
         started.callback(self._stopping.set)

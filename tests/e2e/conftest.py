@@ -23,6 +23,7 @@ def layout(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> 
         folder=tmp_path_factory.mktemp("coordinator"),
         layout=layout,
         settings={"group.initial.rebalance.delay.ms": "500"},
+        topic_interval_ms=500,
         spark=QUICK_SPARK,
     )
     with coordinating(options):

@@ -1,5 +1,6 @@
 """What the end-to-end tests share: own topics, a coordinator, members, what a topic holds, waiting."""
 
+import json
 import re
 import time
 import uuid
@@ -10,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+import msgspec
 from kafka.consumer.fetcher import ConsumerRecord
 
 from clients.coordinator_client import CoordinatorClient
 from records import kafka_clients
-from records.codec import CLOCK_PATTERN
+from records.codec import CLOCK_PATTERN, CommittedOffset
 from records.history import CoordinatorStarted, decode_entry, decode_snapshot
 from records.layout import TopicLayout
 from records.reader import TopicReader
@@ -146,6 +148,22 @@ def starts(servers: str, layout: TopicLayout) -> list[CoordinatorStarted]:
     decoded = [decode_entry(record.value) for record in read_topic(servers, layout.events_topic)]
     said = [entry for entry in decoded if isinstance(entry, CoordinatorStarted)]
     return sorted(said, key=lambda start: start.at_ms)
+
+
+def topic_id_of(servers: str, topic: str) -> str:
+    """Kafka's id of a topic."""
+    admin = kafka_clients.admin(servers)
+    try:
+        return str(admin.describe_topics([topic])[0]["topic_id"])
+    finally:
+        admin.close()
+
+
+def offset_records(servers: str, layout: TopicLayout, group_id: str) -> list[CommittedOffset]:
+    """A group's committed offsets as the offsets topic has them: the last record of each key."""
+    last = {record.key: record.value for record in read_topic(servers, layout.offsets_topic)}
+    values = [value for key, value in last.items() if value is not None and json.loads(key)[0] == group_id]
+    return [msgspec.json.decode(value, type=CommittedOffset) for value in values]
 
 
 def snapshots_of(servers: str, layout: TopicLayout, group_id: str) -> list[GroupSnapshot]:

@@ -10,7 +10,7 @@ from records import kafka_clients
 from records.codec import decode_request, request_id
 from records.layout import TopicLayout
 from records.reader import TopicReader
-from state.kafka.requests import AnyRequest
+from state.kafka.requests import AnyAnswered
 from state.kafka.responses import AnyResponse
 from state.messages import Request
 from streaming.service.topics import prepare_topics
@@ -21,7 +21,7 @@ PATIENCE_S = 30.0
 class PendingRequest(msgspec.Struct, frozen=True):
     """A request as it stands in the log; `at_s` is when the broker appended it."""
 
-    request: AnyRequest
+    request: AnyAnswered
     id: str
     at_s: float
     partition: int

@@ -36,7 +36,7 @@ from state.kafka.requests import (
 )
 from state.kafka.responses import JoinGroupResponse, OffsetCommitResponse
 from streaming.service.topics import prepare_topics
-from tests.e2e.harness import create_topic, history_of, new_layout
+from tests.e2e.harness import create_topic, history_of, new_layout, offset_records, topic_id_of
 
 pytestmark = pytest.mark.e2e
 
@@ -308,7 +308,7 @@ def test_a_dry_run_shows_what_would_be(ask: Ask, scenario: list[str], offset: in
 
 
 def test_a_reset_is_executed_exported_and_taken_from_a_file(
-    ask: Ask, client: CoordinatorClient, tmp_path: Path
+    ask: Ask, client: CoordinatorClient, broker: EmbeddedBroker, layout: TopicLayout, tmp_path: Path
 ) -> None:
     commit(client, "ledger", dict.fromkeys(orders(0, 1), 4))
     reset = ["reset-offsets", "--group", "ledger"]
@@ -320,6 +320,8 @@ def test_a_reset_is_executed_exported_and_taken_from_a_file(
     assert [row[3] for row in shifted.rows] == ["0", "0"]
     assert shifted.err.count("is lower than earliest offset for topic partition") == 2
     assert [row[3] for row in ask("describe", "--group", "ledger").rows] == ["0", "0"]
+    of_topics = {str(o.topic_id) for o in offset_records(broker.bootstrap_servers, layout, "ledger")}
+    assert of_topics == {topic_id_of(broker.bootstrap_servers, ORDERS)}
     unshifted = ask(*reset, "--topic", ORDERS, "--shift-by", "1", "--execute", exit_code=1)
     assert "Cannot shift offset for partition" in unshifted.err
     unknown = ask(*reset, "--topic", f"{ORDERS}:1,9", "--to-latest", "--execute", exit_code=1)

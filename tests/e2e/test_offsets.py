@@ -14,7 +14,7 @@ from embedded.broker import EmbeddedBroker
 from state.errors import ErrorCode
 from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, OffsetFetch
 from state.kafka.responses import OffsetCommitResponse, OffsetFetchResponse
-from tests.e2e.harness import START_TIMEOUT_S, Member, stable_member
+from tests.e2e.harness import START_TIMEOUT_S, Member, create_topic, stable_member
 
 pytestmark = pytest.mark.e2e
 
@@ -74,6 +74,7 @@ def fetch(client: CoordinatorClient) -> int:
 @pytest.mark.timeout(600)
 def test_after_a_kill_the_last_commit_is_fetched(broker: EmbeddedBroker, coordinators: Coordinators) -> None:
     servers, layout = broker.bootstrap_servers, layout_on(broker.bootstrap_servers, PREFIX)
+    create_topic(servers, "t", 1, {})
     with CoordinatorClient(servers, layout, client_id="c", request_timeout_ms=120_000) as client:
         first = stable_member(client, GROUP, session_timeout_ms=300_000)
         commit_and_kill(coordinators, client, first, generation=1, offset=10)

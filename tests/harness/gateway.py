@@ -29,7 +29,7 @@ from gateway.wire.limits import Limits
 from state.config import CoordinatorConfig
 from state.errors import ErrorCode
 from state.kafka.group import Group
-from state.kafka.requests import AnyRequest
+from state.kafka.requests import AnyAnswered
 from state.kafka.snapshot import GroupSnapshot, snapshot
 from state.messages import Response
 from state.timeline import Row, Timeline
@@ -61,7 +61,7 @@ class CoreBackend:
         self._view: list[GroupSnapshot] = []
         self.now_ms = 0
         self.config = CoordinatorConfig()
-        self.asked: list[AnyRequest] = []
+        self.asked: list[AnyAnswered] = []
         self.more = asyncio.Condition()
         self._timelines: dict[str, Timeline] = {}
         self._waiting: dict[str, asyncio.Future[Any]] = {}
@@ -82,7 +82,7 @@ class CoreBackend:
             client_host=client_host,
         )
 
-    async def ask(self, request: AnyRequest, answer: type[R], timeout_ms: int | None = None) -> R:
+    async def ask(self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None) -> R:
         if self.away:
             return failed(request, answer, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
@@ -146,6 +146,7 @@ class StubBroker:
 
     address: Address = field(init=False)
     topics: dict[str, int] = field(default_factory=lambda: dict(TOPICS))
+    ids: dict[str, UUID] = field(default_factory=lambda: {name: topic_id(name) for name in TOPICS})
     answers: dict[int, codec.Fields] = field(default_factory=dict)
     passed: list[RequestHeader] = field(default_factory=list)
     messages: list[bytes] = field(default_factory=list)
@@ -197,7 +198,7 @@ class StubBroker:
         if name not in self.topics:
             return {"error_code": 3, "name": name, "partitions": []}
         partitions = [{"partition_index": p, "leader_id": NODE_ID} for p in range(self.topics[name])]
-        return {"error_code": 0, "name": name, "topic_id": topic_id(name), "partitions": partitions}
+        return {"error_code": 0, "name": name, "topic_id": self.ids[name], "partitions": partitions}
 
 
 class RawClient:

@@ -1,6 +1,7 @@
 """The requests about offsets and groups, as scenario commands tell them."""
 
 from collections.abc import Callable
+from uuid import UUID, uuid5
 
 from state.kafka.requests import (
     AnyRequest,
@@ -11,8 +12,9 @@ from state.kafka.requests import (
     OffsetCommit,
     OffsetDelete,
     OffsetFetch,
+    TopicImage,
+    TopicMetadata,
     TopicPartitions,
-    TopicsDeleted,
 )
 from tests.harness import options
 from tests.harness.common import Common
@@ -29,7 +31,7 @@ def _commit(common: Common, given: Given) -> AnyRequest:
         group_instance_id=None if instance == "none" else instance,
         retention_time_ms=options.milliseconds(given.get("retention", "-1")),
         topics=[
-            CommittedTopic(topic, [_committed(number, what) for number, what in partitions])
+            CommittedTopic(topic, [_committed(number, what) for number, what in partitions], _topic_id(given))
             for topic, partitions in options.partitions(given.get("offsets", ""))
         ]
         + _long_names(given),
@@ -56,9 +58,18 @@ def _filled(metadata: str) -> str:
     return text * int(times) if star else metadata
 
 
+def topic_id(name: str) -> UUID:
+    """The id of a topic that a test calls so: `t` made again may be `t2`."""
+    return uuid5(UUID(int=0), name)
+
+
+def _topic_id(given: Given) -> UUID | None:
+    return topic_id(given["topic-id"]) if "topic-id" in given else None
+
+
 def _topics(given: Given) -> list[TopicPartitions]:
     return [
-        TopicPartitions(topic, [number for number, _ in partitions])
+        TopicPartitions(topic, [number for number, _ in partitions], _topic_id(given))
         for topic, partitions in options.partitions(given.get("partitions", ""))
     ]
 
@@ -71,8 +82,11 @@ def _delete_offsets(common: Common, given: Given) -> AnyRequest:
     return OffsetDelete(**common, topics=_topics(given))
 
 
-def _topics_deleted(common: Common, given: Given) -> AnyRequest:
-    return TopicsDeleted(**common, topics=given["topics"].split(","))
+def _topic_metadata(common: Common, given: Given) -> AnyRequest:
+    """`t:t2,u:none`: topic t is the one of id t2, there is no topic u."""
+    pairs = [topic.split(":") for topic in given["topics"].split(",")]
+    topics = {name: None if of == "none" else TopicImage(topic_id(of), 1) for name, of in pairs}
+    return TopicMetadata(group_id=common["group_id"], topics=topics)
 
 
 # By the command's verb.
@@ -80,7 +94,7 @@ REQUESTS: dict[str, Callable[[Common, Given], AnyRequest]] = {
     "commit": _commit,
     "fetch": _fetch,
     "delete-offsets": _delete_offsets,
-    "topics-deleted": _topics_deleted,
+    "topic-metadata": _topic_metadata,
     "describe": lambda common, _: DescribeGroup(**common),
     "delete": lambda common, _: DeleteGroup(**common),
 }

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 from typing import TypeVar
+from uuid import UUID
 
 from assignors.kafka.api import Subscription
 from assignors.kafka.consumer_protocol import encode_subscription
@@ -31,8 +32,9 @@ from state.kafka.requests import (
     OffsetFetch,
     Protocol,
     SyncGroup,
+    TopicImage,
+    TopicMetadata,
     TopicPartitions,
-    TopicsDeleted,
 )
 from state.kafka.responses import AnyResponse, HeartbeatResponse, JoinGroupResponse, SyncGroupResponse
 from state.messages import ReleaseGroup
@@ -76,11 +78,12 @@ ODD_KINDS = (
     "commit by nobody",
     "fetch",
     "delete offsets",
-    "topics deleted",
+    "topic metadata",
     "describe",
     "delete",
 )
 TOPICS = ("t", "u", "v")
+TOPIC_IDS = (UUID(int=1), UUID(int=2), None)
 
 
 @dataclass(frozen=True)
@@ -238,8 +241,9 @@ def _request(move: Move, group: list[Client]) -> AnyRequest:
 def _about_offsets(
     kind: str, move: Move, common: Common, member_id: str, instance_id: str | None, client: Client
 ) -> AnyRequest:
-    partitions = [TopicPartitions(move.topic, [move.partition])]
-    committed = [CommittedTopic(move.topic, [CommittedPartition(move.partition, move.number)])]
+    topic_id = TOPIC_IDS[move.number % len(TOPIC_IDS)]
+    partitions = [TopicPartitions(move.topic, [move.partition], topic_id)]
+    committed = [CommittedTopic(move.topic, [CommittedPartition(move.partition, move.number)], topic_id)]
     match kind:
         case "commit":
             return OffsetCommit(
@@ -256,8 +260,9 @@ def _about_offsets(
             return OffsetFetch(**common, topics=partitions if move.number % 2 else None)
         case "delete offsets":
             return OffsetDelete(**common, topics=partitions)
-        case "topics deleted":
-            return TopicsDeleted(**common, topics=[move.topic])
+        case "topic metadata":
+            image = None if topic_id is None else TopicImage(topic_id, 2)
+            return TopicMetadata(group_id=move.group_id, topics={move.topic: image})
         case "describe":
             return DescribeGroup(**common)
         case "delete":

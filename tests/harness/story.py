@@ -7,6 +7,7 @@ from state.inputs import Failed, Outage, Quarantine, Received
 from state.kafka.effects import Effects, OffsetChange
 from state.kafka.group import Group, Member
 from state.kafka.history import HistoryEntry
+from state.kafka.requests import TopicMetadata
 from state.kafka.responses import (
     AnyResponse,
     DescribeGroupResponse,
@@ -16,7 +17,6 @@ from state.kafka.responses import (
     OffsetDeleteResponse,
     OffsetFetchResponse,
     SyncGroupResponse,
-    TopicsDeletedResponse,
 )
 from state.kafka.step import Event
 from state.kafka.timers import DeadlineReached
@@ -66,7 +66,9 @@ def tell(event: Event, at_ms: int, effects: Effects, names: Names) -> list[str]:
     lines = [f"{time_text(at_ms)} {_event(event)}"]
     lines += [f"  -> {_reply(reply.response)} ({reply.response.rule})" for reply in effects.replies]
     answered = {reply.response.request for reply in effects.replies}
-    if isinstance(event, Received) and event.request_id not in answered:
+    if isinstance(event, Received) and not (
+        event.request_id in answered or isinstance(event.request, TopicMetadata)
+    ):
         lines.append(f"  .. {event.request_id} waits")
     lines += [f"  * {_entry(entry)} ({entry.rule})" for entry in effects.history]
     if effects.offsets:
@@ -147,8 +149,6 @@ def _about_offsets(response: AnyResponse) -> list[str]:
                 for t in response.topics
                 for p in t.partitions
             ]
-        case TopicsDeletedResponse():
-            return [f"offsets={response.offsets}"]
         case DescribeGroupResponse():
             members = [
                 f"{_who(m.member_id, m.group_instance_id)}:{_metadata(m.member_metadata)}"

@@ -17,7 +17,8 @@ Commands, one a line:
     commit m1 offsets=t-0=5 retention=1h    (`x*9` in a note is nine of it)
     fetch m1 partitions=t-0,t-1             or all: `fetch m1`
     delete-offsets admin partitions=t-0
-    topics-deleted admin topics=t
+    commit m1 offsets=t-0=5 topic-id=t2     for the topic of that id; `fetch` likewise
+    topic-metadata watcher topics=t:t2,u:none   t is the topic of id t2, there is no u
     describe admin                          `delete admin` ends the group
     at 3s                                   deadlines on the way fire; `sleep 3s` goes on by that much
     fail request                            the next request, or `deadline`, raises after it did its work

@@ -1,12 +1,21 @@
 """Offsets through the real query: kept over restarts, on a topic of their own, expired by the log's time."""
 
+import json
 from collections.abc import Iterable
+from uuid import UUID
 
 from records.codec import offset_key
 from records.partitioner import partition_of
 from state.errors import ErrorCode
-from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, OffsetFetch
-from tests.spark.harness import Bench, Written, answers, events
+from state.kafka.requests import (
+    CommittedPartition,
+    CommittedTopic,
+    OffsetCommit,
+    OffsetFetch,
+    TopicImage,
+    TopicMetadata,
+)
+from tests.spark.harness import Bench, Written, answers, dead_letters, events
 from tests.spark.log import LAYOUT, T0, Log
 
 WEEK_MS = 7 * 24 * 3_600_000
@@ -65,6 +74,21 @@ def test_a_commit_to_a_large_group_puts_a_kibibyte_on_the_topics_at_most(bench: 
     written = bench.run([log.request(T0 + 1, commit({5_000: 2}))])
     assert {record.topic for record in written} == {LAYOUT.responses_topic, LAYOUT.offsets_topic}
     assert sum(len(record.key or b"") + len(record.value or b"") for record in written) <= KIB
+
+
+def test_a_topic_that_is_made_again_has_no_offsets_also_after_a_restart(bench: Bench) -> None:
+    log = Log()
+    old, new = TopicImage(UUID(int=1), 4), TopicImage(UUID(int=2), 4)
+    metadata = [TopicMetadata(group_id="g", topics={"t": image}) for image in (old, old, new)]
+    written = bench.run([log.request(T0, commit({0: 5})), log.request(T0 + 1, metadata[0])])
+    ((key, value),) = on_offsets_topic(written).items()
+    assert json.loads(value or b"")["topic_id"] == str(old.id)
+    bench.stop()
+    assert bench.run([log.request(T0 + 2, metadata[1])]) == []
+    written = bench.run([log.request(T0 + 3, metadata[2])])
+    assert on_offsets_topic(written) == {key: None}
+    assert [(event["type"], event["rule"]) for event in events(written, "g")] == [("OffsetsDeleted", "D7")]
+    assert answers(written) == dead_letters(written) == {}
 
 
 def test_retention_is_a_matter_of_the_logs_time(bench: Bench) -> None:

@@ -5,8 +5,8 @@ Source: OffsetMetadataManager.commitOffset, ClassicGroup.validateOffsetCommit.
 
 from state.errors import ErrorCode
 from state.kafka.context import StepContext, Verdict
-from state.kafka.group import GroupState, Offset
-from state.kafka.requests import CommittedPartition, OffsetCommit, ReplyTo
+from state.kafka.group import Group, GroupState, Offset
+from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, ReplyTo
 from state.kafka.responses import OffsetCommitResponse, PartitionError, TopicErrors
 
 FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND = 9  # KIP-848
@@ -34,7 +34,7 @@ def commit(context: StepContext, request: OffsetCommit, reply_to: ReplyTo) -> No
         TopicErrors(
             topic.name,
             [
-                PartitionError(p.partition_index, _commit_partition(context, request, topic.name, p))
+                PartitionError(p.partition_index, _commit_partition(context, request, topic, p))
                 for p in topic.partitions
             ],
         )
@@ -80,7 +80,7 @@ def _validate_member(context: StepContext, request: OffsetCommit) -> Verdict:
 
 
 def _commit_partition(
-    context: StepContext, request: OffsetCommit, topic: str, partition: CommittedPartition
+    context: StepContext, request: OffsetCommit, topic: CommittedTopic, partition: CommittedPartition
 ) -> ErrorCode:
     metadata = partition.committed_metadata or ""
     if _java_length(metadata) > context.config.offset_metadata_max_bytes:
@@ -93,9 +93,21 @@ def _commit_partition(
         metadata=metadata,
         committed_at_ms=context.now_ms,
         expire_at_ms=None if kept_for_ms == OWN_RETENTION_TIME else _end(context.now_ms, kept_for_ms),
+        topic_id=_topic_id(context.group, topic, partition.partition_index),
     )
-    context.commit(topic, partition.partition_index, offset)
+    context.commit(topic.name, partition.partition_index, offset)
     return ErrorCode.NONE
+
+
+def _topic_id(group: Group, topic: CommittedTopic, partition: int) -> bytes | None:
+    """That of the request; where it has none, that of the offset which the commit replaces.
+
+    So the offset of a client that knows no ids goes with the topic that it was committed for.
+    """
+    if topic.topic_id is not None:
+        return topic.topic_id.bytes
+    replaced = group.offsets.get(topic.name, {}).get(partition)
+    return None if replaced is None else replaced.topic_id
 
 
 def _end(now_ms: int, kept_for_ms: int) -> int:

@@ -1,6 +1,6 @@
-"""Offsets that are forgotten by request: OffsetDelete (rows D1 to D5, KIP-496), TopicsDeleted (row D6).
+"""Offsets that are forgotten by request: OffsetDelete (KIP-496). Rows D1 to D5.
 
-Source: OffsetMetadataManager.deleteOffsets, onPartitionsDeleted, ClassicGroup.validateOffsetDelete.
+Source: OffsetMetadataManager.deleteOffsets, ClassicGroup.validateOffsetDelete.
 """
 
 from collections.abc import Mapping
@@ -9,8 +9,8 @@ from state.errors import ErrorCode
 from state.kafka.context import RuleId, StepContext, Verdict, deciding
 from state.kafka.group import Group, GroupState
 from state.kafka.history import EntryType
-from state.kafka.requests import OffsetDelete, ReplyTo, TopicPartitions, TopicsDeleted
-from state.kafka.responses import OffsetDeleteResponse, PartitionError, TopicErrors, TopicsDeletedResponse
+from state.kafka.requests import OffsetDelete, ReplyTo, TopicPartitions
+from state.kafka.responses import OffsetDeleteResponse, PartitionError, TopicErrors
 
 
 def delete_offsets(context: StepContext, request: OffsetDelete, reply_to: ReplyTo) -> None:
@@ -42,7 +42,9 @@ def delete_offsets(context: StepContext, request: OffsetDelete, reply_to: ReplyT
             TopicErrors(topic.name, [PartitionError(p, verdict[1]) for p in topic.partition_indexes])
         )
     if deleted is not None:
-        _forget(context, deleted, {t: sorted(numbers) for t, numbers in gone.items()}, "deleted by request")
+        partitions = {topic: sorted(numbers) for topic, numbers in gone.items()}
+        context.forget(partitions)
+        context.record(deleted, EntryType.OFFSETS_DELETED, "deleted by request", partitions=partitions)
     context.reply(reply_to, OffsetDeleteResponse, deciding(verdicts), topics=topics)
 
 
@@ -52,20 +54,3 @@ def _found(group: Group, topic: TopicPartitions, gone: Mapping[str, set[int]]) -
     """
     offsets, seen = group.offsets.get(topic.name, {}), gone.get(topic.name, ())
     return {p for p in topic.partition_indexes if p in offsets and p not in seen}
-
-
-def topics_deleted(context: StepContext, request: TopicsDeleted, reply_to: ReplyTo) -> None:
-    """Forget all offsets of topics that are no more, subscribed or not."""
-    row = context.rule("D6")
-    gone = {}
-    if context.has_group:
-        offsets = context.group.offsets
-        gone = {topic: list(offsets[topic]) for topic in dict.fromkeys(request.topics) if topic in offsets}
-        if gone:
-            _forget(context, row, gone, "the topic was deleted")
-    context.reply(reply_to, TopicsDeletedResponse, row, offsets=sum(map(len, gone.values())))
-
-
-def _forget(context: StepContext, rule: RuleId, gone: dict[str, list[int]], why: str) -> None:
-    context.forget(gone)
-    context.record(rule, EntryType.OFFSETS_DELETED, why, partitions=gone)

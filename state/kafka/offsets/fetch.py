@@ -1,21 +1,26 @@
-"""OffsetFetch: what is committed. Rows Q1 to Q3.
+"""OffsetFetch: what is committed. Rows Q1 to Q3, Q5.
 
-Source: OffsetMetadataManager.fetchOffsets, fetchAllOffsets.
+Source: OffsetMetadataManager.fetchOffsets, fetchAllOffsets, isMismatchedTopicId.
 """
 
 from collections.abc import Mapping, Sequence
+from uuid import UUID
 
 from state.kafka.context import StepContext
 from state.kafka.group import Offset
 from state.kafka.requests import OffsetFetch, ReplyTo, TopicPartitions
 from state.kafka.responses import FetchedPartition, FetchedTopic, OffsetFetchResponse
 
-_NOTHING = Offset(offset=-1, leader_epoch=-1, metadata="", committed_at_ms=-1)
+_NOTHING = Offset(
+    offset=-1, leader_epoch=-1, metadata="", committed_at_ms=-1, expire_at_ms=None, topic_id=None
+)
+
+Offsets = Mapping[str, Mapping[int, Offset]]
 
 
 def fetch(context: StepContext, request: OffsetFetch, reply_to: ReplyTo) -> None:
     """Tell offsets. It is never an error not to have any, and no group comes of asking."""
-    offsets: Mapping[str, Mapping[int, Offset]] = {}
+    offsets: Offsets = {}
     no_group = None
     if context.has_group:
         offsets = context.group.offsets
@@ -23,26 +28,48 @@ def fetch(context: StepContext, request: OffsetFetch, reply_to: ReplyTo) -> None
         no_group = context.rule("Q1")
     if request.topics is None:
         row = context.rule("Q2")
-        asked = [(topic, list(partitions)) for topic, partitions in offsets.items()]
+        topics = [
+            FetchedTopic(name, [_fetched(p, offset) for p, offset in partitions.items()])
+            for name, partitions in offsets.items()
+        ]
     else:
+        topics = [
+            _requested(context, topic, offsets.get(topic.name, {})) for topic in _each_once(request.topics)
+        ]
         row = context.rule("Q3")
-        asked = _each_once(request.topics)
-    topics = [
-        FetchedTopic(topic, [_fetched(p, offsets.get(topic, {}).get(p, _NOTHING)) for p in partitions])
-        for topic, partitions in asked
-    ]
     context.reply(reply_to, OffsetFetchResponse, no_group or row, topics=topics)
 
 
-def _each_once(topics: Sequence[TopicPartitions]) -> list[tuple[str, list[int]]]:
-    """What is asked for, without repetitions: otherwise a small request could ask for a large metadata text
-    many thousand times.
+def _each_once(topics: Sequence[TopicPartitions]) -> list[TopicPartitions]:
+    """The topics and partitions of the request without repetitions: otherwise a small request could ask for a
+    large metadata text many thousand times.
     """
-    asked: dict[str, dict[int, None]] = {}
+    partitions: dict[tuple[str, UUID | None], dict[int, None]] = {}
     for topic in topics:
-        asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
-    return [(topic, list(partitions)) for topic, partitions in asked.items()]
+        partitions.setdefault((topic.name, topic.topic_id), {}).update(dict.fromkeys(topic.partition_indexes))
+    return [
+        TopicPartitions(name=name, partition_indexes=list(numbers), topic_id=topic_id)
+        for (name, topic_id), numbers in partitions.items()
+    ]
+
+
+def _requested(context: StepContext, topic: TopicPartitions, offsets: Mapping[int, Offset]) -> FetchedTopic:
+    topic_id = None if topic.topic_id is None else topic.topic_id.bytes
+    partitions = []
+    for partition in topic.partition_indexes:
+        offset = offsets.get(partition, _NOTHING)
+        if is_of_another_topic(offset, topic_id):
+            context.rule("Q5")
+            offset = _NOTHING
+        partitions.append(_fetched(partition, offset))
+    return FetchedTopic(topic.name, partitions)
+
+
+def is_of_another_topic(offset: Offset, topic_id: bytes | None) -> bool:
+    """Whether the offset was committed for another topic of the same name; an unknown id is never another."""
+    return offset.topic_id is not None and topic_id is not None and offset.topic_id != topic_id
 
 
 def _fetched(partition: int, offset: Offset) -> FetchedPartition:
-    return FetchedPartition(partition, offset.offset, offset.leader_epoch, offset.metadata)
+    topic_id = None if offset.topic_id is None else UUID(bytes=offset.topic_id)
+    return FetchedPartition(partition, offset.offset, offset.leader_epoch, offset.metadata, topic_id)

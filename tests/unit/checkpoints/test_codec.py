@@ -11,6 +11,7 @@ from typing import get_args
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from assignors.rocketmq.api import MessageRequestMode
 from assignors.rocketmq.message_queue import MessageQueue
@@ -78,10 +79,11 @@ def sample() -> Group:
         last_rebalance_reason="new member m-1 joined",
         quarantined="InjectedFault: told to",
         subscribed_topics=["t"],
-        offsets={"t": {0: Offset(5, 1, "note", 1_700_000_000_001, 1_700_000_900_000)}},
+        offsets={"t": {0: Offset(5, 1, "note", 1_700_000_000_001, 1_700_000_900_000, b"\x07" * 16)}},
         retention_deadline_ms=1_700_001_000_000,
         partitions_per_topic={"t": 4},
         reported_partition_counts={"t": 5},
+        deleted_topic_ids=[b"\x03" * 16],
     )
 
 
@@ -111,6 +113,9 @@ def samples(version: int = STATE_VERSION) -> dict[str, AnyGroup]:
     group = sample()
     if version < 2:
         group.partitions_per_topic, group.reported_partition_counts = {}, {}
+    if version < 3:
+        group.offsets["t"][0] = structs.replace(group.offsets["t"][0], topic_id=None)
+        group.deleted_topic_ids = []
     return {"grüppe": group, "rüpel": rocketmq_sample()}
 
 
@@ -140,7 +145,7 @@ def _name(hint: object) -> str:
 def test_no_field_of_the_samples_is_left_at_its_default() -> None:
     group, other = sample(), rocketmq_sample()
     for struct in (group, group.members["m-1"], other, other.subscriptions["t"]):
-        for field in msgspec.structs.fields(struct):
+        for field in structs.fields(struct):
             assert getattr(struct, field.name) != field.default, field.name
 
 
@@ -177,6 +182,28 @@ def test_every_pinned_payload_is_read(path: Path) -> None:
     assert decode("shard 0", version, path.read_bytes()) == samples(version)
 
 
+@pytest.mark.parametrize("name", samples())
+@pytest.mark.parametrize("other", range(1, STATE_VERSION + 1))
+@pytest.mark.parametrize("path", PINNED, ids=lambda path: path.stem)
+def test_a_group_of_one_version_is_refused_under_another(path: Path, other: int, name: str) -> None:
+    """Where the versions differ in it: RocketMQ's group is the same in all of them."""
+    version = int(path.stem.removeprefix("state_v"))
+    group = msgspec.msgpack.decode(path.read_bytes(), type=dict[str, msgspec.Raw])[name]
+    payload = msgspec.msgpack.encode({name: group})
+    if version == other or isinstance(samples()[name], rocketmq.Group):
+        assert decode("shard 0", other, payload) == {name: samples(version)[name]}
+    else:
+        with pytest.raises(StateError, match=rf"group '{name}' \(version {other}\) is damaged"):
+            decode("shard 0", other, payload)
+
+
+def test_an_offset_of_an_earlier_version_is_of_an_unknown_topic() -> None:
+    for version in (1, 2):
+        group = decode("shard 0", version, (DATA / f"state_v{version}.msgpack").read_bytes())["grüppe"]
+        assert isinstance(group, Group)
+        assert [offset.topic_id for offset in group.offsets["t"].values()] == [None]
+
+
 def test_every_version_is_pinned() -> None:
     assert [path.stem for path in PINNED] == [f"state_v{n}" for n in range(1, STATE_VERSION + 1)]
 
@@ -202,30 +229,36 @@ def _row_with(*fields: object) -> bytes:
     return msgspec.msgpack.encode({"g": fields})
 
 
+def _renamed(group_id: str, key: str) -> bytes:
+    groups = msgspec.msgpack.decode(encode({group_id: Group(group_id, "i")})[1], type=dict[str, msgspec.Raw])
+    return msgspec.msgpack.encode({key: groups[group_id]})
+
+
 @pytest.mark.parametrize(
     ("payload", "why"),
     [
-        (b"", r"the state of 'g' \(version 1\) is damaged"),
-        (b"\xc1", r"the state of 'g' \(version 1\) is damaged"),
-        (msgspec.msgpack.encode(["g"]), r"the state of 'g' \(version 1\) is damaged"),
-        (encode({"g": Group("g", "i")})[1][:-1], r"the state of 'g' \(version 1\) is damaged"),
-        (encode({"g": Group("g", "i")})[1] + b"\x00", r"the state of 'g' \(version 1\) is damaged"),
-        (_row_with("g", "i"), r"the state of group 'g' \(version 1\) is damaged: Invalid value 'g'"),
-        (_row_with("Pulsar", "g", "i"), r"group 'g' \(version 1\) is damaged: Invalid value 'Pulsar'"),
-        (_row_with("Kafka", "g"), r"the state of group 'g' \(version 1\) is damaged: .* at least length 3"),
+        (b"", r"the state of 'g' \(version 3\) is damaged"),
+        (b"\xc1", r"the state of 'g' \(version 3\) is damaged"),
+        (msgspec.msgpack.encode(["g"]), r"the state of 'g' \(version 3\) is damaged"),
+        (encode({"g": Group("g", "i")})[1][:-1], r"the state of 'g' \(version 3\) is damaged"),
+        (encode({"g": Group("g", "i")})[1] + b"\x00", r"the state of 'g' \(version 3\) is damaged"),
+        (_row_with("g", "i"), r"the state of group 'g' \(version 3\) is damaged: Invalid value 'g'"),
+        (_row_with("Pulsar", "g", "i"), r"group 'g' \(version 3\) is damaged: Invalid value 'Pulsar'"),
+        (_row_with("Kafka", "g"), r"the state of group 'g' \(version 3\) is damaged: .* at least length 3"),
         (
             _row_with("RocketMQ", "g"),
-            r"the state of group 'g' \(version 1\) is damaged: .* at least length 3",
+            r"the state of group 'g' \(version 3\) is damaged: .* at least length 3",
         ),
-        (_row_with("Kafka", "g", "i", "seven"), r"the state of group 'g' \(version 1\) is damaged"),
-        (_row_with("Kafka", "g", "i", 0, 0, 0, "Dead"), r"group 'g' \(version 1\) is damaged: .*'Dead'"),
-        (_row_with("RocketMQ", "g", "i", 0, 0, 0, "Dead"), r"group 'g' \(version 1\) is damaged: .*'Dead'"),
-        (_row_with("Kafka", "h", "i"), r"the state of group 'g' \(version 1\) holds group 'h'"),
+        (_row_with("Kafka", "g", "i", "seven"), r"the state of group 'g' \(version 3\) is damaged"),
+        (_row_with("Kafka", "g", "i", 0, 0, 0, "Dead"), r"group 'g' \(version 3\) is damaged: .*'Dead'"),
+        (_row_with("RocketMQ", "g", "i", 0, 0, 0, "Dead"), r"group 'g' \(version 3\) is damaged: .*'Dead'"),
+        (_row_with("Kafka", "g", "i"), r"group 'g' \(version 3\) is damaged: it has 3 fields instead of 28"),
+        (_renamed("h", "g"), r"the state of group 'g' \(version 3\) holds group 'h'"),
     ],
 )
 def test_a_damaged_payload_is_refused_by_name(payload: bytes, why: str) -> None:
     with pytest.raises(StateError, match=why):
-        decode("g", 1, payload)
+        decode("g", STATE_VERSION, payload)
 
 
 @pytest.mark.parametrize("name", samples())
@@ -235,7 +268,7 @@ def test_a_payload_with_more_fields_than_known_is_refused(name: str) -> None:
     fields = msgspec.msgpack.decode(encoded, type=list[msgspec.Raw])
     longer = [*fields, msgspec.Raw(msgspec.msgpack.encode("one more"))]
     with pytest.raises(StateError, match="is damaged"):
-        decode(name, 1, msgspec.msgpack.encode({name: longer}))
+        decode(name, STATE_VERSION, msgspec.msgpack.encode({name: longer}))
 
 
 def test_the_row_has_the_columns_of_sparks_schema() -> None:

@@ -1,7 +1,13 @@
 """Offsets over the coordinator's core: what is there, by name and by id, and what is told of what is not."""
 
+import asyncio
+from uuid import UUID
+
+import pytest
+
+from gateway.apis import topics as topics_module
 from state.kafka.requests import OffsetCommit
-from tests.harness.gateway import World, played, topic_id
+from tests.harness.gateway import PATIENCE_S, World, played, topic_id
 from tests.harness.gateway_requests import (
     COMMIT,
     NO_SUCH,
@@ -112,3 +118,48 @@ async def test_without_a_broker_no_offset_is_committed(world: World) -> None:
     assert deleted.error_code == 15
     assert (await client.ask(OFFSET_FETCH, 10, groups=by_id)).groups[0].error_code == 14
     assert world.core.asked == []
+
+
+@played
+async def test_offsets_of_a_topic_that_was_made_again_are_not_seen_and_the_first_commit_replaces_them(
+    world: World,
+) -> None:
+    client = await world.client()
+    await client.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7), ("orders", 1, 8), ("prices", 0, 9)))
+    wanted = [{"name": "orders", "partition_indexes": [0, 1]}]
+
+    async def fetched(topics: object) -> list[tuple[str, int, int]]:
+        answer = await client.ask(OFFSET_FETCH, 9, groups=[{"group_id": "g", "topics": topics}])
+        return [
+            (t.name, p.partition_index, p.committed_offset)
+            for t in answer.groups[0].topics
+            for p in t.partitions
+        ]
+
+    assert await fetched(wanted) == [("orders", 0, 7), ("orders", 1, 8)]
+    again = UUID(int=7)
+    world.broker.ids["orders"] = again
+    async with asyncio.timeout(PATIENCE_S):
+        while await fetched(wanted) != [("orders", 0, -1), ("orders", 1, -1)]:
+            await asyncio.sleep(0.05)  # until the gateway looks at the topic again
+    assert await fetched(None) == [("prices", 0, 9)]
+    by_id = [{"topic_id": topic, "partition_indexes": [0]} for topic in (topic_id("orders"), again)]
+    answer = await client.ask(OFFSET_FETCH, 10, groups=[{"group_id": "g", "topics": by_id}])
+    assert outcomes(answer.groups[0]) == [(topic_id("orders"), 0, 100), (again, 0, 0)]
+    assert outcomes(await client.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 2)))) == [("orders", 0, 0)]
+    assert await fetched(wanted) == [("orders", 0, 2), ("orders", 1, -1)]
+    assert await fetched(None) == [("orders", 0, 2), ("prices", 0, 9)]
+
+
+def test_without_a_broker_offsets_are_told_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    @played(upstream_timeout_s=0.05)
+    async def play(world: World) -> None:
+        client = await world.client()
+        await client.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))
+        world.broker.silent = True
+        monkeypatch.setattr(topics_module, "OFFSETS_AGE_MAX_S", 0.0)  # what is known of orders is too old
+        for topics in ([{"name": "orders", "partition_indexes": [0]}], None):
+            answer = await client.ask(OFFSET_FETCH, 9, groups=[{"group_id": "g", "topics": topics}])
+            assert answer.groups[0].topics[0].partitions[0].committed_offset == 7
+
+    play()

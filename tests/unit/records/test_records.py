@@ -2,6 +2,7 @@
 
 import json
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -19,7 +20,7 @@ from records.codec import (
     request_id,
 )
 from state.errors import ErrorCode
-from state.kafka.requests import Heartbeat, JoinGroup, LeaveGroup, SyncGroup
+from state.kafka.requests import Heartbeat, JoinGroup, LeaveGroup, OffsetCommit, SyncGroup, TopicMetadata
 from state.messages import ReleaseGroup
 
 COMMON: dict[str, Any] = {"group_id": "g", "correlation_id": "c", "reply_partition": 1, "api_version": 3}
@@ -30,6 +31,12 @@ JOIN = COMMON | {
     "rebalance_timeout_ms": 60_000,
     "protocol_type": "consumer",
     "protocols": [{"name": "range", "metadata": "AAE="}],
+}
+TOPIC_ID = "bc1a8a0e-3b7f-4e0b-9c51-8f6a2f1d7e90"
+TOPIC_METADATA = {
+    "type": "TopicMetadata",
+    "group_id": "g",
+    "topics": {"t": {"id": TOPIC_ID, "partitions": 4}, "u": None},
 }
 ADDRESS = Address("c", 1, "g")
 
@@ -46,6 +53,7 @@ def decoded(request: dict[str, Any]) -> object:
         (HEARTBEAT, Heartbeat),
         (COMMON | {"type": "LeaveGroup", "members": [{"member_id": "m"}]}, LeaveGroup),
         (COMMON | {"type": "ReleaseGroup"}, ReleaseGroup),
+        (TOPIC_METADATA, TopicMetadata),
     ],
     ids=lambda given: given["type"] if isinstance(given, dict) else "",
 )
@@ -53,6 +61,21 @@ def test_each_request_is_read_and_written(request_: dict[str, Any], of: type) ->
     request = decoded(request_)
     assert type(request) is of
     assert decode_request(encode(request)) == request
+
+
+def test_a_topic_id_is_a_uuid_as_text_and_may_be_left_out() -> None:
+    partitions = [{"partition_index": 0, "committed_offset": 5}]
+    topics = [{"name": "t", "topic_id": TOPIC_ID, "partitions": partitions}, {"name": "t", "partitions": []}]
+    commit = decoded(COMMON | {"type": "OffsetCommit", "topics": topics})
+    assert isinstance(commit, OffsetCommit)
+    assert [topic.topic_id for topic in commit.topics] == [UUID(TOPIC_ID), None]
+    assert isinstance(decoded(TOPIC_METADATA | {"topics": {"t": {"id": "t", "partitions": 4}}}), Refusal)
+
+
+def test_what_nobody_waits_for_is_refused_without_an_answer() -> None:
+    request = decoded(TOPIC_METADATA)
+    assert isinstance(request, TopicMetadata)
+    assert refuse(request, Reason.WRONG_PARTITION, "no").response("r") is None
 
 
 def test_bytes_are_base64_and_left_out_fields_have_defaults() -> None:

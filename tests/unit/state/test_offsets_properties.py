@@ -1,6 +1,10 @@
-"""What holds of offsets in every log: a fetch tells the last accepted commit, whatever came between."""
+"""What holds of offsets in every log: a fetch tells the last accepted commit of the same topic, whatever came
+between.
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +14,7 @@ from state.errors import ErrorCode
 from state.kafka.effects import Effects
 from state.kafka.group import Group
 from state.kafka.history import EntryType
-from state.kafka.requests import OffsetCommit
+from state.kafka.requests import OffsetCommit, OffsetFetch, TopicMetadata
 from state.kafka.responses import OffsetCommitResponse, OffsetFetchResponse
 from state.timeline import Row, Timeline
 from tests.harness import batches
@@ -22,36 +26,77 @@ configs = st.builds(
     offsets_retention_minutes=st.sampled_from((10_080, 1, 5)),
     offsets_retention_check_interval_ms=st.sampled_from((600_000, 7_000)),
 )
-Model = dict[tuple[str, int], int]
+Partition = tuple[str, int]
+
+
+@dataclass
+class Model:
+    """One group's offsets, each with its topic's id, and the ids that TopicMetadata showed to be gone."""
+
+    offsets: dict[Partition, tuple[int, UUID | None]] = field(default_factory=dict)
+    deleted: set[UUID] = field(default_factory=set)
+
+    def commit(self, request: OffsetCommit, response: OffsetCommitResponse) -> None:
+        errors = {(t.name, p.partition_index): p.error_code for t in response.topics for p in t.partitions}
+        for topic in request.topics:
+            for p in topic.partitions:
+                key = (topic.name, p.partition_index)
+                if errors.get(key) is ErrorCode.NONE:
+                    _, known = self.offsets.get(key, (0, None))
+                    self.offsets[key] = (p.committed_offset, topic.topic_id or known)
+
+    def fetched(self, request: OffsetFetch) -> dict[Partition, int]:
+        if request.topics is None:
+            return {key: offset for key, (offset, _) in self.offsets.items()}
+        found = {}
+        for topic in request.topics:
+            for p in topic.partition_indexes:
+                offset, known = self.offsets.get((topic.name, p), (-1, None))
+                is_other = known is not None and topic.topic_id not in (None, known)
+                found[topic.name, p] = -1 if is_other else offset
+        return found
+
+    def see(self, request: TopicMetadata) -> set[Partition]:
+        """Take ids over; the partitions whose offsets have to go."""
+        gone: set[Partition] = set()
+        for name, image in request.topics.items():
+            of_topic = {key: known for key, (_, known) in self.offsets.items() if key[0] == name}
+            if image is None:
+                gone |= of_topic.keys()
+            elif image.id in self.deleted:
+                continue
+            elif set(of_topic.values()) - {None, image.id}:
+                gone |= {key for key, known in of_topic.items() if known != image.id}
+            else:
+                self.offsets |= {key: (self.offsets[key][0], image.id) for key in of_topic}
+        self.deleted |= {known for key in gone if (known := self.offsets[key][1]) is not None}
+        return gone
 
 
 def follow(model: Model, effects: Effects, requests: dict[str, Row]) -> int:
     """Let the model learn from what a step said, and compare what it fetched; how many offsets it told."""
     for event in effects.history:
         if event.type is EntryType.GROUP_DELETED:
-            model.clear()
-        for topic, numbers in (event.partitions or {}).items():
-            for number in numbers:
-                del model[topic, number]
+            model.offsets.clear()
+            model.deleted.clear()
+        partitions = {(t, n) for t, numbers in (event.partitions or {}).items() for n in numbers}
+        cause = requests[event.cause].request if event.cause in requests else None
+        if partitions and isinstance(cause, TopicMetadata):
+            assert partitions == model.see(cause)
+        for key in partitions:
+            del model.offsets[key]
     told = 0
     for response in (reply.response for reply in effects.replies):
+        request = requests[response.request].request
         if isinstance(response, OffsetCommitResponse):
-            request = requests[response.request].request
             assert isinstance(request, OffsetCommit)
-            model.update(accepted(request, response))
+            model.commit(request, response)
         elif isinstance(response, OffsetFetchResponse) and response.error_code is ErrorCode.NONE:
+            assert isinstance(request, OffsetFetch)
             found = {(t.name, p.partition_index): p for t in response.topics for p in t.partitions}
-            assert {key: p.committed_offset for key, p in found.items()} == {
-                key: model.get(key, -1) for key in found
-            }
+            assert {key: p.committed_offset for key, p in found.items()} == model.fetched(request)
             told += sum(p.committed_offset >= 0 for p in found.values())
     return told
-
-
-def accepted(request: OffsetCommit, response: OffsetCommitResponse) -> Model:
-    errors = {(t.name, p.partition_index): p.error_code for t in response.topics for p in t.partitions}
-    asked = {(t.name, p.partition_index): p.committed_offset for t in request.topics for p in t.partitions}
-    return {key: offset for key, offset in asked.items() if errors.get(key) is ErrorCode.NONE}
 
 
 def run(rows: Sequence[Row], config: CoordinatorConfig, seed: int) -> int:
@@ -59,27 +104,40 @@ def run(rows: Sequence[Row], config: CoordinatorConfig, seed: int) -> int:
     requests = {row.request_id: row for row in rows}
     told = 0
     for group_id in GROUPS:
-        model: Model = {}
+        model = Model()
         state: bytes | None = None
         for batch in batches.cut(rows, seed):
             timeline = Timeline(group_id, batches.decode(group_id, state), config)
             for row in batch.rows:
                 if row.request.group_id == group_id:
                     timeline.apply(row)
+                    told += follow_all(model, timeline, requests)
+                    if isinstance(row.request, TopicMetadata):
+                        assert model.see(row.request) == set()  # what had to go is gone
             timeline.fire_until(batch.watermark_ms)
-            for effects in timeline.take_effects():
-                assert isinstance(effects, Effects)
-                told += follow(model, effects, requests)
+            told += follow_all(model, timeline, requests)
             state = batches.encode(timeline.group)
         group = batches.decode(group_id, state)
         offsets = group.offsets if isinstance(group, Group) else {}
-        assert model == {(t, p): o.offset for t, partitions in offsets.items() for p, o in partitions.items()}
+        assert model.offsets == {
+            (t, p): (o.offset, None if o.topic_id is None else UUID(bytes=o.topic_id))
+            for t, partitions in offsets.items()
+            for p, o in partitions.items()
+        }
+    return told
+
+
+def follow_all(model: Model, timeline: Timeline, requests: dict[str, Row]) -> int:
+    told = 0
+    for effects in timeline.take_effects():
+        assert isinstance(effects, Effects)
+        told += follow(model, effects, requests)
     return told
 
 
 @given(logs, configs, st.integers(0, 2**32 - 1))
 @settings(max_examples=150)
-def test_a_fetch_tells_the_last_accepted_commit(
+def test_a_fetch_tells_the_last_accepted_commit_of_the_same_topic(
     log: tuple[int, int], config: CoordinatorConfig, seed: int
 ) -> None:
     run(realise(script(*log), config), config, seed)

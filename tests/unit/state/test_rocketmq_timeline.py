@@ -12,7 +12,7 @@ from state.dispatch import AnyEffects, AnyEvent, AnyRequest
 from state.errors import ErrorCode
 from state.inputs import Outage, Received
 from state.kafka.group import Group as KafkaGroup
-from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
+from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, TopicMetadata
 from state.messages import ErrorResponse, ReleaseGroup, ReleaseGroupResponse
 from state.rocketmq.effects import Effects, EntryType
 from state.rocketmq.requests import (
@@ -286,6 +286,14 @@ def test_a_close_is_lost_on_a_group_of_kafkas() -> None:
     timeline.apply(Row(T0, "requests-0-0", commit()))
     timeline.take_effects()
     timeline.apply(Row(T0, "requests-0-1", ConnectionClosed(group_id="a", connection="c1")))
+    assert [effects.replies for effects in timeline.take_effects()] == [[]]
+
+
+def test_topic_metadata_is_lost_on_a_group_of_rocketmqs() -> None:
+    timeline = Timeline("a", None, CONFIG)
+    timeline.apply(Row(T0, "requests-0-0", heartbeat()))
+    timeline.take_effects()
+    timeline.apply(Row(T0, "requests-0-1", TopicMetadata(group_id="a", topics={"t": None})))
     assert [effects.replies for effects in timeline.take_effects()] == [[]]
 
 

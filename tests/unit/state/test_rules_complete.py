@@ -28,11 +28,11 @@ def reachable() -> set[str]:
 
 @cache
 def in_code() -> set[str]:
-    """The rows the code names, whether in `turn.rule("J1")` or in a choice of two."""
+    """The rows the code names, whether in `context.rule("J1")` or in a choice of two."""
     calls = [
         call
         for path in (ROOT / "state").rglob("*.py")
-        for call in re.findall(r"turn\.rule\(([^)]*)\)", path.read_text())
+        for call in re.findall(r"context\.rule\(([^)]*)\)", path.read_text())
     ]
     return {row for call in calls for row in re.findall(r'"([A-Z]\d+)"', call)}
 

@@ -2,18 +2,25 @@
 
 import json
 from dataclasses import replace
+from typing import Any
+from uuid import UUID
 
+import msgspec
 import pandas as pd
 import pytest
+from msgspec import structs
 from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from checkpoints import codec
 from checkpoints.folder import KnownOutage
+from checkpoints.migrations import GroupV1, GroupV2, OffsetV1
+from records.codec import encode
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, AnyRequest, step
 from state.inputs import Failed, Outage, Received
 from state.kafka.group import Group
 from state.kafka.member_id import new_member_id
+from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, TopicImage, TopicMetadata
 from state.rocketmq.requests import ConnectionClosed
 from streaming.query import output as output_module
 from streaming.query.operator import ConfigEpoch, OperatorError
@@ -148,6 +155,96 @@ def test_a_batch_knows_of_the_outages_that_ended_before_it_was_planned() -> None
     assert known == {4: 0, 5: 1, 8: 1, 9: 2, None: 2}
 
 
+def commit(topic_id: UUID | None) -> OffsetCommit:
+    """By no member, of offset 5 for partition 0 of t."""
+    return OffsetCommit(
+        group_id="g",
+        correlation_id="c",
+        reply_partition=1,
+        api_version=9,
+        topics=[CommittedTopic("t", [CommittedPartition(0, 5)], topic_id)],
+    )
+
+
+def topic_t(image: TopicImage | None) -> TopicMetadata:
+    return TopicMetadata(group_id="g", topics={"t": image})
+
+
+def on_offsets_topic(frames: list[pd.DataFrame]) -> list[dict[str, Any] | None]:
+    """The records of the offsets topic, None for a tombstone."""
+    return [
+        None if value is None else json.loads(value)
+        for frame in frames
+        for topic, value in zip(frame["topic"], frame["value"], strict=True)
+        if topic == LAYOUT.offsets_topic
+    ]
+
+
+def test_topic_ids_are_kept_and_published_and_topic_metadata_has_no_answer() -> None:
+    log, state = Log(), spark_state()
+    old, new = TopicImage(UUID(int=1), 4), TopicImage(UUID(int=2), 4)
+    (record,) = on_offsets_topic(call([log.request(T0, commit(old.id))], state))
+    assert record is not None
+    assert (record["offset"], record["topic_id"]) == (5, str(old.id))
+    again = spark_state(tuple(state.get))
+    assert call([log.request(T0 + 1, topic_t(old))], again) == []
+    frames = call([log.request(T0 + 2, topic_t(new))], again)
+    assert on_offsets_topic(frames) == [None]
+    assert [entry["type"] for entry in contents(frames, LAYOUT.events_topic)] == ["OffsetsDeleted"]
+    assert {topic for frame in frames for topic in frame["topic"]} == {
+        LAYOUT.offsets_topic,
+        LAYOUT.events_topic,
+        LAYOUT.groups_topic,
+    }
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_offsets_of_an_older_state_take_the_id_that_is_told(version: int) -> None:
+    log, state, image = Log(), spark_state(), TopicImage(UUID(int=1), 4)
+    call([log.request(T0, commit(None))], state)
+    older = spark_state((version, as_stored_in(version, group_in(state))))
+    told = log.request(T0 + 1, topic_t(image))
+    (record,) = on_offsets_topic(call([told], older))
+    assert record is not None
+    assert (record["offset"], record["topic_id"], record["request"]) == (5, str(image.id), told.id)
+    assert older.get[0] == codec.STATE_VERSION
+    assert group_in(older).offsets["t"][0].topic_id == image.id.bytes
+
+
+def as_stored_in(version: int, group: Group) -> bytes:
+    """The payload that the code of an earlier version wrote for a group with one offset."""
+    fields = structs.asdict(group)
+    offset = structs.asdict(group.offsets["t"][0])
+    fields["offsets"] = {"t": {0: OffsetV1(**{name: offset[name] for name in OffsetV1.__struct_fields__})}}
+    kind = {1: GroupV1, 2: GroupV2}[version]
+    old = kind(**{name: fields[name] for name in kind.__struct_fields__})
+    return msgspec.msgpack.encode({group.group_id: old})
+
+
+def test_topic_metadata_in_the_wrong_place_is_a_dead_letter_alone() -> None:
+    frames = call([Log().append(T0, b"h", encode(topic_t(None)), 0)], spark_state(), key=b"h")
+    (letter,) = contents(frames, LAYOUT.dead_letters_topic)
+    assert (letter["reason"], letter["answered"]) == ("KEY_MISMATCH", False)
+    assert contents(frames, LAYOUT.responses_topic) == []
+
+
+def test_topic_metadata_that_raises_is_a_dead_letter_alone() -> None:
+    def raise_for_metadata(
+        group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
+    ) -> AnyEffects:
+        if isinstance(event, Received) and isinstance(event.request, TopicMetadata):
+            raise ValueError("told to")
+        return step(group, group_id, event, now_ms, config)
+
+    log, state = Log(), spark_state()
+    call([log.request(T0, commit(None))], state)
+    operator = replace(OPERATOR, step=raise_for_metadata)
+    frames = call([log.request(T0 + 1, topic_t(None))], spark_state(tuple(state.get)), operator=operator)
+    (letter,) = contents(frames, LAYOUT.dead_letters_topic)
+    assert (letter["reason"], letter["answered"]) == ("HANDLER_FAILED", False)
+    assert contents(frames, LAYOUT.responses_topic) == []
+
+
 def test_a_state_that_cannot_be_read_is_named() -> None:
     with pytest.raises(codec.StateError, match="the state of 'g' is of version 99"):
         call([], spark_state((99, b"")))
@@ -177,7 +274,7 @@ def raise_for_poison(
 
 
 def _client_of(event: Received[AnyRequest] | Failed[AnyRequest]) -> str:
-    return "" if isinstance(event.request, ConnectionClosed) else event.request.client_id
+    return "" if isinstance(event.request, ConnectionClosed | TopicMetadata) else event.request.client_id
 
 
 def test_a_deadline_at_fault_is_not_blamed_on_the_record_behind_it() -> None:

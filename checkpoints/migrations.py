@@ -1,0 +1,74 @@
+"""Kafka's groups as earlier state versions stored them, and each version's way to the next.
+
+What is written here about a version never changes. A struct of `state.kafka.group` that an earlier version
+uses as it is today is not repeated: whoever changes it first writes it down here as it was.
+
+Version 2 added the partition counts that the coordinator assigns by. Version 3 added topic ids.
+"""
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from state.kafka.group import Group, GroupState, JoinPhase, Member, Offset, PendingMember
+
+
+class OffsetV1(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """An offset in versions 1 and 2."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    committed_at_ms: int
+    expire_at_ms: int | None
+
+
+class GroupV1(Struct, array_like=True, forbid_unknown_fields=True, tag="Kafka"):
+    """A group in version 1. No field has a default, so a row that lacks one is refused."""
+
+    group_id: str
+    incarnation: str
+    seq: int
+    clock_ms: int
+    last_fired_ms: int
+    state: GroupState
+    previous_state: GroupState | None
+    state_timestamp_ms: int
+    generation: int
+    protocol_type: str | None
+    protocol_name: str | None
+    leader_id: str | None
+    members: dict[str, Member]
+    static_members: dict[str, str]
+    pending_members: dict[str, PendingMember]
+    new_member_added: bool
+    join_phase: JoinPhase | None
+    sync_deadline_ms: int | None
+    last_rebalance_at_ms: int | None
+    last_rebalance_reason: str
+    quarantined: str | None
+    subscribed_topics: list[str] | None
+    offsets: dict[str, dict[int, OffsetV1]]
+    retention_deadline_ms: int | None
+
+
+class GroupV2(GroupV1, tag="Kafka"):
+    """A group in version 2."""
+
+    partitions_per_topic: dict[str, int]
+    reported_partition_counts: dict[str, int]
+
+
+def v1_to_v2(group: GroupV1) -> GroupV2:
+    """No counts were told."""
+    return GroupV2(**asdict(group), partitions_per_topic={}, reported_partition_counts={})
+
+
+def v2_to_v3(group: GroupV2) -> Group:
+    """The ids of the topics are not known."""
+    offsets = {
+        topic: {
+            partition: Offset(**asdict(offset), topic_id=None) for partition, offset in partitions.items()
+        }
+        for topic, partitions in group.offsets.items()
+    }
+    return Group(**{**asdict(group), "offsets": offsets})

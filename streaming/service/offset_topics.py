@@ -1,0 +1,122 @@
+"""Which topics the groups' offsets are of, and what groups have to be told of these topics. No IO, no clock.
+
+Nothing has to be remembered over a restart: a group is told whenever its offsets, as they stand on the
+offsets topic, do not fit the topics that there are, and again later if they still do not.
+"""
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from sys import intern
+from uuid import UUID
+
+import msgspec
+from msgspec import Struct
+
+from state.kafka.requests import TopicImage, TopicMetadata
+
+# A group that does not follow is told again after a pause, which doubles each time.
+FIRST_PAUSE_S = 30.0
+LONGEST_PAUSE_S = 3_600.0
+
+# Each group that is told is one that the query has to touch, and the query has other things to do.
+GROUPS_AT_ONCE = 200
+# Names of Kafka's greatest length stay far below the size that a request may have.
+TOPICS_AT_ONCE = 1_000
+
+# By name; None: there is no such topic. What is not clear about a topic is left out.
+Images = Mapping[str, TopicImage | None]
+
+
+class _OffsetRow(Struct, frozen=True):
+    """What is looked at of a record of the offsets topic."""
+
+    topic_id: str | None = None
+
+
+class _Told(Struct, frozen=True):
+    """What a group was told last, and from when on it is told so again."""
+
+    topics: dict[str, TopicImage | None]
+    again_at_s: float
+    pause_s: float
+
+
+_offset_key = msgspec.json.Decoder(tuple[str, str, int])
+_offset_row = msgspec.json.Decoder(_OffsetRow)
+
+
+class OffsetTopics:
+    """Takes the records of the offsets topic and what is seen of the topics; says who is to be told what."""
+
+    def __init__(self) -> None:
+        # By group and topic the topic id of each partition's offset, None where it is not known. As text,
+        # which is hashed once.
+        self._ids: dict[str, dict[str, dict[int, str | None]]] = {}
+        self._seen: dict[str, UUID | None] = {}
+        self._told: dict[str, _Told] = {}
+
+    def take(self, key: bytes | None, value: bytes | None) -> None:
+        """Take a record of the offsets topic. Raises one of `records.codec.UNREADABLE`."""
+        group_id, topic, partition = _offset_key.decode(key or b"")
+        if value is not None:
+            topic_id = _offset_row.decode(value).topic_id
+            topics = self._ids.setdefault(group_id, {})
+            offsets = topics.setdefault(intern(topic), {})
+            offsets[partition] = None if topic_id is None else intern(topic_id)
+            return
+        topics = self._ids.get(group_id, {})
+        topics.get(topic, {}).pop(partition, None)
+        if not topics.get(topic, True):
+            del topics[topic]
+            if not topics:
+                del self._ids[group_id]
+
+    def names(self) -> set[str]:
+        """The topics that there are offsets of."""
+        return {topic for topics in self._ids.values() for topic in topics}
+
+    def see(self, images: Images, now_s: float) -> list[TopicMetadata]:
+        """What to tell, now that the cluster's metadata shows this. The clock of `now_s` never goes back.
+
+        What is shown of a topic counts when it is shown twice in a row: a broker may lag.
+        """
+        seen = {name: None if image is None else image.id for name, image in images.items()}
+        sure = {n: i for n, i in images.items() if n in self._seen and self._seen[n] == seen[n]}
+        self._seen = seen
+        differences = dict(self._differences(sure))
+        self._told = {group_id: told for group_id, told in self._told.items() if group_id in differences}
+        due = (
+            (group_id, topics)
+            for group_id, topics in differences.items()
+            if self._is_due(group_id, topics, now_s)
+        )
+        return [self._tell(group_id, topics, now_s) for group_id, topics in islice(due, GROUPS_AT_ONCE)]
+
+    def _differences(self, images: Images) -> Iterator[tuple[str, dict[str, TopicImage | None]]]:
+        """By group, those of its topics whose offsets do not fit."""
+        ids = {name: None if image is None else str(image.id) for name, image in images.items()}
+        for group_id, topics in self._ids.items():
+            differing = (
+                topic
+                for topic, offsets in topics.items()
+                if topic in ids and (ids[topic] is None or set(offsets.values()) != {ids[topic]})
+            )
+            if told := {topic: images[topic] for topic in islice(differing, TOPICS_AT_ONCE)}:
+                yield group_id, told
+
+    def _is_due(self, group_id: str, topics: dict[str, TopicImage | None], now_s: float) -> bool:
+        told = self._told.get(group_id)
+        return told is None or told.topics != topics or now_s >= told.again_at_s
+
+    def _tell(self, group_id: str, topics: dict[str, TopicImage | None], now_s: float) -> TopicMetadata:
+        told = self._told.get(group_id)
+        pause_s = FIRST_PAUSE_S
+        if told is not None and told.topics == topics:
+            pause_s = min(2 * told.pause_s, LONGEST_PAUSE_S)
+        self._told[group_id] = _Told(topics, now_s + pause_s, pause_s)
+        return TopicMetadata(group_id=group_id, topics=topics)
+
+    def not_told(self, messages: list[TopicMetadata]) -> None:
+        """These could not be sent: they are due at once."""
+        for message in messages:
+            self._told.pop(message.group_id, None)

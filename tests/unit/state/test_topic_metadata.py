@@ -1,0 +1,27 @@
+"""What a group remembers of deleted topics."""
+
+from uuid import UUID
+
+from state.config import CoordinatorConfig
+from state.kafka.group import Group
+from state.kafka.offsets.topic_metadata import DELETED_IDS_MAX
+from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, TopicImage, TopicMetadata
+from state.timeline import Row, Timeline
+
+
+def test_a_group_remembers_so_many_deleted_ids_and_no_more() -> None:
+    timeline = Timeline("g", None, CoordinatorConfig())
+    ids = [UUID(int=number) for number in range(1, DELETED_IDS_MAX + 12)]
+    for number, topic_id in enumerate(ids):
+        commit = OffsetCommit(
+            group_id="g",
+            correlation_id="c",
+            reply_partition=0,
+            api_version=9,
+            topics=[CommittedTopic("t", [CommittedPartition(0, 5)], topic_id)],
+        )
+        image = None if number % 2 else TopicImage(UUID(int=10_000 + number), 1)
+        for request in (commit, TopicMetadata(group_id="g", topics={"t": image})):
+            timeline.apply(Row(1_000, f"requests-0-{number}", request))
+    assert isinstance(timeline.group, Group)
+    assert timeline.group.deleted_topic_ids == [i.bytes for i in ids[-DELETED_IDS_MAX:]]
