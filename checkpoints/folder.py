@@ -6,13 +6,16 @@ In it stand:
     <folder>/identity.json  the cluster, topic and namespace this state belongs to
     <folder>/epochs.json    the configurations it has run under, each with the batch it started at
     <folder>/outages.json   when no coordinator ran, each with the batch from which on it is known
-    <folder>/lock           held by the one coordinator that may work here, and by its JVM; its process id
+    <folder>/committed.json the last batch that is known to be committed, and what it had read
+    <folder>/lock           held by the one coordinator that may work here, and by its JVM; says whose it is
     <folder>/owner          held by that coordinator's process alone
 """
 
 import fcntl
 import os
+import socket
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
@@ -32,6 +35,29 @@ T = TypeVar("T")
 
 class FolderError(RuntimeError):
     """The folder cannot be used: locked by another coordinator, of another topic, or damaged."""
+
+
+class FolderNotWritable(FolderError):
+    """A file of the folder cannot be written; most often the disk is full."""
+
+
+class Owner(Struct, frozen=True):
+    """The coordinator that has the folder's lock, as the lock file names it."""
+
+    pid: int
+    host: str
+    since_ms: int
+
+    def __str__(self) -> str:
+        since = datetime.fromtimestamp(self.since_ms / 1000, tz=UTC)
+        return f"process id {self.pid} on host {self.host} since {since:%Y-%m-%d %H:%M:%S} UTC"
+
+
+class Committed(Struct, frozen=True):
+    """A batch that was committed. `ends`: the offset after the last record it read, by partition."""
+
+    batch: int
+    ends: dict[int, int]
 
 
 class Identity(Struct, frozen=True):
@@ -75,8 +101,11 @@ class Folder:
         """Take the folder for this process, or raise FolderError naming who has it.
 
         The lock belongs to the returned file descriptor. Hand it on to the JVM: then a JVM that outlives a
-        killed coordinator for a moment, and may still finish a batch, keeps the next one waiting.
+        killed coordinator for a moment, and may still finish a batch, keeps the next one waiting. Where this
+        object has the lock already, nothing happens.
         """
+        if self._locks:
+            return self._locks[0]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._locks = [self._open("lock"), self._open("owner")]
@@ -85,11 +114,10 @@ class Folder:
         lock, owner = self._locks
         try:
             self._acquire(lock, owner)
+            _name_owner(lock, self.path)
         except BaseException:
             self.unlock()
             raise
-        os.truncate(lock, 0)
-        os.pwrite(lock, str(os.getpid()).encode(), 0)
         fcntl.flock(owner, fcntl.LOCK_EX)  # whoever looks whether it is held lets go at once
         return lock
 
@@ -99,14 +127,14 @@ class Folder:
     def _acquire(self, lock: int, owner: int) -> None:
         give_up = time.monotonic() + LINGERING_JVM_TIMEOUT_S
         while not _try_lock(lock):
-            holder = os.pread(lock, 32, 0).decode()
+            holder = _read_owner(lock)
             if not _try_lock(owner):
-                raise FolderError(f"{self.path} is in use by the coordinator with process id {holder}")
+                raise FolderError(f"{self.path} is in use by the coordinator with {holder}")
             fcntl.flock(owner, fcntl.LOCK_UN)
             if time.monotonic() > give_up:
                 raise FolderError(
-                    f"{self.path} is still in use by the Spark JVM of the coordinator that had process id "
-                    f"{holder or '?'}: end that JVM"
+                    f"{self.path} is still in use by the Spark JVM of the coordinator that had {holder}: "
+                    "end that JVM"
                 )
             # Its coordinator is gone, its JVM is about to be. flock has no wait with a bound.
             time.sleep(0.05)
@@ -174,13 +202,40 @@ class Folder:
         _write(path, outages[-OUTAGES_KEPT:])
         return outages[-OUTAGES_KEPT:]
 
+    def check_committed(self, topic: str) -> None:
+        """Raise FolderError where Spark's checkpoint has lost a batch that was committed.
+
+        Spark would read that batch's requests again without a word.
+        """
+        path = self.path / "committed.json"
+        committed = _read(path, Committed)
+        last = self.last_batch("offsets")
+        if committed is None or last >= committed.batch:
+            return
+        ends = self.planned_ends(last, topic)
+        again = sum(max(0, end - ends.get(partition, 0)) for partition, end in committed.ends.items())
+        raise FolderError(
+            f"the checkpoint {self.spark} has lost batches: batch {committed.batch} was committed, and the "
+            f"last one in {self.spark / 'offsets'} is {last if last >= 0 else 'none'}. {again} records of "
+            f"{topic} that were handled would be handled and answered a second time. Put the lost files "
+            f"back, or use the last copy of the whole folder; or remove {path} to accept it"
+        )
+
+    def pin_committed(self, batch: int, topic: str) -> None:
+        """Remember that a batch was committed. Raises FolderNotWritable."""
+        ends = self.planned_ends(batch, topic)
+        _write(self.path / "committed.json", Committed(batch, ends))
+
     def planned_ends(self, batch: int, topic: str) -> dict[int, int]:
         """Up to which offset of each partition (exclusive) a batch reads; nothing where it is not planned."""
         path = self.spark / "offsets" / str(batch)
         if not path.exists():
             return {}
         # A version, Spark's own metadata, then a line for each source: here one.
-        ends = msgspec.json.decode(path.read_bytes().splitlines()[2], type=dict[str, dict[int, int]])
+        try:
+            ends = msgspec.json.decode(path.read_bytes().splitlines()[2], type=dict[str, dict[int, int]])
+        except (IndexError, msgspec.DecodeError) as error:
+            raise FolderError(f"{path} is damaged: {error}") from error
         return ends.get(topic, {})
 
     def last_batch(self, log: str) -> int:
@@ -215,6 +270,25 @@ def _try_lock(fd: int) -> bool:
     return True
 
 
+def _name_owner(lock: int, folder: Path) -> None:
+    """Write into the lock file who has it."""
+    content = msgspec.json.encode(Owner(os.getpid(), socket.gethostname(), int(time.time() * 1000)))
+    try:
+        os.truncate(lock, 0)
+        os.pwrite(lock, content, 0)
+    except OSError as error:
+        raise FolderNotWritable(f"{folder} cannot be written: {error.strerror}") from error
+
+
+def _read_owner(lock: int) -> Owner | str:
+    """Who has the lock. Earlier versions wrote the process id alone; one that starts has not written yet."""
+    content = os.pread(lock, 1024, 0)
+    try:
+        return msgspec.json.decode(content, type=Owner)
+    except msgspec.DecodeError:
+        return f"process id {content.decode(errors='replace').strip() or '?'}"
+
+
 def _read(path: Path, of: type[T]) -> T | None:
     try:
         content = path.read_bytes()
@@ -227,10 +301,13 @@ def _read(path: Path, of: type[T]) -> T | None:
 
 
 def _write(path: Path, content: object) -> None:
-    """Replace a file so that after a crash it is the old one or the new one."""
+    """Replace a file so that after a crash it is the old one or the new one. Raises FolderNotWritable."""
     temporary = path.with_suffix(".new")
-    with temporary.open("wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(content)))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(content)))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise FolderNotWritable(f"{path} cannot be written: {error.strerror}") from error

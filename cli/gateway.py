@@ -1,7 +1,6 @@
 """`group-coordinator gateway`: Kafka's wire protocol in front of a coordinator that runs elsewhere."""
 
 import json
-import threading
 
 import click
 from kafka.errors import KafkaError
@@ -10,6 +9,7 @@ from cli.gateway_options import Listening, gateway_options
 from cli.logs import configure_logs
 from cli.parameters import SERVERS
 from cli.signals import exit_on_signals, stop_on_signals
+from cli.thread_deaths import Stop, watching_threads
 from clients.coordinator_client import layout_on
 from clients.pending import ClientError
 from gateway.service import STARTUP_ERRORS, serving
@@ -32,15 +32,16 @@ def gateway(bootstrap_servers: str, prefix: str, listening: Listening, as_json: 
     """
     configure_logs()
     exit_on_signals()
-    stop = threading.Event()
+    stop = Stop()
     try:
-        options = listening.options(
-            bootstrap_servers, layout_on(bootstrap_servers, prefix), listening.security()
-        )
-        with serving(options) as address:
+        security = listening.security()
+        options = listening.options(bootstrap_servers, layout_on(bootstrap_servers, prefix), security)
+        with watching_threads(stop.fail), serving(options) as address:
             stop_on_signals(stop)
             ready = {"gateway": str(address), "broker": bootstrap_servers}
             click.echo(json.dumps(ready) if as_json else f"ready: clients take bootstrap.servers={address}")
             stop.wait()
+            if stop.failure is not None:
+                raise click.ClickException(stop.failure)
     except (*STARTUP_ERRORS, ClientError, KafkaError) as error:
         raise click.ClickException(str(error)) from error

@@ -12,14 +12,16 @@ import click
 from click.core import ParameterSource
 from kafka.errors import KafkaError
 
-from checkpoints.folder import FolderError
+from checkpoints.folder import Folder, FolderError
 from cli.gateway_options import LISTENING, Listening, gateway_options
 from cli.logs import configure_logs
 from cli.parameters import HOST, SERVERS
 from cli.settings import parse_broker_settings, parse_settings
 from cli.signals import exit_on_signals, stop_on_signals
+from cli.thread_deaths import Stop, watching_threads
 from clients.pending import ClientError
 from embedded.broker import BrokerFailed, EmbeddedBroker
+from embedded.broker_supervision import SupervisedBroker
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
 from embedded.paths import DEFAULT_DATA_DIR
@@ -131,9 +133,10 @@ def run(
     if no_gateway:
         _check_no_gateway()
     gateway = None if no_gateway else _GatewayToStart(listening, given["reply_partitions"])
-    stop = threading.Event()
+    stop = Stop()
     exit_on_signals()
     with ExitStack() as stack:
+        stack.enter_context(watching_threads(stop.fail))
         try:
             # On a terminal the live view shows the rebalances, and lines between would break its table.
             log_rebalances = as_json or not sys.stderr.isatty()
@@ -151,6 +154,7 @@ def run(
                 stop.wait()
             else:
                 LiveView(coordinator.options.bootstrap_servers, coordinator.options.layout).run(stop)
+        coordinator.failure = coordinator.failure or stop.failure  # its status says why, too
         if coordinator.failure is not None:
             raise click.ClickException(coordinator.failure)
         click.echo("stopping", err=True)
@@ -158,7 +162,7 @@ def run(
 
 def _prepare(
     stack: ExitStack,
-    stop: threading.Event,
+    stop: Stop,
     *,
     bootstrap_servers: str | None,
     broker_settings: tuple[str, ...],
@@ -181,13 +185,16 @@ def _prepare(
     parsed = parse_settings(settings)
     _check_records(skip, layout)
     for_broker = parse_broker_settings(broker_settings, bootstrap_servers)
+    folder = Folder(data_dir / "coordinator")
+    folder.lock()  # before anything is started: a second coordinator learns at once who has the folder
+    stack.callback(folder.unlock)
     if bootstrap_servers is None:
         click.echo("starting a Kafka broker", err=True)
-        broker = EmbeddedBroker(data_dir / "broker", overrides=for_broker)
+        broker = SupervisedBroker(EmbeddedBroker(data_dir / "broker", overrides=for_broker), stop.fail)
         bootstrap_servers = stack.enter_context(broker).bootstrap_servers
     options = Options(
         bootstrap_servers=bootstrap_servers,
-        folder=data_dir / "coordinator",
+        folder=folder.path,
         layout=layout,
         settings=parsed,
         skip=skip,
@@ -199,7 +206,7 @@ def _prepare(
         replication_factor=replication_factor,
     )
     click.echo(f"starting the coordinator on {bootstrap_servers}", err=True)
-    return Coordinator(options, on_failure=stop.set)
+    return Coordinator(options, on_failure=stop.set, folder=folder)
 
 
 class _GatewayToStart:

@@ -22,6 +22,7 @@ from clients.pending import AnyResponse, ClientError, Counts, Pending, PendingRe
 from records import kafka_clients
 from records.codec import encode
 from records.layout import RECORD_OVERHEAD_BYTES, TopicLayout
+from records.outage_warning import OutageWarning
 from records.partitioner import partition_of
 from records.reader import TopicReader
 from state.kafka.requests import AnyAnswered as KafkaRequest
@@ -114,6 +115,7 @@ class CoordinatorClient:
         self._timeout_ms = request_timeout_ms
         self._listener = listener
         self._pending = Pending()
+        self._warning = OutageWarning("reading answers")
         self._closing = threading.Event()
         self._answers = _reader_at_end(bootstrap_servers, layout, reply_partition)
         self._producer = _producer(bootstrap_servers, layout, request_timeout_ms)
@@ -266,11 +268,13 @@ class CoordinatorClient:
 
     def _poll(self) -> list[bytes]:
         try:
-            return [record.value for record in self._answers.poll(_POLL_MS)]
+            records = self._answers.poll(_POLL_MS)
         except KafkaError as error:
-            log.warning("reading answers failed, trying again", error=repr(error))
+            self._warning.failed(error)
             self._closing.wait(1.0)
             return []
+        self._warning.worked()
+        return [record.value for record in records]
 
     def _take(self, values: list[bytes]) -> None:
         for value in values:

@@ -176,6 +176,10 @@ class EmbeddedBroker:
                 os.kill(self.pid, signal.SIGKILL)
             self._reap()
 
+    def exit_code(self) -> int | None:
+        """The exit code of a broker that ended by itself; None while it runs, and where it is down."""
+        return None if self._tether is None else self._tether.poll()
+
     def _reap(self) -> None:
         assert self._tether is not None
         with self._tether:

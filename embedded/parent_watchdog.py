@@ -4,8 +4,9 @@
 
 Prints the command's process id, then waits. When standard input ends, which the kernel sees to even if the
 process at the other end is SIGKILLed, the command gets SIGTERM, and SIGKILL if it is still there after the
-grace period. The exit code is the command's. A pipe is used rather than Linux's PR_SET_PDEATHSIG: that one is
-tied to the *thread* that started the child, needs code between fork and exec, and exists on Linux only.
+grace period. The exit code is the command's; where signal N ended it, 128 + N as in a shell. A pipe is used
+rather than Linux's PR_SET_PDEATHSIG: that one is tied to the *thread* that started the child, needs code
+between fork and exec, and exists on Linux only.
 
 Only the standard library is imported, and no part of this project: it is run as a file.
 """
@@ -22,7 +23,8 @@ def main(arguments: list[str]) -> int:
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr)
     print(child.pid, flush=True)
     threading.Thread(target=_end_with_input, args=(child, grace_s), daemon=True).start()
-    return child.wait()
+    exit_code = child.wait()
+    return exit_code if exit_code >= 0 else 128 - exit_code
 
 
 def _end_with_input(child: subprocess.Popen[bytes], grace_s: float) -> None:

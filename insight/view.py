@@ -28,6 +28,7 @@ from records.history import (
     decode_any_snapshot,
 )
 from records.layout import TopicLayout
+from records.outage_warning import OutageWarning
 from records.reader import TopicReader
 from records.truncation import AnyHistoryEntry, AnyView
 from state.kafka.snapshot import GroupSnapshot, MemberSnapshot
@@ -50,6 +51,7 @@ class LiveView:
         self._console = console or Console()
         self._table: GroupTable[AnyView] = GroupTable(decode_any_snapshot)
         self._history = HistoryReader(from_start=False)
+        self._warning = OutageWarning("reading the groups")
         self._entries: deque[str] = deque(maxlen=_LAST_ENTRIES)
 
     def run(self, stop: threading.Event) -> None:
@@ -93,7 +95,7 @@ class LiveView:
         try:
             records = reader.poll(_POLL_MS)
         except KafkaError as error:
-            log.warning("reading the groups failed, trying again", error=repr(error))
+            self._warning.failed(error)
             stop.wait(1.0)
             return []
         lines = [line for record in records for line in self._read(record.topic, record.key, record.value)]

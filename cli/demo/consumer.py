@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from kafka import KafkaConsumer
-from kafka.errors import KafkaError
+from kafka.errors import KafkaConnectionError, KafkaError
 
 from cli.consumed import line_writer
 
@@ -43,7 +43,11 @@ def main(gateway: str, group_id: str, topic: str, client_id: str, consumed: str)
         )
         stack.callback(consumer.close)
         while not stopping.is_set():
-            polled = consumer.poll(timeout_ms=500)
+            try:
+                polled = consumer.poll(timeout_ms=500)
+            except KafkaConnectionError as error:  # the library connects again by itself, if it is polled
+                log.warning("not polled: %r", error)
+                continue
             if polled:
                 process([record for records in polled.values() for record in records])
                 commit(consumer)

@@ -19,6 +19,7 @@ from kafka.errors import KafkaError
 from records.codec import UNREADABLE
 from records.history import GroupTable, decode_snapshot
 from records.layout import TopicLayout
+from records.outage_warning import OutageWarning
 from records.reader import TopicReader
 from state.kafka.snapshot import GroupSnapshot
 
@@ -92,6 +93,7 @@ class GroupsReader:
         self.close()
 
     def _read(self) -> None:
+        warning = OutageWarning("reading the groups")
         while not self._closing.is_set():
             try:
                 self._take(self._topic.poll(_POLL_MS))
@@ -101,8 +103,9 @@ class GroupsReader:
                     self._moved.notify_all()
                 if not self._caught_up.is_set() and _has_reached(positions, self._ends):
                     self._caught_up.set()
+                warning.worked()
             except KafkaError as error:
-                log.warning("reading the groups failed, trying again", error=repr(error))
+                warning.failed(error)
                 self._closing.wait(1.0)
 
     def _reach_end(self, timeout_s: float) -> bool:

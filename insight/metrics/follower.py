@@ -13,6 +13,7 @@ from insight.metrics.metrics_state import MetricsState
 from records import kafka_clients
 from records.codec import UNREADABLE
 from records.layout import TopicLayout
+from records.outage_warning import OutageWarning
 from records.reader import TopicReader
 from state.kafka.history import HistoryEntry
 
@@ -49,6 +50,7 @@ class Follower:
         self._on_entry = on_entry
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metrics-follower", daemon=True)
+        self._warning = OutageWarning("reading for the metrics")
         self._read_at_s = time.monotonic()
         self._ends_at_s = float("-inf")
 
@@ -113,6 +115,7 @@ class Follower:
             except KafkaError as error:
                 self._retry_later(error)
             else:
+                self._warning.worked()
                 self._read_at_s = time.monotonic()
 
     def _take(self, reader: TopicReader) -> None:
@@ -134,5 +137,5 @@ class Follower:
             self._ends_at_s = time.monotonic()
 
     def _retry_later(self, error: KafkaError) -> None:
-        log.warning("reading for the metrics failed, trying again", error=repr(error))
+        self._warning.failed(error)
         self._stopped.wait(RETRY_PAUSE_S)

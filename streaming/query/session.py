@@ -31,6 +31,7 @@ ANY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not listened at
 SHUFFLE_PARTITIONS = 1
 JVM_EXIT_GRACE_S = 30.0
 JVM_LOSS_GRACE_S = 5.0
+_JAVA_TMPDIR = "/tmp"  # noqa: S108 - what Spark takes without a setting
 TASK_FAILURES = 2  # a task whose Python worker died is tried once more before the query fails
 
 
@@ -104,6 +105,9 @@ class Session:
         conf.set("spark.ui.enabled", str(ui_port is not None).lower())
         if ui_port is not None:
             conf.set("spark.ui.port", str(ui_port))
+        local_dirs = os.environ.get("SPARK_LOCAL_DIRS") or conf.get("spark.local.dir") or _JAVA_TMPDIR
+        self.local_dir = Path(local_dirs.split(",")[0])
+        """Where Spark keeps what it needs while it runs, its state stores among it."""
         self._gateway = _launch(conf, log_path, hold_fd)
         try:
             with _own_interrupts():

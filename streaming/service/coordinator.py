@@ -18,9 +18,11 @@ from typing import Self
 import msgspec
 import structlog
 from kafka.errors import KafkaError
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from checkpoints.folder import Epoch, Folder, Identity
+from checkpoints.damage import describe_damage
+from checkpoints.folder import Epoch, Folder, FolderError, FolderNotWritable, Identity
 from records import kafka_clients
 from records.layout import TopicLayout
 from state.config import CoordinatorConfig
@@ -28,7 +30,9 @@ from streaming.query import pipeline
 from streaming.query.operator import ConfigEpoch, Operator
 from streaming.query.progress import BatchProgress, ProgressReader
 from streaming.query.session import LOOPBACK, Session
-from streaming.service.failing_batch import describe_failing_batch
+from streaming.service.committed_pin import CommittedPin
+from streaming.service.disk import describe_full_disk
+from streaming.service.failing_batch import describe_damaged_checkpoint, describe_failing_batch
 from streaming.service.outage import end_outage
 from streaming.service.status import Phase, StatusBoard
 from streaming.service.ticker import DEFAULT_INTERVAL_MS, Ticker
@@ -43,6 +47,8 @@ TICKER_ALARM_AGE_S = 10.0
 # Without a broker for longer members go unheard: what follows is a takeover, as after a restart.
 CUT_OFF_S = 5.0
 POLL_S = 0.2
+# How often a full disk is tried.
+SPACE_POLL_S = 1.0
 
 log = structlog.get_logger()
 
@@ -74,7 +80,8 @@ class Coordinator:
     `start` raises FolderError, TopicsError, ConfigError, JarsUnavailable, JavaNotFound or SparkFailed,
     each with a message that says what to do. `on_failure` is called, in a thread, when
     Spark's JVM has ended: from then on nothing is coordinated, `failure` says why, and all that is left is to
-    `stop`. `on_batch` is called, in a thread, with each batch that is committed.
+    `stop`. `on_batch` is called, in a thread, with each batch that is committed. `folder` is that of the
+    options, if it is locked already.
     """
 
     def __init__(
@@ -82,16 +89,20 @@ class Coordinator:
         options: Options,
         on_failure: Callable[[], None] = lambda: None,
         on_batch: Callable[[BatchProgress], None] = lambda _: None,
+        *,
+        folder: Folder | None = None,
     ) -> None:
         self.options = options
         self.on_batch = on_batch
         self.failure: str | None = None
         self._on_failure = on_failure
         self._config = CoordinatorConfig().with_settings(options.settings)
-        self._folder = Folder(options.folder)
+        self._folder = folder or Folder(options.folder)
+        self._committed_pin = CommittedPin(self._folder, options.layout.requests_topic)
         self.status = StatusBoard(options.folder / "status.json")
         self._stopping = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
+        self._disk_alarm: str | None = None
         self._session: Session | None = None
         self._ticker: Ticker | None = None
         self._running = ExitStack()
@@ -129,6 +140,7 @@ class Coordinator:
         self.status.enter(Phase.STARTING, "preparing topics and Spark", batch_id=committed)
         found = prepare_topics(options.bootstrap_servers, options.layout, options.replication_factor)
         identity = self._folder.pin(found)
+        self._folder.check_committed(options.layout.requests_topic)
         epochs = self._folder.epochs(self._config.settings(), list(options.skip), code_version())
         self._operator = Operator(options.layout, _config_epochs(epochs, identity))
         self._session = Session(
@@ -209,6 +221,9 @@ class Coordinator:
             if self._session is not None and self._session.has_lost_jvm():
                 self.failure = f"Spark's JVM has ended; its log is {self.options.folder / 'spark.log'}"
                 log.error("the coordinator failed", reason=self.failure)
+            elif isinstance(error, FolderError):
+                self.failure = str(error)
+                log.error("the coordinator failed", reason=self.failure)
             else:
                 self.failure = f"the supervisor ended: {type(error).__name__}: {_first_line(error)}"
                 log.exception("the coordinator failed")
@@ -220,7 +235,8 @@ class Coordinator:
         failures, failed_batch = 0, -1
         while not self._stopping.is_set():
             error = self._run_query()
-            if error is None or self._stopping.is_set():
+            self._committed_pin.take(self._folder.last_batch("commits"))
+            if error is None or self._stopping.is_set() or self._waited_for_space(error):
                 continue
             batch = self._folder.last_batch("commits") + 1
             failures = failures + 1 if batch == failed_batch else 1
@@ -229,7 +245,28 @@ class Coordinator:
             self._report_failure(error, batch, failures, pause_s)
             self._pause(pause_s)
 
-    def _run_query(self) -> PySparkException | KafkaError | None:
+    def _waited_for_space(self, error: Exception) -> bool:
+        """Where the query ended because a disk is full: wait for space, with an alarm; False where none is.
+
+        A full disk is no failure of the batch, which is planned again, or runs again, when there is space.
+        """
+        full = self._look_at_disk()
+        if full is None:
+            return False
+        log.error("query stopped until there is space", reason=full, error=_first_line(error))
+        self.status.enter(Phase.RESTARTING, full, batch_id=self._folder.last_batch("commits"))
+        while full is not None and not self._stopping.is_set():
+            self._pause(SPACE_POLL_S)
+            full = self._look_at_disk()
+        log.info("there is space again" if full is None else "stopped while a disk is full")
+        return True
+
+    def _look_at_disk(self) -> str | None:
+        assert self._session is not None
+        self._disk_alarm = describe_full_disk((self.options.folder, self._session.local_dir))
+        return self._disk_alarm
+
+    def _run_query(self) -> PySparkException | KafkaError | FolderNotWritable | None:
         """Run the query until it fails (what with), or the service stops or no broker answers (None)."""
         assert self._session is not None
         assert self._ticker is not None
@@ -253,7 +290,9 @@ class Coordinator:
                     break
             running.stop()
             self._wait_for_broker()
-        except (PySparkException, KafkaError) as error:
+        except Py4JJavaError as error:  # what pyspark does not know, such as Java's IOException
+            return PySparkException(error.java_exception.toString())
+        except (PySparkException, KafkaError, FolderNotWritable) as error:
             return error
         return None
 
@@ -265,8 +304,13 @@ class Coordinator:
             self.status.enter(
                 Phase.RESTARTING, "no broker answers", batch_id=self._folder.last_batch("commits")
             )
-        while self._ticker.cut_off_s() > CUT_OFF_S and not self._stopping.wait(POLL_S):
-            self._watch_ticker()
+        looked_s = float("-inf")
+        while self._ticker.cut_off_s() > CUT_OFF_S and not self._stopping.is_set():
+            if time.monotonic() - looked_s > SPACE_POLL_S:
+                self._look_at_disk()  # it may be full, and the broker have died of that
+                looked_s = time.monotonic()
+            self._pause(POLL_S)
+        self._disk_alarm = None
 
     def _pause(self, pause_s: float) -> None:
         end_s = time.monotonic() + pause_s
@@ -276,7 +320,9 @@ class Coordinator:
     def _report_failure(self, error: Exception, batch: int, failures: int, pause_s: float) -> None:
         phase = Phase.RESTARTING
         reason = f"batch {batch} failed, attempt {failures}: {_first_line(error)}"
-        if failures >= FAILURES_TO_NAME_THE_BATCH:
+        if damage := describe_damage(self._folder.spark):
+            phase, reason = Phase.FAILING, describe_damaged_checkpoint(batch, damage)
+        elif failures >= FAILURES_TO_NAME_THE_BATCH:
             phase = Phase.FAILING
             what, _, _ = str(error).partition("\n=== Streaming Query ===")  # its plan helps nobody here
             reason = describe_failing_batch(self._folder, batch, failures, what)
@@ -291,13 +337,14 @@ class Coordinator:
                 log.critical("Spark dropped requests", rows=batch.rows_dropped, batch=batch.batch_id)
             self.on_batch(batch)
             self.status.batch_committed(batch.batch_id)
+            self._committed_pin.take_often(batch.batch_id)
 
     def _watch_ticker(self) -> None:
         assert self._ticker is not None
         alarm = self._ticker.alarm
         if alarm is None and self._ticker.age_s() > TICKER_ALARM_AGE_S:
             alarm = f"no clock record was acknowledged for {self._ticker.age_s():.0f} s: time stands still"
-        self.status.set_alarm(alarm)
+        self.status.set_alarm("; ".join(filter(None, (self._disk_alarm, alarm))) or None)
 
 
 def code_version() -> str:

@@ -1,6 +1,7 @@
 """Naming what stops a batch that fails again and again, and the way on."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -9,6 +10,8 @@ from checkpoints.folder import Folder
 
 # How the operator names a record in its error, see `streaming.query.operator.OperatorError`.
 _RECORD = re.compile(r"OperatorError: record (\S+-\d+-\d+) of group")
+
+_NAMED_FILES = 5
 
 
 def describe_failing_batch(folder: Folder, batch: int, failures: int, error: str) -> str:
@@ -23,6 +26,16 @@ def describe_failing_batch(folder: Folder, batch: int, failures: int, error: str
     return (
         f"batch {batch} failed {failures} times and is tried again. Its records: {_ranges(folder, batch)}. "
         f"{way_on} (docs/operations.md, 'A batch that fails again and again'). Last error: {error[:2000]}"
+    )
+
+
+def describe_damaged_checkpoint(batch: int, damage: Sequence[str]) -> str:
+    """One paragraph: the batch that cannot be run, the files that prevent it, and what to do."""
+    more = f" (and {len(damage) - _NAMED_FILES} files more)" if len(damage) > _NAMED_FILES else ""
+    return (
+        f"batch {batch} cannot be run because the checkpoint is damaged: "
+        f"{'; '.join(damage[:_NAMED_FILES])}{more}. Put back these files, or stop the coordinator and put "
+        "back the last copy of the whole folder (docs/operations.md, 'A damaged checkpoint')"
     )
 
 

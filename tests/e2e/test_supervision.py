@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from checkpoints.folder import FolderError
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from records.codec import DeadLetter, Reason
@@ -175,6 +177,41 @@ def phases_of(coordinator: Coordinator) -> Callable[[], list[Phase]]:
         return seen[1:]
 
     return phases
+
+
+@pytest.mark.long
+def test_a_damaged_checkpoint_is_named_and_one_that_lost_batches_is_refused(
+    broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    options = options_for(broker, tmp_path, new_layout())
+    with coordinating(options) as coordinator, client_of(options) as client:
+        member = stable_member(client, "kept", session_timeout_ms=900_000)
+        assert coordinator.status.wait_until(lambda status: status.batch_id > 3, timeout_s=60)
+    answered_twice = pytest.raises(FolderError, match="would be handled and answered a second time")
+    with moved_away(tmp_path / "spark" / "offsets", tmp_path / "spark" / "commits"), answered_twice:
+        Coordinator(options).start()
+
+    *_, changelog = sorted((tmp_path / "spark/state/0/0").glob("*.changelog"), key=lambda it: int(it.stem))
+    content = changelog.read_bytes()
+    changelog.write_bytes(bytes(len(content)))
+    with Coordinator(options) as coordinator:
+        failing = wait_for_failing(coordinator)
+        assert f"the checkpoint is damaged: {changelog} does not match its checksum. " in failing.reason
+        changelog.write_bytes(content)
+        assert coordinator.status.wait_until(is_well, timeout_s=START_TIMEOUT_S)
+        with client_of(options) as client:
+            assert replace(member, client=client).heartbeat(1) is ErrorCode.NONE
+
+
+@contextmanager
+def moved_away(*logs: Path) -> Iterator[None]:
+    """Without the two newest files of each of Spark's logs, as after a restore of some files."""
+    newest = [p for log in logs for p in sorted(log.glob("[0-9]*"), key=lambda it: int(it.name))[-2:]]
+    for path in newest:
+        path.rename(path.with_suffix(".away"))
+    yield
+    for path in newest:
+        path.with_suffix(".away").rename(path)
 
 
 @pytest.mark.long

@@ -2,9 +2,12 @@
 
 import os
 import re
+import shutil
+import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -15,8 +18,10 @@ from checkpoints.folder import (
     Epoch,
     Folder,
     FolderError,
+    FolderNotWritable,
     Identity,
     KnownOutage,
+    Owner,
     new_namespace,
 )
 from state.inputs import Outage
@@ -35,6 +40,10 @@ if sys.argv[2] == "child":
 print("locked", flush=True)
 sys.stdin.read()
 """
+
+
+def owner_of(folder: Folder) -> Owner:
+    return msgspec.json.decode((folder.path / "lock").read_bytes(), type=Owner)
 
 
 @pytest.fixture
@@ -72,7 +81,7 @@ class Holder:
 
 def test_the_lock_is_the_one_coordinators(folder: Folder) -> None:
     folder.lock()
-    assert (folder.path / "lock").read_text() == str(os.getpid())
+    assert owner_of(folder).pid == os.getpid()
     other = Folder(folder.path)
     with pytest.raises(FolderError, match=f"is in use by the coordinator with process id {os.getpid()}"):
         other.lock()
@@ -86,7 +95,8 @@ def test_the_lock_is_the_one_coordinators(folder: Folder) -> None:
 def test_a_live_coordinator_of_another_process_is_named_at_once(folder: Folder) -> None:
     holder = Holder(folder)
     try:
-        with pytest.raises(FolderError, match=f"process id {holder.pid}$"):
+        owner = f"process id {holder.pid} on host {socket.gethostname()} since "
+        with pytest.raises(FolderError, match=owner):
             folder.lock()
     finally:
         holder.close()
@@ -98,7 +108,7 @@ def test_the_lock_of_a_killed_coordinator_is_free(folder: Folder) -> None:
     holder = Holder(folder)
     holder.kill()
     folder.lock()
-    assert (folder.path / "lock").read_text() == str(os.getpid())
+    assert owner_of(folder).pid == os.getpid()
     folder.unlock()
     holder.close()
 
@@ -128,7 +138,7 @@ def test_the_wait_for_a_jvm_that_does_not_end_has_a_bound(
     holder = Holder(folder, "child")
     holder.kill()
     try:
-        with pytest.raises(FolderError, match=f"Spark JVM .* had process id {holder.pid}: end that JVM"):
+        with pytest.raises(FolderError, match=f"Spark JVM .* had process id {holder.pid} .*: end that JVM"):
             folder.lock()
     finally:
         holder.close()
@@ -302,3 +312,66 @@ def test_every_batch_has_a_configuration_even_if_the_file_is_lost(folder: Folder
     folder.path.mkdir()
     plan(folder, 6, 5)
     assert folder.epochs(NEW, [], "1") == [Epoch(0, NEW, [], "1")]
+
+
+def test_a_checkpoint_that_lost_a_committed_batch_is_refused(folder: Folder) -> None:
+    """Spark would handle its requests again without a word."""
+    plan(folder, 7, 6)
+    for batch, end in ((5, 30), (7, 42)):
+        (folder.spark / "offsets" / str(batch)).write_text(f'v1\n{{}}\n{{"requests":{{"0":{end},"1":9}}}}')
+    folder.check_committed("requests")
+    folder.pin_committed(7, "requests")
+    folder.check_committed("requests")
+    for batch in (6, 7):
+        (folder.spark / "offsets" / str(batch)).unlink()
+    with pytest.raises(FolderError, match=r"batch 7 was committed.* is 5\. 12 records of requests that"):
+        Folder(folder.path).check_committed("requests")
+    shutil.rmtree(folder.spark)
+    with pytest.raises(FolderError, match=r"batch 7 was committed.* is none\. 51 records of requests that"):
+        folder.check_committed("requests")
+    (folder.path / "committed.json").unlink()
+    folder.check_committed("requests")
+
+
+def test_a_batch_that_is_planned_and_lost_its_commit_runs_again(folder: Folder) -> None:
+    """It reads what it read before and says the same, as after a crash between its answers and its commit."""
+    plan(folder, 7, 6)
+    (folder.spark / "offsets" / "7").write_text('v1\n{}\n{"requests":{"0":42}}')
+    folder.pin_committed(7, "requests")
+    folder.check_committed("requests")
+
+
+def test_a_damaged_offset_file_is_named(folder: Folder) -> None:
+    plan(folder, 7, 6)
+    with pytest.raises(FolderError, match=f"{re.escape(str(folder.spark / 'offsets' / '7'))} is damaged"):
+        folder.planned_ends(7, "requests")
+
+
+@pytest.mark.parametrize("name", ["identity", "epochs", "outages", "committed"])
+def test_a_file_that_finds_no_space_is_named(folder: Folder, name: str) -> None:
+    folder.path.mkdir()
+    (folder.path / f"{name}.new").symlink_to("/dev/full")
+    write: dict[str, Callable[[], object]] = {
+        "identity": lambda: folder.pin(IDENTITY),
+        "epochs": lambda: folder.epochs(OLD, [], "1"),
+        "outages": lambda: folder.outages(100, 900),
+        "committed": lambda: folder.pin_committed(1, "requests"),
+    }
+    with pytest.raises(FolderNotWritable, match=rf"{name}\.json cannot be written: No space left on device"):
+        write[name]()
+
+
+def test_the_owner_of_a_lock_by_an_earlier_version_is_named(folder: Folder) -> None:
+    holder = Holder(folder)
+    (folder.path / "lock").write_text("4711")
+    try:
+        with pytest.raises(FolderError, match=r"in use by the coordinator with process id 4711$"):
+            folder.lock()
+    finally:
+        holder.close()
+
+
+def test_a_locked_folder_is_locked_again_by_its_owner(folder: Folder) -> None:
+    assert folder.lock() == folder.lock()
+    folder.unlock()
+    Folder(folder.path).lock()

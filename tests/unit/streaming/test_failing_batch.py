@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from checkpoints.folder import Folder
-from streaming.service.failing_batch import describe_failing_batch
+from streaming.service.failing_batch import describe_damaged_checkpoint, describe_failing_batch
 
 ERROR = "PythonException: ... OperatorError: record eu-requests-1-42 of group 'g': boom"
 
@@ -60,3 +60,11 @@ def test_what_a_client_sends_is_not_taken_for_the_records_name(folder: Folder) -
 
 def test_a_long_error_is_cut(folder: Folder) -> None:
     assert len(describe_failing_batch(folder, 0, 3, "x" * 10_000)) < 3_000
+
+
+def test_the_files_of_a_damaged_checkpoint_are_named_but_not_all_of_hundreds() -> None:
+    told = describe_damaged_checkpoint(7, [f"/c/{number} is missing" for number in range(12)])
+    assert told.startswith(
+        "batch 7 cannot be run because the checkpoint is damaged: /c/0 is missing; /c/1 is missing;"
+    )
+    assert "/c/4 is missing (and 7 files more). Put back these files" in told

@@ -84,6 +84,40 @@ def test_an_alarm_that_is_raised_already_is_not_written_again(path: Path) -> Non
     assert not path.exists()
 
 
+def fill_disk(path: Path) -> None:
+    """Let nothing be written beside the file, as on a full disk."""
+    path.with_suffix(".new").symlink_to("/dev/full")
+
+
+def test_a_status_on_a_full_disk_is_written_over_the_old_one(path: Path) -> None:
+    board = StatusBoard(path)
+    board.enter(Phase.READY, "batches are being committed, and this reason is longer than the next one")
+    fill_disk(path)
+    board.enter(Phase.RESTARTING, "the disk is full")
+    assert read_status(path) == board.current
+
+
+def test_a_status_that_cannot_be_written_is_not_left_at_an_old_one(path: Path) -> None:
+    """And it is written as soon as it can be, although it does not change again."""
+    path.parent.mkdir()
+    path.symlink_to("/dev/full")
+    fill_disk(path)
+    board = StatusBoard(path)
+    board.enter(Phase.RESTARTING, "the disk is full")
+    assert not path.is_symlink()
+    assert board.current.phase is Phase.RESTARTING
+    board.set_alarm(None)
+    assert read_status(path) == board.current
+
+
+def test_a_stopped_coordinator_has_no_alarm(path: Path) -> None:
+    board = StatusBoard(path)
+    board.set_alarm("time stands still")
+    board.enter(Phase.STOPPED, "stopped in order")
+    board.set_alarm("time stands still")
+    assert (board.current.alarm, read_status(path).alarm) == (None, None)
+
+
 def test_one_can_wait_for_a_phase(path: Path) -> None:
     board = StatusBoard(path)
     assert not board.wait_for(Phase.READY, timeout_s=0)

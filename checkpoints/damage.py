@@ -1,0 +1,65 @@
+"""Finding what is damaged in Spark's checkpoint: its own errors do not name the file.
+
+Hadoop's local file system keeps a checksum file beside each file: `.NAME.crc`. It begins with "crc", a zero
+byte and the size of a part (4 bytes, big-endian); the CRC-32 of each part of the file follows.
+Source: org.apache.hadoop.fs.ChecksumFileSystem.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+_MAGIC = b"crc\0"
+_HEADER_BYTES = 8
+
+
+def describe_damage(checkpoint: Path) -> list[str]:
+    """The files of a checkpoint that are damaged or missing, each with what is wrong.
+
+    The query must not run meanwhile: it writes files and purges old ones.
+    """
+    return [*_unreadable(checkpoint), *(f"{path} is missing" for path in _missing_changelogs(checkpoint))]
+
+
+def _unreadable(checkpoint: Path) -> Iterator[str]:
+    for checksums in sorted(checkpoint.rglob(".*.crc")):
+        path = checksums.with_name(checksums.name[1:].removesuffix(".crc"))
+        if path.name.startswith("."):
+            continue  # a temporary file that a crash has left
+        try:
+            expected, content = checksums.read_bytes(), path.read_bytes()
+        except FileNotFoundError:
+            continue  # purged meanwhile
+        except OSError as error:
+            yield f"{path} cannot be read: {error.strerror}"
+        else:
+            if not _matches(content, expected):
+                yield f"{path} does not match its checksum"
+
+
+def _matches(content: bytes, expected: bytes) -> bool:
+    if len(expected) < _HEADER_BYTES or not expected.startswith(_MAGIC):
+        return True  # the checksums are damaged themselves: Hadoop warns of that, and reads the file
+    (part_bytes,) = struct.unpack(">I", expected[len(_MAGIC) : _HEADER_BYTES])
+    parts = (content[i : i + part_bytes] for i in range(0, len(content), part_bytes))
+    return b"".join(struct.pack(">I", zlib.crc32(part)) for part in parts) == expected[_HEADER_BYTES:]
+
+
+def _missing_changelogs(checkpoint: Path) -> Iterator[Path]:
+    """The changelogs between the last snapshot of a state store and its newest changelog."""
+    for newest in _newest_changelogs(checkpoint):
+        folder = newest.parent
+        snapshots = [int(path.stem) for path in folder.glob("*.zip") if path.stem.isdigit()]
+        last = max((number for number in snapshots if number <= int(newest.stem)), default=0)
+        for version in range(last + 1, int(newest.stem)):
+            path = folder / f"{version}.changelog"
+            if not path.exists():
+                yield path
+
+
+def _newest_changelogs(checkpoint: Path) -> Iterator[Path]:
+    for folder in sorted(checkpoint.glob("state/*/*")):
+        changelogs = [path for path in folder.glob("*.changelog") if path.stem.isdigit()]
+        if changelogs:
+            yield max(changelogs, key=lambda path: int(path.stem))

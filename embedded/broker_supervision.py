@@ -1,0 +1,125 @@
+"""The embedded broker of a service: started again when it ends by itself, given up after some attempts."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from embedded.broker import BrokerFailed, EmbeddedBroker
+from streaming.service.disk import describe_full_disk
+
+# How long to wait before each start; after the last one fails too, the broker is given up.
+PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
+# A broker that has run for this long was well: if it ends then, all the attempts are there again.
+STEADY_S = 60.0
+_POLL_S = 0.25
+_SPACE_POLL_S = 1.0
+
+log = structlog.get_logger()
+
+
+class SupervisedBroker:
+    """Keeps a broker running, on the data and ports it has.
+
+    `on_failure` is called with the reason, on the supervisor's thread, when the broker is given up. While the
+    disk of its data folder is full no attempt is made, because none can succeed.
+    """
+
+    def __init__(
+        self,
+        broker: EmbeddedBroker,
+        on_failure: Callable[[str], None],
+        *,
+        pauses_s: Sequence[float] = PAUSES_S,
+        steady_s: float = STEADY_S,
+    ) -> None:
+        self._broker = broker
+        self._on_failure = on_failure
+        self._pauses_s = pauses_s
+        self._steady_s = steady_s
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._supervise, name="broker-supervisor", daemon=True)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port`` for clients; a broker that is started again keeps it."""
+        return self._broker.bootstrap_servers
+
+    def start(self) -> None:
+        """Start the broker. Raises what `EmbeddedBroker.start` raises: a first start is not repeated."""
+        self._broker.start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Shut the broker down for good; waits for a start that is under way."""
+        self._stopping.set()
+        self._thread.join()
+        self._broker.stop()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _supervise(self) -> None:
+        attempts, started_s = 0, time.monotonic()
+        while not self._stopping.wait(_POLL_S):
+            exit_code = self._broker.exit_code()
+            if exit_code is None:
+                continue
+            self._broker.kill()  # it has ended: this takes the ended process away
+            log.error("the embedded broker ended", exit_code=exit_code, log=str(self._broker.log_path))
+            if time.monotonic() - started_s > self._steady_s:
+                attempts = 0
+            attempts, reason = self._start_again(attempts, f"it ended with exit code {exit_code}")
+            if reason is not None:
+                return self._give_up(attempts, reason)
+            started_s = time.monotonic()
+
+    def _start_again(self, attempts: int, reason: str) -> tuple[int, str | None]:
+        """Start the broker until it runs or the service stops.
+
+        Gives how many attempts there were since it last ran steadily, and where all of them are used up the
+        reason of the last failure.
+        """
+        while attempts < len(self._pauses_s):
+            if not self._wait(self._pauses_s[attempts]):
+                return attempts, None
+            attempts += 1
+            try:
+                self._broker.start()
+            except (BrokerFailed, OSError) as error:
+                self._broker.kill()
+                reason, _, _ = str(error).partition("\n")
+                log.error("the embedded broker did not start", attempt=attempts, reason=reason)
+            else:
+                log.warning("the embedded broker runs again", attempt=attempts)
+                return attempts, None
+        return attempts, reason
+
+    def _give_up(self, attempts: int, reason: str) -> None:
+        failure = (
+            f"the embedded broker was started again {attempts} times and does not stay up: {reason} "
+            f"(its log is {self._broker.log_path})"
+        )
+        log.error("the embedded broker is given up", reason=failure)
+        self._on_failure(failure)
+
+    def _wait(self, pause_s: float) -> bool:
+        """Wait, and then for space on the disk; False when the service stops meanwhile."""
+        is_told = False
+        while not self._stopping.wait(pause_s):
+            full = describe_full_disk([self._broker.data_dir])
+            if full is None:
+                return True
+            if not is_told:
+                log.error("the embedded broker waits for space", reason=full)
+            is_told, pause_s = True, _SPACE_POLL_S
+        return False

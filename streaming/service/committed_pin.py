@@ -1,0 +1,36 @@
+"""Keeping the last committed batch beside the checkpoint, so that a checkpoint that lost it is noticed."""
+
+import time
+from collections.abc import Callable
+
+from checkpoints.folder import Folder, FolderNotWritable
+
+# Each time is a write to the disk itself, and the broker may have its log there.
+INTERVAL_S = 1.0
+
+
+class CommittedPin:
+    """Pins the last committed batch of a folder. A full disk is no error: a later batch is pinned instead."""
+
+    def __init__(self, folder: Folder, topic: str, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._folder = folder
+        self._topic = topic
+        self._now_s = now_s
+        self._batch = -1
+        self._taken_s = float("-inf")
+
+    def take_often(self, batch: int) -> None:
+        """A batch was committed: pin it, unless another was within the last second."""
+        if self._now_s() - self._taken_s >= INTERVAL_S:
+            self.take(batch)
+
+    def take(self, batch: int) -> None:
+        """Pin a batch, now; -1 is none."""
+        if batch <= self._batch:
+            return
+        self._taken_s = self._now_s()
+        try:
+            self._folder.pin_committed(batch, self._topic)
+        except FolderNotWritable:
+            return
+        self._batch = batch

@@ -1,0 +1,53 @@
+"""Finding out that a disk is full."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from streaming.service.disk import SPACE_NEEDED_BYTES, describe_full_disk
+
+LOOK = """
+import resource, sys
+from pathlib import Path
+from streaming.service.disk import describe_full_disk
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
+print(describe_full_disk([Path(sys.argv[2])]))
+"""
+
+
+def look(folder: Path, file_size_max: int) -> str:
+    """What a process finds that may write so many bytes to a file and no more; the limit needs no rights."""
+    command = [sys.executable, "-c", LOOK, str(file_size_max), str(folder)]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3]
+    ).stdout.strip()
+
+
+def test_a_folder_with_space_is_well_and_left_as_it_was(tmp_path: Path) -> None:
+    assert describe_full_disk([tmp_path]) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("space_bytes", [0, SPACE_NEEDED_BYTES - 1])
+def test_a_folder_without_space_for_a_batch_is_named(tmp_path: Path, space_bytes: int) -> None:
+    sentence = f"the disk is full: {tmp_path} cannot take {SPACE_NEEDED_BYTES} bytes: File too large"
+    assert look(tmp_path, space_bytes) == sentence
+    assert list(tmp_path.iterdir()) == [], "the disk is left as it was"
+    assert look(tmp_path, SPACE_NEEDED_BYTES) == "None"
+
+
+def test_the_disk_itself_says_that_it_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streaming.service.disk._PROBE", "full")
+    (tmp_path / "full").symlink_to("/dev/full")
+    assert str(describe_full_disk([tmp_path])).endswith("No space left on device")
+
+
+def test_a_folder_that_is_gone_is_no_full_disk(tmp_path: Path) -> None:
+    assert describe_full_disk([tmp_path / "gone", tmp_path]) is None
+
+
+def test_a_folder_that_cannot_be_written_for_another_reason_is_named(tmp_path: Path) -> None:
+    (tmp_path / ".space").mkdir()
+    assert describe_full_disk([tmp_path]) == f"{tmp_path} cannot be written: Is a directory"
