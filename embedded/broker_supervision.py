@@ -8,8 +8,8 @@ from typing import Self
 
 import structlog
 
+from checkpoints.disk import describe_full_disk
 from embedded.broker import BrokerFailed, EmbeddedBroker
-from streaming.service.disk import describe_full_disk
 
 # How long to wait before each start; after the last one fails too, the broker is given up.
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)

@@ -98,6 +98,7 @@ class LiveView:
             self._warning.failed(error)
             stop.wait(1.0)
             return []
+        self._warning.worked()
         lines = [line for record in records for line in self._read(record.topic, record.key, record.value)]
         self._entries.extend(lines)
         return lines

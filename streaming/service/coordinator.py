@@ -22,6 +22,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from checkpoints.damage import describe_damage
+from checkpoints.disk import describe_full_disk
 from checkpoints.folder import Epoch, Folder, FolderError, FolderNotWritable, Identity
 from records import kafka_clients
 from records.layout import TopicLayout
@@ -31,7 +32,6 @@ from streaming.query.operator import ConfigEpoch, Operator
 from streaming.query.progress import BatchProgress, ProgressReader
 from streaming.query.session import LOOPBACK, Session
 from streaming.service.committed_pin import CommittedPin
-from streaming.service.disk import describe_full_disk
 from streaming.service.failing_batch import describe_damaged_checkpoint, describe_failing_batch
 from streaming.service.outage import end_outage
 from streaming.service.status import Phase, StatusBoard
