@@ -14,11 +14,12 @@ help: ## list the targets
 
 setup: $(STAMP) ## make .venv with the pinned packages and fetch the jars (once)
 
-$(STAMP): pyproject.toml requirements-dev.lock embedded/jars.toml
+$(STAMP): pyproject.toml requirements-dev.lock embedded/jars.toml streaming/query/class_archive.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --require-hashes --requirement requirements-dev.lock
 	$(BIN)/python -m pip install --no-deps --no-build-isolation --editable .
 	$(BIN)/python -m embedded.jars
+	$(BIN)/python -m streaming.query.class_archive
 	touch $@
 
 run: $(STAMP) ## run the coordinator

@@ -4,7 +4,9 @@ import json
 import re
 import sys
 import threading
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ from insight.view import LiveView
 from records.layout import DEFAULT_PREFIX, DEFAULT_REPLY_PARTITIONS, DEFAULT_REQUEST_PARTITIONS, TopicLayout
 from streaming.query.session import LOOPBACK, SparkFailed
 from streaming.service.coordinator import Coordinator, Options
+from streaming.service.owner import NotOwner
 from streaming.service.status import Phase
 from streaming.service.ticker import DEFAULT_INTERVAL_MS
 from streaming.service.topic_watcher import DEFAULT_INTERVAL_MS as DEFAULT_TOPIC_INTERVAL_MS
@@ -47,6 +50,15 @@ STARTUP_ERRORS = (
     TopicsError,
 )
 _NO_GATEWAY = "--no-gateway"
+
+
+class TopicsBelongToAnother(click.ClickException):
+    """Another coordinator has the topics, and to start this one again changes nothing.
+
+    The exit code is EX_CONFIG of sysexits.h.
+    """
+
+    exit_code = 78
 
 
 @click.command()
@@ -107,6 +119,12 @@ _NO_GATEWAY = "--no-gateway"
     help="Address the Spark UI listens at; whoever reaches it may read everything it shows.",
 )
 @click.option(
+    "--take-over-topics",
+    is_flag=True,
+    help="Make this folder the owner of topics whose own folder is lost. A new folder knows none of their "
+    "groups: members join again, and offsets they committed are not known any more.",
+)
+@click.option(
     "--ui-port", type=click.IntRange(0, 65_535), default=0, help="Port of the Spark UI; default: a free one."
 )
 @click.option(
@@ -140,21 +158,24 @@ def run(
         try:
             # On a terminal the live view shows the rebalances, and lines between would break its table.
             log_rebalances = as_json or not sys.stderr.isatty()
-            coordinator = _prepare(stack, stop, **given)
+            coordinator = _prepare(stack, stop, gateway, **given)
             metrics = metrics_of(coordinator, metrics_host, metrics_port, log_rebalances=log_rebalances)
             stack.enter_context(coordinator)
             stack.enter_context(metrics)
+        except NotOwner as error:
+            raise TopicsBelongToAnother(str(error)) from error
         except STARTUP_ERRORS as error:
             raise click.ClickException(str(error)) from error
         stop_on_signals(stop)
         if _wait_until_ready(coordinator, stop):
-            address = None if gateway is None else gateway.start(stack, coordinator.options)
-            _say_ready(coordinator, address, metrics.url, as_json=as_json)
+            _say_ready(coordinator, metrics.url, as_json=as_json)
             if as_json:
                 stop.wait()
             else:
                 LiveView(coordinator.options.bootstrap_servers, coordinator.options.layout).run(stop)
         coordinator.failure = coordinator.failure or stop.failure  # its status says why, too
+        if coordinator.is_deposed:
+            raise TopicsBelongToAnother(str(coordinator.failure))
         if coordinator.failure is not None:
             raise click.ClickException(coordinator.failure)
         click.echo("stopping", err=True)
@@ -163,6 +184,7 @@ def run(
 def _prepare(
     stack: ExitStack,
     stop: Stop,
+    gateway: "_GatewayToStart | None",
     *,
     bootstrap_servers: str | None,
     broker_settings: tuple[str, ...],
@@ -176,6 +198,7 @@ def _prepare(
     topic_interval_ms: int,
     clock_lag_ms: int,
     skip: tuple[str, ...],
+    take_over_topics: bool,
     ui_host: str,
     ui_port: int,
 ) -> Coordinator:
@@ -204,9 +227,11 @@ def _prepare(
         clock_lag_ms=clock_lag_ms,
         topic_interval_ms=topic_interval_ms,
         replication_factor=replication_factor,
+        take_over_topics=take_over_topics,
     )
     click.echo(f"starting the coordinator on {bootstrap_servers}", err=True)
-    return Coordinator(options, on_failure=stop.set, folder=folder)
+    opening = None if gateway is None else partial(gateway.serving, options)
+    return Coordinator(options, on_failure=stop.set, folder=folder, gateway=opening)
 
 
 class _GatewayToStart:
@@ -223,13 +248,16 @@ class _GatewayToStart:
         except GATEWAY_STARTUP_ERRORS as error:
             raise click.ClickException(str(error)) from error
 
-    def start(self, stack: ExitStack, options: Options) -> str:
-        """Start it before the coordinator of these options. Returns the address where clients connect."""
+    @contextmanager
+    def serving(self, options: Options) -> Iterator[str]:
+        """Run it in front of the coordinator with these options. Gives the address where clients connect."""
         wanted = self._listening.options(options.bootstrap_servers, options.layout, self._security)
-        try:
-            return str(stack.enter_context(serving(wanted)))
-        except (*GATEWAY_STARTUP_ERRORS, ClientError, KafkaError) as error:
-            raise click.ClickException(f"the gateway does not start: {error}") from error
+        with ExitStack() as stack:
+            try:
+                address = stack.enter_context(serving(wanted))
+            except (*GATEWAY_STARTUP_ERRORS, ClientError, KafkaError) as error:
+                raise click.ClickException(f"the gateway does not start: {error}") from error
+            yield str(address)
 
 
 def _check_no_gateway() -> None:
@@ -256,8 +284,9 @@ def _wait_until_ready(coordinator: Coordinator, stop: threading.Event) -> bool:
     return False
 
 
-def _say_ready(coordinator: Coordinator, gateway: str | None, metrics_url: str, *, as_json: bool) -> None:
+def _say_ready(coordinator: Coordinator, metrics_url: str, *, as_json: bool) -> None:
     options = coordinator.options
+    gateway = coordinator.gateway_address
     ready = {
         "broker": options.bootstrap_servers,
         "gateway": gateway,

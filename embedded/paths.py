@@ -1,6 +1,7 @@
 """Where the project keeps files outside the source tree."""
 
 import os
+import sys
 from pathlib import Path
 
 DEFAULT_DATA_DIR = Path(".data")
@@ -19,3 +20,10 @@ def cache_dir() -> Path:
     xdg = Path(os.environ.get("XDG_CACHE_HOME", ""))
     base = xdg if xdg.is_absolute() else Path.home() / ".cache"
     return base / "spark-group-coordinator"
+
+
+def class_archive() -> Path:
+    """The archive of Spark's classes of this installation (`streaming.query.class_archive`). It may not
+    exist.
+    """
+    return Path(sys.prefix) / "share" / "spark-group-coordinator" / "spark-classes.jsa"

@@ -4,6 +4,7 @@ Requests are decoded here and nowhere else. What cannot be a request becomes a `
 where it can be read, whom to tell.
 """
 
+import re
 from enum import StrEnum
 from uuid import UUID
 
@@ -17,8 +18,9 @@ from state.messages import RECORD_VERSION, ErrorResponse, Int32, ShortStr
 from state.rocketmq.requests import ConnectionClosed
 
 # The value of a clock record, and the pattern Spark recognises it by (15 digits cannot overflow Spark's
-# microseconds).
-CLOCK_PATTERN = r'^\{"type":"Clock","time_ms":(\d{1,15})\}$'
+# microseconds). The second group is the epoch of the owner that appended it; older ones have none.
+CLOCK_PATTERN = r'^\{"type":"Clock","time_ms":(\d{1,15})(?:,"owner_epoch":(\d{1,15}))?\}$'
+_CLOCK = re.compile(CLOCK_PATTERN.encode())
 
 # A dead letter shows this much of a record's key and value each; all of it stands in the requests topic.
 DEAD_LETTER_MAX_BYTES = 65_536
@@ -27,11 +29,19 @@ DEAD_LETTER_MAX_BYTES = 65_536
 MESSAGE_MAX_CHARS = 16_384
 
 
-def clock_record(time_ms: int) -> bytes:
+def clock_record(time_ms: int, owner_epoch: int | None = None) -> bytes:
     """A clock record that says: every request stamped up to `time_ms` is before this record or can be read
-    already.
+    already. `owner_epoch` is that of the claim of who appends it (`streaming.service.owner`); None: it has
+    none.
     """
-    return b'{"type":"Clock","time_ms":%d}' % time_ms
+    if owner_epoch is None:
+        return b'{"type":"Clock","time_ms":%d}' % time_ms
+    return b'{"type":"Clock","time_ms":%d,"owner_epoch":%d}' % (time_ms, owner_epoch)
+
+
+def is_clock_record(key: bytes | None, value: bytes | None) -> bool:
+    """Whether a record of the requests topic is a clock record."""
+    return key is None and value is not None and _CLOCK.fullmatch(value) is not None
 
 
 class Reason(StrEnum):

@@ -23,13 +23,17 @@ KAFKA = GroupType.KAFKA.value
 
 
 class CoordinatorStarted(Struct, frozen=True, kw_only=True):
-    """The entry a coordinator writes when it starts: which code and settings decide from which batch on."""
+    """The entry a coordinator writes when it starts: which code and settings decide from which batch on.
+
+    `owner_epoch` is that of its claim on the topics, 0 where it is of a version that made none.
+    """
 
     at_ms: int
     from_batch: int
     settings: dict[str, int]
     skip: list[str] = []
     code_version: str = ""
+    owner_epoch: int = 0
     version: int = 1
 
 

@@ -15,6 +15,7 @@ def reading_consumer(
     timeout_ms: int | None = None,
     fetch_min_bytes: int | None = None,
     fetch_max_wait_ms: int | None = None,
+    reconnect_max_ms: int | None = None,
 ) -> KafkaConsumer:
     """A consumer without a group, which is assigned its partitions by hand. See `records.reader`.
 
@@ -27,6 +28,7 @@ def reading_consumer(
         "request_timeout_ms": timeout_ms,
         "fetch_min_bytes": fetch_min_bytes,
         "fetch_max_wait_ms": fetch_max_wait_ms,
+        "reconnect_backoff_max_ms": reconnect_max_ms,
     }
     return KafkaConsumer(
         **_connection(bootstrap_servers),

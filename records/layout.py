@@ -23,6 +23,7 @@ class TopicLayout:
     offsets_topic: str
     events_topic: str
     dead_letters_topic: str
+    owner_topic: str
     request_partitions: int = DEFAULT_REQUEST_PARTITIONS
     reply_partitions: int = DEFAULT_REPLY_PARTITIONS
     request_max_bytes: int = REQUEST_MAX_BYTES
@@ -38,6 +39,7 @@ class TopicLayout:
             offsets_topic=f"{prefix}-offsets",
             events_topic=f"{prefix}-events",
             dead_letters_topic=f"{prefix}-dead-letters",
+            owner_topic=f"{prefix}-owner",
             **sizes,
         )
 

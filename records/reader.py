@@ -26,8 +26,9 @@ class TopicReader:
     """A reader of partitions that are chosen with `start`. For one thread.
 
     `max_record_bytes` is the largest record of the topics, `timeout_ms` how long one request to the brokers
-    may take (None: kafka-python's default). `fetch_min_bytes` and `fetch_max_wait_ms` are Kafka's settings.
-    `records_read` counts the records that came so far. All methods raise KafkaError.
+    may take (None: kafka-python's default). `fetch_min_bytes` and `fetch_max_wait_ms` are Kafka's settings;
+    `reconnect_max_ms` is the longest pause between two attempts to connect. `records_read` counts the records
+    that came so far. All methods raise KafkaError.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class TopicReader:
         timeout_ms: int | None = None,
         fetch_min_bytes: int | None = None,
         fetch_max_wait_ms: int | None = None,
+        reconnect_max_ms: int | None = None,
     ) -> None:
         self.records_read = 0
         self._timeout_ms = timeout_ms
@@ -47,6 +49,7 @@ class TopicReader:
             timeout_ms=timeout_ms,
             fetch_min_bytes=fetch_min_bytes,
             fetch_max_wait_ms=fetch_max_wait_ms,
+            reconnect_max_ms=reconnect_max_ms,
         )
 
     def partitions_of(self, *topics: str) -> list[TopicPartition]:

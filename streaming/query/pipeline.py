@@ -17,21 +17,24 @@ from streaming.query.operator import Operator
 from streaming.query.output import BY_KEY, OUTPUT_SCHEMA
 
 QUERY_NAME = "group-coordinator"
+# What the error of a query says that has read a clock record of a later owner.
+LATER_OWNER = "the requests topic has clock records of a later owner, epoch "
 
 # The broker holds a fetch back for up to this long when it has nothing new; the default, 500 ms, is paid once
 # a batch.
 FETCH_MAX_WAIT_MS = 10
 
 
-def coordinate(records: DataFrame, operator: Operator) -> DataFrame:
+def coordinate(records: DataFrame, operator: Operator, owner_epoch: int | None = None) -> DataFrame:
     """The output records for rows of (key binary, value binary, partition int, offset long, timestamp).
 
-    Streaming only. Columns of the result: topic, key, value, partition (null: by the key).
+    Streaming only. Columns of the result: topic, key, value, partition (null: by the key). A batch with a
+    clock record of an epoch above `owner_epoch` fails with LATER_OWNER; None: none does.
     """
     timed = records.select(
         F.coalesce(F.col("key"), F.lit(b"")).alias("key"),
         _packed_row().alias("row"),
-        _event_time().alias("event_time"),
+        _event_time(owner_epoch).alias("event_time"),
     ).withWatermark("event_time", "0 milliseconds")
     # The predicate has to name the event-time column: any other that tells requests from clock records is
     # pushed below the watermark operator by the optimizer, which then sees no clock record, and time stands
@@ -53,11 +56,17 @@ def coordinate(records: DataFrame, operator: Operator) -> DataFrame:
     )
 
 
-def _event_time() -> Column:
+def _event_time(owner_epoch: int | None) -> Column:
     """The time a clock record attests, never beyond its own append time; null for everything else."""
     attested = F.regexp_extract(F.col("value").cast("string"), CLOCK_PATTERN, 1)
     is_clock = F.col("key").isNull() & F.col("value").cast("string").rlike(CLOCK_PATTERN)
-    return F.when(is_clock, F.least(F.timestamp_millis(attested.cast("long")), F.col("timestamp")))
+    time = F.least(F.timestamp_millis(attested.cast("long")), F.col("timestamp"))
+    if owner_epoch is None:
+        return F.when(is_clock, time)
+    epoch = F.regexp_extract(F.col("value").cast("string"), CLOCK_PATTERN, 2)
+    is_later = is_clock & (epoch.try_cast("long") > owner_epoch)
+    failed = F.raise_error(F.concat(F.lit(LATER_OWNER), epoch)).cast("timestamp")
+    return F.when(is_later, failed).when(is_clock, time)
 
 
 def _packed_row() -> Column:
@@ -83,11 +92,15 @@ def read_requests(spark: SparkSession, bootstrap_servers: str, layout: TopicLayo
 
 
 def start(
-    spark: SparkSession, bootstrap_servers: str, checkpoint_dir: str, operator: Operator
+    spark: SparkSession,
+    bootstrap_servers: str,
+    checkpoint_dir: str,
+    operator: Operator,
+    owner_epoch: int | None = None,
 ) -> StreamingQuery:
     """Start the coordinator's query on a checkpoint."""
     layout = operator.layout
-    output = coordinate(read_requests(spark, bootstrap_servers, layout), operator)
+    output = coordinate(read_requests(spark, bootstrap_servers, layout), operator, owner_epoch)
     return write_output(output, QUERY_NAME, bootstrap_servers, layout, checkpoint_dir)
 
 

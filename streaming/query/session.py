@@ -21,7 +21,9 @@ from pyspark.sql import SparkSession
 
 from embedded.jars import spark_jars
 from embedded.java import find_java
+from embedded.paths import class_archive
 
+DEFAULT_JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
 STATE_STORE = "spark.sql.streaming.stateStore"
 CHECKPOINT_FILE_MANAGER = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -70,6 +72,15 @@ def settings() -> dict[str, str]:
     }
 
 
+def class_archive_settings() -> dict[str, str]:
+    """The archive of Spark's classes, if it was made: a start takes half the processor time with it.
+
+    A JVM that finds an archive to be of other classes or of another Java goes on without it.
+    """
+    archive = class_archive()
+    return {DEFAULT_JAVA_OPTIONS: f'"-XX:SharedArchiveFile={archive}"'} if archive.exists() else {}
+
+
 class SparkFailed(RuntimeError):
     """Spark did not start; the message says why and where its log is."""
 
@@ -101,7 +112,7 @@ class Session:
         _listen_at(ui_host)
         conf = SparkConf(loadDefaults=False).setAppName(app_name)
         conf.setMaster(f"local[{cores or os.cpu_count() or 1},{TASK_FAILURES}]")
-        conf.setAll(list((settings() | dict(extra or {})).items()))
+        conf.setAll(list((settings() | class_archive_settings() | dict(extra or {})).items()))
         conf.set("spark.ui.enabled", str(ui_port is not None).lower())
         if ui_port is not None:
             conf.set("spark.ui.port", str(ui_port))
@@ -136,13 +147,13 @@ class Session:
             return False
         return True
 
-    def stop(self) -> None:
+    def stop(self, grace_s: float = JVM_EXIT_GRACE_S) -> None:
         """End Spark and its JVM, and wait for the JVM, which may have ended already."""
         try:
             self.spark.stop()
         except (Py4JError, OSError):
             self._context.stop()  # without its JVM, pyspark forgets the context only when asked again
-        self._end_jvm(JVM_EXIT_GRACE_S)
+        self._end_jvm(grace_s)
 
     def _end_jvm(self, grace_s: float) -> None:
         self._gateway.shutdown()

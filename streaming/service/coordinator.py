@@ -9,17 +9,18 @@ import importlib.metadata
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 import msgspec
 import structlog
 from kafka.errors import KafkaError
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
+from pyspark.sql.streaming import StreamingQuery
 
 from checkpoints.damage import describe_damage
 from checkpoints.disk import describe_full_disk
@@ -33,7 +34,8 @@ from streaming.query.progress import BatchProgress, ProgressReader
 from streaming.query.session import LOOPBACK, Session
 from streaming.service.committed_pin import CommittedPin
 from streaming.service.failing_batch import describe_damaged_checkpoint, describe_failing_batch
-from streaming.service.outage import end_outage
+from streaming.service.outage import FIRST_REQUEST_WAIT_S, FirstRequest, end_outage, look_out
+from streaming.service.owner import Claim, NotOwner, Ownership, claim_of
 from streaming.service.status import Phase, StatusBoard
 from streaming.service.ticker import DEFAULT_INTERVAL_MS, Ticker
 from streaming.service.topic_watcher import DEFAULT_INTERVAL_MS as DEFAULT_TOPIC_INTERVAL_MS
@@ -57,7 +59,9 @@ log = structlog.get_logger()
 class Options:
     """What a coordinator is started with. `settings` are by Kafka's dotted names.
 
-    `skip` are ids of records.
+    `skip` are ids of records. `take_over_topics` lets it claim topics that belong to another folder, see
+    `streaming.service.owner`. Where gateways are processes of their own, an outage ends when the first
+    request comes, `first_request_wait_s` after the start of the query at the latest.
     """
 
     bootstrap_servers: str
@@ -71,17 +75,23 @@ class Options:
     clock_lag_ms: int = 0
     topic_interval_ms: int = DEFAULT_TOPIC_INTERVAL_MS
     replication_factor: int = 1
+    take_over_topics: bool = False
+    first_request_wait_s: float = FIRST_REQUEST_WAIT_S
     spark: Mapping[str, str] = field(default_factory=dict)
 
 
 class Coordinator:
     """The coordinator of this process; `status` says when it is ready.
 
-    `start` raises FolderError, TopicsError, ConfigError, JarsUnavailable, JavaNotFound or SparkFailed,
-    each with a message that says what to do. `on_failure` is called, in a thread, when
-    Spark's JVM has ended: from then on nothing is coordinated, `failure` says why, and all that is left is to
-    `stop`. `on_batch` is called, in a thread, with each batch that is committed. `folder` is that of the
-    options, if it is locked already.
+    `start` raises FolderError, TopicsError, NotOwner, ConfigError, JarsUnavailable, JavaNotFound or
+    SparkFailed, each with a message that says what to do. `on_failure` is called, in a thread, when Spark's
+    JVM has ended or the topics have another owner (`is_deposed`): from then on nothing is coordinated,
+    `failure` says why, and all that is left is to `stop`. `on_batch` is called, in a thread, with each batch
+    that is committed. `folder` is that of the options, if it is locked already.
+
+    `gateway` opens the gateway of this process, and gives its address; it is entered as soon as the topics
+    stand, so that clients can be heard before the outage ends. Without one, gateways are processes of their
+    own.
     """
 
     def __init__(
@@ -91,11 +101,15 @@ class Coordinator:
         on_batch: Callable[[BatchProgress], None] = lambda _: None,
         *,
         folder: Folder | None = None,
+        gateway: Callable[[], AbstractContextManager[str]] | None = None,
     ) -> None:
         self.options = options
         self.on_batch = on_batch
         self.failure: str | None = None
+        self.is_deposed = False
+        self.gateway_address: str | None = None
         self._on_failure = on_failure
+        self._open_gateway = gateway
         self._config = CoordinatorConfig().with_settings(options.settings)
         self._folder = folder or Folder(options.folder)
         self._committed_pin = CommittedPin(self._folder, options.layout.requests_topic)
@@ -105,6 +119,10 @@ class Coordinator:
         self._disk_alarm: str | None = None
         self._session: Session | None = None
         self._ticker: Ticker | None = None
+        self._ownership: Ownership | None = None
+        # The epoch above which a clock record is a later owner's; None: whatever clock records say.
+        self._owner_epoch: int | None = None
+        self._first_request: FirstRequest | None = None
         self._running = ExitStack()
 
     @property
@@ -141,6 +159,9 @@ class Coordinator:
         found = prepare_topics(options.bootstrap_servers, options.layout, options.replication_factor)
         identity = self._folder.pin(found)
         self._folder.check_committed(options.layout.requests_topic)
+        self._take_topics(started, identity)
+        self._start_ticker(started)
+        self._await_clients(started)
         epochs = self._folder.epochs(self._config.settings(), list(options.skip), code_version())
         self._operator = Operator(options.layout, _config_epochs(epochs, identity))
         self._session = Session(
@@ -154,12 +175,37 @@ class Coordinator:
         self._announce(epochs[-1])
         self._start_threads(started)
 
-    def _start_threads(self, started: ExitStack) -> None:
+    def _take_topics(self, started: ExitStack, identity: Identity) -> None:
+        options = self.options
+        wanted = claim_of(identity, options.folder, options.tick_interval_ms)
+        try:
+            self._ownership = Ownership(options.bootstrap_servers, options.layout)
+            started.callback(self._ownership.close)
+            self._ownership.take(wanted, take_over=options.take_over_topics)
+        except KafkaError as error:
+            raise TopicsError(f"the topics could not be claimed: {error}") from error
+        self._owner_epoch = self._ownership.epoch
+
+    def _await_clients(self, started: ExitStack) -> None:
+        """Let clients in before Spark is started, or look out for the first request."""
+        options = self.options
+        if self._open_gateway is not None:
+            self.gateway_address = started.enter_context(self._open_gateway())
+            return
+        try:
+            self._first_request = look_out(
+                options.bootstrap_servers, options.layout, self._folder, options.tick_interval_ms
+            )
+        except KafkaError as error:
+            raise TopicsError(f"the requests topic cannot be read: {error}") from error
+
+    def _start_ticker(self, started: ExitStack) -> None:
         options = self.options
         self._ticker = Ticker(
             options.bootstrap_servers,
             options.layout.requests_topic,
             options.layout.request_partitions,
+            owner_epoch=self._owner_epoch,
             interval_ms=options.tick_interval_ms,
             clock_lag_ms=options.clock_lag_ms,
         )
@@ -170,6 +216,8 @@ class Coordinator:
         )
         watcher.start()
         started.callback(watcher.stop)
+
+    def _start_threads(self, started: ExitStack) -> None:
         self._supervisor.start()
         started.callback(self._supervisor.join)
         started.callback(self._stopping.set)
@@ -201,6 +249,7 @@ class Coordinator:
             "settings": epoch.settings,
             "skip": epoch.skip,
             "code_version": epoch.code_version,
+            "owner_epoch": self._owner_epoch,
         }
         topic = self.options.layout.events_topic
         try:
@@ -218,7 +267,11 @@ class Coordinator:
         except Exception as error:
             if self._stopping.is_set():
                 return
-            if self._session is not None and self._session.has_lost_jvm():
+            if isinstance(error, NotOwner):
+                self.failure = str(error)
+                self.is_deposed = True
+                log.error("the coordinator has lost its topics", reason=self.failure)
+            elif self._session is not None and self._session.has_lost_jvm():
                 self.failure = f"Spark's JVM has ended; its log is {self.options.folder / 'spark.log'}"
                 log.error("the coordinator failed", reason=self.failure)
             elif isinstance(error, FolderError):
@@ -267,17 +320,22 @@ class Coordinator:
         return self._disk_alarm
 
     def _run_query(self) -> PySparkException | KafkaError | FolderNotWritable | None:
-        """Run the query until it fails (what with), or the service stops or no broker answers (None)."""
+        """Run the query until it fails (what with), or the service stops or no broker answers (None).
+
+        Raises NotOwner where the topics have another owner.
+        """
         assert self._session is not None
         assert self._ticker is not None
         options = self.options
         try:
+            self._wait_for_clients()
             outages = end_outage(options.bootstrap_servers, options.layout, self._folder)
             running = pipeline.start(
                 self._session.spark,
                 options.bootstrap_servers,
                 str(self._folder.spark),
                 replace(self._operator, outages=tuple(outages)),
+                self._owner_epoch,
             )
             log.info("query started", run_id=running.runId)
             progress = ProgressReader(running)
@@ -288,13 +346,63 @@ class Coordinator:
                 self._watch_ticker()
                 if self._ticker.cut_off_s() > CUT_OFF_S:
                     break
+                self._watch_owner(running)
             running.stop()
             self._wait_for_broker()
         except Py4JJavaError as error:  # what pyspark does not know, such as Java's IOException
             return PySparkException(error.java_exception.toString())
-        except (PySparkException, KafkaError, FolderNotWritable) as error:
+        except PySparkException as error:
+            return self._check_owner(error)
+        except (KafkaError, FolderNotWritable) as error:
             return error
         return None
+
+    def _wait_for_clients(self) -> None:
+        """At the first start of the query, wait until a client is heard. A bound holds."""
+        if self._first_request is None:
+            return
+        wait_s = self.options.first_request_wait_s
+        self.status.enter(
+            Phase.STARTING, f"sessions begin with the first request, in {wait_s:.0f} s at the latest"
+        )
+        with closing(self._first_request) as first:
+            has_come = first.wait(wait_s, self._stopping.is_set)
+        log.info("the outage ends", because="a request came" if has_come else "no client was heard")
+        self._first_request = None
+
+    def _watch_owner(self, running: StreamingQuery) -> None:
+        """Stop the query when another coordinator has taken the topics."""
+        assert self._ownership is not None
+        successor = self._ownership.lost()
+        if successor is not None:
+            self._depose(successor, running)
+
+    def _check_owner(self, error: PySparkException) -> PySparkException | KafkaError:
+        """See whether the query failed on the clock record of a later owner, one that has claimed the topics.
+
+        What only looks like one must not end the service: from then on, claims alone are looked at.
+        """
+        assert self._ownership is not None
+        if pipeline.LATER_OWNER not in str(error):
+            return error
+        try:
+            successor = self._ownership.confirm_lost()
+        except KafkaError as unread:
+            return unread
+        if successor is not None:
+            self._depose(successor)
+        log.error("a clock record has the epoch of an owner that made no claim; it is not believed")
+        self._owner_epoch = None
+        return error
+
+    def _depose(self, successor: Claim, running: StreamingQuery | None = None) -> NoReturn:
+        if running is not None:
+            with suppress(PySparkException):
+                running.stop()
+        raise NotOwner(
+            f"the topics have another owner: {successor}. This coordinator has stopped; no request that "
+            "stands behind the first clock record of that one is answered here"
+        )
 
     def _wait_for_broker(self) -> None:
         """Wait until clock records are acknowledged again, or the service stops."""

@@ -1,14 +1,30 @@
-"""The time in which nothing was coordinated: from the last request that a batch has read to now."""
+"""The time in which nothing was coordinated: from the last request that a batch has read until clients can be
+heard again.
 
-from collections.abc import Mapping
+Sessions begin anew at its end, so it must not end before clients can reach a gateway. Where the gateway is
+started by this process, it listens before Spark is started. Where gateways are processes of their own, the
+first request that comes shows that clients are back.
+"""
 
+import time
+from collections.abc import Callable, Mapping
+
+import msgspec
 from kafka import TopicPartition
 
 from checkpoints.folder import Folder, KnownOutage
+from records.codec import UNREADABLE, is_clock_record
 from records.layout import TopicLayout
-from records.reader import TopicReader
+from records.reader import Record, TopicReader
+from state.kafka.requests import TopicMetadata
 from streaming.service.ticker import brokers_time_ms
 
+# Kafka's clients wait for up to 1 s (Java), 10 s (librdkafka) or 30 s (kafka-python) between two attempts to
+# connect, so silence beyond this means that there are none.
+FIRST_REQUEST_WAIT_S = 30.0
+# For this long, at the least, no coordinator appended clock records before a request counts as of the outage.
+SILENCE_MS = 1_000
+_LOOK_MS = 100
 _READ_TIMEOUT_MS = 30_000
 
 
@@ -24,6 +40,75 @@ def end_outage(bootstrap_servers: str, layout: TopicLayout, folder: Folder) -> l
     after_ms = _last_append_ms(bootstrap_servers, topic, ends)
     until_ms = brokers_time_ms(bootstrap_servers, topic, layout.request_partitions)
     return folder.outages(after_ms, until_ms)
+
+
+class FirstRequest:
+    """The first request that shows that clients reach a gateway again. Raises KafkaError.
+
+    It is one that is appended after this was made, or one of the outage: longer than `silence_ms` behind what
+    was appended last while a coordinator ran. A request that the last coordinator did not come to shows
+    nothing.
+    """
+
+    def __init__(
+        self, bootstrap_servers: str, layout: TopicLayout, planned_ends: Mapping[int, int], silence_ms: int
+    ) -> None:
+        last_ms = _last_append_ms(bootstrap_servers, layout.requests_topic, planned_ends)
+        self._silence_ms = silence_ms
+        self._reader = TopicReader(bootstrap_servers, max_record_bytes=layout.request_record_max_bytes)
+        partitions = [TopicPartition(layout.requests_topic, p) for p in range(layout.request_partitions)]
+        self._ends = self._reader.ends(partitions)
+        self._ticked_ms = dict.fromkeys(partitions, last_ms)
+        self._reader.start(at={p: planned_ends.get(p.partition, 0) for p in partitions})
+
+    def wait(self, timeout_s: float, given_up: Callable[[], bool]) -> bool:
+        """Whether it has come, or comes within this time."""
+        give_up_s = time.monotonic() + timeout_s
+        while True:
+            found = [self._is_it(record) for record in self._reader.poll(_LOOK_MS)]
+            if any(found):
+                return True
+            if time.monotonic() > give_up_s or given_up():
+                return False
+
+    def _is_it(self, record: Record) -> bool:
+        partition = TopicPartition(record.topic, record.partition)
+        if is_clock_record(record.key, record.value):
+            if record.offset < self._ends[partition]:  # later ones are this coordinator's own
+                self._ticked_ms[partition] = record.timestamp
+            return False
+        if _is_of_the_watcher(record.value):
+            return False
+        offset, appended_ms = int(record.offset), int(record.timestamp)
+        is_of_the_outage = appended_ms > self._ticked_ms[partition] + self._silence_ms
+        return offset >= self._ends[partition] or is_of_the_outage
+
+    def close(self) -> None:
+        """Give back the connection."""
+        self._reader.close()
+
+
+class _Type(msgspec.Struct):
+    type: str = ""
+
+
+def _is_of_the_watcher(value: bytes | None) -> bool:
+    """Whether this is a TopicMetadata record: the coordinator's own process sends them, no client does."""
+    try:
+        return msgspec.json.decode(value or b"", type=_Type).type == TopicMetadata.__name__
+    except UNREADABLE:
+        return False
+
+
+def look_out(
+    bootstrap_servers: str, layout: TopicLayout, folder: Folder, tick_interval_ms: int
+) -> FirstRequest | None:
+    """Look out for the first request after the outage that is on; None on a new folder, which has no outage.
+
+    Raises KafkaError.
+    """
+    ends = folder.planned_ends(folder.last_batch("offsets"), layout.requests_topic)
+    return FirstRequest(bootstrap_servers, layout, ends, SILENCE_MS + tick_interval_ms) if ends else None
 
 
 def _last_append_ms(bootstrap_servers: str, topic: str, ends: Mapping[int, int]) -> int:

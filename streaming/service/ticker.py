@@ -29,9 +29,9 @@ log = structlog.get_logger()
 class Ticker:
     """Appends clock records until stopped; a thread of the coordinator's process.
 
-    `clock_lag_ms` is how far brokers' clocks may be apart (0 on one broker). Where the broker's clock and
-    `wall_ms` are apart by more than `max_skew_ms`, nothing is attested and `alarm` says so: a stepped clock
-    must not expire everyone.
+    Its records carry `owner_epoch`, see `streaming.service.owner`. `clock_lag_ms` is how far brokers' clocks
+    may be apart (0 on one broker). Where the broker's clock and `wall_ms` are apart by more than
+    `max_skew_ms`, nothing is attested and `alarm` says so: a stepped clock must not expire everyone.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class Ticker:
         topic: str,
         partitions: int,
         *,
+        owner_epoch: int | None = None,
         interval_ms: int = DEFAULT_INTERVAL_MS,
         clock_lag_ms: int = 0,
         max_skew_ms: int = DEFAULT_MAX_SKEW_MS,
@@ -48,6 +49,7 @@ class Ticker:
         self._bootstrap_servers = bootstrap_servers
         self._topic = topic
         self._partitions = partitions
+        self._owner_epoch = owner_epoch
         self._interval_s = interval_ms / 1000
         self._clock_lag_ms = clock_lag_ms
         self._max_skew_ms = max_skew_ms
@@ -78,7 +80,9 @@ class Ticker:
     def _run(self) -> None:
         while not self._stopped.is_set():
             try:
-                appender = _Appender(self._bootstrap_servers, self._topic, self._partitions)
+                appender = _Appender(
+                    self._bootstrap_servers, self._topic, self._partitions, self._owner_epoch
+                )
             except KafkaError as error:
                 self._failed(f"no broker answers: {error}")
                 self._stopped.wait(self._interval_s)
@@ -144,16 +148,19 @@ class _Appender:
     It outlives failures: it reconnects by itself, and what it could not write is forgotten in time.
     """
 
-    def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
+    def __init__(
+        self, bootstrap_servers: str, topic: str, partitions: int, owner_epoch: int | None = None
+    ) -> None:
         self._topic = topic
         self._partitions = range(partitions)
+        self._owner_epoch = owner_epoch
         self._producer = kafka_clients.clock_producer(
             bootstrap_servers, timeout_ms=DELIVERY_TIMEOUT_MS, reconnect_max_ms=RECONNECT_MAX_MS
         )
 
     def append(self, time_ms: int) -> list[int]:
         """Append the claim to every partition; the broker's append times in ms."""
-        value = clock_record(time_ms)
+        value = clock_record(time_ms, self._owner_epoch)
         sent = [self._producer.send(self._topic, value=value, partition=p) for p in self._partitions]
         return [future.get(timeout=2 * DELIVERY_TIMEOUT_MS / 1000).timestamp for future in sent]
 

@@ -82,6 +82,7 @@ def wanted_settings(layout: TopicLayout) -> dict[str, tuple[int, Settings]]:
             1,
             {"cleanup.policy": "delete", "retention.ms": str(7 * DAY_MS), "max.message.bytes": output_bytes},
         ),
+        layout.owner_topic: (1, {"cleanup.policy": "compact"}),
     }
 
 
@@ -148,7 +149,7 @@ def _problems(
     ]
     if found_partitions != wanted_partitions:
         problems.insert(0, f"{topic} has {found_partitions} partitions, {wanted_partitions} are expected")
-    max_bytes, wanted_bytes = found["max.message.bytes"], wanted["max.message.bytes"]
+    max_bytes, wanted_bytes = found["max.message.bytes"], wanted.get("max.message.bytes", "0")
     if int(max_bytes) < int(wanted_bytes):
         problems.append(f"{topic} has max.message.bytes={max_bytes}, at least {wanted_bytes} is needed")
     retention_ms = int(found["retention.ms"])

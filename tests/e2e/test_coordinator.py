@@ -19,7 +19,7 @@ from checkpoints.folder import Epoch, Folder, FolderError, KnownOutage
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from records import kafka_clients
-from records.codec import DeadLetter, Reason
+from records.codec import DeadLetter, Reason, clock_record
 from records.history import HistoryReader
 from records.layout import TopicLayout
 from records.partitioner import partition_of
@@ -87,6 +87,7 @@ def service(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) ->
         SETTINGS,
         ui_port=None,
         tick_interval_ms=50,
+        first_request_wait_s=1.0,
         spark=QUICK_SPARK,
     )
     prepare_topics(servers, layout)
@@ -229,6 +230,20 @@ def dead_letters(service: Service) -> dict[str, DeadLetter]:
     return {letter.request: letter for letter in letters}
 
 
+def test_clock_record_of_an_owner_that_made_no_claim_ends_nothing(service: Service) -> None:
+    """Whoever may write requests may write that too."""
+    member = stable_member(service.one, "forged-owner")
+    before_ms = service.coordinator.status.current.since_ms
+    producer = kafka_clients.producer(service.servers)
+    forged = clock_record(0, owner_epoch=10**14)
+    producer.send(service.layout.requests_topic, value=forged, partition=0).get(timeout=30)
+    producer.close()
+    status = service.coordinator.status
+    assert status.wait_until(lambda now: now.since_ms > before_ms, timeout_s=START_TIMEOUT_S), status.current
+    assert status.wait_for(Phase.READY, timeout_s=START_TIMEOUT_S), status.current
+    assert member.heartbeat(1) is ErrorCode.NONE
+
+
 def test_status_file_says_what_the_coordinator_does(service: Service) -> None:
     status = read_status(service.options.folder / "status.json")
     assert (status.phase, status.alarm) == (Phase.READY, None)
@@ -323,11 +338,18 @@ def test_nobody_expires_while_no_coordinator_runs(service: Service) -> None:
     wait_until(
         lambda: time.monotonic() > stopped_s + session_ms / 1000, "the end of its session by the clock"
     )
+    # No gateway is in this process, so the outage ends with the first request.
+    service.coordinator = Coordinator(replace(service.options, first_request_wait_s=START_TIMEOUT_S))
+    service.coordinator.start()
+    status = service.coordinator.status
+    waits = "sessions begin with the first request"
+    assert status.wait_until(lambda now: now.reason.startswith(waits), START_TIMEOUT_S), status.current
+    asked_ms = time.time() * 1000
     asked = service.one.heartbeat("silent-meanwhile", generation_id=1, member_id=member.member_id)
-    service.start()
     assert asked.result().error_code is ErrorCode.NONE
     outages = (service.options.folder / "outages.json").read_bytes()
     until_ms = msgspec.json.decode(outages, type=list[KnownOutage])[-1].outage.until_ms
+    assert until_ms >= asked_ms
     wait_until(lambda: state_of(service, "silent-meanwhile") == "Empty", "its end")
     history = history_of(service.servers, service.layout, "silent-meanwhile")
     times = {event.type: event.at_ms for event in history}

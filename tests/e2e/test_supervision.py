@@ -54,6 +54,7 @@ def options_for(broker: EmbeddedBroker, folder: Path, layout: TopicLayout) -> Op
         SETTINGS,
         ui_port=None,
         tick_interval_ms=50,
+        first_request_wait_s=1.0,
         spark=QUICK_SPARK,
     )
 

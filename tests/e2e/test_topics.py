@@ -1,4 +1,4 @@
-"""The five topics: made as they have to be, and refused when they are not."""
+"""The coordinator's topics: made as they have to be, and refused when they are not."""
 
 import socket
 from collections.abc import Iterator
@@ -40,6 +40,7 @@ def test_missing_topics_are_made_with_what_is_needed(broker: EmbeddedBroker, adm
         layout.offsets_topic: 3,
         layout.events_topic: 3,
         layout.dead_letters_topic: 1,
+        layout.owner_topic: 1,
     }
     for topic, (_, wanted) in wanted_settings(layout).items():
         assert wanted.items() <= settings_of(admin, topic).items()
@@ -112,7 +113,7 @@ def test_topics_that_have_more_than_is_needed_are_taken(broker: EmbeddedBroker) 
 
 def test_what_the_broker_refuses_is_said_in_its_words(broker: EmbeddedBroker) -> None:
     reasons = refusal(broker, new_layout(), replication_factor=3)
-    assert len(reasons) == 7
+    assert len(reasons) == 8
     assert all("replication factor of 3 cannot be reached" in reason for reason in reasons[1:])
     bad_name = refusal(broker, TopicLayout.named("no spaces"))
     assert "'no spaces-dead-letters' contains one or more characters other than" in bad_name[1]

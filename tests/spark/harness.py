@@ -73,6 +73,7 @@ class Bench:
     spark: SparkSession
     folder: Folder
     operator: Callable[..., Any] = field(default_factory=make_operator)
+    owner_epoch: int | None = None
     files_per_batch: int = 1
     rearrange: Callable[[DataFrame], DataFrame] = lambda records: records
     write: Write | None = None
@@ -89,7 +90,7 @@ class Bench:
             .option("maxFilesPerTrigger", self.files_per_batch)
             .parquet(str(self._input))
         )
-        output = coordinate(self.rearrange(records), self.operator)  # type: ignore[arg-type]
+        output = coordinate(self.rearrange(records), self.operator, self.owner_epoch)  # type: ignore[arg-type]
         self.query = (
             output.writeStream.foreachBatch(self.write or self._keep)
             .option("checkpointLocation", str(self.folder.spark))

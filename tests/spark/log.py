@@ -28,6 +28,7 @@ LAYOUT = TopicLayout(
     offsets_topic="offsets",
     events_topic="events",
     dead_letters_topic="dead-letters",
+    owner_topic="owner",
     request_partitions=2,
     reply_partitions=4,
 )
@@ -65,10 +66,10 @@ class Log:
         partition = partition_of(request.group_id, LAYOUT.request_partitions)
         return self.append(at_ms, request.group_id.encode(), encode(request), partition)
 
-    def clock(self, at_ms: int, attested_ms: int) -> list[Record]:
+    def clock(self, at_ms: int, attested_ms: int, owner_epoch: int | None = None) -> list[Record]:
         """A clock record in every partition."""
         partitions = range(LAYOUT.request_partitions)
-        return [self.append(at_ms, None, clock_record(attested_ms), p) for p in partitions]
+        return [self.append(at_ms, None, clock_record(attested_ms, owner_epoch), p) for p in partitions]
 
     def stable_member(
         self, at_ms: int, group_id: str, client: str = "c", session_ms: int = 10_000

@@ -15,6 +15,7 @@ from records.codec import (
     clock_record,
     decode_request,
     encode,
+    is_clock_record,
     refuse,
     refuse_unread,
     request_id,
@@ -197,6 +198,24 @@ def test_the_senders_message_is_cut() -> None:
 
 def test_a_clock_record_is_exactly_this() -> None:
     assert clock_record(1_700_000_000_000) == b'{"type":"Clock","time_ms":1700000000000}'
+    of_owner = b'{"type":"Clock","time_ms":1700000000000,"owner_epoch":3}'
+    assert clock_record(1_700_000_000_000, owner_epoch=3) == of_owner
+    assert is_clock_record(None, of_owner)
+    assert is_clock_record(None, clock_record(0))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"", clock_record(0)),
+        (None, None),
+        (None, clock_record(0) + b"\n"),
+        (None, b'{"type":"Clock","time_ms":0,"owner_epoch":-1}'),
+        (None, b'{"type":"Clock","time_ms":0,"owner_epoch":1234567890123456}'),
+    ],
+)
+def test_what_is_no_clock_record(key: bytes | None, value: bytes | None) -> None:
+    assert not is_clock_record(key, value)
 
 
 def test_a_requests_id_is_its_place() -> None:

@@ -1,0 +1,245 @@
+"""Whose the topics are: claims on the owner topic, of which one is in force.
+
+The state in a folder is made from one requests topic. A second coordinator with another folder would answer
+every request a second time and differently, so a coordinator claims the topics before it starts anything.
+A claim has an epoch, one above the last. In force is the claim of the highest epoch, and of those with the
+same epoch the one that was appended first: when two start at the same moment, the log decides, and both read
+the same.
+
+Clock records carry the epoch of the coordinator that appends them. A query fails on one whose epoch is above
+its own (`streaming.query.pipeline`), so whoever lost the topics answers nothing that stands behind it.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from uuid import UUID, uuid4, uuid5
+
+import msgspec
+import structlog
+from kafka import TopicPartition
+from kafka.errors import KafkaError
+from msgspec import Struct
+
+from checkpoints.folder import Identity
+from records import kafka_clients
+from records.codec import UNREADABLE, is_clock_record
+from records.layout import TopicLayout
+from records.reader import Record, TopicReader
+
+# A coordinator that runs appends clock records: where none comes for this long, or for three of its
+# intervals, none runs.
+SILENCE_MS = 5_000
+SILENT_INTERVALS = 3
+_POLL_MS = 100
+_TIMEOUT_S = 30.0
+_RECONNECT_MAX_MS = 1_000
+
+log = structlog.get_logger()
+
+
+class NotOwner(RuntimeError):
+    """The topics belong to another coordinator; the message names it and says what can be done."""
+
+
+class Claim(Struct, frozen=True, kw_only=True):
+    """A record of the owner topic: who coordinates these topics from then on. Its key is `claim_id`.
+
+    `owner_id` names the folder's state: a restart on the same folder makes the next claim without waiting.
+    `since_ms` is when it was made, by its maker's clock. `tick_interval_ms` is how often it appends clock
+    records.
+    """
+
+    version: int = 1
+    epoch: int
+    claim_id: str
+    owner_id: str
+    requests_topic_id: str
+    host: str
+    pid: int
+    folder: str
+    since_ms: int
+    tick_interval_ms: int
+
+    def __str__(self) -> str:
+        since = datetime.fromtimestamp(self.since_ms / 1000, UTC).isoformat(timespec="seconds")
+        return f"process {self.pid} on {self.host}, folder {self.folder}, since {since}, epoch {self.epoch}"
+
+
+def claim_of(identity: Identity, folder: Path, tick_interval_ms: int) -> Claim:
+    """What this process claims for the state of this folder. The epoch is set when it is made."""
+    return Claim(
+        epoch=0,
+        claim_id=str(uuid4()),
+        owner_id=str(uuid5(UUID(identity.member_id_namespace), "owner")),  # one way: the namespace is secret
+        requests_topic_id=identity.requests_topic_id,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        folder=str(folder.absolute()),
+        since_ms=int(time.time() * 1000),
+        tick_interval_ms=tick_interval_ms,
+    )
+
+
+class Ownership:
+    """One coordinator's hold on the topics: `take` it, then ask now and then whether it is `lost`.
+
+    Not safe for threads. All but `lost` raise KafkaError where no broker answers.
+    """
+
+    def __init__(self, bootstrap_servers: str, layout: TopicLayout) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._layout = layout
+        self._partition = TopicPartition(layout.owner_topic, 0)
+        # By key, each with its offset.
+        self._claims: dict[str, tuple[int, Claim]] = {}
+        self._own: Claim | None = None
+        self._reader = _reader(bootstrap_servers)
+        self._reader.start(beginning=[self._partition])
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the own claim."""
+        assert self._own is not None
+        return self._own.epoch
+
+    def take(self, wanted: Claim, *, take_over: bool) -> None:
+        """Make this claim (its epoch is set here), or raise NotOwner.
+
+        Topics of another folder are taken only with `take_over`, and only while no coordinator runs on them.
+        """
+        self._read_to_end()
+        standing = self._in_force()
+        # Of another topic that had this name: its requests are gone, and its state means nothing here.
+        epoch = standing.epoch + 1 if standing else 1
+        if standing and standing.requests_topic_id != wanted.requests_topic_id:
+            standing = None
+        self._check(standing, wanted, take_over=take_over)
+        self._own = msgspec.structs.replace(wanted, epoch=epoch)
+        self._append({self._own.claim_id: self._own})
+        self._read_to_end()
+        winner = self._in_force()
+        if winner is None or winner.claim_id != self._own.claim_id:
+            self._append({self._own.claim_id: None})
+            raise NotOwner(f"another coordinator has claimed the topics just before: {winner}")
+        if standing and standing.owner_id != wanted.owner_id:
+            log.warning("topics taken over", before=str(standing), now=str(self._own))
+        self._append({key: None for key in self._claims if key != self._own.claim_id})
+
+    def lost(self) -> Claim | None:
+        """The claim that has taken the place of the own one; None as long as there is none. Never waits."""
+        try:
+            self._take_records(self._reader.poll(0))
+        except KafkaError as error:
+            log.warning("the owner topic cannot be read", error=repr(error))
+        return self._successor()
+
+    def confirm_lost(self) -> Claim | None:
+        """The same, having read the topic to its end."""
+        self._read_to_end()
+        return self._successor()
+
+    def close(self) -> None:
+        """Give back the connection. The claim stays: the topics belong to the folder, running or not."""
+        self._reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _in_force(self) -> Claim | None:
+        claims = sorted(self._claims.values(), key=lambda item: (-item[1].epoch, item[0]))
+        return claims[0][1] if claims else None
+
+    def _successor(self) -> Claim | None:
+        in_force = self._in_force()
+        return in_force if in_force is not None and in_force.epoch > self.epoch else None
+
+    def _check(self, standing: Claim | None, wanted: Claim, *, take_over: bool) -> None:
+        if standing is None:
+            # Of a version that made no claims, perhaps.
+            if self._is_running(wanted.tick_interval_ms):
+                raise NotOwner(f"a coordinator that made no claim runs on these topics. {_STOP_IT}")
+            return
+        is_same = standing.owner_id == wanted.owner_id
+        if is_same and (standing.host, standing.folder) == (wanted.host, wanted.folder):
+            return  # whoever holds the folder's lock is the only one that works in it
+        if self._is_running(standing.tick_interval_ms):
+            raise NotOwner(f"these topics belong to a coordinator that is running: {standing}. {_STOP_IT}")
+        if not is_same and not take_over:
+            raise NotOwner(f"these topics belong to the state of another folder: {standing}. {_TAKE_OVER}")
+
+    def _is_running(self, tick_interval_ms: int) -> bool:
+        """Whether clock records are being appended. Waits for one, where the topic is not empty."""
+        requests = TopicPartition(self._layout.requests_topic, 0)
+        silence_ms = max(SILENCE_MS, SILENT_INTERVALS * tick_interval_ms)
+        with _reader(self._bootstrap_servers) as reader:
+            if not reader.ends([requests])[requests]:
+                return False
+            reader.start(end=[requests])
+            give_up_s = time.monotonic() + silence_ms / 1000
+            while time.monotonic() < give_up_s:
+                if any(is_clock_record(record.key, record.value) for record in reader.poll(_POLL_MS)):
+                    return True
+        return False
+
+    def _append(self, claims: dict[str, Claim | None]) -> None:
+        if not claims:
+            return
+        producer = kafka_clients.producer(self._bootstrap_servers)
+        try:
+            sent = [
+                producer.send(
+                    self._layout.owner_topic,
+                    key=key.encode(),
+                    value=None if claim is None else msgspec.json.encode(claim),
+                    partition=0,
+                )
+                for key, claim in claims.items()
+            ]
+            for future in sent:
+                future.get(timeout=_TIMEOUT_S)
+        finally:
+            producer.close(timeout=1)
+
+    def _read_to_end(self) -> None:
+        ends = self._reader.ends([self._partition])
+        self._take_records(self._reader.read_to(ends, timeout_ms=round(_TIMEOUT_S * 1000)))
+
+    def _take_records(self, records: Iterable[Record]) -> None:
+        for record in records:
+            key = (record.key or b"").decode(errors="replace")
+            if record.value is None:
+                self._claims.pop(key, None)
+                continue
+            try:
+                claim = msgspec.json.decode(record.value, type=Claim)
+            except UNREADABLE as error:
+                log.warning("a record of the owner topic is no claim", offset=record.offset, error=str(error))
+                continue
+            self._claims.setdefault(key, (record.offset, claim))
+
+
+_STOP_IT = (
+    "Two would answer every request twice, and differently. Stop that one first, or give this one topics of "
+    "its own (--prefix)"
+)
+_TAKE_OVER = (
+    "No coordinator runs there now. Start with that folder; only if it is lost, start with "
+    "--take-over-topics. That makes this folder the owner for good: where it is a new one, all requests that "
+    "the topic still has are read and answered again, members have to join again under new ids, and offsets "
+    "that members committed are not known any more (group-coordinator groups can set them)"
+)
+
+
+def _reader(bootstrap_servers: str) -> TopicReader:
+    return TopicReader(bootstrap_servers, reconnect_max_ms=_RECONNECT_MAX_MS)

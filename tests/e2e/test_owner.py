@@ -1,0 +1,280 @@
+"""Whose the topics are: claims on a real broker, and coordinators in processes of their own.
+
+Two coordinators on the same topics with different folders would answer every request twice, and differently.
+"""
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import msgspec
+import pytest
+
+from clients.coordinator_client import CoordinatorClient, layout_on
+from embedded.broker import EmbeddedBroker
+from records.layout import TopicLayout
+from state.errors import ErrorCode
+from state.kafka.history import EntryType
+from streaming.service.owner import Claim, NotOwner, Ownership
+from streaming.service.status import Phase, read_status
+from streaming.service.ticker import Ticker
+from streaming.service.topics import prepare_topics
+from tests.e2e.gateway_clients import PythonMember, consume, produce, share
+from tests.e2e.harness import (
+    START_TIMEOUT_S,
+    create_topic,
+    history_of,
+    new_layout,
+    read_topic,
+    stable_member,
+    starts,
+    wait_until,
+)
+from tests.e2e.test_run import Run, hold, run
+
+pytestmark = pytest.mark.e2e
+
+TICK_INTERVAL_MS = 50
+TOPIC_ID = "topic-id"
+HOST = socket.gethostname()
+NOT_OWNER = 78
+RECORDS = 40
+
+
+@pytest.fixture
+def layout(broker: EmbeddedBroker) -> TopicLayout:
+    layout = new_layout()
+    prepare_topics(broker.bootstrap_servers, layout)
+    return layout
+
+
+def claim_of(owner: str, folder: str = "/data/one", **changes: object) -> Claim:
+    claim = Claim(
+        epoch=0,
+        claim_id=str(uuid4()),
+        owner_id=owner,
+        requests_topic_id=TOPIC_ID,
+        host=HOST,
+        pid=os.getpid(),
+        folder=folder,
+        since_ms=1_700_000_000_000,
+        tick_interval_ms=TICK_INTERVAL_MS,
+    )
+    return msgspec.structs.replace(claim, **changes)
+
+
+def take(broker: EmbeddedBroker, layout: TopicLayout, claim: Claim, *, take_over: bool = False) -> int:
+    """Claim the topics, for good; the epoch."""
+    with Ownership(broker.bootstrap_servers, layout) as ownership:
+        ownership.take(claim, take_over=take_over)
+        return ownership.epoch
+
+
+@contextmanager
+def ticking(broker: EmbeddedBroker, layout: TopicLayout, owner_epoch: int | None) -> Iterator[None]:
+    ticker = Ticker(
+        broker.bootstrap_servers,
+        layout.requests_topic,
+        layout.request_partitions,
+        owner_epoch=owner_epoch,
+        interval_ms=TICK_INTERVAL_MS,
+    )
+    ticker.start()
+    try:
+        wait_until(lambda: ticker.attested_ms > 0, "the ticker's first round")
+        yield
+    finally:
+        ticker.stop()
+
+
+def test_same_folder_takes_its_topics_again_without_waiting(
+    broker: EmbeddedBroker, layout: TopicLayout
+) -> None:
+    """As after SIGKILL: who holds the folder's lock need not ask whether the other one runs."""
+    assert take(broker, layout, claim_of("one")) == 1
+    with ticking(broker, layout, owner_epoch=1):
+        assert take(broker, layout, claim_of("one")) == 2
+
+
+def test_same_state_on_another_machine_is_refused_while_the_first_runs(
+    broker: EmbeddedBroker, layout: TopicLayout
+) -> None:
+    """A copy of the folder: its lock says nothing."""
+    take(broker, layout, claim_of("one"))
+    with ticking(broker, layout, owner_epoch=1), pytest.raises(NotOwner, match="that is running"):
+        take(broker, layout, claim_of("one", host="another"))
+    assert take(broker, layout, claim_of("one", host="another")) == 2
+
+
+def test_other_folder_is_refused_and_told_whose_the_topics_are(
+    broker: EmbeddedBroker, layout: TopicLayout
+) -> None:
+    take(broker, layout, claim_of("one"))
+    named = rf"process {os.getpid()} on {HOST}, folder /data/one, since 2023-11-14T22:13:20\+00:00, epoch 1"
+    with ticking(broker, layout, owner_epoch=1):
+        with pytest.raises(NotOwner, match=rf"that is running: {named}\. Two would answer"):
+            take(broker, layout, claim_of("two", "/data/two"))
+        with pytest.raises(NotOwner, match="that is running"):
+            take(broker, layout, claim_of("two", "/data/two"), take_over=True)
+    with pytest.raises(NotOwner, match=rf"another folder: {named}\. No coordinator runs.*--take-over-topics"):
+        take(broker, layout, claim_of("two", "/data/two"))
+    assert take(broker, layout, claim_of("two", "/data/two"), take_over=True) == 2
+
+
+def test_coordinator_without_a_claim_is_noticed_by_its_clock_records(
+    broker: EmbeddedBroker, layout: TopicLayout
+) -> None:
+    with ticking(broker, layout, owner_epoch=None), pytest.raises(NotOwner, match="made no claim"):
+        take(broker, layout, claim_of("one"))
+    assert take(broker, layout, claim_of("one")) == 1
+
+
+def test_claim_on_an_earlier_topic_of_that_name_holds_no_longer(
+    broker: EmbeddedBroker, layout: TopicLayout
+) -> None:
+    take(broker, layout, claim_of("one", requests_topic_id="deleted"))
+    assert take(broker, layout, claim_of("two", "/data/two")) == 2
+
+
+def test_owner_sees_who_has_taken_its_place(broker: EmbeddedBroker, layout: TopicLayout) -> None:
+    with Ownership(broker.bootstrap_servers, layout) as first:
+        first.take(claim_of("one"), take_over=False)
+        assert first.confirm_lost() is None
+        assert take(broker, layout, claim_of("two", "/data/two"), take_over=True) == 2
+        wait_until(lambda: first.lost() is not None, "the claim that followed")
+        successor = first.lost()
+        assert successor is not None
+        assert (successor.owner_id, successor.epoch) == ("two", 2)
+
+
+def test_of_several_that_claim_at_the_same_moment_exactly_one_goes_on(broker: EmbeddedBroker) -> None:
+    contenders = 4
+    for _ in range(4):
+        layout = new_layout()
+        prepare_topics(broker.bootstrap_servers, layout)
+        together = threading.Barrier(contenders)
+
+        def contend(number: int, layout: TopicLayout = layout, together: threading.Barrier = together) -> int:
+            with Ownership(broker.bootstrap_servers, layout) as ownership:
+                together.wait()
+                try:
+                    ownership.take(claim_of(str(number), f"/data/{number}"), take_over=True)
+                    took = True
+                except NotOwner:
+                    took = False
+                together.wait()
+                # One that came later may have taken the topics over: then the first one sees that it has.
+                return 1 if took and ownership.confirm_lost() is None else 0
+
+        with ThreadPoolExecutor(contenders) as pool:
+            assert sum(pool.map(contend, range(contenders))) == 1
+
+
+@pytest.mark.timeout(600)
+def test_second_coordinator_is_refused_and_one_that_lost_its_topics_stops(
+    broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    """Two start at the same moment, one goes on; its members see nothing of those that are refused. Then its
+    process hangs, while its JVM goes on, and a new folder takes the topics over.
+    """
+    prefix = f"test-{uuid4()}"
+    with ExitStack() as stack:
+        one, two = (stack.enter_context(start(broker, tmp_path, prefix, name)) for name in ("one", "two"))
+        wait_until(lambda: ended(one) != ended(two), "the end of one of them", START_TIMEOUT_S)
+        winner, loser = (two, one) if ended(one) else (one, two)
+        check_refused(loser, winner)
+        gateway = winner.ready()["gateway"]
+        layout = layout_on(broker.bootstrap_servers, prefix)
+        check_members_notice_nothing(stack, broker, tmp_path, gateway, layout, winner)
+        client = stack.enter_context(
+            CoordinatorClient(broker.bootstrap_servers, layout, client_id="c", request_timeout_ms=60_000)
+        )
+        check_loses_its_topics(broker, tmp_path, layout, winner, client)
+
+
+def start(
+    broker: EmbeddedBroker, tmp_path: Path, prefix: str, name: str, *more: str
+) -> AbstractContextManager[Run]:
+    servers = ("--bootstrap-servers", broker.bootstrap_servers, "--prefix", prefix)
+    settings = ("-c", "group.initial.rebalance.delay.ms=0")
+    return run(tmp_path, "--json", "--data-dir", str(tmp_path / name), *servers, *settings, *more)
+
+
+def prefix_of(layout: TopicLayout) -> str:
+    return layout.requests_topic.removesuffix("-requests")
+
+
+def ended(process: Run) -> bool:
+    return process.process.poll() is not None
+
+
+def check_refused(refused: Run, owner: Run) -> None:
+    """It ends with a sentence that names the owner, and an exit code of its own."""
+    assert refused.end() == (NOT_OWNER, ""), refused.stderr
+    (said,) = [line for line in refused.stderr.splitlines() if line.startswith("Error: ")]
+    assert f"process {owner.pid} on {HOST}, folder {owner.stderr_path.parent}/" in said
+
+
+def check_members_notice_nothing(
+    stack: ExitStack, broker: EmbeddedBroker, tmp_path: Path, gateway: str, layout: TopicLayout, owner: Run
+) -> None:
+    group_id, topic = f"group-{uuid4()}", f"orders-{uuid4()}"
+    create_topic(broker.bootstrap_servers, topic, 4, {})
+    members = [stack.enter_context(closing(PythonMember(gateway, group_id, topic))) for _ in range(2)]
+    share(*members)
+    produce(gateway, topic, range(RECORDS))
+    seen = consume(RECORDS, *members)
+    for more in ((), ("--take-over-topics",)):
+        with start(broker, tmp_path, prefix_of(layout), "third", *more) as third:
+            check_refused(third, owner)
+    produce(gateway, topic, range(RECORDS, 2 * RECORDS))
+    seen += consume(RECORDS, *members)
+    assert Counter(seen) == Counter(range(2 * RECORDS))  # 80 produced, 80 consumed, none consumed again
+    history = history_of(broker.bootstrap_servers, layout, group_id)
+    assert EntryType.MEMBER_REMOVED not in {event.type for event in history}
+    assert [entry.owner_epoch for entry in starts(broker.bootstrap_servers, layout)] == [1]
+
+
+def check_loses_its_topics(
+    broker: EmbeddedBroker, tmp_path: Path, layout: TopicLayout, loser: Run, client: CoordinatorClient
+) -> None:
+    with hold(loser.pid), start(broker, tmp_path, prefix_of(layout), "third", "--take-over-topics") as owner:
+        owner.ready()
+        # The JVM of the one that hangs goes on by itself, and reads what is asked now.
+        member = stable_member(client, "after-the-takeover")
+        for _ in range(20):
+            assert member.heartbeat(1) is ErrorCode.NONE
+        os.kill(loser.pid, signal.SIGCONT)
+        continued_s = time.monotonic()
+        check_stopped(loser, owner, continued_s)
+        assert member.heartbeat(1) is ErrorCode.NONE
+        answers = answers_to(broker, layout, "after-the-takeover")
+        assert len(answers) == 24
+        assert set(answers.values()) == {1}
+
+
+def check_stopped(loser: Run, owner: Run, continued_s: float) -> None:
+    code, _ = loser.end()
+    assert code == NOT_OWNER, loser.stderr
+    assert time.monotonic() - continued_s < 30
+    said = loser.stderr.splitlines()[-1]
+    assert said.startswith(f"Error: the topics have another owner: process {owner.pid} on {HOST}, ")
+    folders = list(loser.stderr_path.parent.glob("*/coordinator/status.json"))
+    told = [read_status(path) for path in folders]
+    (status,) = [one for one in told if "another owner" in one.reason]
+    assert (status.phase, status.alarm) == (Phase.STOPPED, None)
+
+
+def answers_to(broker: EmbeddedBroker, layout: TopicLayout, group_id: str) -> Counter[str]:
+    """How often each request about this group was answered."""
+    records = read_topic(broker.bootstrap_servers, layout.responses_topic)
+    answers = [msgspec.json.decode(record.value) for record in records]
+    return Counter(answer["request"] for answer in answers if answer["group_id"] == group_id)

@@ -1,0 +1,16 @@
+"""How Spark's JVM is started."""
+
+from pathlib import Path
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from embedded.paths import class_archive
+
+
+def test_jvm_maps_the_archive_of_sparks_classes(spark: SparkSession) -> None:
+    """`make setup` makes it; a JVM that finds it unfit goes on without it, and starts slower."""
+    assert class_archive().exists()
+    gateway = SparkContext._gateway
+    assert gateway is not None
+    assert str(class_archive()) in Path(f"/proc/{gateway.proc.pid}/maps").read_text()
