@@ -53,6 +53,7 @@ class TopicLayout:
             self.offsets_topic,
             self.events_topic,
             self.dead_letters_topic,
+            self.owner_topic,
         )
 
     @property
