@@ -183,7 +183,7 @@ class StubBroker:
     def _metadata(self, header: RequestHeader, message: bytes) -> codec.Fields:
         self.metadata_asked += 1
         request = codec.decode_request(header, message)
-        by_id = {topic_id(name): name for name in self.topics}
+        by_id = {self._id(name): name for name in self.topics}
         names = list(self.topics)
         if request.topics is not None:
             names = [by_id.get(t.topic_id, t.name) for t in request.topics]
@@ -194,11 +194,14 @@ class StubBroker:
             "topics": [self._topic(name) for name in names],
         }
 
+    def _id(self, name: str) -> UUID:
+        return self.ids.get(name, topic_id(name))
+
     def _topic(self, name: str | None) -> codec.Fields:
         if name not in self.topics:
             return {"error_code": 3, "name": name, "partitions": []}
         partitions = [{"partition_index": p, "leader_id": NODE_ID} for p in range(self.topics[name])]
-        return {"error_code": 0, "name": name, "topic_id": self.ids[name], "partitions": partitions}
+        return {"error_code": 0, "name": name, "topic_id": self._id(name), "partitions": partitions}
 
 
 class RawClient:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 from assignors.kafka.api import Subscription, TopicPartition
 from assignors.kafka.consumer_protocol import encode_subscription
@@ -84,7 +85,7 @@ class WorstRequests:
             **self._kafka_joins(),
             **self._kafka_members(),
             **self._kafka_offsets(),
-            **self._rocketmq(),
+            **self._rocketmq() | self._rocketmq_queues(),
             **malformed,
         }
 
@@ -206,11 +207,14 @@ class WorstRequests:
                 ),
                 [subscribed],
             ),
-            "TopicsDeleted, many": Worst(
-                self.array(request("TopicsDeleted", api_version=0, topics="@"), lambda n: f'"{n:x}"'), [large]
+            "TopicMetadata, many": Worst(self.topic_metadata(lambda n: f'"{n:x}":null'), [large]),
+            "TopicMetadata, of many offsets": Worst(
+                self.topic_metadata(lambda n: f'"{TOPIC}":null'), [large]
             ),
-            "TopicsDeleted, of many offsets": Worst(
-                self.padded("TopicsDeleted", api_version=0, topics=[TOPIC]), [large]
+                self.topic_metadata(lambda n: f'"{TOPIC}":null'), [large]
+            ),
+            "TopicMetadata, ids of many offsets": Worst(
+                self.topic_metadata(lambda n: f'"{TOPIC}":{{"id":"{UUID(int=7)}","partitions":1}}'), [large]
             ),
         }
 
@@ -220,22 +224,6 @@ class WorstRequests:
         topics = rocketmq(heartbeat, **about, subscription_data_set="@")
         other = rocketmq(heartbeat, "B", **about, subscription_data_set="@")
         many = self.array(topics, lambda n: f'{{"topic":"{n:x}"}}')
-        locks = self.array(rocketmq("LOCK_BATCH_MQ", mq_set="@"), numbered_queue)
-        others_locks = self.array(rocketmq("LOCK_BATCH_MQ", "B", mq_set="@"), numbered_queue)
-        ask: dict[str, Any] = {**about, "topic": TOPIC}
-        small = rocketmq(heartbeat, **about)
-        mode = rocketmq("SET_MESSAGE_REQUEST_MODE", topic=TOPIC, mode="POP", pop_share_queue_num=INT32_MAX)
-        share = rocketmq("SET_MESSAGE_REQUEST_MODE", topic=TOPIC, mode="POP", pop_share_queue_num=97)
-        crowd = [rocketmq(heartbeat, f"c{n}", **about) for n in range(100)]
-        asks = {
-            strategy: self.array(
-                rocketmq("QUERY_ASSIGNMENT", **ask, strategy_name=strategy, topic_queues="@"), numbered_queue
-            )
-            for strategy in ("AVG", "AVG_BY_CIRCLE")
-        }
-        long_queue = rocketmq(
-            "LOCK_BATCH_MQ", mq_set=[["t" * LONGEST_NAME, "b" * LONGEST_NAME, n] for n in range(30)]
-        )
         return {
             f"{heartbeat}, many topics": Worst(many),
             f"{heartbeat}, other topics than before": Worst(
@@ -258,6 +246,40 @@ class WorstRequests:
             "GET_CONSUMER_LIST_BY_GROUP": Worst(
                 self.padded("GET_CONSUMER_LIST_BY_GROUP", connection="c", client_id="A"), [many]
             ),
+            "SET_MESSAGE_REQUEST_MODE": Worst(
+                self.padded("SET_MESSAGE_REQUEST_MODE", connection="c", client_id="A", topic=TOPIC)
+            ),
+            "CONNECTION_CLOSED": Worst(
+                self.array(
+                    json.dumps(
+                        {"type": "CONNECTION_CLOSED", "group_id": "g", "connection": "c-A", "unknown": "@"}
+                    ).encode(),
+                    lambda n: "[{}]",
+                ),
+                [many],
+            ),
+        }
+
+    def _rocketmq_queues(self) -> dict[str, Worst]:
+        heartbeat = "HEART_BEAT_CONSUMER"
+        about: dict[str, Any] = {"message_model": "CLUSTERING"}
+        locks = self.array(rocketmq("LOCK_BATCH_MQ", mq_set="@"), numbered_queue)
+        others_locks = self.array(rocketmq("LOCK_BATCH_MQ", "B", mq_set="@"), numbered_queue)
+        ask: dict[str, Any] = {**about, "topic": TOPIC}
+        small = rocketmq(heartbeat, **about)
+        mode = rocketmq("SET_MESSAGE_REQUEST_MODE", topic=TOPIC, mode="POP", pop_share_queue_num=INT32_MAX)
+        share = rocketmq("SET_MESSAGE_REQUEST_MODE", topic=TOPIC, mode="POP", pop_share_queue_num=97)
+        crowd = [rocketmq(heartbeat, f"c{n}", **about) for n in range(100)]
+        long_queue = rocketmq(
+            "LOCK_BATCH_MQ", mq_set=[["t" * LONGEST_NAME, "b" * LONGEST_NAME, n] for n in range(30)]
+        )
+        asks = {
+            strategy: self.array(
+                rocketmq("QUERY_ASSIGNMENT", **ask, strategy_name=strategy, topic_queues="@"), numbered_queue
+            )
+            for strategy in ("AVG", "AVG_BY_CIRCLE")
+        }
+        return {
             "LOCK_BATCH_MQ, many queues": Worst(locks),
             "LOCK_BATCH_MQ, refused": Worst(others_locks, [locks]),
             "LOCK_BATCH_MQ, queues of long names": Worst(long_queue),
@@ -280,18 +302,6 @@ class WorstRequests:
                     numbered_queue,
                 )
             ),
-            "SET_MESSAGE_REQUEST_MODE": Worst(
-                self.padded("SET_MESSAGE_REQUEST_MODE", connection="c", client_id="A", topic=TOPIC)
-            ),
-            "CONNECTION_CLOSED": Worst(
-                self.array(
-                    json.dumps(
-                        {"type": "CONNECTION_CLOSED", "group_id": "g", "connection": "c-A", "unknown": "@"}
-                    ).encode(),
-                    lambda n: "[{}]",
-                ),
-                [many],
-            ),
         }
 
     def filled(self, head: bytes, item: Callable[[int], str], end: str = "") -> bytes:
@@ -312,6 +322,11 @@ class WorstRequests:
         """`head` with an array, or an object, of as many items as there is room for."""
         front, back = head[: head.rindex(b'"@"')], head[head.rindex(b'"@"') + 3 :]
         return self.filled(front + start.encode() + b'"@"' + end.encode() + back, item)
+
+    def topic_metadata(self, item: Callable[[int], str]) -> bytes:
+        """A record of the topic watcher, with as many topics as there is room for."""
+        head = json.dumps({"type": "TopicMetadata", "group_id": "g", "topics": "@"}).encode()
+        return self.array(head, item, "{", "}")
 
     def padded(self, type_: str, **fields: Any) -> bytes:
         """A small request, made large by a field that nobody knows."""
