@@ -1,16 +1,19 @@
 # Needs Python 3.11, Java 17 or newer, and make. Every target does the set-up that it needs.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# So many processes run tests side by side.
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
+PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS)
 # With all hashes of a version the locks hold for each system it has wheels for.
 COMPILE := build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--group build --no-annotate --custom-compile-command 'make lock' $(UPGRADE)
 
-.PHONY: help setup run demo test test-long conformance bench lint lock clean
+.PHONY: help setup run demo test test-unit test-slow test-faults conformance conformance-check bench lint lock clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
 setup: $(STAMP) ## make .venv with the pinned packages and fetch the jars (once)
 
@@ -28,14 +31,29 @@ run: $(STAMP) ## run the coordinator
 demo: $(STAMP) ## show a group rebalance, from nothing to the end
 	$(BIN)/group-coordinator demo
 
-test: lint ## lint, then all tests but the long ones
-	$(BIN)/python -m pytest -m "not long"
+test: lint ## lint, then all tests but those of tests/slow
+	$(PYTEST)
 
-test-long: $(STAMP) ## the tests that take minutes
-	$(BIN)/python -m pytest -m long
+test-unit: $(STAMP) ## the tests without Spark and without a broker
+	$(PYTEST) tests/unit tests/test_architecture.py
 
+# The same code as in the other tests, with more examples and more seeds.
+EXAMPLES ?= 3
+SEEDS ?= 10
+test-slow: $(STAMP) ## what takes minutes: tests/slow with SEEDS, the unit layer's random cases with EXAMPLES
+	$(PYTEST) --timeout 1800 --seeds $(SEEDS) tests/slow
+	$(PYTEST) --timeout 1800 --examples $(EXAMPLES) -m examples tests/unit
+
+test-faults: $(STAMP) ## break brokers, disks, checkpoints and coordinators under real clients
+	$(PYTEST) --timeout 600 tests/faults
+
+# Random scripts have the seeds from 0 to RANDOM - 1.
+RANDOM ?= 60
 conformance: $(STAMP) ## compare with Kafka's own coordinator, and write docs/conformance.md
-	$(BIN)/python -m tests.conformance.report
+	$(BIN)/python -m tests.conformance.report --random $(RANDOM) --write
+
+conformance-check: $(STAMP) ## compare with Kafka's own coordinator; fails on what is not a kept difference
+	$(BIN)/python -m tests.conformance.report --random $(RANDOM)
 
 bench: $(STAMP) ## measure latency and throughput, beside Kafka's own coordinator
 	$(BIN)/python -m bench

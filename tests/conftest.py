@@ -1,26 +1,129 @@
-"""What all tests share: Hypothesis profiles, the option --rewrite, one broker for the session."""
+"""What all tests share: options, Hypothesis' profiles, what runs beside them, how workers share the files."""
 
 import os
-from collections.abc import Iterator
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from embedded.broker import EmbeddedBroker
+from tests.harness import examples
+from tests.harness.shared import Owner, Remote, Server, Services
 
-# No deadlines: they measure how busy the machine is. In CI each run tries the same examples.
-hypothesis.settings.register_profile("default", deadline=None)
-hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
-hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
+HYPOTHESIS_EXAMPLES = 100
+SPARK_TESTS = "tests/spark/"
+
+_services = pytest.StashKey[Services]()
+_server = pytest.StashKey[Server]()
+_folder = pytest.StashKey[Path]()
+_is_kept = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--rewrite``; tests read it as ``request.config.getoption("rewrite")``."""
+    """Add our options."""
     parser.addoption("--rewrite", action="store_true", help="write the golden files anew")
+    parser.addoption(
+        "--examples",
+        type=float,
+        default=1.0,
+        metavar="FACTOR",
+        help="so many times the examples of each test of random cases",
+    )
+    parser.addoption(
+        "--seeds",
+        type=int,
+        default=10,
+        metavar="N",
+        help="of a campaign, play the seeds from 0 to N - 1 (an argument `campaign_seed` of a test)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Set what tests read while they are imported, and get ready to share services."""
+    examples.factor = config.getoption("examples")
+    # A shell starts its background jobs with SIGINT ignored, and what tests start would inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # No deadlines: they measure how busy the machine is. In CI each run tries the same examples.
+    default = hypothesis.settings(deadline=None, max_examples=examples.scaled(HYPOTHESIS_EXAMPLES))
+    hypothesis.settings.register_profile("default", default)
+    hypothesis.settings.register_profile("ci", default, derandomize=True, print_blob=True)
+    hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
+    worker_input: dict[str, Any] | None = getattr(config, "workerinput", None)
+    if worker_input is not None:
+        config.stash[_services] = Remote(worker_input["services"])
+        return
+    config.stash[_folder] = Path(tempfile.mkdtemp(prefix="shared-"))
+    config.stash[_services] = Owner(config.stash[_folder])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker of xdist where it reaches the services."""
+    stash = node.config.stash
+    if _server not in stash:
+        stash[_server] = Server(stash[_services], stash[_folder])
+    node.workerinput["services"] = stash[_server].socket
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say where the logs of the shared services are, which are kept where a test has failed."""
+    failed = {"failed", "error"} & terminalreporter.stats.keys()
+    if failed and (config.stash[_folder] / "broker").exists():
+        terminalreporter.write_line(f"logs of the shared broker and coordinator: {config.stash[_folder]}")
+        config.stash[_is_kept] = True
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop what was started for all."""
+    if server := config.stash.get(_server, None):
+        server.close()
+    owner = config.stash.get(_services, None)
+    if isinstance(owner, Owner):
+        owner.close()
+        if not config.stash.get(_is_kept, False):
+            shutil.rmtree(config.stash[_folder], ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the properties, so that `-m examples` finds all tests of random cases."""
+    for item in items:
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker(pytest.mark.examples)
+
+
+class _ByFile(LoadScopeScheduling):  # type: ignore[misc] # xdist ships no types
+    """Gives workers whole files, in their order, and all tests of the operator to one: it has one Spark."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return SPARK_TESTS if nodeid.startswith(SPARK_TESTS) else nodeid.partition("::")[0]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """In the order of the command line, not the largest files first: what waits long is named first."""
+    config.option.loadscopereorder = False
+    return _ByFile(config, log)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A campaign plays its test once for each seed."""
+    if "campaign_seed" in metafunc.fixturenames:
+        metafunc.parametrize("campaign_seed", range(metafunc.config.getoption("seeds")))
 
 
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    """One real Kafka broker for all tests: give topics and groups names of their own."""
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as running:
-        yield running
+def services(pytestconfig: pytest.Config) -> Services:
+    """What all tests of the session share; started when it is first asked for."""
+    return pytestconfig.stash[_services]
+
+
+@pytest.fixture(scope="session")
+def broker(services: Services) -> EmbeddedBroker:
+    """One real Kafka broker for all tests, which no test stops: give topics and groups names of their own."""
+    return services.broker().handle()

@@ -4,6 +4,7 @@ import ast
 import importlib
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,6 +69,40 @@ def test_modules_have_one_subject() -> None:
     lengths = {path: len(path.read_text().splitlines()) for path in python_files()}
     too_long = [f"{path.relative_to(ROOT)}: {n} lines" for path, n in lengths.items() if n > MAX_MODULE_LINES]
     assert too_long == []
+
+
+def test_every_test_is_run() -> None:
+    """Every file of tests is run by `make test` or by another target of `.ci/run`, and whole."""
+    called = re.findall(r"(?m)^part \d+ make ([a-z-]+)$", (ROOT / ".ci" / "run").read_text())
+    run: list[str] = []
+    for target in called:
+        for words in pytest_calls(target):
+            if "-m" not in words and "-k" not in words:
+                run += [word for word in words if word.startswith("tests/")] or default_paths()
+    files = [path for path in (ROOT / "tests").rglob("*.py") if has_tests(path)]
+    assert [str(path) for path in files if not path.name.startswith("test_")] == []
+    names = [path.relative_to(ROOT) for path in files]
+    assert [str(name) for name in names if not any(name.is_relative_to(one) for one in run)] == []
+
+
+def pytest_calls(target: str) -> list[list[str]]:
+    """The words of each call of pytest that a target of the Makefile makes."""
+    _, _, rule = (ROOT / "Makefile").read_text().partition(f"\n{target}:")
+    recipe = rule.split("\n\n")[0].splitlines()[1:]
+    return [line.split()[1:] for line in recipe if line.startswith("\t$(PYTEST)")]
+
+
+def default_paths() -> list[str]:
+    """What pytest runs where it is given no path."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    paths: list[str] = settings["tool"]["pytest"]["ini_options"]["testpaths"]
+    return paths
+
+
+def has_tests(path: Path) -> bool:
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    body = ast.parse(path.read_text()).body
+    return any(isinstance(node, functions) and node.name.startswith("test_") for node in body)
 
 
 def test_no_paths_of_one_machine() -> None:

@@ -1,46 +1,41 @@
-"""A coordinator with a gateway before it, for each module whose tests have clients of their own."""
+"""The coordinator and the gateway that all tests share which can: each gives its groups names of its own."""
 
 import uuid
-from collections.abc import Iterator
 
 import pytest
 
+from clients.coordinator_client import layout_on
 from embedded.broker import EmbeddedBroker
-from gateway.service import GatewayOptions, serving
+from gateway.service import GatewayOptions
 from gateway.upstream.connections import Address
 from records.layout import TopicLayout
-from streaming.service.coordinator import Options
 from tests.e2e.gateway_clients import PARTITIONS
-from tests.e2e.harness import QUICK_SPARK, coordinating, create_topic, new_layout
+from tests.e2e.harness import create_topic
+from tests.harness.shared import PREFIX, Coordinated, Services
 
 
-@pytest.fixture(scope="module")
-def layout(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TopicLayout]:
-    """The topics of a coordinator that runs."""
-    layout = new_layout()
-    options = Options(
-        bootstrap_servers=broker.bootstrap_servers,
-        folder=tmp_path_factory.mktemp("coordinator"),
-        layout=layout,
-        settings={"group.initial.rebalance.delay.ms": "500"},
-        topic_interval_ms=500,
-        spark=QUICK_SPARK,
-    )
-    with coordinating(options):
-        yield layout
+@pytest.fixture(scope="session")
+def coordinated(services: Services) -> Coordinated:
+    """A coordinator that is ready, and its gateway."""
+    return services.coordinator()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
+def layout(broker: EmbeddedBroker, coordinated: Coordinated) -> TopicLayout:
+    """The topics of the coordinator that runs."""
+    return layout_on(broker.bootstrap_servers, PREFIX)
+
+
+@pytest.fixture(scope="session")
 def options(broker: EmbeddedBroker, layout: TopicLayout) -> GatewayOptions:
     """A gateway's, before that coordinator."""
     return GatewayOptions(broker.bootstrap_servers, layout, Address("127.0.0.1", 0))
 
 
-@pytest.fixture(scope="module")
-def gateway(options: GatewayOptions) -> Iterator[str]:
+@pytest.fixture(scope="session")
+def gateway(coordinated: Coordinated) -> str:
     """What clients take for bootstrap.servers."""
-    with serving(options) as address:
-        yield str(address)
+    return coordinated.gateway
 
 
 @pytest.fixture

@@ -2,9 +2,10 @@
 
 import json
 import re
+import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,13 +28,12 @@ from state.kafka.responses import JoinGroupResponse, SyncGroupResponse
 from state.kafka.snapshot import GroupSnapshot
 from streaming.service.coordinator import Coordinator, Options
 from streaming.service.status import Phase
+from tests.harness.shared import QUICK_JAVA as QUICK_JAVA
 
 CLOCK = re.compile(CLOCK_PATTERN.encode())
 WAIT_TIMEOUT_S = 60.0
 START_TIMEOUT_S = 120.0
 
-# The optimizing compiler would double the processor time of Spark's start, which is most of a short life.
-QUICK_JAVA = "-XX:TieredStopAtLevel=1"
 QUICK_SPARK: Mapping[str, str] = MappingProxyType({"spark.driver.extraJavaOptions": QUICK_JAVA})
 _NOTHING: Mapping[str, bytes] = MappingProxyType({})
 
@@ -188,6 +188,16 @@ def command_of(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
     except OSError:
         return ""
+
+
+def running(pids: Iterable[int]) -> set[int]:
+    """The processes that have not ended. A process that ended and was not waited for yet has ended."""
+    found = set()
+    for pid in pids:
+        listing = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
+        if listing.stdout.strip() and not listing.stdout.startswith("Z"):
+            found.add(pid)
+    return found
 
 
 def wait_until(holds: Callable[[], bool], what: str, timeout_s: float = WAIT_TIMEOUT_S) -> None:

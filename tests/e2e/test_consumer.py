@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from cli import main
-from cli.demo.children import Child, Children
+from cli.demo.children import Children
 from clients.consumer import ConsumerOptions, ConsumerStopped, GroupConsumer
 from clients.coordinator_client import CoordinatorClient, layout_on
 from embedded.broker import EmbeddedBroker
@@ -31,24 +31,12 @@ from state.kafka.responses import (
 )
 from tests.e2e.harness import wait_until
 from tests.e2e.other_side import OtherSide
+from tests.harness.shared import PREFIX
 
 pytestmark = pytest.mark.e2e
 
 PATIENCE_S = 120.0
-PREFIX = "worker-test"
 _names = (f"worker-test-{number}" for number in count())
-
-
-@pytest.fixture(scope="module")
-def coordinator(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
-    """A coordinator that forms a group as soon as its first member is there."""
-    folder = tmp_path_factory.mktemp("coordinator")
-    arguments = ["run", "--json", "--bootstrap-servers", broker.bootstrap_servers, "--prefix", PREFIX]
-    arguments += ["--data-dir", str(folder), "-c", "group.initial.rebalance.delay.ms=0"]
-    with Children(folder) as children:
-        child = children.start("coordinator", *arguments)
-        child.wait_for_line(lambda line: "requests_topic" in line, PATIENCE_S)
-        yield child
 
 
 @pytest.fixture
@@ -135,7 +123,9 @@ class RunningConsumer:
 
 
 @pytest.fixture
-def start(broker: EmbeddedBroker, coordinator: Child, topic: str) -> Iterator[Callable[..., RunningConsumer]]:
+def start(
+    broker: EmbeddedBroker, layout: TopicLayout, topic: str
+) -> Iterator[Callable[..., RunningConsumer]]:
     """Starts consumers of one group; those that still run at the end are stopped."""
     started: list[RunningConsumer] = []
 
@@ -238,7 +228,7 @@ def test_a_running_the_coordinator_refuses_stops_and_says_why(start: Callable[..
 
 
 def test_the_command_consumes_and_leaves_on_sigterm(
-    broker: EmbeddedBroker, coordinator: Child, topic: str, tmp_path: Path
+    broker: EmbeddedBroker, layout: TopicLayout, topic: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "consumed.jsonl"
     arguments = ["consume", "--bootstrap-servers", broker.bootstrap_servers, "--prefix", PREFIX]
@@ -254,8 +244,8 @@ def test_the_command_consumes_and_leaves_on_sigterm(
     assert lines[0].keys() == {"topic", "partition", "offset", "key", "value"}
 
 
-def test_why_names_a_running_that_was_killed_and_its_session_timeout(
-    broker: EmbeddedBroker, coordinator: Child, topic: str, tmp_path: Path
+def test_why_names_a_consumer_that_was_killed_and_its_session_timeout(
+    broker: EmbeddedBroker, layout: TopicLayout, topic: str, tmp_path: Path
 ) -> None:
     group_id = f"group-of-{topic}"
     where = ["--bootstrap-servers", broker.bootstrap_servers, "--prefix", PREFIX]

@@ -1,19 +1,15 @@
-"""The demo: the whole of it, its processes, and that nothing is left of it however it ends."""
+"""The demo's processes, and that nothing is left of them however they end."""
 
-import json
 import os
-import signal
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from cli.demo.children import ChildFailed, Children, family
-from cli.demo.consumer import SESSION_TIMEOUT_MS
-from tests.e2e.harness import wait_until
+from tests.e2e.harness import running, wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -21,79 +17,6 @@ COMMAND = str(Path(sysconfig.get_path("scripts")) / "group-coordinator")
 PATIENCE_S = 60.0
 # A consumer that looks for a broker where none is: it runs for half a minute.
 IDLE = ("consume", "--bootstrap-servers", "127.0.0.1:1", "--group", "g", "--topic", "t")
-
-
-def running(pids: Iterable[int]) -> set[int]:
-    """Those that have not ended; one that nobody has waited for yet has."""
-    found = set()
-    for pid in pids:
-        listing = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
-        if listing.stdout.strip() and not listing.stdout.startswith("Z"):
-            found.add(pid)
-    return found
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1_200)
-def test_the_demo_proves_what_it_says(tmp_path: Path) -> None:
-    demo = [COMMAND, "demo", "--json", "--data-dir", str(tmp_path / "demo")]
-    done = subprocess.run(demo, capture_output=True, text=True)
-    assert done.stdout.count("\n") == 1, done.stdout + done.stderr
-    told = json.loads(done.stdout)
-    assert done.returncode == 0 and told["ok"], done.stdout
-    assert len(told["checks"]) == 12
-    assert all(check["ok"] for check in told["checks"])
-    assert told["counts"]["coordinator_starts"] >= 3
-    assert told["counts"]["answers_repeated"] >= 1
-    deeds = [entry["what"] for entry in told["timeline"] if entry["who"] == "demo"]
-    assert [deed.split(",")[0] for deed in deeds[:4]] == [
-        "SIGKILL consumer-2",
-        "SIGTERM consumer-1: it leaves",
-        "SIGKILL the coordinator",
-        "SIGKILL the coordinator",
-    ]
-    reasons = [entry["reason"] for entry in told["timeline"] if entry["who"] == "group"]
-    assert f"no heartbeat within its session timeout of {SESSION_TIMEOUT_MS} ms" in reasons
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1_200)
-def test_the_demo_of_rocketmq_proves_what_it_says(tmp_path: Path) -> None:
-    demo = [COMMAND, "demo", "--protocol", "rocketmq", "--json", "--data-dir", str(tmp_path / "demo")]
-    done = subprocess.run(demo, capture_output=True, text=True)
-    assert done.stdout.count("\n") == 1, done.stdout + done.stderr
-    told = json.loads(done.stdout)
-    assert done.returncode == 0 and told["ok"], done.stdout
-    assert len(told["checks"]) == 11
-    assert told["counts"]["records_produced"] == told["counts"]["records_consumed"] > 0
-    types = [entry["type"] for entry in told["timeline"] if entry["who"] == "group"]
-    assert types.index("DuplicateClientId") < types.index("DuplicateClientIdOver")
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    demo = subprocess.Popen(
-        [COMMAND, "demo", "--data-dir", str(tmp_path / "demo")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=environment,
-    )
-    with demo:
-        assert demo.stdout is not None
-        for line in demo.stdout:
-            if "a Kafka broker runs on" in line:
-                break
-        lock = tmp_path / "demo" / "coordinator" / "lock"
-        wait_until(lock.exists, "the coordinator has its folder")
-        started = family(demo.pid)
-        assert len(started) >= 5, "the demo, two tethers, the broker, the coordinator"
-        demo.send_signal(number)
-        rest = demo.stdout.read()
-    assert demo.returncode == 1
-    assert "Traceback" not in rest and "Logs and data are in" in rest
-    wait_until(lambda: not running(started), "all its processes have ended")
 
 
 def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:

@@ -11,10 +11,8 @@ from itertools import chain
 import pytest
 
 from clients.coordinator_client import CoordinatorClient
-from embedded.broker import EmbeddedBroker
 from gateway.service import GatewayOptions
 from insight.admin.requests import GroupRequests
-from records import kafka_clients
 from state.kafka.history import EntryType
 from state.kafka.responses import DescribeGroupResponse
 from tests.e2e.gateway_clients import (
@@ -71,21 +69,6 @@ class Group:
             return described.group_state == state and len(described.members) == members
 
         wait_until(is_so, f"the group is {state} with {members} members")
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    """One for these tests alone: no other test has ever made a group there."""
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as running:
-        yield running
-
-
-@pytest.fixture(autouse=True)
-def broker_without_groups(broker: EmbeddedBroker) -> Iterator[None]:
-    """When a test ends, the broker's own coordinator has served nobody."""
-    yield
-    with closing(kafka_clients.admin(broker.bootstrap_servers)) as admin:
-        assert admin.list_groups() == []
 
 
 @pytest.fixture(scope="module")

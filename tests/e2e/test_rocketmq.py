@@ -1,8 +1,9 @@
 """RocketMQ's consumers under a real coordinator: offsets that stay, locks, and silence."""
 
 import threading
+import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
@@ -11,7 +12,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cli import main
-from cli.demo.children import Child, Children
 from clients.coordinator_client import CoordinatorClient, layout_on
 from clients.pending import CoordinatorError
 from clients.rocketmq.api import ConsumerConfig
@@ -25,38 +25,36 @@ from state.errors import ErrorCode
 from state.kafka.requests import Protocol
 from state.rocketmq.requests import ConsumeFromWhere, MessageModel
 from tests.e2e.harness import create_topic, read_topic, wait_until
+from tests.harness.shared import PREFIX
 
 pytestmark = pytest.mark.e2e
 
 PATIENCE_S = 120.0
-PREFIX = "rocketmq-test"
-TOPIC = "rocketmq-test-orders"
 QUEUES = 3
-EXPIRY_MS = 3_000
 INTERVALS = Intervals(
     rebalance_ms=2_000, heartbeat_ms=1_000, lock_ms=1_000, persist_ms=500, persist_first_ms=500
 )
 
 
-@pytest.fixture(scope="module")
-def coordinator(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
-    """A coordinator that takes a connection for dead after three seconds of silence."""
-    folder = tmp_path_factory.mktemp("coordinator")
-    arguments = ["run", "--json", "--bootstrap-servers", broker.bootstrap_servers, "--prefix", PREFIX]
-    arguments += ["--data-dir", str(folder), "-c", f"rocketmq.channel.expired.timeout.ms={EXPIRY_MS}"]
-    arguments += ["-c", "rocketmq.scan.interval.ms=500"]
-    with Children(folder) as children:
-        child = children.start("coordinator", *arguments)
-        child.wait_for_line(lambda line: "requests_topic" in line, PATIENCE_S)
-        create_topic(broker.bootstrap_servers, TOPIC, QUEUES, {})
-        yield child
+@pytest.fixture
+def topic(broker: EmbeddedBroker) -> str:
+    """A topic of QUEUES queues."""
+    name = f"rocketmq-orders-{uuid.uuid4()}"
+    create_topic(broker.bootstrap_servers, name, QUEUES, {})
+    return name
 
 
 class RunningConsumer:
     """A consumer in a thread: what it told and consumed. It handles nothing while `go_on` is unset."""
 
     def __init__(
-        self, broker: EmbeddedBroker, group_id: str, *, local_offsets: Path | None = None, **config: Any
+        self,
+        broker: EmbeddedBroker,
+        topic: str,
+        group_id: str,
+        *,
+        local_offsets: Path | None = None,
+        **config: Any,
     ) -> None:
         self.told: list[str] = []
         self.consumed: Counter[str] = Counter()
@@ -74,7 +72,7 @@ class RunningConsumer:
         self._consumer = PushConsumer(
             ConsumerConfig(
                 group_id,
-                {TOPIC: "*"},
+                {topic: "*"},
                 consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
                 **config,
             ),
@@ -117,18 +115,18 @@ class RunningConsumer:
             self._changed.notify_all()
 
 
-def produce(broker: EmbeddedBroker, numbers: range) -> set[str]:
+def produce(broker: EmbeddedBroker, topic: str, numbers: range) -> set[str]:
     """A record of each number, to the queues in turn."""
     producer = kafka_clients.producer(broker.bootstrap_servers)
     for number in numbers:
-        producer.send(TOPIC, value=b"%d" % number, partition=number % QUEUES)
+        producer.send(topic, value=b"%d" % number, partition=number % QUEUES)
     producer.close()
     return {str(number) for number in numbers}
 
 
-def broadcasting(broker: EmbeddedBroker, offsets: Path) -> RunningConsumer:
+def broadcasting(broker: EmbeddedBroker, topic: str, offsets: Path) -> RunningConsumer:
     model = MessageModel.BROADCASTING
-    return RunningConsumer(broker, "broadcasting", message_model=model, local_offsets=offsets)
+    return RunningConsumer(broker, topic, "broadcasting", message_model=model, local_offsets=offsets)
 
 
 def groups(broker: EmbeddedBroker) -> set[str]:
@@ -138,9 +136,11 @@ def groups(broker: EmbeddedBroker) -> set[str]:
     return {key.decode() for key, value in latest.items() if value is not None}
 
 
-def test_consumers_of_all_kinds(broker: EmbeddedBroker, coordinator: Child, tmp_path: Path) -> None:
-    first = produce(broker, range(30))
-    with RunningConsumer(broker, "orderly", orderly=True) as consumer:
+def test_consumers_of_all_kinds(
+    broker: EmbeddedBroker, layout: TopicLayout, topic: str, tmp_path: Path
+) -> None:
+    first = produce(broker, topic, range(30))
+    with RunningConsumer(broker, topic, "orderly", orderly=True) as consumer:
         consumer.wait_for(lambda c: c.consumed.keys() == first)
         join = consumer.client.join(
             "orderly",
@@ -153,12 +153,12 @@ def test_consumers_of_all_kinds(broker: EmbeddedBroker, coordinator: Child, tmp_
             join.result(PATIENCE_S)
         assert refused.value.error_code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     offsets = tmp_path / "offsets.json"
-    with broadcasting(broker, offsets) as consumer:
+    with broadcasting(broker, topic, offsets) as consumer:
         consumer.wait_for(lambda c: c.consumed.keys() == first)
-    second = produce(broker, range(30, 60))
+    second = produce(broker, topic, range(30, 60))
     with (
-        RunningConsumer(broker, "orderly", orderly=True) as orderly,
-        broadcasting(broker, offsets) as broadcast,
+        RunningConsumer(broker, topic, "orderly", orderly=True) as orderly,
+        broadcasting(broker, topic, offsets) as broadcast,
     ):
         for consumer in (orderly, broadcast):
             consumer.wait_for(lambda c: c.consumed.keys() >= second)
@@ -166,18 +166,18 @@ def test_consumers_of_all_kinds(broker: EmbeddedBroker, coordinator: Child, tmp_
 
 
 def test_a_consumer_that_was_silent_comes_back_on_a_new_connection(
-    broker: EmbeddedBroker, coordinator: Child
+    broker: EmbeddedBroker, layout: TopicLayout, topic: str
 ) -> None:
-    old = produce(broker, range(97, 100))
-    with RunningConsumer(broker, "silent") as consumer:
+    old = produce(broker, topic, range(97, 100))
+    with RunningConsumer(broker, topic, "silent") as consumer:
         consumer.wait_for(lambda c: c.consumed.keys() >= old)
         consumer.go_on.clear()
-        before = produce(broker, range(100, 103))
+        before = produce(broker, topic, range(100, 103))
         consumer.wait_for(lambda c: c.consumed.keys() & before)
         wait_until(lambda: "silent" not in groups(broker), "the silent consumer's group has ended")
         consumer.go_on.set()
         consumer.wait_for_line("the connection was closed: silent for")
-        after = produce(broker, range(103, 106))
+        after = produce(broker, topic, range(103, 106))
         consumer.wait_for(lambda c: c.consumed.keys() >= before | after)
 
 
@@ -193,7 +193,7 @@ def listed_to_kafka(reader: GroupsReader) -> set[str]:
 
 
 def test_the_operators_tools_tell_of_two_clients_with_one_id(
-    broker: EmbeddedBroker, coordinator: Child
+    broker: EmbeddedBroker, layout: TopicLayout, topic: str
 ) -> None:
     def tell(*arguments: str) -> str:
         """What a command says. On a slow machine the group may expire for a moment, and come back."""
@@ -202,8 +202,8 @@ def test_the_operators_tools_tell_of_two_clients_with_one_id(
         return said.output
 
     one = ("--group", "watched")
-    produced = produce(broker, range(200, 203))
-    with RunningConsumer(broker, "watched") as first, RunningConsumer(broker, "watched"):
+    produced = produce(broker, topic, range(200, 203))
+    with RunningConsumer(broker, topic, "watched") as first, RunningConsumer(broker, topic, "watched"):
         first.wait_for(lambda c: c.consumed.keys() & produced)
         wait_until(
             lambda: tell("groups", "describe", *one).count("DUPLICATE CLIENT ID") == 2, "both are there"

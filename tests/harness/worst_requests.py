@@ -211,8 +211,6 @@ class WorstRequests:
             "TopicMetadata, of many offsets": Worst(
                 self.topic_metadata(lambda n: f'"{TOPIC}":null'), [large]
             ),
-                self.topic_metadata(lambda n: f'"{TOPIC}":null'), [large]
-            ),
             "TopicMetadata, ids of many offsets": Worst(
                 self.topic_metadata(lambda n: f'"{TOPIC}":{{"id":"{UUID(int=7)}","partitions":1}}'), [large]
             ),

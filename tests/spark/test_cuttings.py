@@ -114,10 +114,3 @@ def test_a_cut_log_with_kills_says_what_the_whole_log_says(
     make_bench: Callable[..., Bench], seed: int
 ) -> None:
     check_cutting(make(make_bench), seed)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1_800)
-def test_ten_cuttings_of_one_log_say_the_same(make_bench: Callable[..., Bench]) -> None:
-    for seed in range(10, 20):
-        check_cutting(make(make_bench), seed)

@@ -29,6 +29,7 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 from assignors.kafka import ASSIGNORS
 from assignors.kafka.api import MemberId, MemberSubscription, Subscription, TopicPartition
 from assignors.kafka.consumer_protocol import decode_subscription
+from tests.harness.examples import scaled
 from tests.harness.kafka_python import STICKY, Past, cluster_of, members_of, tell
 
 CASES = 3000
@@ -139,14 +140,12 @@ def score(past: Past, answer: Past) -> tuple[int, int]:
     return unevenness, sum(len(set(partitions) - set(answer[m])) for m, partitions in past.items())
 
 
-@pytest.mark.parametrize(
-    "cases", [100, pytest.param(3000, marks=[pytest.mark.long, pytest.mark.timeout(1200)])]
-)
+@pytest.mark.examples
 @pytest.mark.parametrize("name", ["sticky", "cooperative-sticky"])
-def test_sticky_is_never_worse(cluster: ClusterMetadata, name: str, cases: int) -> None:
+def test_sticky_is_never_worse(cluster: ClusterMetadata, name: str) -> None:
     random = Random(3)
     better = 0
-    for case in range(cases):
+    for case in range(scaled(100)):
         group = random_group(random, same_topics=case % 4 == 0)
         past = random_past(random, group)
         ours, theirs = (

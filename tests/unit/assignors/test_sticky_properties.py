@@ -5,7 +5,7 @@ from itertools import product
 from random import Random
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
@@ -14,13 +14,14 @@ from assignors.kafka.sticky.group import number_group
 from assignors.kafka.sticky.pools import Pools
 from assignors.kafka.sticky.unequal_subscriptions import assign_exact
 from assignors.kafka.user_data import Claim, encode_sticky_user_data, sticky_claim
+from tests.harness.examples import examples
 
 EVERY = {**ASSIGNORS, **BROKER_ASSIGNORS}
 RACKS = ["", "east", "west", "north"]
 Answer = dict[MemberId, list[TopicPartition]]
 
 # Groups with a past are large, so they take long to make.
-some = settings(max_examples=40)
+some = examples(40)
 sticky_ones = pytest.mark.parametrize("name", ["sticky", "cooperative-sticky", "uniform"])
 
 

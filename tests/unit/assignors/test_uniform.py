@@ -1,4 +1,4 @@
-"""The rules of the broker's UniformAssignor, one test each. Kafka's answers: see test_assignors_live.py."""
+"""The rules of the broker's UniformAssignor, one test each. Kafka's answers: see test_live.py."""
 
 from assignors.kafka import BROKER_ASSIGNORS
 from assignors.kafka.api import MemberSubscription, Subscription, TopicPartition

@@ -1,4 +1,4 @@
-"""Naming the damaged file of a checkpoint. Real checkpoints are damaged in tests/e2e/test_supervision.py."""
+"""Naming the damaged file of a checkpoint. Real checkpoints are damaged in tests/faults/test_supervision.py."""
 
 import struct
 import zlib

@@ -3,7 +3,7 @@
 from collections.abc import Sequence, Set
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from assignors.rocketmq.averagely import AllocateMessageQueueAveragely
@@ -11,6 +11,7 @@ from assignors.rocketmq.message_queue import MessageQueue
 from assignors.rocketmq.strategies import Settings, strategy_named
 from clients.rocketmq.schedule import Schedule
 from state.rocketmq.effects import EntryType
+from tests.harness.examples import examples
 from tests.harness.rocketmq_world import A_MOMENT_MS, World, consumer, pulled, queues_of
 
 
@@ -259,7 +260,7 @@ STRATEGIES = st.sampled_from(("AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"))
 
 
 @given(deeds, STRATEGIES, st.booleans())
-@settings(max_examples=60)
+@examples(60)
 def test_s19_whatever_happened_and_was_not_heard_of_shares_become_a_partition(
     script: Sequence[tuple[str, int, int]], name: str, orderly: bool
 ) -> None:

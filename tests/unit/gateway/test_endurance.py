@@ -1,7 +1,6 @@
 """The gateway under rubbish, silence and crowds: nobody else is harmed, and nothing grows without bound."""
 
 import asyncio
-import resource
 from random import Random
 
 import pytest
@@ -10,13 +9,12 @@ from structlog.testing import capture_logs
 from gateway import apis
 from gateway.wire import codec
 from gateway.wire.framing import ProtocolError, framed, request_header
-from tests.harness.gateway import RawClient, World, played
+from tests.harness.examples import scaled
+from tests.harness.gateway import World, played
 
 HEARTBEAT = 12
 BEAT = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
-FRAMES = 100_000
-CONNECTIONS = 2_000
-MIB = 1_024 * 1_024
+FRAMES = 5_000
 
 
 def damaged(random: Random) -> bytes:
@@ -35,12 +33,11 @@ def damaged(random: Random) -> bytes:
     return bytes(message)
 
 
-@pytest.mark.long
-@pytest.mark.timeout(1_800)
+@pytest.mark.examples
 def test_damaged_frames_are_requests_or_refused() -> None:
-    random = Random(5)
+    random, frames = Random(5), scaled(FRAMES)
     refused = 0
-    for _ in range(FRAMES):
+    for _ in range(frames):
         message = damaged(random)
         try:
             header = request_header(message)
@@ -48,7 +45,7 @@ def test_damaged_frames_are_requests_or_refused() -> None:
                 codec.decode_request(header, message)
         except ProtocolError:
             refused += 1
-    assert FRAMES // 10 < refused < FRAMES
+    assert frames // 10 < refused < frames
 
 
 @played
@@ -90,22 +87,6 @@ async def test_a_half_open_connection_holds_nobody_up(world: World) -> None:
     assert (await steady.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
     assert len(world.gateway.connections()) == 3
     for client in (begun, silent):
-        client.writer.transport.abort()
-    await _until_alone(world)
-
-
-@pytest.mark.long
-@played
-async def test_idle_connections_cost_little(world: World) -> None:
-    steady = await world.client()
-    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    idle: list[RawClient] = [await world.client() for _ in range(CONNECTIONS)]
-    for client in idle:
-        await client.ask(HEARTBEAT, 4, **BEAT)
-    assert (await steady.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
-    grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib
-    assert grown_kib * 1_024 < 200 * MIB, "both ends of them are in this process"
-    for client in idle:
         client.writer.transport.abort()
     await _until_alone(world)
 

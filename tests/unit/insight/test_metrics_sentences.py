@@ -81,7 +81,9 @@ def test_assignment_received(assignments: dict[str, bytes] | None, ending: str) 
 
 @pytest.mark.parametrize(
     "event_type",
-    set(EntryType) - {EntryType.PREPARING_REBALANCE, EntryType.COMPLETING_REBALANCE, EntryType.STABLE},
+    sorted(
+        set(EntryType) - {EntryType.PREPARING_REBALANCE, EntryType.COMPLETING_REBALANCE, EntryType.STABLE}
+    ),
 )
 def test_nothing_else_is_logged(event_type: EntryType) -> None:
     assert logged(event(event_type)) == []

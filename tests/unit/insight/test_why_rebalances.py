@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from insight.why.clock import Clock
@@ -17,6 +17,7 @@ from insight.why.report import lanes_of, report
 from insight.why.text import report_text
 from state.config import CoordinatorConfig
 from state.kafka.history import EntryType, HistoryEntry
+from tests.harness.examples import examples
 from tests.harness.histories import SCENARIOS, Recorder, of_random_log, of_scenario
 from tests.unit.insight.why_story import BEGIN_MS, STORY
 
@@ -33,7 +34,7 @@ def begin(history: list[HistoryEntry]) -> list[HistoryEntry]:
     return [event for event in history if event.type is EntryType.PREPARING_REBALANCE]
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(logs)
 def test_every_rebalance_is_there_once_with_its_cause(log: tuple[int, int, int]) -> None:
     for history in histories(log):
@@ -45,7 +46,7 @@ def test_every_rebalance_is_there_once_with_its_cause(log: tuple[int, int, int])
         assert all(r.outcome is not Outcome.UNKNOWN for r in found)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(logs)
 def test_phases_add_up(log: tuple[int, int, int]) -> None:
     for history in histories(log):
@@ -60,7 +61,7 @@ def test_phases_add_up(log: tuple[int, int, int]) -> None:
             assert all(0 <= joined.after_ms <= r.preparing_ms for joined in r.joined)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(logs)
 def test_moves_conserve_partitions(log: tuple[int, int, int]) -> None:
     for history in histories(log):
@@ -78,7 +79,7 @@ def test_moves_conserve_partitions(log: tuple[int, int, int]) -> None:
             assert r.idle.partition_ms <= r.idle.partitions * r.idle.longest_ms
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(logs)
 def test_lanes_are_one_span_after_the_other(log: tuple[int, int, int]) -> None:
     for history in histories(log):
@@ -88,7 +89,7 @@ def test_lanes_are_one_span_after_the_other(log: tuple[int, int, int]) -> None:
             assert all(a.to_ms is not None and a.to_ms <= b.from_ms for a, b in pairwise(spans))
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(logs, st.integers(0, 2**32 - 1))
 def test_no_damage_is_too_much(log: tuple[int, int, int], damage: int) -> None:
     """Any entries may be missing, come twice, or come late."""

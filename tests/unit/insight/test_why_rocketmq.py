@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from assignors.rocketmq.api import MessageRequestMode
@@ -21,6 +21,7 @@ from state.rocketmq.effects import HistoryEntry
 from state.rocketmq.group import Group
 from state.rocketmq.requests import MessageModel, SetMessageRequestMode, SubscriptionGroupConfig
 from state.timeline import Timeline
+from tests.harness.examples import examples
 from tests.harness.random_log import GROUPS
 from tests.harness.rocketmq_broker import QUEUES, Broker, of
 from tests.harness.rocketmq_log import realise
@@ -269,7 +270,7 @@ def test_json_has_everything_and_says_whose_it_is() -> None:
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(5, 150))
-@settings(max_examples=60)
+@examples(60)
 def test_whatever_happened_it_ends_with_what_the_core_has(seed: int, length: int) -> None:
     rows = realise(seed, length)
     for group_id in GROUPS:

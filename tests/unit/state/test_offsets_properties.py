@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from state.config import CoordinatorConfig
@@ -18,6 +18,7 @@ from state.kafka.requests import OffsetCommit, OffsetFetch, TopicMetadata
 from state.kafka.responses import OffsetCommitResponse, OffsetFetchResponse
 from state.timeline import Row, Timeline
 from tests.harness import batches
+from tests.harness.examples import examples
 from tests.harness.random_log import GROUPS, realise, script
 
 logs = st.tuples(st.integers(0, 2**32 - 1), st.integers(50, 300))
@@ -136,7 +137,7 @@ def follow_all(model: Model, timeline: Timeline, requests: dict[str, Row]) -> in
 
 
 @given(logs, configs, st.integers(0, 2**32 - 1))
-@settings(max_examples=150)
+@examples(150)
 def test_a_fetch_tells_the_last_accepted_commit_of_the_same_topic(
     log: tuple[int, int], config: CoordinatorConfig, seed: int
 ) -> None:

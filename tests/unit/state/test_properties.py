@@ -5,7 +5,7 @@ from itertools import groupby, pairwise
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -23,9 +23,8 @@ from state.messages import ReleaseGroup
 from state.timeline import Row, Timeline
 from tests.harness import batches
 from tests.harness.common import kafka_effects, kafka_group
+from tests.harness.examples import examples
 from tests.harness.random_log import GROUPS, realise, script
-
-LONG_MAX_EXAMPLES = 3_000
 
 seeds = st.integers(0, 2**32 - 1)
 configs = st.builds(
@@ -191,25 +190,25 @@ def check_failed_deadline(log: Log, nth: int) -> None:
 
 
 @given(logs, seeds, st.sampled_from((0, 0, 9, 60)))
-@settings(max_examples=200)
+@examples(200)
 def test_batching_does_not_matter(log: Log, seed: int, one_in: int) -> None:
     check_batching(log, seed, one_in)
 
 
 @given(logs, seeds)
-@settings(max_examples=60)
+@examples(60)
 def test_a_replay_says_the_same(log: Log, seed: int) -> None:
     check_replay(log, seed)
 
 
 @given(logs, seeds)
-@settings(max_examples=300)
+@examples(300)
 def test_nobody_is_forgotten(log: Log, seed: int) -> None:
     check_history(log, seed)
 
 
 @given(logs, seeds, st.sampled_from((1, 3, timeline.JOURNAL_MAX_STEPS)))
-@settings(max_examples=120)
+@examples(120)
 def test_a_failed_request_harms_itself_only(log: Log, seed: int, journal: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timeline, "JOURNAL_MAX_STEPS", journal)
@@ -217,20 +216,8 @@ def test_a_failed_request_harms_itself_only(log: Log, seed: int, journal: int) -
 
 
 @given(logs, st.integers(1, 12))
-@settings(max_examples=80)
+@examples(80)
 def test_a_failed_deadline_stops_its_group(log: Log, nth: int) -> None:
-    check_failed_deadline(log, nth)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(3_600)
-@given(logs, seeds, st.sampled_from((0, 9, 60)), st.integers(1, 40))
-@settings(max_examples=LONG_MAX_EXAMPLES)
-def test_all_of_it_at_length(log: Log, seed: int, one_in: int, nth: int) -> None:
-    check_batching(log, seed, one_in)
-    check_replay(log, seed)
-    check_history(log, seed)
-    check_failed_requests(log, seed)
     check_failed_deadline(log, nth)
 
 

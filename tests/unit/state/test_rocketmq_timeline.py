@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from assignors.rocketmq.message_queue import MessageQueue
@@ -33,6 +33,7 @@ from state.rocketmq.responses import (
 from state.rocketmq.timers import ScanDue
 from state.timeline import Row, Timeline
 from tests.harness import batches
+from tests.harness.examples import examples
 from tests.harness.random_log import GROUPS
 from tests.harness.rocketmq_log import realise
 
@@ -47,7 +48,7 @@ Log = list[Row]
 
 
 @given(logs, seeds, st.sampled_from((0, 0, 9, 30)))
-@settings(max_examples=150)
+@examples(150)
 def test_batching_does_not_matter(rows: Log, seed: int, one_in: int) -> None:
     take_step = batches.failing_step(batches.chosen(seed, one_in)) if one_in else batches.checked_step
     cut = batches.cut(rows, seed)
@@ -57,7 +58,7 @@ def test_batching_does_not_matter(rows: Log, seed: int, one_in: int) -> None:
 
 
 @given(logs, seeds)
-@settings(max_examples=40)
+@examples(40)
 def test_a_replay_says_the_same(rows: Log, seed: int) -> None:
     cut = batches.cut(rows, seed)
     first = batches.run_batches(cut, CONFIG)
@@ -68,7 +69,7 @@ def test_a_replay_says_the_same(rows: Log, seed: int) -> None:
 
 
 @given(logs)
-@settings(max_examples=60)
+@examples(60)
 def test_history_has_no_gap_in_any_life_of_either_protocol(rows: Log) -> None:
     for group_id in GROUPS:
         steps = run(rows, group_id, rows[-1].at_ms + 15_000).take_effects()
@@ -88,7 +89,7 @@ def run(rows: Log, group_id: str, until_ms: int, step: timeline.Step = batches.c
 
 
 @given(logs, seeds, st.sampled_from((1, 3, timeline.JOURNAL_MAX_STEPS)))
-@settings(max_examples=60)
+@examples(60)
 def test_a_failed_request_harms_itself_only(rows: Log, seed: int, journal: int) -> None:
     chosen = batches.chosen(seed, 5)
 

@@ -38,7 +38,7 @@ from tests.e2e.harness import (
     starts,
     wait_until,
 )
-from tests.e2e.test_run import Run, hold, run
+from tests.slow.test_run import Run, hold, run
 
 pytestmark = pytest.mark.e2e
 

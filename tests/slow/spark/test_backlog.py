@@ -66,7 +66,6 @@ def check_backlog(make_bench: Callable[..., Bench], heartbeats: int, host: str) 
     )
 
 
-@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_answers_of_more_than_two_gib_go_through(make_bench: Callable[..., Bench]) -> None:
     """A leader whose answers were lost asks again and again for a list of members that has 4 MiB."""
@@ -99,7 +98,6 @@ def _heartbeats(member_id: str, host: str, partition: int, first: int, count: in
     return pa.table(columns, schema=FILE_SCHEMA)
 
 
-@pytest.mark.long
 def test_a_backlog_is_worked_off_in_bounded_memory(
     make_bench: Callable[..., Bench], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,7 +106,6 @@ def test_a_backlog_is_worked_off_in_bounded_memory(
         sys.stdout.write(f"\n{told}\n")
 
 
-@pytest.mark.long
 @pytest.mark.timeout(1_800)
 def test_a_backlog_of_a_million_is_worked_off_in_bounded_memory(
     make_bench: Callable[..., Bench], capsys: pytest.CaptureFixture[str]

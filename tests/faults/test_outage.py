@@ -24,7 +24,7 @@ from streaming.service.outage import FirstRequest
 from streaming.service.topics import prepare_topics
 from tests.e2e.gateway_clients import PythonMember, consume, produce, share
 from tests.e2e.harness import create_topic, history_of, new_layout, wait_until
-from tests.e2e.test_run import run
+from tests.slow.test_run import run
 
 pytestmark = pytest.mark.e2e
 

@@ -1,13 +1,13 @@
 """What happens to the coordinator when something under it fails: the broker, a worker, a batch, the JVM.
 
-The first tests share a coordinator, on a broker of its own; the last of them ends its JVM.
+The tests share a coordinator on a broker of its own, which is made anew after a test that ends its JVM.
 """
 
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,6 @@ from streaming.service import coordinator as coordinator_module
 from streaming.service.coordinator import Coordinator, Options
 from streaming.service.status import Phase, Status, read_status
 from streaming.service.topics import prepare_topics
-from tests.e2e.faults import POISON, RUINED_GROUP, UNKNOWN_VERSION, FaultyOperator, poisoned_step
 from tests.e2e.harness import (
     QUICK_SPARK,
     START_TIMEOUT_S,
@@ -39,6 +38,7 @@ from tests.e2e.harness import (
     stable_member,
     wait_until,
 )
+from tests.faults.faults import POISON, RUINED_GROUP, UNKNOWN_VERSION, FaultyOperator, poisoned_step
 
 pytestmark = pytest.mark.e2e
 
@@ -72,14 +72,28 @@ def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBro
 
 
 @pytest.fixture(scope="module")
-def coordinator(
+def started(
     own_broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Coordinator]:
-    with coordinating(options_for(own_broker, tmp_path_factory.mktemp("folder"), new_layout())) as running:
-        yield running
+) -> Iterator[Callable[[], Coordinator]]:
+    """The coordinator that runs; another one if the last has failed."""
+    options = options_for(own_broker, tmp_path_factory.mktemp("folder"), new_layout())
+    running: list[Coordinator] = []
+    with ExitStack() as stack:
+
+        def start() -> Coordinator:
+            if not running or running[-1].failure is not None:
+                running.append(stack.enter_context(coordinating(options)))
+            return running[-1]
+
+        yield start
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
+def coordinator(started: Callable[[], Coordinator]) -> Coordinator:
+    return started()
+
+
+@pytest.fixture
 def client(coordinator: Coordinator) -> Iterator[CoordinatorClient]:
     with client_of(coordinator.options) as client:
         yield client
@@ -96,7 +110,6 @@ def test_broker_restarts(
     assert coordinator.status.wait_until(is_well, timeout_s=60)
 
 
-@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_broker_is_away_until_the_query_fails(
     own_broker: EmbeddedBroker, coordinator: Coordinator, client: CoordinatorClient
@@ -180,7 +193,6 @@ def phases_of(coordinator: Coordinator) -> Callable[[], list[Phase]]:
     return phases
 
 
-@pytest.mark.long
 def test_a_damaged_checkpoint_is_named_and_one_that_lost_batches_is_refused(
     broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
@@ -215,7 +227,6 @@ def moved_away(*logs: Path) -> Iterator[None]:
         path.with_suffix(".away").rename(path)
 
 
-@pytest.mark.long
 def test_record_at_fault_is_named_and_can_be_skipped(
     broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,7 +70,6 @@ def fetch(client: CoordinatorClient) -> int:
     return committed.committed_offset
 
 
-@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_after_a_kill_the_last_commit_is_fetched(broker: EmbeddedBroker, coordinators: Coordinators) -> None:
     servers, layout = broker.bootstrap_servers, layout_on(broker.bootstrap_servers, PREFIX)

@@ -19,9 +19,9 @@ import pytest
 from records.layout import TopicLayout
 from state.kafka.history import EntryType
 from streaming.service.status import Phase, Status, read_status
-from tests.e2e.clients_attached import Attached, attached
 from tests.e2e.harness import START_TIMEOUT_S, child_pids, command_of, history_of, wait_until
-from tests.e2e.test_run import BROKER, SPARK, Run, descendants, run
+from tests.slow.test_run import BROKER, SPARK, Run, descendants, run
+from tests.faults.clients_attached import Attached, attached
 
 pytestmark = pytest.mark.e2e
 
@@ -122,7 +122,6 @@ def full(folder: Path) -> Iterator[None]:
         ballast.unlink()
 
 
-@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_coordinator_and_broker_go_on_when_their_disk_was_full(tmp_path: Path) -> None:
     """The broker dies of it, and cannot be started while it lasts."""
@@ -181,7 +180,6 @@ def test_a_dead_broker_is_started_again_and_clients_go_on(service: Service, tmp_
     assert b"Z (zombie)" not in statuses(child_pids(service.running.pid)), "an ended broker is reaped"
 
 
-@pytest.mark.long
 def test_a_broker_that_does_not_stay_up_ends_the_command(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with run(tmp_path, *ARGUMENTS, "--data-dir", str(data)) as running:

@@ -327,7 +327,6 @@ def test_interrupt_while_starting_ends_it_at_once(broker: EmbeddedBroker, tmp_pa
         assert "Traceback" not in starting.stderr
 
 
-@pytest.mark.long
 def test_end_of_the_jvm_ends_the_command(broker: EmbeddedBroker, tmp_path: Path) -> None:
     servers = ("--bootstrap-servers", broker.bootstrap_servers, "--prefix", f"test-{uuid.uuid4()}")
     with run(tmp_path, "--json", "--data-dir", str(tmp_path / "data"), *servers) as running:

@@ -1,0 +1,82 @@
+"""Random groups for Kafka's own assignors and ours.
+
+Where Kafka goes by the order of its hash tables, the names of members and topics are such that this is the
+order of names, by which ours go: single letters, in small tables.
+"""
+
+from collections.abc import Iterator
+from random import Random
+
+from assignors.kafka.api import MemberSubscription, Subscription, TopicPartition
+from assignors.kafka.user_data import Claim, encode_sticky_user_data
+from tests.harness.kafkas_assignors import Case, read_partitions
+
+MEMBERS, TOPICS, RACKS = "abcdefghijkl", "pqrst", "xyz"
+
+
+def random_case(
+    random: Random, assignor: str, *, same_topics: bool = False, with_racks: bool = False
+) -> Case:
+    topics = sorted(random.sample(TOPICS, random.randint(1, len(TOPICS))))
+    counts = {topic: random.randint(1, 8) for topic in topics}
+    choice = ["", *RACKS] if with_racks else [""]
+    racks = {
+        t: [frozenset(random.sample(RACKS, random.randint(1, 2)) if with_racks else ()) for _ in range(n)]
+        for t, n in counts.items()
+    }
+    case = Case(assignor, racks, {}, {})
+    shared = random.sample(topics, random.randint(1, len(topics)))
+    left = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
+    random.shuffle(left)
+    # Two members claim the same. Not three: to Kafka it then depends on the order in which they come.
+    may_overlap = assignor in ("sticky", "cooperative-sticky")
+    for member_id in sorted(random.sample(MEMBERS, random.randint(1, 6))):
+        mine = shared if same_topics else random.sample(topics, random.randint(1, len(topics)))
+        taken = left[: random.choice([0, 1, 3, 9])]
+        owned = tuple(p for p in taken if p.topic in mine or random.random() < 0.2)
+        left = left[len(taken) :]
+        if may_overlap and random.random() < 0.1 and case.owned:
+            owned += random.choice([*case.owned.values()])
+            may_overlap = False
+        generation = random.choice([4, 5])
+        case.generation[member_id], case.owned[member_id] = generation, owned
+        user_data = encode_sticky_user_data(Claim(owned, generation)) if assignor == "sticky" else None
+        subscription = Subscription(tuple(mine), user_data, owned, generation, random.choice(choice) or None)
+        instance_id = f"i{random.randint(0, 10**9)}" if random.random() < 0.3 else None
+        case.members[member_id] = MemberSubscription(subscription, instance_id)
+    return case
+
+
+def read_case(block: str) -> Case:
+    """The inverse of `Case.text`."""
+    name, *lines = block.strip().splitlines()
+    case = Case(name, {}, {}, {})
+    for line in lines:
+        what, key, *words = line.split(" ")
+        if what == "topic":
+            case.racks[key] = [frozenset(racks.split(",")) - {"-"} for racks in words[0].split("|")]
+            continue
+        instance_id, rack_id, generation, topics, owned, user_data = (w if w != "-" else None for w in words)
+        case.generation[key], case.owned[key] = int(generation or -1), read_partitions(owned or "")
+        subscription = Subscription(
+            tuple((topics or "").split(",")),
+            bytes.fromhex(user_data) if user_data else None,
+            case.owned[key],
+            case.generation[key],
+            rack_id,
+        )
+        case.members[key] = MemberSubscription(subscription, instance_id)
+    return case
+
+
+def identical_cases(random: Random, of_each: int) -> Iterator[Case]:
+    """Groups to which we give Kafka's very answer."""
+    for _ in range(of_each):
+        yield random_case(random, "range", with_racks=True)
+        yield random_case(random, "range", with_racks=True, same_topics=True)
+        yield random_case(random, "roundrobin")
+        yield random_case(random, "sticky", same_topics=True)
+        yield random_case(random, "cooperative-sticky", same_topics=True)
+        yield random_case(random, "uniform")
+        yield random_case(random, "uniform", same_topics=True)
+        yield random_case(random, "server-range")

@@ -1,0 +1,182 @@
+"""The broker, the coordinator and the gateway that all tests of a session share.
+
+pytest's process starts each of them when the first test asks for it, and stops them at the end. xdist's
+workers run tests in processes of their own: they ask pytest's process over a socket. What pytest's process
+started ends with it, also if it is killed.
+"""
+
+import json
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+import pytest
+
+from cli.demo.children import Children
+from embedded.broker import EmbeddedBroker, Ports
+
+PREFIX = "shared"
+"""The prefix of the shared coordinator's topics."""
+
+# What suits most stories: several members started together are in the first generation, and a RocketMQ client
+# that is silent is found soon.
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": "500",
+    "rocketmq.channel.expired.timeout.ms": "3000",
+    "rocketmq.scan.interval.ms": "500",
+}
+START_TIMEOUT_S = 240.0
+T = TypeVar("T")
+# The optimizing compiler would double the processor time of Spark's start, which is most of a short life.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1"
+
+
+@dataclass(frozen=True)
+class BrokerAt:
+    """A broker that runs: its folder and its ports."""
+
+    folder: Path
+    ports: Ports
+
+    def handle(self) -> EmbeddedBroker:
+        """For its address. Its owner starts and stops the broker, not this."""
+        return EmbeddedBroker(self.folder, ports=self.ports)
+
+
+@dataclass(frozen=True)
+class Coordinated:
+    """A coordinator and the gateway in front of it: where clients reach the gateway."""
+
+    gateway: str
+
+
+class Services(Protocol):
+    """What tests may share."""
+
+    def broker(self) -> BrokerAt:
+        """A real broker."""
+
+    def coordinator(self) -> Coordinated:
+        """A coordinator on that broker, its topics named by `PREFIX`, with a gateway."""
+
+
+class Owner:
+    """Starts what is asked for, each once, in a folder; `close` stops it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stack = ExitStack()
+        self._broker = _Once(self._start_broker)
+        self._coordinator = _Once(self._start_coordinator)
+
+    def broker(self) -> BrokerAt:
+        return self._broker.get()
+
+    def coordinator(self) -> Coordinated:
+        return self._coordinator.get()
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def _start_broker(self) -> BrokerAt:
+        broker = self._stack.enter_context(EmbeddedBroker(self._folder / "broker"))
+        assert broker.ports is not None
+        return BrokerAt(broker.data_dir, broker.ports)
+
+    def _start_coordinator(self) -> Coordinated:
+        servers = self.broker().handle().bootstrap_servers
+        logs = self._folder / "coordinator-logs"
+        logs.mkdir()
+        arguments = ["run", "--json", "--bootstrap-servers", servers, "--prefix", PREFIX]
+        arguments += ["--data-dir", str(self._folder / "data"), "--tick-interval-ms", "100"]
+        arguments += ["--topic-interval-ms", "500"]
+        for setting in SETTINGS.items():
+            arguments += ["-c", "=".join(setting)]
+        children = self._stack.enter_context(Children(logs))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("JAVA_TOOL_OPTIONS", QUICK_JAVA)
+            child = children.start("coordinator", *arguments)
+        ready = json.loads(child.wait_for_line(lambda line: "requests_topic" in line, START_TIMEOUT_S))
+        return Coordinated(gateway=ready["gateway"])
+
+
+class _Once(Generic[T]):
+    """What `make` gives, made when the first thread asks. An error is raised for each that asks."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._made: list[T] = []
+        self._error: Exception | None = None
+
+    def get(self) -> T:
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            if not self._made:
+                try:
+                    self._made.append(self._make())
+                except Exception as error:
+                    self._error = error
+                    raise
+            return self._made[0]
+
+
+class Server:
+    """Lets other processes of this user ask an owner, by a socket in a folder."""
+
+    def __init__(self, owner: Owner, folder: Path) -> None:
+        self._owner = owner
+        self.socket = str(folder / "socket")
+        self._listener = Listener(self.socket, family="AF_UNIX")
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._serve, name="shared services", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._is_closing = True
+        with suppress(OSError):
+            Remote(self.socket).ask("nothing")  # so that `accept` returns
+        self._thread.join(10)
+        self._listener.close()
+
+    def _serve(self) -> None:
+        while not self._is_closing:
+            connection = self._listener.accept()
+            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection: Connection) -> None:
+        with connection:
+            asked = connection.recv()
+            try:
+                answer = getattr(self._owner, asked)() if asked in ("broker", "coordinator") else None
+            except Exception as error:  # noqa: BLE001 - it is raised where it was asked for
+                answer = error
+            connection.send(answer)
+
+
+@dataclass(frozen=True)
+class Remote:
+    """An owner in another process, by its server's socket."""
+
+    socket: str
+
+    def broker(self) -> BrokerAt:
+        broker: BrokerAt = self.ask("broker")
+        return broker
+
+    def coordinator(self) -> Coordinated:
+        coordinated: Coordinated = self.ask("coordinator")
+        return coordinated
+
+    def ask(self, what: str) -> Any:
+        with Client(self.socket, family="AF_UNIX") as connection:
+            connection.send(what)
+            answer = connection.recv()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer

@@ -1,0 +1,67 @@
+"""Against Kafka itself, many random groups: its assignors run in a JVM."""
+
+from itertools import combinations
+from random import Random
+
+import pytest
+
+from assignors.kafka.api import TopicPartition
+from assignors.kafka.racks import are_racks_of_use
+from tests.harness.kafkas_assignors import Answer, Case, ask_kafka, read_answer
+from tests.harness.live_cases import identical_cases, random_case
+
+LIVE_OF_EACH = 2_000
+
+
+def unevenness(answer: Answer) -> int:
+    """Kafka's balance score."""
+    return sum(abs(len(a) - len(b)) for a, b in combinations(answer.values(), 2))
+
+
+def moved(case: Case, answer: Answer) -> int:
+    owner = {p: m for m, partitions in case.owned.items() for p in partitions}
+    return sum(owner.get(p, m) != m for m, partitions in answer.items() for p in partitions)
+
+
+def test_many_answers_are_kafkas() -> None:
+    cases = list(identical_cases(Random(2), LIVE_OF_EACH))
+    for case, line in zip(cases, ask_kafka(cases), strict=True):
+        assert case.ours() == read_answer(line), case.text()
+
+
+def far_from_rack(case: Case, answer: Answer) -> int:
+    """How many partitions have no replica on the rack of their member, as far as Kafka looks at racks."""
+    rack_of = {m: member.subscription.rack_id for m, member in case.members.items()}
+    wanted = {topic for member in case.members.values() for topic in member.subscription.topics}
+    replicas = {TopicPartition(t, n): r for t in wanted for n, r in enumerate(case.racks[t])}
+    if not are_racks_of_use({rack for rack in rack_of.values() if rack}, replicas.values()):
+        return 0
+    held = ((rack_of[m], p) for m, partitions in answer.items() for p in partitions)
+    return sum(rack is not None and rack not in replicas[p] for rack, p in held)
+
+
+@pytest.mark.parametrize("with_racks", [False, True])
+def test_sticky_is_never_worse_than_kafkas(with_racks: bool) -> None:
+    """By unevenness, then by partitions far from their member's rack, then by partitions moved.
+
+    Members claim nothing twice, so that it is clear what moves, and only topics they subscribe to: Kafka may
+    give a member back a partition of another topic.
+    """
+    random = Random(3)
+    cases: list[Case] = []
+    while len(cases) < LIVE_OF_EACH:
+        case = random_case(random, "sticky", same_topics=random.random() < 0.2, with_racks=with_racks)
+        claims = [(m, p) for m, owned in case.owned.items() for p in owned]
+        is_known = all(p.topic in case.members[m].subscription.topics for m, p in claims)
+        if is_known and len({p for _, p in claims}) == len(claims):
+            cases.append(case)
+    better = 0
+    for case, line in zip(cases, ask_kafka(cases), strict=True):
+        ours, kafkas = case.ours(), read_answer(line)
+        score, kafkas_score = (
+            (unevenness(answer), far_from_rack(case, answer), moved(case, answer))
+            for answer in (ours, kafkas)
+        )
+        assert score <= kafkas_score, case.text()
+        better += score < kafkas_score
+    assert better > 0

@@ -1,0 +1,33 @@
+"""The gateway under a crowd of clients that are silent."""
+
+import asyncio
+import resource
+
+from tests.harness.gateway import RawClient, World, played
+
+HEARTBEAT = 12
+BEAT = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
+CONNECTIONS = 2_000
+MIB = 1_024 * 1_024
+
+
+@played
+async def test_idle_connections_cost_little(world: World) -> None:
+    steady = await world.client()
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    idle: list[RawClient] = [await world.client() for _ in range(CONNECTIONS)]
+    for client in idle:
+        await client.ask(HEARTBEAT, 4, **BEAT)
+    assert (await steady.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
+    grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib
+    assert grown_kib * 1_024 < 200 * MIB, "both ends of them are in this process"
+    for client in idle:
+        client.writer.transport.abort()
+    await until_alone(world)
+
+
+async def until_alone(world: World) -> None:
+    """Wait until all connections but one have ended."""
+    async with asyncio.timeout(10):
+        while len(world.gateway.connections()) > 1:
+            await asyncio.sleep(0.001)
