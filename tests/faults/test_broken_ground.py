@@ -20,8 +20,8 @@ from records.layout import TopicLayout
 from state.kafka.history import EntryType
 from streaming.service.status import Phase, Status, read_status
 from tests.e2e.harness import START_TIMEOUT_S, child_pids, command_of, history_of, wait_until
-from tests.slow.test_run import BROKER, SPARK, Run, descendants, run
 from tests.faults.clients_attached import Attached, attached
+from tests.slow.test_run import BROKER, SPARK, Run, descendants, run
 
 pytestmark = pytest.mark.e2e
 
