@@ -1,4 +1,4 @@
-"""Who gets which partition or queue: pure functions of subscriptions and counts.
+"""Assignors: pure functions from subscriptions and partition or queue counts to each member's share.
 
-Standard library and msgspec only.
+The package imports the standard library and msgspec only.
 """

@@ -1,22 +1,22 @@
-"""An assignor that evens out lag, or any other weight of partitions, and moves only what that takes.
+"""An assignor that evens out lag, or any other weight of partitions, with as few moves as that takes.
 
-Kafka's assignors count partitions; a member may be given all the busy ones. Here a partition has a weight,
-say its lag in records or its records a second, and a member's load is the sum of its partitions' weights.
+Kafka's assignors count partitions, so one member may get all the busy ones. Here a partition has a weight,
+for example its lag in records or its records a second. A member's load is the sum of its partitions' weights.
 
-What is aimed at, in this order:
+The aims, in this order:
 
-1. Loads are even: of two members, the heavier holds no partition that the other subscribes to and that
-   weighs less than the difference of their loads, if this is over the tolerance. Where all members have the
-   same topics, the heaviest and the lightest load thus differ by the heaviest partition or the tolerance at
-   most, whichever is more.
-2. Partitions without weight are even by number in the same way: the one of two members that has two more
+1. Loads are even. Of two members, the heavier holds no partition that the other subscribes to and that weighs
+   less than the difference of their loads, if this difference is over the tolerance. If all members have the
+   same topics, the heaviest and the lightest load therefore differ by at most the heaviest partition or the
+   tolerance, whichever is more.
+2. Partitions without weight are even by number in the same way: of two members, one that has two more
    partitions holds none without weight that the other subscribes to.
-3. Few partitions move. While 1 and 2 hold with every partition at its owner, none moves. If not, the heaviest
-   member gives the partition that brings it and the lightest closest to each other, and so on. In the end no
-   single partition could go back to its owner without breaking 1 or 2. (The fewest moves of all can not be
-   found in reasonable time: that is the partition problem.)
+3. Few partitions move. If 1 and 2 hold with every partition at its owner, none moves. Otherwise the heaviest
+   member gives the partition that brings its load and the lightest load closest to each other, and so on. In
+   the end no single partition could go back to its owner without breaking 1 or 2. (The minimum number of
+   moves cannot be found in reasonable time, because that is the partition problem.)
 
-The answer is a function of the arguments: members go by member id, topics by name.
+The result is a function of the arguments: members are ordered by member id, topics by name.
 """
 
 from bisect import bisect_left, insort
@@ -38,11 +38,11 @@ from assignors.kafka.user_data import Claim, cooperative_claim, sticky_claim
 
 @dataclass(frozen=True)
 class LagAwareAssignor:
-    """See the module. It has the shape of Kafka's assignors (`assignors.kafka.api.Assignor`).
+    """The assignor that the module describes; it implements `assignors.kafka.api.Assignor`.
 
-    `weights` are 0 or more, 0 for partitions that are not named; `tolerance` is in their unit. A member's
-    earlier partitions are those in its user data, as for `sticky`, or else its owned partitions. Racks are
-    not taken into account. Raises ValueError for a negative weight or tolerance.
+    `weights` are 0 or more, 0 for partitions that are missing; `tolerance` has the unit of the weights. A
+    member's earlier partitions are those in its user data, as for `sticky`, or else its owned partitions.
+    Racks are ignored. Raises ValueError for a negative weight or tolerance.
     """
 
     name: ClassVar[str] = "lag-aware"
@@ -84,7 +84,7 @@ def _claim(subscription: Subscription) -> Claim:
 
 
 class _Scale:
-    """Evens out the loads of members by some of the partitions; `holder` is changed, by partition."""
+    """Evens out the loads of members by some of the partitions; changes `holder`, which is by partition."""
 
     def __init__(self, group: StickyGroup, holder: list[int], weights: list[int], tolerance: int) -> None:
         self._group = group
@@ -101,11 +101,11 @@ class _Scale:
         for member, topics in enumerate(group.topics_of):
             for topic in topics:
                 self._subscribers[topic].add(member)
-        # By member and topic, the partitions that may move as (weight, partition), ascending.
+        # By member and topic: the partitions that may move, as (weight, partition), ascending.
         self._held: list[dict[int, list[tuple[int, int]]]] = [{} for _ in group.members]
 
     def even_out(self, partitions: Iterable[int]) -> None:
-        """Place those of the partitions that nobody holds, and move others as far as it takes."""
+        """Place those of the partitions without a holder, and move others as far as necessary."""
         free = []
         for partition in partitions:
             if self._holder[partition] == NOBODY:
@@ -119,7 +119,7 @@ class _Scale:
         self._take_back(partitions)
 
     def _relieve_all(self) -> bool:
-        """Relieve each member, the heaviest first; whether any partition moved."""
+        """Relieve each member, the heaviest first. Return whether any partition moved."""
         heaviest_first = [member for _, member in reversed(self._members)]
         return sum(self._relieve(member) for member in heaviest_first) > 0
 
@@ -128,7 +128,7 @@ class _Scale:
         return next(member for _, member in self._members if member in subscribers)
 
     def _relieve(self, member: int) -> bool:
-        """Move partitions away from the member while that evens out loads; whether any moved."""
+        """Move partitions from the member while that evens out loads. Return whether any moved."""
         has_moved = False
         while (best := self._best_move(member)) is not None:
             self._move(*best)
@@ -136,7 +136,7 @@ class _Scale:
         return has_moved
 
     def _best_move(self, member: int) -> tuple[int, int] | None:
-        """The partition of this member and the taker whose loads come closest to each other by it."""
+        """Return (partition, taker) of the move that brings the two loads closest; None if no move does."""
         best, best_gain = None, 0
         for topic, held in self._held[member].items():
             taker = self._lightest(topic)
@@ -151,7 +151,7 @@ class _Scale:
         return best
 
     def _take_back(self, partitions: Iterable[int]) -> None:
-        """Return what need not have moved, until there is nothing such left."""
+        """Return partitions to their owners until every remaining move is necessary."""
         moved = [p for p in partitions if self._group.owner[p] not in (NOBODY, self._holder[p])]
         has_returned = True
         while has_returned:

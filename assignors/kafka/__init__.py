@@ -1,4 +1,4 @@
-"""Kafka's assignors by name: those of its clients, which a consumer offers in JoinGroup, and its broker's."""
+"""Kafka's assignors by name: the client-side ones that a consumer offers in JoinGroup, and the broker's."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -19,7 +19,7 @@ _CLIENT: tuple[Assignor, ...] = (
 _BROKER: tuple[Assignor, ...] = (UniformAssignor(), RangeAssignor())
 
 ASSIGNORS: Mapping[str, Assignor] = MappingProxyType({assignor.name: assignor for assignor in _CLIENT})
-"""Of clients: "range", "roundrobin", "sticky", "cooperative-sticky"."""
+"""Client-side assignors: "range", "roundrobin", "sticky", "cooperative-sticky"."""
 
 BROKER_ASSIGNORS: Mapping[str, Assignor] = MappingProxyType({assignor.name: assignor for assignor in _BROKER})
-"""Of the broker (group.consumer.assignors, KIP-848): "uniform", which is the default, and "range"."""
+"""Broker-side assignors (group.consumer.assignors, KIP-848): "uniform", the default, and "range"."""

@@ -1,4 +1,4 @@
-"""What a Kafka assignor takes and gives. The names are those of Kafka's ConsumerPartitionAssignor."""
+"""Arguments and result of a Kafka assignor. The names are those of Kafka's ConsumerPartitionAssignor."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 MemberId: TypeAlias = str
 
 PartitionRacks: TypeAlias = Mapping[str, Sequence[frozenset[str]]]
-"""By topic and partition number, the racks with a replica (KIP-881). What is missing is unknown."""
+"""By topic and partition number: the racks with a replica (KIP-881); a missing partition's are unknown."""
 
 NO_RACKS: Final[PartitionRacks] = MappingProxyType({})
 
@@ -22,11 +22,11 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a member asks for: the metadata it sends in JoinGroup under each assignor it supports.
+    """The metadata that a member sends in JoinGroup with each assignor it supports.
 
-    `owned_partitions` (KIP-429) are those the member held when it joined, `generation_id` (KIP-792) the
-    generation it held them in, 0 or more, None if it does not say. `rack_id` (KIP-881) is where it runs,
-    None if it does not say.
+    `owned_partitions` (KIP-429): the partitions the member held when it joined. `generation_id` (KIP-792):
+    the generation, 0 or more, in which the member held them; None if the member does not send one.
+    `rack_id` (KIP-881): the rack the member runs on; None if the member does not send one.
     """
 
     topics: tuple[str, ...]
@@ -38,7 +38,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a member gets: the bytes the leader sends for it in SyncGroup."""
+    """A member's share: the partitions and user data the leader sends for the member in SyncGroup."""
 
     partitions: tuple[TopicPartition, ...]
     user_data: bytes | None = None
@@ -53,15 +53,15 @@ class MemberSubscription:
 
 
 class Assignor(Protocol):
-    """A rule that deals the partitions of the subscribed topics out to a group's members.
+    """A rule that divides the partitions of the subscribed topics among a group's members.
 
-    An assignor is a pure function: the same arguments give the same answer, whatever the order of the
-    mappings. Where Kafka goes by the order of a Java hash table, ours go by name.
+    An assignor is a pure function: equal arguments give an equal result, whatever the order of the mappings.
+    Where Kafka follows the order of a Java hash table, these assignors follow the order of names.
     """
 
     @property
     def name(self) -> str:
-        """The protocol name in JoinGroup; the members of a group vote for one they all support."""
+        """The protocol name in JoinGroup. The members of a group vote for a protocol they all support."""
 
     def assign(
         self,
@@ -69,10 +69,10 @@ class Assignor(Protocol):
         subscriptions: Mapping[MemberId, MemberSubscription],
         racks: PartitionRacks = NO_RACKS,
     ) -> dict[MemberId, list[TopicPartition]]:
-        """Deal out partitions 0 to n-1 of every topic in `partitions_per_topic` that a member subscribes to.
+        """Assign partitions 0 to n-1 of every topic in `partitions_per_topic` that a member subscribes to.
 
-        A subscribed topic that is missing there (no metadata) or has 0 partitions gives nobody anything.
-        Every member is in the answer, be it with an empty list; members come in the order of
-        `assignors.kafka.members.members_in_order`, the partitions of each by topic, then by number.
-        Rules that are not rack-aware take no notice of `racks`.
+        A subscribed topic that is missing from the mapping (no metadata) or has 0 partitions adds no
+        partition to any member. The result has an entry for every member; the entry may be an empty list.
+        Members come in the order of `assignors.kafka.members.members_in_order`. The partitions of a member
+        are sorted by topic, then by number. Rules that are not rack-aware ignore `racks`.
         """

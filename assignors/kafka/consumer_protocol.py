@@ -1,9 +1,10 @@
-"""The consumer protocol: the bytes members exchange through JoinGroup and SyncGroup.
+"""The consumer protocol: the bytes that members exchange through JoinGroup and SyncGroup.
 
-Kafka's ConsumerProtocol with the messages ConsumerProtocolSubscription and ConsumerProtocolAssignment,
-versions 0 to 3 (1: owned partitions, KIP-429; 2: generation, KIP-792; 3: rack, KIP-881; the assignment is
-the same in all). An int16 version comes first. A newer version is read as version 3 with bytes left over, for
-Kafka's versions only ever append; a negative one is an error.
+This is Kafka's ConsumerProtocol with the messages ConsumerProtocolSubscription and
+ConsumerProtocolAssignment, versions 0 to 3. Version 1 adds owned partitions (KIP-429), 2 the generation
+(KIP-792), 3 the rack (KIP-881); the assignment is the same in all versions. The bytes start with the version,
+an int16. A newer version is read as version 3 and the bytes left over are ignored, because Kafka's versions
+only append fields. A negative version is an error.
 """
 
 from collections.abc import Iterable
@@ -29,12 +30,12 @@ HIGHEST_VERSION = 3
 
 
 def decode_version(data: bytes) -> int:
-    """The version in front, as it stands; ProtocolError if there are not even two bytes."""
+    """Return the version at the start of `data`, unchecked. Raises ProtocolError for fewer than two bytes."""
     return Reader(data).int16("version")
 
 
 def decode_subscription(data: bytes) -> Subscription:
-    """Read a ConsumerProtocolSubscription; fields that its version has not are empty or None.
+    """Read a ConsumerProtocolSubscription. Fields that its version lacks are empty or None.
 
     A negative generation and an empty rack are read as None, as in Kafka. Raises ProtocolError.
     """
@@ -50,9 +51,9 @@ def decode_subscription(data: bytes) -> Subscription:
 
 
 def decode_subscribed_topics(data: bytes) -> tuple[str, ...]:
-    """The topics of a ConsumerProtocolSubscription, read as its version 0, whatever comes after that.
+    """Return the topics of a ConsumerProtocolSubscription, read as version 0; later bytes are ignored.
 
-    This is how the coordinator looks at what members subscribe to. Raises ProtocolError.
+    The coordinator reads the members' subscribed topics this way. Raises ProtocolError.
     """
     reader = Reader(data)
     _known_version(reader.int16("version"))
@@ -62,7 +63,7 @@ def decode_subscribed_topics(data: bytes) -> tuple[str, ...]:
 
 
 def encode_subscription(subscription: Subscription, version: int = HIGHEST_VERSION) -> bytes:
-    """Write a ConsumerProtocolSubscription; fields that `version` has not are left out.
+    """Write a ConsumerProtocolSubscription without the fields that `version` lacks.
 
     Topics and owned partitions are sorted, as Kafka does. A version above the highest is written as the
     highest. Raises ProtocolError for a negative version or a value the format cannot hold.
@@ -88,8 +89,8 @@ def encode_subscription(subscription: Subscription, version: int = HIGHEST_VERSI
 def decode_assignment(data: bytes) -> Assignment:
     """Read a ConsumerProtocolAssignment. Raises ProtocolError.
 
-    No bytes at all are no assignment of this protocol: the coordinator sends them to a member for which the
-    leader gave none.
+    Empty `data` is no assignment of this protocol: the coordinator sends empty bytes to a member for which
+    the leader sent no assignment.
     """
     reader = Reader(data)
     _known_version(reader.int16("version"))
@@ -100,9 +101,9 @@ def decode_assignment(data: bytes) -> Assignment:
 
 
 def encode_assignment(assignment: Assignment, version: int = HIGHEST_VERSION) -> bytes:
-    """Write a ConsumerProtocolAssignment: topics in the order they first come, partitions as they come.
+    """Write a ConsumerProtocolAssignment: topics in order of first appearance, partitions in the given order.
 
-    Versions and errors as in `encode_subscription`.
+    Versions and errors are those of `encode_subscription`.
     """
     writer = Writer()
     writer.int16(_known_version(version), "version")

@@ -7,19 +7,19 @@ from assignors.kafka.api import MemberId, MemberSubscription
 
 
 def java_order(text: str) -> bytes:
-    """Sort key for the order of Java's String.compareTo, which goes by UTF-16 unit.
+    """Return a sort key for the order of Java's String.compareTo, which compares UTF-16 units.
 
-    Python goes by code point. They differ beyond U+FFFF, which a member id can hold: it starts with the
-    client.id, any text. A group of Java and Python members must agree whoever leads it.
+    Python compares code points. The two orders differ beyond U+FFFF. A member id can hold such characters,
+    because it starts with the client.id, which is any text. Java and Python leaders of one group must agree.
     """
     return text.encode("utf-16-be", "surrogatepass")
 
 
 def members_in_order(subscriptions: Mapping[MemberId, MemberSubscription]) -> list[MemberId]:
-    """Static members by group.instance.id, then dynamic members by member id.
+    """Return static members by group.instance.id, then dynamic members by member id.
 
-    So a static member keeps its place when it comes back with a new member id. An instance id is one
-    member's in a group; should two members share one, their member ids decide (Kafka leaves it open).
+    A static member therefore keeps its place when it rejoins with a new member id. An instance id belongs to
+    one member of a group. If two members share one, their member ids decide (Kafka leaves the order open).
     """
 
     def place(member_id: MemberId) -> tuple[bool, bytes, bytes]:
@@ -30,7 +30,7 @@ def members_in_order(subscriptions: Mapping[MemberId, MemberSubscription]) -> li
 
 
 def consumers_per_topic(subscriptions: Mapping[MemberId, MemberSubscription]) -> dict[str, list[MemberId]]:
-    """The subscribers of each subscribed topic: topics in Java's order, members as in `members_in_order`.
+    """Return the subscribers of each subscribed topic: topics in Java's order, members as `members_in_order`.
 
     A member that names a topic twice is one subscriber.
     """

@@ -1,4 +1,4 @@
-"""When racks matter, and where a member is near (KIP-881, Kafka's AbstractPartitionAssignor)."""
+"""Whether racks matter, and which partitions are near a member (KIP-881, AbstractPartitionAssignor)."""
 
 from collections.abc import Collection
 
@@ -8,13 +8,13 @@ _UNKNOWN: frozenset[str] = frozenset()
 
 
 def replica_racks(racks: PartitionRacks, topic: str, number: int) -> frozenset[str]:
-    """The racks of one partition, none if they are unknown."""
+    """Return the racks of one partition; the empty set if they are unknown."""
     racks_of_topic = racks.get(topic, ())
     return racks_of_topic[number] if number < len(racks_of_topic) else _UNKNOWN
 
 
 def are_racks_of_use(member_racks: Collection[str], partition_racks: Collection[frozenset[str]]) -> bool:
-    """Whether going by rack can gain anything: some member is near some partitions, but not near all of them.
+    """Whether a rack-aware assignment can differ: some member is near some partitions but not near all.
 
     If every partition has replicas on the same racks, each member is near all of them or none.
     """

@@ -1,4 +1,4 @@
-"""Kafka's RangeAssignor: each topic by itself is cut into one run of partitions a subscriber."""
+"""Kafka's RangeAssignor: it cuts each topic separately into one run of partitions per subscriber."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -9,12 +9,12 @@ from assignors.kafka.range_racks import assign_by_rack, member_racks
 
 
 class RangeAssignor:
-    """The first members of each topic get one partition more than the rest where it does not come out even.
+    """If a topic does not divide evenly, its first subscribers get one partition more than the others.
 
-    Members with the same topics get the same partition numbers of topics of one size (co-partitioning). The
-    price: the first members get the extra partition of *every* topic. Where racks of members and partitions
-    are known and of use, members get partitions on their own rack first (KIP-881), in the same shares and
-    still co-partitioned. The server-side RangeAssignor of KIP-848 is this rule without racks.
+    Members with the same topics get the same partition numbers of topics of equal size (co-partitioning). The
+    first members therefore get the extra partition of *every* topic. If racks of members and partitions are
+    known and make a difference, members get partitions on their own rack first (KIP-881), in shares of the
+    same size and still co-partitioned. The server-side RangeAssignor of KIP-848 is this rule without racks.
     """
 
     name: Final = "range"

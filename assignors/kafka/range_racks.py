@@ -1,4 +1,4 @@
-"""The rack-aware part of Kafka's RangeAssignor (KIP-881): near partitions first, in the shares of range."""
+"""The rack-aware part of Kafka's RangeAssignor (KIP-881): near partitions first, in range's share sizes."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
@@ -11,7 +11,7 @@ from assignors.kafka.racks import are_racks_of_use, replica_racks
 
 @dataclass
 class _Topic:
-    """One topic while it is dealt out: to whom, what is left, and how much each may still get."""
+    """One topic during the assignment: subscribers, unassigned partitions, and the room of each member."""
 
     consumers: list[MemberId]
     rack_of: Mapping[MemberId, str]
@@ -29,7 +29,7 @@ class _Topic:
         return are_racks_of_use(racks, self.partition_racks)
 
     def is_near(self, member_id: MemberId, partition: int) -> bool:
-        """A member of unknown rack is near everything, as in Kafka."""
+        """Whether the partition is near the member. A member of unknown rack is near all, as in Kafka."""
         rack = self.rack_of.get(member_id)
         return rack is None or rack in self.partition_racks[partition]
 
@@ -45,7 +45,7 @@ class _Topic:
 
 
 def member_racks(subscriptions: Mapping[MemberId, MemberSubscription]) -> dict[MemberId, str]:
-    """The racks of the members that name one."""
+    """Return the racks of the members that name one."""
     return {
         member_id: member.subscription.rack_id
         for member_id, member in subscriptions.items()
@@ -58,10 +58,10 @@ def assign_by_rack(
     subscriptions: Mapping[MemberId, MemberSubscription],
     racks: PartitionRacks,
 ) -> dict[MemberId, list[TopicPartition]]:
-    """Range's answer with near partitions first. Where racks are of no use, it is the plain one.
+    """Return range's assignment with near partitions first, or plain range if racks make no difference.
 
-    Topics with the same subscribers and the same number of partitions stay co-partitioned: a number goes to
-    the first member that is near that partition of all of them.
+    Topics with the same subscribers and the same number of partitions stay co-partitioned: a partition number
+    goes to the first member that is near that partition of all these topics.
     """
     rack_of = member_racks(subscriptions)
     topics: dict[str, _Topic] = {}
@@ -93,7 +93,7 @@ def _give_ranges(topic: _Topic, *, near_only: bool) -> None:
 
 
 def _give_near_in_step(topics: list[_Topic]) -> None:
-    """Co-partitioned topics: each number whole to one member, as long as one is near and has room in all."""
+    """Give each number of co-partitioned topics to one member that is near it and has room in all of them."""
     remaining = dict.fromkeys(topics[0].consumers)
     for partition in range(len(topics[0].partition_racks)):
         for member_id in remaining:

@@ -1,4 +1,4 @@
-"""Kafka's RoundRobinAssignor: all partitions of all topics are dealt one by one around all members."""
+"""Kafka's RoundRobinAssignor: it assigns the partitions of all topics one by one, in turns, to members."""
 
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -9,10 +9,10 @@ from assignors.kafka.members import consumers_per_topic, members_in_order
 
 
 class RoundRobinAssignor:
-    """Each partition goes to the next member around that subscribes to its topic; the others are passed over.
+    """Each partition goes to the next member in the circle that subscribes to its topic.
 
-    Where all members have the same topics, their numbers of partitions differ by one at most. Where they
-    differ, a member passed over has lost its turn, so the numbers may be far apart.
+    If all members have the same topics, their numbers of partitions differ by at most one. If topics differ,
+    members without the topic lose their turn, so the numbers may differ by much more.
     """
 
     name: Final = "roundrobin"
@@ -23,13 +23,13 @@ class RoundRobinAssignor:
         subscriptions: Mapping[MemberId, MemberSubscription],
         racks: PartitionRacks = NO_RACKS,
     ) -> dict[MemberId, list[TopicPartition]]:
-        """See `Assignor.assign`. Not rack-aware, as in Kafka."""
+        """See `Assignor.assign`. The rule is not rack-aware, as in Kafka."""
         members = members_in_order(subscriptions)
         seats = {member_id: seat for seat, member_id in enumerate(members)}
         assignment: dict[MemberId, list[TopicPartition]] = {member_id: [] for member_id in members}
         next_seat = 0
         for topic, consumers in consumers_per_topic(subscriptions).items():
-            # Within a topic the turns go around its subscribers, so one search finds the first of them.
+            # Within a topic the turns alternate among its subscribers, so one search finds the first of them.
             turn = bisect_left(consumers, next_seat, key=seats.__getitem__)
             for partition in range(partitions_per_topic.get(topic, 0)):
                 member_id = consumers[turn % len(consumers)]

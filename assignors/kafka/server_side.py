@@ -1,9 +1,9 @@
 """Assignors that run at the coordinator, as those of KIP-848 do, for groups of the classic protocol.
 
-A consumer asks for one by the name of the protocol it offers in JoinGroup: `coordinator:` and the assignor's
-own name. What the members vote for is then the coordinator's to carry out, and none of them computes
-anything. All that a member has to say of earlier partitions is in its subscription; members of eager
-assignors that say nothing are taken to have held what the coordinator gave them last.
+A consumer selects such an assignor by the protocol name it offers in JoinGroup: `coordinator:` and the
+assignor's own name. If the members vote for such a protocol, the coordinator computes the assignment and no
+member does. A member's earlier partitions are those in its subscription. A member of an eager assignor whose
+subscription names none is treated as the holder of the partitions the coordinator assigned to it last.
 """
 
 from collections.abc import Mapping
@@ -26,16 +26,17 @@ COORDINATOR_ASSIGNORS: Mapping[str, Assignor] = MappingProxyType(
 
 
 def is_for_coordinator(protocol_name: str | None) -> bool:
-    """Whether a protocol of this name leaves the assignment to the coordinator."""
+    """Whether the coordinator computes the assignment of a protocol of this name."""
     return protocol_name is not None and protocol_name.startswith(PREFIX)
 
 
 def with_last_assignment(
     assignor: Assignor, subscription: Subscription, partitions: tuple[TopicPartition, ...], generation_id: int
 ) -> Subscription:
-    """The subscription of a member that held these partitions in this generation, as far as it matters.
+    """Return the subscription of a member that held these partitions in this generation.
 
-    A cooperative member's word holds as it is: what it has lost must not be taken for what it owns.
+    A cooperative member's subscription is returned unchanged, because a partition that the member has lost
+    must not count as owned.
     """
     if subscription.user_data or subscription.owned_partitions or not partitions:
         return subscription

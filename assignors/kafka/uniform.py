@@ -1,4 +1,4 @@
-"""The broker's UniformAssignor (KIP-848), its default: balance before stickiness, whatever the topics."""
+"""The broker's UniformAssignor (KIP-848), its default: balance has priority over stickiness."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -12,9 +12,10 @@ from assignors.kafka.user_data import cooperative_claim
 class UniformAssignor:
     """Kafka's own rule step by step, for members with the same topics and for members with different ones.
 
-    A member's target assignment so far is its `owned_partitions`; what two members have is nobody's, which
-    does not happen on Kafka's broker. Not rack-aware, as since Kafka 4.0. Where Kafka goes by the order of a
-    hash table, here members go by member id and topics by name, as they do where Kafka goes by topic id.
+    A member's current target assignment is its `owned_partitions`. A partition that two members own counts as
+    unassigned; on Kafka's broker this cannot happen. The rule is not rack-aware, as in Kafka 4.0 and later.
+    Where Kafka follows the order of a hash table, this rule orders members by member id. Where Kafka orders
+    topics by topic id, this rule orders them by name.
     """
 
     name: Final = "uniform"
@@ -35,10 +36,11 @@ class UniformAssignor:
 
 
 def _assign_equal(group: StickyGroup) -> list[int]:
-    """UniformHomogeneousAssignmentBuilder as of Kafka 4.3: all keep their first partitions up to their share.
+    """UniformHomogeneousAssignmentBuilder as of Kafka 4.3.
 
-    The first members that own more than the share without an extra partition keep one more, and so do the
-    last members, as many as it takes to give every extra partition out.
+    Members keep their first partitions, up to their share. The first members that own more than the share
+    without an extra partition keep one more. The last members get one more each until every extra partition
+    is assigned.
     """
     holder = list(group.owner)
     unassigned = [partition for partition, owner in enumerate(holder) if owner == NOBODY]

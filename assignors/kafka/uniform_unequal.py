@@ -1,8 +1,9 @@
 """The broker's uniform rule for members with different topics (UniformHeterogeneousAssignmentBuilder).
 
-Topic by topic the unassigned partitions go to the least loaded subscribers; then, topic by topic and again
-from the start, partitions go from its most loaded subscribers to the least loaded. As each topic is levelled
-by itself, chains of members with overlapping topics may end with loads that differ by more than one.
+Topic by topic, the unassigned partitions go to the least loaded subscribers. Then, topic by topic and
+repeatedly, partitions go from the most loaded subscribers of the topic to the least loaded. Each topic is
+levelled separately, so chains of members with overlapping topics may end with loads that differ by more
+than one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,11 +12,11 @@ from typing import Final
 from assignors.kafka.sticky.group import NOBODY, StickyGroup
 
 MAX_ITERATIONS: Final = 16
-"""How often all topics are gone through at most; Kafka's number."""
+"""The maximum number of passes over all topics; Kafka's number."""
 
 
 def assign_unequal(group: StickyGroup) -> list[int]:
-    """The new holder of each partition. Every topic of the group has a subscriber."""
+    """Return the new holder of each partition. Every topic of the group has a subscriber."""
     return _Builder(group).build()
 
 
@@ -43,7 +44,7 @@ class _Builder:
         return self._holder
 
     def _topic_order(self, topic: int) -> tuple[float, int, int]:
-        """Most partitions a subscriber first, then fewest subscribers, then by name."""
+        """Sort key: most partitions per subscriber first, then fewest subscribers, then by name."""
         subscribers = len(self._subscribers[topic])
         return -len(self._partitions(topic)) / subscribers, subscribers, topic
 
@@ -55,12 +56,12 @@ class _Builder:
         for _ in range(MAX_ITERATIONS):
             for topic in topics:
                 if topic == last_moved:
-                    return  # once around without a move
+                    return  # one whole pass without a move
                 if self._balance_topic(topic) or last_moved is None:
                     last_moved = topic
 
     def _balance_topic(self, topic: int) -> bool:
-        """Level the subscribers of one topic by its partitions; whether any moved."""
+        """Level the subscribers of one topic by its partitions. Return whether any partition moved."""
         balancer = _Balancer(self._subscribers[topic], self._load)
         if balancer.spread <= 1:
             return False
@@ -86,10 +87,10 @@ class _Builder:
 
 
 class _Balancer:
-    """The least and the most loaded of some members while partitions are given out or moved among them.
+    """The least and the most loaded of some members while partitions are assigned to or moved among them.
 
-    The least loaded are served round after round, and each round takes in the members that have as much by
-    then; likewise the most loaded give. The caller changes `load` as it goes.
+    The least loaded receive one partition each per round. Each further round includes the members that have
+    the same load by then. The most loaded give partitions in the same way. The caller updates `load`.
     """
 
     def __init__(self, members: Iterable[int], load: Sequence[int]) -> None:
@@ -102,7 +103,7 @@ class _Balancer:
         self._next_most = len(self._members) - 1
 
     def next_least_loaded(self) -> int:
-        """The member to give a partition to; it is taken to get it."""
+        """Return the member to give a partition to; the caller must give it one."""
         if self._next_least >= self._least_end:
             self._least_load += 1
             while (
@@ -115,7 +116,7 @@ class _Balancer:
         return self._members[self._next_least - 1]
 
     def next_most_loaded(self, held: dict[int, list[int]]) -> int | None:
-        """The member to take a partition from, one that holds some; it is taken to lose it. None: nobody."""
+        """Return the member to take a partition from; None if no member holds one. The caller takes one."""
         while True:
             if self._next_most < self._most_start:
                 self._widen_most()
@@ -131,9 +132,9 @@ class _Balancer:
         return self._most_load - self._least_load <= 1
 
     def _widen_most(self) -> None:
-        """The round is over: the most loaded have one less, and others that have as much join them."""
+        """End the round: the most loaded have one partition less, and members with that load join them."""
         if self._most_end <= self._most_start and self._most_start > 0:
-            # All of them are out, for they hold none of the topic: go on with the next lower members.
+            # All of them are excluded because they hold none of the topic: continue with the next lower ones.
             self._most_load = self._load[self._members[self._most_start - 1]]
         else:
             self._most_load -= 1
@@ -142,7 +143,7 @@ class _Balancer:
         self._next_most = self._most_end - 1
 
     def _exclude(self, place: int) -> None:
-        """Put the member at this place behind the range of the most loaded."""
+        """Move the member at this place behind the range of the most loaded."""
         self._most_end -= 1
         members = self._members
         members[place], members[self._most_end] = members[self._most_end], members[place]

@@ -1,9 +1,9 @@
-"""What a member says it owned, and since which generation: the user data of Kafka's sticky assignors.
+"""The user data of Kafka's sticky assignors: the partitions a member claims, and since which generation.
 
-Sticky members give everything up before they join, so they tell of it in their user data: the partitions and,
-since version 1, an int32 generation (StickyAssignor). Cooperative members join with what they own, in the
-field of KIP-429; the generation is in a field too since KIP-792, before that it was the int32 that is all of
-their user data (CooperativeStickyAssignor).
+Sticky members revoke all partitions before they join, so their user data names those partitions and, since
+version 1, an int32 generation (StickyAssignor). Cooperative members join with their owned partitions, in the
+field of KIP-429. Their generation is a field since KIP-792; before, their user data was this one int32
+(CooperativeStickyAssignor).
 """
 
 from collections.abc import Iterable
@@ -19,14 +19,14 @@ NO_GENERATION: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The partitions a member says it owned, and in which generation, `NO_GENERATION` if it does not say."""
+    """The partitions a member claims to have owned, and the generation; `NO_GENERATION` if it sends none."""
 
     partitions: tuple[TopicPartition, ...] = ()
     generation_id: int = NO_GENERATION
 
 
 def encode_sticky_user_data(claim: Claim) -> bytes:
-    """What a sticky member puts in its subscription, in version 1, topics sorted.
+    """Return the user data of a sticky member's subscription, in version 1, topics sorted.
 
     Raises ProtocolError for values the format cannot hold.
     """
@@ -45,9 +45,9 @@ def encode_sticky_user_data(claim: Claim) -> bytes:
 
 
 def decode_sticky_user_data(data: bytes | None) -> Claim:
-    """Read either version. Data that cannot be read claim nothing, as in Kafka: nobody fails for them.
+    """Read either version. Unreadable data claim no partition and raise no error, as in Kafka.
 
-    kafka-python puts an int16 in front, its version, so that Kafka can not read it; here it is skipped.
+    kafka-python puts its own version, an int16, in front. Kafka cannot read that; this function skips it.
     """
     for start in (0, 2):
         reader = Reader((data or b"")[start:])
@@ -60,19 +60,19 @@ def decode_sticky_user_data(data: bytes | None) -> Claim:
 
 
 def encode_cooperative_user_data(generation_id: int) -> bytes:
-    """What a cooperative member puts in its subscription for leaders that do not know KIP-792."""
+    """Return a cooperative member's user data, which leaders without KIP-792 read."""
     writer = Writer()
     writer.int32(generation_id, "generation")
     return bytes(writer.data)
 
 
 def sticky_claim(subscription: Subscription) -> Claim:
-    """The claim of a member of the eager `sticky`: its user data, never its owned partitions."""
+    """Return the claim of a member of the eager `sticky`: its user data, never its owned partitions."""
     return decode_sticky_user_data(subscription.user_data)
 
 
 def cooperative_claim(subscription: Subscription) -> Claim:
-    """The claim of a member of `cooperative-sticky`: its owned partitions."""
+    """Return the claim of a member of `cooperative-sticky`: its owned partitions."""
     if subscription.generation_id is not None:
         return Claim(subscription.owned_partitions, subscription.generation_id)
     generation_id = _read_generation(Reader(subscription.user_data or b""))

@@ -1,4 +1,4 @@
-"""The primitive types of Kafka's wire format, in its non-flexible form: big-endian, lengths up front.
+"""The primitive types of Kafka's wire format, in its non-flexible form: big-endian, length before content.
 
 Every error names the field and the byte it starts at.
 """
@@ -19,7 +19,7 @@ class ProtocolError(ValueError):
 
 
 class Reader:
-    """Reads fields from the front of `data`; bytes left over at the end are not looked at."""
+    """Reads fields from the front of `data`; bytes left over at the end are ignored."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -32,12 +32,12 @@ class Reader:
         return self._int(4, field)
 
     def count(self, field: str) -> int:
-        """The number of elements of an array, which is never null."""
+        """Return the number of elements of an array that cannot be null."""
         start = self._offset
         count = self._length(4, field)
         if count is None:
             raise ProtocolError(f"{field} is null", start)
-        # An element takes a byte at least: refuse here, before a loop or a list of that size.
+        # An element takes at least one byte: refuse here, before a loop or a list of that size.
         if count > self._left():
             raise ProtocolError(f"{field} has {count} elements, but {self._left()} bytes are left", start)
         return count
@@ -50,7 +50,7 @@ class Reader:
         return text
 
     def nullable_string(self, field: str) -> str | None:
-        """Text; bytes that are no UTF-8 become U+FFFD, as in Java."""
+        """Return text or None. Bytes that are not UTF-8 become U+FFFD, as in Java."""
         size = self._length(2, field)
         return None if size is None else self._take(size, field).decode(errors="replace")
 
@@ -59,7 +59,7 @@ class Reader:
         return None if size is None else self._take(size, field)
 
     def _length(self, size: int, field: str) -> int | None:
-        """A length or a count; Kafka reads any negative one as null."""
+        """Return a length or a count; None for any negative one, which Kafka reads as null."""
         length = self._int(size, field)
         return None if length < 0 else length
 

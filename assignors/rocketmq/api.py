@@ -1,4 +1,4 @@
-"""What a RocketMQ strategy takes, gives and refuses.
+"""Arguments, result and errors of a RocketMQ allocation strategy.
 
 Source: AllocateMessageQueueStrategy.java, AbstractAllocateMessageQueueStrategy.java.
 """
@@ -12,11 +12,11 @@ from assignors.rocketmq.message_queue import MessageQueue
 
 
 class IllegalArgumentException(ValueError):
-    """An argument that RocketMQ refuses, in its words. A client then leaves the topic as it is."""
+    """An argument that RocketMQ refuses, with RocketMQ's text. The client then keeps the topic as it is."""
 
 
 class NullPointerException(ValueError):
-    """Something RocketMQ needs was never set; the text is empty where Java makes one of its own."""
+    """A value RocketMQ needs was never set. The text is empty where Java writes its own."""
 
 
 class MessageRequestMode(StrEnum):
@@ -27,11 +27,11 @@ class MessageRequestMode(StrEnum):
 
 
 class AllocateMessageQueueStrategy(Protocol):
-    """A rule by which every client works out its own share of a topic's queues.
+    """A rule by which every client computes its own share of a topic's queues.
 
     A strategy is a pure function. All clients of a group call it with the same `mq_all` and `cid_all`, both
-    sorted (strategies do not sort), and only with another `current_cid`; where their views differ, their
-    shares overlap or leave holes until the next round.
+    sorted (strategies do not sort), and with their own `current_cid`. If the clients' views differ, their
+    shares overlap or leave queues unassigned until the next round.
     """
 
     @property
@@ -45,14 +45,14 @@ class AllocateMessageQueueStrategy(Protocol):
         mq_all: Sequence[MessageQueue] | None,
         cid_all: Sequence[str] | None,
     ) -> list[MessageQueue] | None:
-        """The queues of `current_cid`, in the order of `mq_all`; None counts as no queue.
+        """Return the queues of `current_cid` in the order of `mq_all`; None counts as no queue.
 
         Raises IllegalArgumentException or NullPointerException.
         """
 
 
 class AbstractAllocateMessageQueueStrategy(ABC):
-    """A strategy that is asked for the share of a client of the group only, with no argument empty."""
+    """A strategy whose `share` is called only for a client of the group and with no argument empty."""
 
     def allocate(
         self,
@@ -61,7 +61,7 @@ class AbstractAllocateMessageQueueStrategy(ABC):
         mq_all: Sequence[MessageQueue] | None,
         cid_all: Sequence[str] | None,
     ) -> list[MessageQueue]:
-        """See `AllocateMessageQueueStrategy.allocate`; nothing for a client that is not in `cid_all`."""
+        """See `AllocateMessageQueueStrategy.allocate`. A client that is not in `cid_all` gets no queue."""
         own_cid, queues, client_ids = check(current_cid, mq_all, cid_all)
         return self.share(consumer_group, own_cid, queues, client_ids) if own_cid in client_ids else []
 
@@ -69,13 +69,13 @@ class AbstractAllocateMessageQueueStrategy(ABC):
     def share(
         self, consumer_group: str, own_cid: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """The queues of `own_cid`, which is in `client_ids`."""
+        """Return the queues of `own_cid`, which is in `client_ids`."""
 
 
 def check(
     current_cid: str | None, mq_all: Sequence[MessageQueue] | None, cid_all: Sequence[str] | None
 ) -> tuple[str, Sequence[MessageQueue], Sequence[str]]:
-    """The arguments, none of them empty.
+    """Return the arguments, none of them empty.
 
     Raises IllegalArgumentException for the first argument that is missing or empty.
     """

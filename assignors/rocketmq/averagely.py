@@ -1,7 +1,7 @@
-"""AVG and AVG_BY_CIRCLE: shares whose sizes differ by one at most.
+"""AVG and AVG_BY_CIRCLE: shares whose sizes differ by at most one.
 
-Two clients of one id both take the place where the id stands first, so the other place's share is read by
-nobody. Source: AllocateMessageQueueAveragely.java, AllocateMessageQueueAveragelyByCircle.java.
+Two clients with the same id both take the place where the id stands first, so neither consumes the share of
+the other place. Source: AllocateMessageQueueAveragely.java, AllocateMessageQueueAveragelyByCircle.java.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from assignors.rocketmq.message_queue import MessageQueue
 
 
 class AllocateMessageQueueAveragely(AbstractAllocateMessageQueueStrategy):
-    """Each client gets one run of queues, the first ones a longer run; RocketMQ's default."""
+    """Each client gets one run of queues; the first clients get a longer run. RocketMQ's default."""
 
     name: Final = "AVG"
 
@@ -26,7 +26,7 @@ class AllocateMessageQueueAveragely(AbstractAllocateMessageQueueStrategy):
 
 
 class AllocateMessageQueueAveragelyByCircle(AbstractAllocateMessageQueueStrategy):
-    """The queues are dealt out one by one around the circle of clients."""
+    """The clients, in a circle, get the queues one by one."""
 
     name: Final = "AVG_BY_CIRCLE"
 

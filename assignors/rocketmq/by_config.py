@@ -1,4 +1,4 @@
-"""CONFIG: the queues a client was configured with. Source: AllocateMessageQueueByConfig.java."""
+"""CONFIG: the queues in the client's configuration. Source: AllocateMessageQueueByConfig.java."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -7,7 +7,7 @@ from assignors.rocketmq.message_queue import MessageQueue
 
 
 class AllocateMessageQueueByConfig:
-    """Looks at no argument, so it refuses none. Without a configured list the answer is None."""
+    """Ignores its arguments, so it refuses none. Without a configured list the result is None."""
 
     name: Final = "CONFIG"
 

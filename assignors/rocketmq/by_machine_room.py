@@ -8,10 +8,10 @@ from assignors.rocketmq.message_queue import MessageQueue
 
 
 class AllocateMessageQueueByMachineRoom(AbstractAllocateMessageQueueStrategy):
-    """Brokers are named `room@name`. Queues of rooms outside `consumeridcs` are left to nobody.
+    """Brokers are named `room@name`. Queues of rooms outside `consumeridcs` are assigned to no client.
 
-    All clients count, whatever room they are in. What does not come out even is dealt from the *end* of the
-    queues: 5 queues and 2 clients give 0, 1, 4 and 2, 3.
+    All clients count, whatever room they are in. Queues that do not divide evenly are taken from the *end* of
+    the list: of 5 queues, 2 clients get 0, 1, 4 and 2, 3.
     """
 
     name: Final = "MACHINE_ROOM"
@@ -24,7 +24,7 @@ class AllocateMessageQueueByMachineRoom(AbstractAllocateMessageQueueStrategy):
     ) -> list[MessageQueue]:
         """See `AbstractAllocateMessageQueueStrategy.share`.
 
-        Raises NullPointerException if a broker has a room and no `consumeridcs` were given.
+        Raises NullPointerException if a broker has a room and `consumeridcs` is None.
         """
         index = client_ids.index(own_cid)
         kept = [queue for queue in queues if self._is_ours(queue.broker_name)]

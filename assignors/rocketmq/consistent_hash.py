@@ -1,4 +1,4 @@
-"""CONSISTENT_HASH: a client that comes or goes moves its own queues only; balance is not promised.
+"""CONSISTENT_HASH: a client that joins or leaves moves only its own queues; balance is not guaranteed.
 
 Source: AllocateMessageQueueConsistentHash.java, ConsistentHashRouter.java.
 """
@@ -17,7 +17,7 @@ DEFAULT_VIRTUAL_NODE_COUNT = 10
 
 def md5_hash(key: str) -> int:
     """The first four bytes of the MD5 of the UTF-8 text, as an unsigned number (big endian)."""
-    # A lone surrogate has no UTF-8; Java writes "?" for it.
+    # A lone surrogate has no UTF-8 encoding; Java writes "?" instead.
     digest = hashlib.md5(key.encode(errors="replace"), usedforsecurity=False).digest()
     return int.from_bytes(digest[:4], "big")
 
@@ -32,7 +32,7 @@ class HashRing:
         self._owners: dict[int, str] = {}
         points_of: Counter[str] = Counter()
         for client_id in client_ids:
-            # An id that stands twice goes on counting where it stopped, less the points it lost.
+            # For an id that stands twice, the index continues where it stopped, less the points it lost.
             first = points_of[client_id]
             for replica in range(first, first + virtual_node_count):
                 point = hash_function(f"{client_id}-{replica}")
@@ -43,7 +43,7 @@ class HashRing:
         self._points = sorted(self._owners)
 
     def owner(self, key: str) -> str | None:
-        """The client that `key` belongs to, None on an empty ring."""
+        """Return the client that `key` belongs to; None on an empty ring."""
         if not self._points:
             return None
         place = bisect_left(self._points, self._hash(key))
@@ -51,9 +51,9 @@ class HashRing:
 
 
 class AllocateMessageQueueConsistentHash(AbstractAllocateMessageQueueStrategy):
-    """A queue belongs to the owner of its text on a ring with `virtual_node_count` points a client.
+    """A queue belongs to the owner of its text on a ring with `virtual_node_count` points per client.
 
-    Without points nobody gets anything. Two clients of one id both get all that the id owns.
+    Without points no client gets a queue. Two clients with the same id both get all queues of that id.
     """
 
     name: Final = "CONSISTENT_HASH"

@@ -17,17 +17,17 @@ Placed = TypeVar("Placed", MessageQueue, str)
 
 
 class MachineRoomResolver(Protocol):
-    """Says in which machine room a queue's broker and a client run; "" or None is an error there."""
+    """Returns the machine room of a queue's broker and of a client; callers treat "" and None as errors."""
 
     def broker_deploy_in(self, queue: MessageQueue) -> str | None:
-        """The room of the queue's broker."""
+        """Return the room of the queue's broker."""
 
     def consumer_deploy_in(self, client_id: str) -> str | None:
-        """The room of the client."""
+        """Return the room of the client."""
 
 
 class NamePrefixResolver:
-    """The room is what stands before the first "-" of a broker's name or a client id; "" without one."""
+    """The room is the part of a broker's name or a client id before the first "-"; "" without a "-"."""
 
     def broker_deploy_in(self, queue: MessageQueue) -> str:
         """See `MachineRoomResolver`."""
@@ -40,9 +40,9 @@ class NamePrefixResolver:
 
 
 class AllocateMachineRoomNearby(AbstractAllocateMessageQueueStrategy):
-    """Any other strategy within each room, then over the rooms that have queues but no client.
+    """Applies another strategy within each room, then over the rooms that have queues but no client.
 
-    The queues of such a room are shared by all clients, each room's by itself: late ids may get none of any.
+    All clients share the queues of such a room, each room separately: the last ids may get none of any room.
     """
 
     def __init__(
@@ -57,15 +57,15 @@ class AllocateMachineRoomNearby(AbstractAllocateMessageQueueStrategy):
 
     @property
     def name(self) -> str:
-        """The inner strategy's name is part of it."""
+        """The strategy's name, which includes the inner strategy's name."""
         return f"MACHINE_ROOM_NEARBY-{self._strategy.name}"
 
     def share(
         self, consumer_group: str, own_cid: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """See `AbstractAllocateMessageQueueStrategy.share`; the own room's share is first, then room by room.
+        """See `AbstractAllocateMessageQueueStrategy.share`. The own room's share is first, then room by room.
 
-        Raises what the inner strategy raises; NullPointerException if that has no list to give.
+        Raises what the inner strategy raises, and NullPointerException if that strategy returns None.
         """
         queues_in = _by_room(queues, self._resolver.broker_deploy_in, "mq")
         clients_in = _by_room(client_ids, self._resolver.consumer_deploy_in, "consumer id")

@@ -1,4 +1,4 @@
-"""How a broker shares queues out to clients that pop. Source: QueryAssignmentProcessor.allocate4Pop."""
+"""How a broker assigns queues to clients that pop. Source: QueryAssignmentProcessor.allocate4Pop."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from assignors.rocketmq.api import (
 from assignors.rocketmq.message_queue import MessageQueue
 
 ALL_QUEUES_OF_BROKER = -1
-# What Python counts as space and Java's Character.isWhitespace does not.
+# Characters that are whitespace for Python but not for Java's Character.isWhitespace.
 _NOT_WHITESPACE_IN_JAVA = "\x85\xa0\u2007\u202f"
 
 
@@ -23,12 +23,12 @@ def allocate_for_pop(
     cid_all: Sequence[str] | None,
     pop_share_queue_num: int,
 ) -> list[MessageQueue]:
-    """A client's queues: its own share and those of the `pop_share_queue_num` clients after it.
+    """Return a client's queues: its own share and those of the `pop_share_queue_num` clients after it.
 
-    If that number is not positive, or reaches everyone but one, every client (in the list or not) gets all
-    queues: one entry a queue, with ALL_QUEUES_OF_BROKER as its number. More clients than queues: one queue
-    each, by turns. Raises what the strategy raises, IllegalArgumentException, or NullPointerException for a
-    list that is None and looked at (an empty one is not refused here).
+    If that number is not positive, or reaches all other clients, every client (in the list or not) gets all
+    queues: one entry for each queue, with ALL_QUEUES_OF_BROKER as its number. If clients outnumber queues,
+    each client gets one queue, in turns. Raises what the strategy raises, IllegalArgumentException, or
+    NullPointerException for a list that is None and is read (an empty list is not refused here).
     """
     if mq_all is None or (cid_all is None and pop_share_queue_num > 0):
         raise NullPointerException

@@ -1,4 +1,4 @@
-"""A strategy by its name, with the settings it is made of."""
+"""Construction of a strategy from its name and its settings."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class UnknownStrategy(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What strategies other than AVG and AVG_BY_CIRCLE are made of; each looks at its own fields only."""
+    """Settings of the strategies other than AVG and AVG_BY_CIRCLE; a strategy reads only its own fields."""
 
     virtual_node_count: int = DEFAULT_VIRTUAL_NODE_COUNT
     consumeridcs: Collection[str] | None = None
@@ -41,9 +41,9 @@ _MAKERS: Mapping[str, Callable[[Settings], AllocateMessageQueueStrategy]] = Mapp
 
 
 def strategy_named(name: str, settings: Settings) -> AllocateMessageQueueStrategy:
-    """Make the strategy; MACHINE_ROOM_NEARBY takes any other behind a dash, as in its own name.
+    """Make the strategy. MACHINE_ROOM_NEARBY takes the inner strategy after a dash, as in its own name.
 
-    Raises UnknownStrategy, or what the strategy's constructor refuses.
+    Raises UnknownStrategy, and what the strategy's constructor raises.
     """
     if name.startswith(NEARBY_PREFIX):
         inner = strategy_named(name.removeprefix(NEARBY_PREFIX), settings)

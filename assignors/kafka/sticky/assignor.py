@@ -11,17 +11,17 @@ from assignors.kafka.user_data import Claim, cooperative_claim, sticky_claim
 
 
 class StickyAssignor:
-    """As even as the subscriptions allow, and with that as few partitions moved as can be.
+    """Assigns as evenly as the subscriptions allow and moves as few partitions as that permits.
 
-    A member's earlier partitions are those in its user data (`assignors.kafka.user_data`). Where two members
-    claim one, the higher generation counts; in the same generation neither has it. Near racks go before
-    staying, as in Kafka.
+    A member's earlier partitions are those in its user data (`assignors.kafka.user_data`). If two members
+    claim a partition, the claim of the higher generation counts; in the same generation neither claim
+    counts. A near rack has priority over staying, as in Kafka.
 
-    Where members have the same topics and racks are of no use, the rule is Kafka's own step by step
-    (`assignors.kafka.sticky.equal_subscriptions`). Otherwise it is an exact one for Kafka's aims
-    (`sticky_exact`). Kafka's own is not: it leaves loads uneven or moves more than it has to, gives members
-    partitions they do not subscribe to any more, and takes partitions that no rack is near from their owner
-    at every rebalance.
+    If members have the same topics and racks make no difference, the rule is Kafka's own, step by step
+    (`assignors.kafka.sticky.equal_subscriptions`). Otherwise the rule reaches Kafka's aims exactly
+    (`sticky_exact`). Kafka's own rule does not: it leaves loads uneven or moves more than necessary, gives
+    members partitions they no longer subscribe to, and takes partitions that are near no rack from their
+    owner at every rebalance.
     """
 
     name: Final = "sticky"
@@ -38,11 +38,11 @@ class StickyAssignor:
 
 
 class CooperativeStickyAssignor:
-    """Sticky for members that keep their partitions while they join, so that nothing stops.
+    """Sticky for members that keep their partitions while they join, so that consumption does not stop.
 
-    A partition that moves is given to nobody in the round in which its owner loses it. That owner joins
-    again, and the next round gives it to the member it is for. A partition that two members claim in the same
-    generation is taken from both first. Earlier partitions are the owned partitions of the subscription.
+    A partition that moves is unassigned in the round in which its owner loses it. That owner joins again, and
+    the next round gives the partition to its new owner. A partition that two members claim in the same
+    generation is first taken from both. Earlier partitions are the owned partitions of the subscription.
     """
 
     name: Final = "cooperative-sticky"
@@ -53,7 +53,7 @@ class CooperativeStickyAssignor:
         subscriptions: Mapping[MemberId, MemberSubscription],
         racks: PartitionRacks = NO_RACKS,
     ) -> dict[MemberId, list[TopicPartition]]:
-        """See `Assignor.assign`, but partitions that must be given up first are in no list."""
+        """See `Assignor.assign`. A partition that its owner must revoke first is in no member's list."""
         claims = {m: cooperative_claim(member.subscription) for m, member in subscriptions.items()}
         group = number_group(partitions_per_topic, subscriptions, claims, racks)
         holder = _assign(group)
@@ -70,7 +70,7 @@ def assign_sticky(
     claims: Mapping[MemberId, Claim],
     racks: PartitionRacks = NO_RACKS,
 ) -> dict[MemberId, list[TopicPartition]]:
-    """The sticky rule for any source of claims; each member has one, be it empty."""
+    """Apply the sticky rule to claims of any source. `claims` has an entry for each member, perhaps empty."""
     group = number_group(partitions_per_topic, subscriptions, claims, racks)
     return group.answer(_assign(group), subscriptions)
 

@@ -1,4 +1,4 @@
-"""Levels the loads of members with different topics, as far as any chain of moves can."""
+"""Levels the loads of members with different topics as far as any chain of moves can."""
 
 from collections import deque
 
@@ -7,9 +7,9 @@ from assignors.kafka.sticky.pools import Pools, members_in
 
 
 def fill(pools: Pools) -> None:
-    """Leave every partition with its owner, and give the others to the least loaded, near members first.
+    """Leave every owned partition with its owner. Give the others to the least loaded, near members first.
 
-    Topics with few subscribers go first, as in Kafka: they have least choice.
+    Topics with few subscribers go first, as in Kafka, because they have the least choice.
     """
     group = pools.group
     for partition, owner in enumerate(group.owner):
@@ -23,10 +23,10 @@ def fill(pools: Pools) -> None:
 
 
 def level(pools: Pools) -> None:
-    """Move partitions until no chain of moves from a member leads to one that has two or more less.
+    """Move partitions until no chain of moves leads from a member to one that holds at least two fewer.
 
-    The loads are then as even as the subscriptions allow by any measure: for every load the number of
-    partitions that members have above it, the sum of squares, the sum of the differences of all pairs.
+    The loads are then as even as the subscriptions allow by each of these measures: for every load, the
+    number of partitions that members hold above it; the sum of squares; the sum of all pairwise differences.
     """
     _shed(pools)
     open_members = pools.everyone
@@ -40,12 +40,12 @@ def level(pools: Pools) -> None:
         for partition, member in chain:
             pools.move(partition, member)
         if not chain:
-            # Chains that come upon these members stay among them, and none of them has so little.
+            # A chain that reaches one of these members stays among them, and none of them has so few.
             open_members &= ~seen
 
 
 def _shed(pools: Pools) -> None:
-    """The single moves: quick, and most of the work where one member has far too much."""
+    """Make the single moves: they are fast, and most of the work if one member has far too many."""
     for top in range(len(pools.at_load) - 1, 1, -1):
         for member in members_in(pools.at_load[top]):
             kinds = pools.held[member]
@@ -67,10 +67,10 @@ def _shed(pools: Pools) -> None:
 def _find_chain(
     pools: Pools, sources: int, floor: int, open_members: int
 ) -> tuple[list[tuple[int, int]], int]:
-    """The shortest chain of moves from one of `sources` to a member with a load of `floor` or less.
+    """Find the shortest chain of moves from one of `sources` to a member with a load of `floor` or less.
 
-    Returns (partition, member to give it to) from the end of the chain to its start, empty if there is
-    none, and the members that chains come upon.
+    Returns the chain and the members that chains reach. The chain is a list of (partition, new holder) from
+    its end to its start, empty if there is none.
     """
     low = 0
     for members in pools.at_load[: floor + 1]:

@@ -1,8 +1,8 @@
 """Sticky for members that all have the same topics (AbstractStickyAssignor's ConstrainedAssignmentBuilder).
 
-Everyone gets the same number of partitions, some one more, and as many partitions as that allows stay where
-they were. Where Kafka goes by the order of a hash table (which of the members that own too much may keep the
-extra partition), here the members go by member id. Racks are not looked at: see
+Every member gets the same number of partitions or one more, and as many partitions as that allows stay where
+they were. Where Kafka follows the order of a hash table (which of the members that own too many may keep the
+extra partition), this rule follows the order of member ids. Racks are ignored: see
 `assignors.kafka.sticky.assignor`.
 """
 
@@ -12,7 +12,7 @@ from assignors.kafka.sticky.group import NOBODY, StickyGroup
 
 
 def assign_equal(group: StickyGroup) -> list[int]:
-    """The new holder of each partition. The group has members, and all have the same topics."""
+    """Return the new holder of each partition. The group has members, and all have the same topics."""
     return _EqualAssignment(group).build()
 
 
@@ -23,7 +23,7 @@ class _EqualAssignment:
         self._load = [0] * len(group.members)
         self._min_quota, self._extras_left = divmod(group.size, len(group.members))
         self._max_quota = self._min_quota + (self._extras_left > 0)
-        # Members that will get more, and members that are served but may get one of the extra partitions.
+        # Members that will get more, and members at their share that may get one of the extra partitions.
         self._below: list[int] = []
         self._at_min: deque[int] = deque()
 
@@ -45,7 +45,7 @@ class _EqualAssignment:
                 self._at_min.append(member)
 
     def _owned(self) -> list[list[int]]:
-        """By member what it may keep: lowest partition numbers first, as in Kafka, so over all its topics."""
+        """By member: the partitions it may keep, lowest numbers (over all its topics) first, as in Kafka."""
         group = self._group
         owned: list[list[int]] = [[] for _ in group.members]
         for partition, owner in enumerate(group.owner):
@@ -57,7 +57,7 @@ class _EqualAssignment:
         return owned
 
     def _give_around(self, partitions: list[int]) -> None:
-        """One by one around the members below their share, then one more to each that may have one."""
+        """Give partitions in turns to members below their share, then one each to those allowed an extra."""
         place = 0
         for partition in partitions:
             if not self._below:

@@ -1,4 +1,4 @@
-"""A group in numbers: what the sticky algorithms work on, and who owned what (AbstractStickyAssignor)."""
+"""A group in numbers, the input of the sticky algorithms, with partition owners (AbstractStickyAssignor)."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
@@ -16,21 +16,22 @@ NOBODY: Final = -1
 
 @dataclass(slots=True)
 class StickyGroup:
-    """Members, topics and partitions by number; partitions of one topic have numbers in a row.
+    """Members, topics and partitions by number; the partitions of one topic have consecutive numbers.
 
-    Members go by member id, static ones too, as in Kafka's sticky assignors. Topics are those that exist and
-    have a subscriber, by name. `owner` of a partition is the one valid claimant of the highest generation,
-    `previous` that of the next lower one (or the highest, if its claims are void); both only if they still
-    subscribe to the topic, else `NOBODY`. Racks are None and empty where they are of no use.
+    Members are ordered by member id, static members too, as in Kafka's sticky assignors. Topics are those
+    that exist and have a subscriber, by name. `owner` of a partition is the one valid claimant of the highest
+    generation. `previous` is the one valid claimant of the next lower generation, or of the highest if the
+    claims of the highest are void. Either is `NOBODY` if that member no longer subscribes to the topic. Racks
+    are None and empty where they make no difference.
     """
 
     members: list[MemberId]
     topics: list[str]
-    first: list[int]  # by topic, its partition 0; then the number of all partitions
+    first: list[int]  # by topic, the number of its partition 0; then the number of all partitions
     topics_of: list[list[int]]  # by member, ascending
     owner: list[int]  # by partition
     previous: list[int]  # by partition
-    claimants: dict[int, list[int]]  # by partition, all who claim it, whether rightly or not
+    claimants: dict[int, list[int]]  # by partition, all members that claim it, valid or not
     rack_of: list[str | None]  # by member
     replica_racks: list[frozenset[str]]  # by partition, or empty
 
@@ -40,11 +41,11 @@ class StickyGroup:
         return self.first[-1]
 
     def topic_of(self) -> list[int]:
-        """By partition its topic."""
+        """By partition: its topic."""
         return [t for t in range(len(self.topics)) for _ in range(self.first[t], self.first[t + 1])]
 
     def has_topic(self, member: int, topic: int) -> bool:
-        """Whether the member subscribes to it."""
+        """Whether the member subscribes to the topic."""
         topics = self.topics_of[member]
         place = bisect_left(topics, topic)
         return place < len(topics) and topics[place] == topic
@@ -54,14 +55,14 @@ class StickyGroup:
         return all(topics == self.topics_of[0] for topics in self.topics_of)
 
     def is_near(self, member: int, partition: int) -> bool:
-        """Whether no rack speaks against it: that of the member is unknown, or has a replica."""
+        """Whether racks allow it: the member's rack is unknown, or has a replica of the partition."""
         rack = self.rack_of[member]
         return rack is None or rack in self.replica_racks[partition]
 
     def answer(
         self, holder: list[int], subscriptions: Mapping[MemberId, MemberSubscription]
     ) -> dict[MemberId, list[TopicPartition]]:
-        """Names for numbers: `holder` is by partition; what `NOBODY` holds is left out."""
+        """Replace numbers by names. `holder` is by partition; partitions held by `NOBODY` are omitted."""
         lists: list[list[TopicPartition]] = [[] for _ in self.members]
         for index, topic in enumerate(self.topics):
             start = self.first[index]
@@ -78,13 +79,13 @@ def number_group(
     claims: Mapping[MemberId, Claim],
     racks: PartitionRacks = NO_RACKS,
 ) -> StickyGroup:
-    """Number the group and settle who owned what."""
+    """Number the group and determine the owner and previous owner of each partition."""
     members = sorted(subscriptions, key=java_order)
     wishes = [subscriptions[member_id].subscription.topics for member_id in members]
     wanted = set().union(*set(wishes))
     topics = sorted((t for t in wanted if partitions_per_topic.get(t, 0) > 0), key=java_order)
     number_of = {topic: index for index, topic in enumerate(topics)}
-    # Most groups have few different subscriptions: look at each once.
+    # Most groups have few different subscriptions: each is processed once.
     numbers_of = {wish: sorted({number_of[t] for t in wish if t in number_of}) for wish in set(wishes)}
     first = [0, *accumulate(partitions_per_topic[topic] for topic in topics)]
     group = StickyGroup(
@@ -104,7 +105,7 @@ def number_group(
 
 
 def _settle_claims(group: StickyGroup, number_of: Mapping[str, int], claims: list[Claim]) -> None:
-    """The claim of the highest generation counts; two in the same generation void each other."""
+    """Set owners: the claim of the highest generation counts; two in the same generation void each other."""
     for member, claim in enumerate(claims):
         for partition in _known_partitions(group, number_of, claim):
             group.claimants.setdefault(partition, []).append(member)
@@ -118,7 +119,7 @@ def _settle_claims(group: StickyGroup, number_of: Mapping[str, int], claims: lis
 
 
 def _settle(rivals: list[int], claims: list[Claim]) -> tuple[int, int]:
-    """The only claimant of the latest generation and the only one of the generation before, or `NOBODY`."""
+    """Return the sole claimant of the latest generation and that of the one before; `NOBODY` if none."""
     generations = sorted({claims[member].generation_id for member in rivals}, reverse=True)
     sole = [NOBODY, NOBODY]
     for place, generation in enumerate(generations[:2]):

@@ -1,8 +1,8 @@
 """Undoes needless moves: the cheapest of all assignments with the same loads, by minimum-cost flow.
 
-A residual cycle is a cycle of members, each of which gives a partition to the next. It leaves the loads as
-they are, or swaps the loads of two members that differ by one. An assignment has minimum cost when no
-residual cycle of negative cost is left (Klein's cycle cancelling).
+A residual cycle is a cycle of members, each of which gives a partition to the next. The cycle leaves the
+loads as they are, or swaps the loads of two members that differ by one. An assignment has minimum cost when
+no residual cycle of negative cost is left (Klein's cycle cancelling).
 """
 
 from collections import defaultdict, deque
@@ -14,8 +14,8 @@ from assignors.kafka.sticky.pools import Pools, members_in
 class _Step(NamedTuple):
     """An edge of the residual graph: `giver` gives `taker` a partition.
 
-    The partition is `partition`, or the cheapest of `kind` to take. With neither, no partition goes over this
-    edge: the giver ends with one partition more than before, the taker with one less.
+    The partition is `partition`, or the cheapest of `kind` to take. If both are None, the edge carries no
+    partition: the giver ends with one partition more than before, the taker with one less.
     """
 
     giver: int
@@ -31,7 +31,7 @@ def minimise_cost(pools: Pools) -> None:
 
 
 class _Search:
-    """One search for cycles of negative cost: shortest paths by label correcting, every label 0 at first.
+    """One search for cycles of negative cost: shortest paths by label correcting, all labels 0 initially.
 
     A cycle is cancelled as soon as it is found. Its members then leave the search, because their partitions,
     and so the costs of their edges, have changed.
@@ -43,7 +43,7 @@ class _Search:
         self._members_at = {0: pools.everyone}  # by label
         self._predecessor: dict[int, _Step] = {}
         self._settled = 0
-        # The lowest label of a path that reached a kind of partition, or the members with a load.
+        # The lowest label of a path that reached a kind of partition, or the members with a certain load.
         self._kind_label: defaultdict[int, int] = defaultdict(int)
         self._load_label: defaultdict[int, int] = defaultdict(int)
         has_racks = bool(pools.group.replica_racks)
@@ -51,7 +51,7 @@ class _Search:
         self._queued = set(self._queue)
 
     def cancel_negative_cycles(self) -> bool:
-        """Cancel cycles that share no member. False: there was none, and the cost is minimal."""
+        """Cancel cycles that share no member. Return False if there was none: the cost is then minimal."""
         while self._queue:
             member = self._queue.popleft()
             self._queued.discard(member)
@@ -109,7 +109,7 @@ class _Search:
                 self._queue.append(taker)
 
     def _find_cycle(self, step: _Step) -> list[_Step]:
-        """The cycle of negative cost that this edge closes; empty if the taker is not on the path."""
+        """Return the cycle of negative cost that this edge closes; empty if the taker is not on the path."""
         steps = [step]
         member = step.giver
         while member != step.taker:

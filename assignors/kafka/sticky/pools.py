@@ -1,6 +1,6 @@
 """The partitions each member holds while a group is balanced, and the cost of holding them.
 
-A set of members is an int with one bit a member: a union of thousands of members is one operation.
+A set of members is an int with one bit for each member: a union of thousands of members is one operation.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ AWAY: Final = 0
 
 
 def members_in(mask: int) -> Iterator[int]:
-    """The members of a set, ascending."""
+    """Yield the members of a set in ascending order."""
     while mask:
         lowest = mask & -mask
         yield lowest.bit_length() - 1
@@ -25,9 +25,9 @@ def members_in(mask: int) -> Iterator[int]:
 class Pools:
     """The partitions of each member by kind; partitions of one kind have the same subscribers and racks.
 
-    The cost of a partition at a member is one number. Three facts count, the first most, and no number of
-    later facts outweighs an earlier one: the member is on another rack; the partition has moved; it has
-    moved to a member that did not hold it a generation before. A partition without an owner moves for free.
+    The cost of a partition at a member is one number. Three facts add to the cost: the member is on another
+    rack; the partition has moved; the partition has moved to a member that did not hold it a generation
+    before. An earlier fact outweighs any number of later ones. Moving a partition without an owner is free.
     """
 
     def __init__(self, group: StickyGroup) -> None:
@@ -37,14 +37,14 @@ class Pools:
         self.everyone: Final = (1 << len(group.members)) - 1
         self.holder = [NOBODY] * group.size
         self.load = [0] * len(group.members)
-        self.at_load = [self.everyone]  # by load, the members that have it
+        self.at_load = [self.everyone]  # by load, the members with that load
         self.kind_of: list[int] = []  # by partition
         self.near: list[int] = []  # by kind, the subscribers that are near
         self.far: list[int] = []  # by kind, the other subscribers
         self.held: list[dict[int, _Pool]] = [
             {} for _ in group.members
         ]  # by member and kind, then by holding value
-        # By member, its partitions whose owner, or previous owner, is another member: they cost less there.
+        # By member: its partitions whose owner or previous owner is another member. They cost less there.
         self.misplaced: list[dict[int, None]] = [{} for _ in group.members]
         self._make_kinds()
 
@@ -69,20 +69,20 @@ class Pools:
                 self.kind_of.append(kinds[topic, racks])
 
     def least_loaded(self, mask: int) -> int:
-        """The first member in `mask` with the lowest load. `mask` has at least one member."""
+        """Return the first member in `mask` with the lowest load. `mask` has at least one member."""
         for members in self.at_load:
             if found := members & mask:
                 return (found & -found).bit_length() - 1
         raise ValueError("no members")
 
     def base_cost(self, partition: int) -> int:
-        """The cost at a member that is neither the owner nor the previous owner, without racks."""
+        """Return the cost, without racks, at a member that is neither the owner nor the previous owner."""
         if self.group.owner[partition] != NOBODY:
             return self.move_cost
         return int(self.group.previous[partition] != NOBODY)
 
     def holding_value(self, partition: int, member: int) -> int:
-        """How much lower than `base_cost` the cost at this member is. `AWAY` (0) means: not lower."""
+        """Return by how much the cost at this member is below `base_cost`; `AWAY` (0) if it is not below."""
         if member == self.group.owner[partition]:
             return self.move_cost
         return 1 if member == self.group.previous[partition] else AWAY
@@ -91,7 +91,7 @@ class Pools:
         return self.rack_cost * (self.far[kind] >> member & 1)
 
     def cost(self, partition: int, member: int) -> int:
-        """The cost of this partition at this member."""
+        """Return the cost of this partition at this member."""
         kind = self.kind_of[partition]
         return (
             self.base_cost(partition)
@@ -100,7 +100,7 @@ class Pools:
         )
 
     def better_places(self, partition: int) -> list[int]:
-        """Owner and previous owner, unless they hold the partition: it costs less there than elsewhere."""
+        """Return the owner and previous owner unless they hold the partition: it costs less at them."""
         owner, previous = self.group.owner[partition], self.group.previous[partition]
         nowhere = (NOBODY, self.holder[partition])
         if owner in nowhere and previous in nowhere:  # the usual case: its owner holds it
@@ -108,12 +108,12 @@ class Pools:
         return sorted({owner, previous}.difference(nowhere))
 
     def cheapest_to_take(self, member: int, kind: int) -> int:
-        """The partition of this kind that costs least to take from the member, which holds at least one."""
+        """Return the member's partition of this kind that costs least to take; it holds at least one."""
         pool = self.held[member][kind]
         return next(reversed(pool[min(pool)]))
 
     def move(self, partition: int, member: int) -> None:
-        """Give a partition to a member, taking it from its holder if it has one."""
+        """Give a partition to a member and take it from its holder if it has one."""
         holder = self.holder[partition]
         if holder != NOBODY:
             self._take(partition, holder)

@@ -1,11 +1,15 @@
-"""Sticky for members with different topics or racks, done exactly.
+"""Sticky for members with different topics or racks, solved exactly.
 
-Kafka's (AbstractStickyAssignor's GeneralAssignmentBuilder) moves single partitions from member to member
-until no single move helps, and takes all back if that has not made things better. Here the same aims are
-reached as far as they can be, in Kafka's order: the loads are as even as the subscriptions allow, then as
-many partitions as possible are on a rack of their member, then as few as possible move away from their owner,
-and of those as many as possible go back to their previous owner. So the answer is never less even than
-Kafka's, nor does it move more where it is as even.
+Kafka's rule (AbstractStickyAssignor's GeneralAssignmentBuilder) moves single partitions from member to member
+until no single move helps, and reverts all moves if they have not improved the balance. This module reaches
+the same aims as far as possible, in Kafka's order:
+
+1. The loads are as even as the subscriptions allow.
+2. As many partitions as possible are on a rack of their member.
+3. As few partitions as possible move away from their owner.
+4. Of the moved partitions, as many as possible go back to their previous owner.
+
+So the assignment is never less even than Kafka's, and where it is as even it does not move more.
 """
 
 from assignors.kafka.sticky.balance import fill, level
@@ -15,7 +19,7 @@ from assignors.kafka.sticky.pools import Pools
 
 
 def assign_exact(group: StickyGroup) -> list[int]:
-    """The new holder of each partition. Every topic of the group has a subscriber."""
+    """Return the new holder of each partition. Every topic of the group has a subscriber."""
     pools = Pools(group)
     fill(pools)
     level(pools)
