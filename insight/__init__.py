@@ -1,1 +1,1 @@
-"""What reads the topics for people: administration, why, what if, metrics, the live view."""
+"""Tools for people that read the topics: administration, why, what-if, metrics, the live view."""

@@ -1,7 +1,7 @@
-"""The live view: every group, who holds what, and why it last rebalanced.
+"""The live view: every group, what each member holds, and why the group last rebalanced.
 
-It is made of the groups and events topics alone, so it shows what any other reader could see. On a terminal
-it is a table that changes in place; elsewhere each history entry is a line.
+The view reads only the groups and events topics, so any other reader can show the same. On a terminal it is a
+table that is updated in place; elsewhere each history entry is a line.
 """
 
 import threading
@@ -43,7 +43,7 @@ log = structlog.get_logger()
 
 
 class LiveView:
-    """Shows the groups until it is stopped; `run` may be a thread of its own."""
+    """Shows the groups until stopped; `run` may have its own thread."""
 
     def __init__(self, bootstrap_servers: str, layout: TopicLayout, console: Console | None = None) -> None:
         self._bootstrap_servers = bootstrap_servers
@@ -55,12 +55,12 @@ class LiveView:
         self._entries: deque[str] = deque(maxlen=_LAST_ENTRIES)
 
     def run(self, stop: threading.Event) -> None:
-        """Show what is there and what comes, until `stop` is set. Raises KafkaError if no broker answers."""
+        """Show existing and new records until `stop` is set. Raises KafkaError if no broker responds."""
         layout = self._layout
         with TopicReader(
             self._bootstrap_servers, max_record_bytes=layout.response_record_max_bytes
         ) as reader:
-            # All groups as they are, and history from now on.
+            # The groups topic from its beginning, the events topic from now on.
             reader.start(
                 beginning=reader.partitions_of(layout.groups_topic),
                 end=reader.partitions_of(layout.events_topic),
@@ -74,7 +74,7 @@ class LiveView:
         with Live(self._rendered(), console=self._console, auto_refresh=False) as live:
             while not stop.is_set():
                 self._take(reader, stop)
-                # Also without news: the ages of the last rebalances go on.
+                # Refresh without new records too, because the ages of the last rebalances grow.
                 live.update(self._rendered(), refresh=True)
 
     def _run_lines(self, reader: TopicReader, stop: threading.Event) -> None:
@@ -88,10 +88,10 @@ class LiveView:
     def _notes(self) -> str:
         missing = sum(len(numbers) for numbers in self._history.gaps.values())
         duplicates = self._history.duplicates + self._table.duplicates
-        return f"{duplicates} records came twice, {missing} history entries are missing"
+        return f"{duplicates} records were read twice, {missing} history entries are missing"
 
     def _take(self, reader: TopicReader, stop: threading.Event) -> list[str]:
-        """Take what has come; the lines it makes."""
+        """Take the new records. Return their lines."""
         try:
             records = reader.poll(_POLL_MS)
         except KafkaError as error:
@@ -121,7 +121,7 @@ class LiveView:
 
 
 def entry_line(event: AnyHistoryEntry) -> str:
-    """One history entry as a line of text."""
+    """Return one history entry as a line of text."""
     if isinstance(event, RocketMqHistoryEntry):
         client = f" [{event.client_id}]" if event.client_id else ""
         return f"{clock(event.at_ms)}  {event.group_id}  {event.type}{client}: {event.reason}"
@@ -134,13 +134,13 @@ def entry_line(event: AnyHistoryEntry) -> str:
 
 
 def clock(at_ms: float) -> str:
-    """Local time of day, to the millisecond."""
+    """Return the local time of day, to the millisecond."""
     whole_s, ms = divmod(int(at_ms), 1000)
     return f"{time.strftime('%H:%M:%S', time.localtime(whole_s))}.{ms:03}"
 
 
 def render(groups: Iterable[AnyView], entries: Iterable[str], notes: str, now_ms: float) -> RenderableType:
-    """The table of groups, and the last history entries below it."""
+    """Return the table of groups with the last history entries below it."""
     table = Table(
         "Group",
         "State",
@@ -167,7 +167,7 @@ def _row(group: GroupSnapshot, now_ms: float) -> list[str]:
 
 
 def _rocketmq_row(group: RocketMqSnapshot) -> list[str]:
-    """Nobody knows which client took which queues, so there are no holdings to show, and no rebalances."""
+    """Return the cells of a RocketMQ group; no queues, because its clients do not report them."""
     clients = len({consumer.client_id for consumer in group.consumers})
     return [
         group.group_id,
@@ -183,19 +183,19 @@ def _state(state: str, group: AnyView) -> str:
 
 
 def client_line(consumer: ConnectionSnapshot, group: RocketMqSnapshot) -> str:
-    """A consumer's connection; `!` marks a client id that several have."""
+    """Return a consumer's connection; `!` marks a client id that several connections have."""
     mark = "!" if consumer.client_id in group.duplicate_client_ids else " "
     return f"{mark} {consumer.client_id} on {consumer.connection}, {client_version(consumer)}"
 
 
 def member_line(member: MemberSnapshot, group: GroupSnapshot) -> str:
-    """A member and its partitions; `*` marks the leader."""
+    """Return a member and its partitions; `*` marks the leader."""
     leader = "*" if member.member_id == group.leader_id else " "
     return f"{leader} {member.member_id}: {holdings(member.assignment, group.protocol_type)}"
 
 
 def holdings(assignment: bytes, protocol_type: str | None) -> str:
-    """What an assignment gives, e.g. `orders 0-3 7, prices 1`."""
+    """Return the partitions of an assignment, e.g. `orders 0-3 7, prices 1`."""
     if not assignment:
         return "-"
     if protocol_type != PROTOCOL_TYPE:

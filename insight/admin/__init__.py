@@ -1,6 +1,6 @@
 """Administration of groups, as with kafka-consumer-groups: list, describe, reset, delete, remove members.
 
-What is decided or laid out is pure: `selection`, `when` and `plan_file` read what users write, `reset` plans,
-`describe` makes rows, `render` and `tables` show them. Those who ask stand apart: `requests` the coordinator,
-`directory` the groups topic, `log_offsets` the broker. `gather` and `prepare` bring both together.
+Pure modules: `selection`, `when` and `plan_file` parse user input, `reset` plans resets, `describe` makes
+rows, `render` and `tables` format them. Modules with IO: `requests` queries the coordinator, `directory` the
+groups topic, `log_offsets` the broker. `gather` and `prepare` combine both kinds.
 """

@@ -1,4 +1,4 @@
-"""What is shown of a described group: rows of its partitions, of its members, or of its state.
+"""The rows that describe a group: one for each partition, one for each member, or one for its state.
 
 Source: ConsumerGroupCommand.collectGroupsOffsets, collectGroupsMembers, collectGroupsState.
 """
@@ -17,8 +17,8 @@ REBALANCING = frozenset({GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_R
 
 
 class PartitionRow(Struct, frozen=True, kw_only=True):
-    """A partition that a member has, or that an offset is committed for. `log_end_offset` is None where the
-    partition is no more, `lag` where either offset is not known.
+    """A partition that is assigned to a member or has a committed offset. `log_end_offset` is None if the
+    partition does not exist, `lag` (in records) is None if either offset is unknown.
     """
 
     group: str
@@ -34,7 +34,7 @@ class PartitionRow(Struct, frozen=True, kw_only=True):
 
 
 class MemberRow(Struct, frozen=True, kw_only=True):
-    """A member; `assignment` has partition numbers by topic, None if its bytes cannot be read."""
+    """A member. `assignment` holds partition numbers by topic, None if its bytes cannot be read."""
 
     group: str
     consumer_id: str
@@ -46,7 +46,7 @@ class MemberRow(Struct, frozen=True, kw_only=True):
 
 
 class StateRow(Struct, frozen=True, kw_only=True):
-    """A group as a whole. `coordinator_id` is the partition of the requests topic that its requests go to."""
+    """A group as a whole. `coordinator_id` is the partition of the requests topic for its requests."""
 
     group: str
     coordinator: str
@@ -57,12 +57,12 @@ class StateRow(Struct, frozen=True, kw_only=True):
 
 
 def is_consumer_group(described: DescribeGroupResponse) -> bool:
-    """Whether its members speak the consumer protocol; so do, in time, those of a group that has none yet."""
+    """Whether the members use the consumer protocol; a group that never had members counts as one."""
     return described.protocol_type in ("", PROTOCOL_TYPE)
 
 
 def remark(group_id: str, state: str) -> str | None:
-    """What the user is told about a group in this state, None if nothing."""
+    """Return the remark for the user about a group in this state, None if there is none."""
     if state == DEAD:
         return f"Error: Consumer group '{group_id}' does not exist."
     if state == GroupState.EMPTY:
@@ -73,7 +73,7 @@ def remark(group_id: str, state: str) -> str | None:
 
 
 def assigned_partitions(member: DescribedMember) -> tuple[TopicPartition, ...] | None:
-    """What a member has been given, None if its bytes are no assignment."""
+    """Return the partitions assigned to a member, None if its bytes are not a consumer assignment."""
     if not member.member_assignment:
         return ()
     try:
@@ -85,7 +85,7 @@ def assigned_partitions(member: DescribedMember) -> tuple[TopicPartition, ...] |
 def mentioned_partitions(
     described: DescribeGroupResponse, committed: Iterable[TopicPartition]
 ) -> set[TopicPartition]:
-    """The partitions that `partition_rows` is about."""
+    """Return the partitions for which `partition_rows` makes rows."""
     assigned = {p for member in described.members for p in assigned_partitions(member) or ()}
     return assigned.union(committed)
 
@@ -95,9 +95,9 @@ def partition_rows(
     committed: Mapping[TopicPartition, Committed],
     ends: Mapping[TopicPartition, int],
 ) -> list[PartitionRow]:
-    """Members with the most partitions first, then what nobody has; each by topic and partition.
+    """Rows of members with most partitions first, then unassigned partitions; each by topic and partition.
 
-    `ends`: the log end offset of every partition that is there.
+    `ends`: the log end offset of every existing partition.
     """
     members = [(member, sorted(assigned_partitions(member) or ())) for member in described.members]
     members.sort(key=lambda held: len(held[1]), reverse=True)
@@ -133,7 +133,7 @@ def _partition_row(
 
 
 def member_rows(described: DescribeGroupResponse) -> list[MemberRow]:
-    """The members in the coordinator's order."""
+    """Return the members in the coordinator's order."""
     return [_member_row(described.group_id, member) for member in described.members]
 
 
@@ -154,7 +154,7 @@ def _member_row(group_id: str, member: DescribedMember) -> MemberRow:
 
 
 def state_row(described: DescribeGroupResponse, requests_topic: str, partition: int) -> StateRow:
-    """The group as a whole; `partition` of the requests topic is where its requests stand."""
+    """Return the row of the group; `partition` of the requests topic is the one for the group's requests."""
     return StateRow(
         group=described.group_id,
         coordinator=requests_topic,

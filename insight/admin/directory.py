@@ -1,8 +1,9 @@
-"""ListGroups: the groups there are, of both protocols, from the compacted groups topic at call time.
+"""ListGroups: the existing groups of both protocols, from the compacted groups topic at the time of the call.
 
-The list has everything that stood in the topic when its end offsets were asked, at the call's beginning. That
-is what the coordinator's last committed batch did, and all before it. What a batch under way does may be
-missing, also where a client has its answer already. It costs the coordinator nothing.
+The list contains every record before the topic's end offsets, which the call reads at its beginning. These
+records are the results of the coordinator's last committed batch and of all batches before it. The result of
+the running batch may be missing, even if a client has its response already. The list costs the coordinator
+nothing.
 """
 
 from collections.abc import Iterable
@@ -21,7 +22,7 @@ from state.dispatch import GroupType
 from state.kafka.snapshot import GroupSnapshot
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 
-# All groups of the classic coordinator are of this type; Kafka's newer ones are "Consumer" groups.
+# All groups of the classic coordinator have this type; Kafka's newer groups have type "Consumer".
 GROUP_TYPE = "Classic"
 ROCKETMQ_TYPE = GroupType.ROCKETMQ.value
 
@@ -29,8 +30,8 @@ log = structlog.get_logger()
 
 
 class ListedGroup(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A group's row in the list. Only RocketMQ's groups have `clients`, the number of client ids, and the
-    `client_versions` that connections tell of.
+    """A group's row in the list. Only RocketMQ's groups have `clients`, the number of client ids, and
+    `client_versions`, the versions that their connections report.
     """
 
     group: str
@@ -42,7 +43,7 @@ class ListedGroup(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def list_groups(bootstrap_servers: str, layout: TopicLayout, timeout_ms: int) -> list[AnyView]:
-    """Every group of either protocol, empty ones too, by id.
+    """Return every group of either protocol, including empty groups, by id.
 
     Raises KafkaTimeoutError, or another KafkaError of the broker.
     """
@@ -61,8 +62,10 @@ def _take(table: GroupTable[AnyView], key: bytes | None, value: bytes | None) ->
 
 
 def consumer_groups(groups: Iterable[AnyView]) -> list[AnyView]:
-    """RocketMQ's groups, and those of Kafka's that kafka-consumer-groups tells of: their protocol type is
-    "consumer" or, with offsets and no members yet (simple groups), not set.
+    """Return RocketMQ's groups and those of Kafka's that kafka-consumer-groups lists.
+
+    The protocol type of such a Kafka group is "consumer", or not set if the group has offsets but never had
+    members (a simple group).
 
     Source: ListGroupsOptions.forConsumerGroups.
     """
@@ -74,7 +77,7 @@ def _is_of_consumers(group: GroupSnapshot) -> bool:
 
 
 def listed(group: AnyView) -> ListedGroup:
-    """The group's row."""
+    """Return the group's row."""
     if isinstance(group, RocketMqSnapshot):
         return ListedGroup(
             group=group.group_id,
@@ -92,8 +95,8 @@ def listed(group: AnyView) -> ListedGroup:
 def select_groups(
     groups: Iterable[AnyView], states: frozenset[str], types: frozenset[str]
 ) -> list[ListedGroup]:
-    """The consumer groups among them that are in one of the states and of one of the types; an empty set is
-    no filter.
+    """Return the consumer groups that are in one of the states and of one of the types; an empty set does not
+    filter.
     """
     rows = map(listed, consumer_groups(groups))
     return [row for row in rows if (not types or row.type in types) and (not states or row.state in states)]

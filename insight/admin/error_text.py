@@ -1,8 +1,8 @@
-"""Kafka's errors in words, for people."""
+"""Kafka's errors in words."""
 
 from state.errors import ErrorCode
 
-# Kafka's broker says so; here it is found out before a request is sent, for the coordinator knows no topics.
+# Kafka's broker returns it. This tool detects it before the request, because the coordinator knows no topics.
 UNKNOWN_TOPIC_OR_PARTITION = "UNKNOWN_TOPIC_OR_PARTITION"
 
 _TEXTS = {
@@ -19,7 +19,7 @@ _TEXTS = {
 
 
 def error_name(code: ErrorCode) -> str | None:
-    """Kafka's name of an error, None for NONE."""
+    """Return Kafka's name of an error, None for NONE."""
     return None if code is ErrorCode.NONE else code.name
 
 

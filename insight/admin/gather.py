@@ -1,4 +1,4 @@
-"""What is shown of groups, gathered from the coordinator and the broker."""
+"""Descriptions of groups, gathered from the coordinator and the broker."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,10 +17,10 @@ Offsets = Mapping[TopicPartition, Committed]
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """Groups by id, in the order of their ids; with what they have committed, if that was asked for.
+    """Groups by id, in the order of their ids, with their committed offsets if these were requested.
 
-    A group that could not be described is in neither: `errors` has a sentence for each. `rocketmq` are those
-    of RocketMQ's, which the groups topic tells of.
+    A group that could not be described is in neither mapping; `errors` has a sentence for each. `rocketmq`
+    has RocketMQ's groups, which come from the groups topic.
     """
 
     groups: dict[str, DescribeGroupResponse] = field(default_factory=dict)
@@ -29,16 +29,16 @@ class Described:
     rocketmq: list[str] = field(default_factory=list)
 
     def refusals(self) -> list[str]:
-        """Why groups are left out, for those who can only do with Kafka's."""
+        """Return why groups are missing, for callers that can only handle Kafka's groups."""
         return [*self.errors, *map(offsets_remark, self.rocketmq)]
 
 
 def describe_groups(
     requests: GroupRequests, group_ids: Iterable[str], *, with_offsets: bool = False
 ) -> Described:
-    """DescribeGroups and, in the same round trip, OffsetFetch. A group that is not there is Dead.
+    """Send DescribeGroups and, in the same round trip, OffsetFetch. A group that does not exist is Dead.
 
-    Raises `clients.pending.ClientError` where an answer does not come.
+    Raises `clients.pending.ClientError` if a response is missing.
     """
     ids = list(group_ids)
     answers, fetched = requests.describe(ids, with_offsets=with_offsets)
@@ -61,10 +61,10 @@ def describe_groups(
 
 
 def describe_partitions(log: LogOffsets, described: Described) -> dict[str, list[PartitionRow]]:
-    """The rows of each group's partitions; `described` is to have offsets.
+    """Return the rows of each group's partitions; `described` must have offsets.
 
-    Log ends are asked for after the offsets, so a lag is not negative unless what is committed is beyond the
-    log. Raises kafka-python's KafkaError.
+    The log ends are read after the committed offsets, so a lag is negative only if a committed offset is
+    beyond the end of the log. Raises kafka-python's KafkaError.
     """
     mentioned: set[TopicPartition] = set()
     for group_id, group in described.groups.items():

@@ -1,6 +1,6 @@
 """Reset plans as CSV: `topic,partition,offset`, or `group,topic,partition,offset` for several groups.
 
-One line a partition, no header. Source: ConsumerGroupCommand.exportOffsetsToCsv, CsvUtils.
+One line per partition, no header. Source: ConsumerGroupCommand.exportOffsetsToCsv, CsvUtils.
 """
 
 import csv
@@ -13,14 +13,14 @@ Offsets = Mapping[TopicPartition, int]
 
 
 class PlanFileError(ValueError):
-    """A line that is no part of a plan; the message names it."""
+    """A line that is not part of a plan; the message names the line."""
 
 
 def parse_plan(text: str, group_ids: Sequence[str]) -> dict[str, dict[TopicPartition, int]]:
-    """The offset of each partition, by group. Of lines about the same partition the last one counts.
+    """Return the offset of each partition, by group. The last of several lines for a partition counts.
 
-    Lines without a group are for the one group in `group_ids`, so they need it to be one. The first line
-    says which form all have. Raises PlanFileError.
+    Lines without a group apply to the one group in `group_ids`, which must then have exactly one id. The
+    first line determines the form of all lines. Raises PlanFileError.
     """
     rows = [(number, row) for number, row in enumerate(csv.reader(io.StringIO(text)), 1) if row]
     columns = 3 if rows and len(rows[0][1]) == 3 and len(group_ids) == 1 else 4
@@ -28,7 +28,7 @@ def parse_plan(text: str, group_ids: Sequence[str]) -> dict[str, dict[TopicParti
     for number, row in rows:
         if len(row) != columns:
             form = "topic,partition,offset" if columns == 3 else "group,topic,partition,offset"
-            raise PlanFileError(f"line {number} of the reset plan has {len(row)} columns, expected is {form}")
+            raise PlanFileError(f"line {number} of the reset plan has {len(row)} columns, expected: {form}")
         group_id = row[0] if columns == 4 else group_ids[0]
         topic, partition, offset = row[-3:]
         about = TopicPartition(topic, _number(partition, number))
@@ -40,11 +40,11 @@ def _number(text: str, line: int) -> int:
     try:
         return int(text)
     except ValueError:
-        raise PlanFileError(f"line {line} of the reset plan has '{text}' where a number should be") from None
+        raise PlanFileError(f"line {line} of the reset plan has '{text}' instead of a number") from None
 
 
 def export_plan(plans: Mapping[str, Offsets], *, with_group: bool) -> str:
-    """The offsets as CSV, by group, topic and partition, each line ended by a newline."""
+    """Return the offsets as CSV, by group, topic and partition; each line ends with a newline."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for group_id, offsets in sorted(plans.items()):

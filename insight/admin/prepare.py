@@ -1,4 +1,4 @@
-"""Preparing a reset: which groups may be reset, which partitions are meant, and what is known of them."""
+"""Preparation of a reset: the groups that can be reset, the selected partitions, their known offsets."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ INACTIVE = frozenset({GroupState.EMPTY.value, DEAD})
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The plan of each group; an empty one, and a sentence in `errors`, where it cannot be reset."""
+    """The plan of each group. A group that cannot be reset has an empty plan and a sentence in `errors`."""
 
     plans: dict[str, Plan]
     errors: list[str]
@@ -41,10 +41,10 @@ def prepare_reset(
     scenario: Scenario,
     topics: Sequence[TopicChoice] | None,
 ) -> Prepared:
-    """Plan the reset of these groups. `topics` None: all that a group has offsets for.
+    """Plan the reset of these groups. `topics` None selects all partitions with a committed offset.
 
-    Asks, and changes nothing. Raises ResetError where no group is to be touched: a partition that is not
-    there, or has no offset to shift; a ClientError or KafkaError where somebody does not answer.
+    The function reads and changes nothing. Raises ResetError, for all groups, if a partition does not exist
+    or has no offset to shift; a ClientError or KafkaError if the coordinator or a broker does not respond.
     """
     described = describe_groups(requests, group_ids, with_offsets=_needs_committed(scenario, topics))
     active = {g: d.group_state for g, d in described.groups.items() if d.group_state not in INACTIVE}
@@ -85,7 +85,7 @@ def _partitions(
     topics: Sequence[TopicChoice] | None,
     committed: Mapping[str, Offsets],
 ) -> dict[str, list[TopicPartition]]:
-    """The partitions to reset, by group."""
+    """Return the partitions to reset, by group."""
     if isinstance(scenario, FromFile):
         return {group_id: sorted(scenario.plan.get(group_id, {})) for group_id in group_ids}
     if topics is None:

@@ -1,4 +1,4 @@
-"""The tables of the command, with the columns that users of kafka-consumer-groups know."""
+"""The tables of the command, with the columns of kafka-consumer-groups."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +11,7 @@ from insight.admin.tables import Column, render_table
 
 
 class ResetRow(Struct, frozen=True, kw_only=True):
-    """What a partition was reset to, or would be."""
+    """The new offset of a partition, already applied or planned."""
 
     group: str
     topic: str
@@ -20,7 +20,7 @@ class ResetRow(Struct, frozen=True, kw_only=True):
 
 
 class OffsetDeletion(Struct, frozen=True, kw_only=True):
-    """The outcome for one partition; for a whole topic that is not there `partition` is None."""
+    """The outcome for one partition; `partition` is None for a whole topic that does not exist."""
 
     topic: str
     partition: int | None
@@ -28,7 +28,7 @@ class OffsetDeletion(Struct, frozen=True, kw_only=True):
 
 
 class Removal(Struct, frozen=True, kw_only=True):
-    """The outcome for one member that was to leave."""
+    """The outcome for one member that was to be removed."""
 
     group: str
     consumer_id: str | None
@@ -37,7 +37,7 @@ class Removal(Struct, frozen=True, kw_only=True):
 
 
 def group_list(groups: Sequence[ListedGroup], *, with_type: bool, with_state: bool) -> str:
-    """Ids, a line each; with types or states a table, with more columns where a RocketMQ group is in it."""
+    """Format ids, one per line; with types or states a table, with more columns for a RocketMQ group."""
     if not (with_type or with_state):
         return "\n".join(group.group for group in groups)
     with_clients = any(group.clients is not None for group in groups)
@@ -60,7 +60,7 @@ def group_list(groups: Sequence[ListedGroup], *, with_type: bool, with_state: bo
 
 
 def partition_table(rows: Sequence[PartitionRow], *, verbose: bool) -> str:
-    """Partitions with offsets and lag; `verbose` tells leader epochs too."""
+    """Format partitions with offsets and lag; `verbose` adds leader epochs."""
     epoch = [Column("LEADER-EPOCH")] if verbose else []
     columns = [Column("GROUP"), Column("TOPIC"), Column("PARTITION", 10), *epoch]
     columns += [Column(name) for name in ("CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST")]
@@ -80,7 +80,7 @@ def partition_table(rows: Sequence[PartitionRow], *, verbose: bool) -> str:
 
 
 def member_table(rows: Sequence[MemberRow], *, verbose: bool) -> str:
-    """Members; instance ids only where one of them has one, assignments if `verbose`."""
+    """Format members; instance ids only if a member has one, assignments only if `verbose`."""
     static = any(row.group_instance_id is not None for row in rows)
     columns = [Column("GROUP"), Column("CONSUMER-ID")]
     columns += [Column("GROUP-INSTANCE-ID", 17)] if static else []
@@ -108,7 +108,7 @@ def _assignment_text(assignment: Mapping[str, Sequence[int]] | None) -> str | No
 
 
 def state_table(row: StateRow) -> str:
-    """One group's state."""
+    """Format one group's state."""
     columns = [Column("GROUP"), Column("COORDINATOR (ID)", 25), Column("ASSIGNMENT-STRATEGY", 20)]
     columns += [Column("STATE", 20), Column("#MEMBERS", 0)]
     coordinator = f"{row.coordinator} ({row.coordinator_id})"
@@ -117,19 +117,19 @@ def state_table(row: StateRow) -> str:
 
 
 def reset_table(rows: Sequence[ResetRow]) -> str:
-    """New offsets."""
+    """Format new offsets."""
     columns = [Column("GROUP"), Column("TOPIC"), Column("PARTITION", 10), Column("NEW-OFFSET", 0)]
     return render_table(columns, [[row.group, row.topic, row.partition, row.new_offset] for row in rows])
 
 
 def offset_deletion_table(rows: Sequence[OffsetDeletion]) -> str:
-    """Outcomes by partition."""
+    """Format outcomes by partition."""
     columns = [Column("TOPIC"), Column("PARTITION", 10), Column("STATUS", 0)]
     return render_table(columns, [[row.topic, row.partition, _status(row.error)] for row in rows])
 
 
 def removal_table(rows: Sequence[Removal]) -> str:
-    """Outcomes by member."""
+    """Format outcomes by member."""
     columns = [Column("GROUP"), Column("CONSUMER-ID"), Column("GROUP-INSTANCE-ID", 17), Column("STATUS", 0)]
     return render_table(
         columns, [[row.group, row.consumer_id, row.group_instance_id, _status(row.error)] for row in rows]

@@ -1,6 +1,6 @@
-"""An administrator's requests to the coordinator; those about several groups are under way together.
+"""An administrator's requests to the coordinator; requests for several groups are sent concurrently.
 
-Every method raises a `ClientError` of `clients.pending` where no answer comes in time.
+Every method raises a `ClientError` of `clients.pending` if a response does not arrive in time.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,10 +34,10 @@ from state.kafka.responses import (
     TopicErrors,
 )
 
-# The versions of Kafka's messages that these requests are. Source: *Request.json of Apache Kafka 4.
+# The versions of Kafka's messages that these requests correspond to. Source: *Request.json of Apache Kafka 4.
 DESCRIBE_VERSION, FETCH_VERSION, COMMIT_VERSION, DELETE_VERSION, OFFSET_DELETE_VERSION = 5, 9, 9, 2, 0
 
-# With names of Kafka's greatest length this many partitions still go into one request.
+# This many partitions fit in one request, even with names of Kafka's maximum length.
 _COMMIT_MAX_PARTITIONS = 10_000
 
 _REASON = "member was removed by an admin"
@@ -50,7 +50,7 @@ PartitionErrors = dict[TopicPartition, ErrorCode]
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What is committed for a partition; `leader_epoch` -1 where the committer told none."""
+    """The committed offset of a partition; `leader_epoch` is -1 if the committer sent none."""
 
     offset: int
     leader_epoch: int
@@ -58,14 +58,14 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class FetchedOffsets:
-    """All committed offsets of a group; none where `error_code` is set."""
+    """All committed offsets of a group; empty if `error_code` is set."""
 
     error_code: ErrorCode
     offsets: dict[TopicPartition, Committed]
 
 
 class GroupRequests:
-    """Sends administrative requests by a client. What has no answer within the client's timeout raises."""
+    """Sends administrative requests through a client. A missing response raises after its timeout."""
 
     def __init__(self, client: CoordinatorClient) -> None:
         self._client = client
@@ -73,9 +73,9 @@ class GroupRequests:
     def describe(
         self, group_ids: Iterable[str], *, with_offsets: bool = False
     ) -> tuple[dict[str, DescribeGroupResponse], dict[str, FetchedOffsets]]:
-        """DescribeGroups, by group id; and OffsetFetch of all partitions, if wanted, sent with them.
+        """Send DescribeGroups, by group id, and with it OffsetFetch of all partitions if wanted.
 
-        A group that is not Kafka's is left out.
+        The result omits groups that are not Kafka's.
         """
         send, header = self._client.send, self._client.header
         ids = list(group_ids)
@@ -92,12 +92,11 @@ class GroupRequests:
     def commit_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, int], topic_ids: Mapping[str, UUID] = _NO_IDS
     ) -> PartitionErrors:
-        """OffsetCommit by no member, which a group without members takes: the outcome of each partition.
+        """Send OffsetCommit without a member, which a group without members accepts. Return each outcome.
 
-        A topic without one of `topic_ids` is taken to be that of the offset which is replaced.
-
-        One request for up to 10,000 partitions; more are several requests, of which some may fail. No
-        offsets are no request: that would make a group of nothing.
+        A topic without an id in `topic_ids` keeps the id of the offset that is replaced. One request holds up
+        to 10,000 partitions; more partitions are sent in several requests, of which some may fail. Without
+        offsets no request is sent, because it would create an empty group.
         """
         ordered = sorted(offsets.items())
         errors: PartitionErrors = {}
@@ -126,7 +125,7 @@ class GroupRequests:
         return _errors(answer.topics)
 
     def delete_groups(self, group_ids: Iterable[str]) -> dict[str, ErrorCode]:
-        """DeleteGroups: the outcome of each."""
+        """Send DeleteGroups. Return the outcome of each group."""
         header = self._client.header
         asked = {
             group_id: self._client.send(DeleteGroup(**header(group_id, DELETE_VERSION)), DeleteGroupResponse)
@@ -137,7 +136,7 @@ class GroupRequests:
     def delete_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition]
     ) -> tuple[ErrorCode, PartitionErrors]:
-        """OffsetDelete: the outcome for the group and, where that is NONE, for each partition."""
+        """Send OffsetDelete. Return the outcome for the group and, if that is NONE, for each partition."""
         topics = [TopicPartitions(topic, numbers) for topic, numbers in _by_topic(partitions).items()]
         request = OffsetDelete(**self._client.header(group_id, OFFSET_DELETE_VERSION), topics=topics)
         answer = self._client.send(request, OffsetDeleteResponse).result()
@@ -146,7 +145,7 @@ class GroupRequests:
     def remove_members(
         self, group_id: str, members: Sequence[LeavingMember], reason: str | None
     ) -> tuple[ErrorCode, list[ErrorCode]]:
-        """LeaveGroup in the name of these members: the outcome for the group, and for each in order.
+        """Send LeaveGroup for these members. Return the outcome for the group, and for each member in order.
 
         Source of the reason's form: KafkaAdminClient.removeMembersFromConsumerGroup (KIP-800).
         """
@@ -160,7 +159,7 @@ class GroupRequests:
 
 
 def _of_kafka(asked: Mapping[str, Future[R]]) -> dict[str, R]:
-    """The answers, but those that refuse the group as one of another protocol."""
+    """Return the responses except those that refuse the group as one of another protocol."""
     answers = {}
     for name, future in asked.items():
         try:

@@ -1,6 +1,6 @@
-"""Planning a reset: which offset each partition of a group gets, from what is known of the log.
+"""Planning of a reset: the new offset of each partition of a group, from the known bounds of the log.
 
-Nothing is asked and nothing is changed here. Source: GroupOffsetsResetter.
+This module is pure: it sends and changes nothing. Source: GroupOffsetsResetter.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,12 +11,12 @@ from assignors.kafka.api import TopicPartition
 
 
 class ResetError(ValueError):
-    """A reset that cannot be planned; nothing is to be done for any group."""
+    """The reset cannot be planned; no group must be changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToEarliest:
-    """The first offset that is still there."""
+    """The first offset that is still in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,33 +26,33 @@ class ToLatest:
 
 @dataclass(frozen=True, slots=True)
 class ToCurrent:
-    """What is committed; the end of the log where nothing is."""
+    """The committed offset; the end of the log if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToOffset:
-    """This offset in every partition."""
+    """The given offset in every partition."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class ShiftBy:
-    """What is committed plus this number, which may be negative."""
+    """The committed offset plus this number, which may be negative."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class ToTime:
-    """The first record stamped at or after this time; the end of the log where there is none."""
+    """The first record with a timestamp at or after this time; the end of the log if there is none."""
 
     at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class FromFile:
-    """What a plan says, by group."""
+    """The offsets of a plan, by group."""
 
     plan: Mapping[str, Mapping[TopicPartition, int]]
 
@@ -62,7 +62,7 @@ Scenario: TypeAlias = ToEarliest | ToLatest | ToCurrent | ToOffset | ShiftBy | T
 
 @dataclass(frozen=True, slots=True)
 class LogBounds:
-    """The first offset a partition still has, and the one its next record will get."""
+    """The first offset of a partition that is still in the log, and the offset its next record will get."""
 
     earliest: int
     latest: int
@@ -70,8 +70,8 @@ class LogBounds:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a plan is made from: bounds of every partition it is about; what is committed; for `ToTime` the
-    offsets found, None (or nothing) where no record is that late.
+    """The input of a plan: bounds of every partition in it; committed offsets; for `ToTime` the offsets of
+    the time, None (or missing) if no record has a timestamp at or after it.
     """
 
     bounds: Mapping[TopicPartition, LogBounds]
@@ -81,16 +81,16 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The new offset of each partition, and what the user has to be told about it."""
+    """The new offset of each partition, and the warnings for the user."""
 
     offsets: dict[TopicPartition, int]
     warnings: list[str]
 
 
 def plan_reset(scenario: Scenario, group_id: str, partitions: Iterable[TopicPartition], known: Known) -> Plan:
-    """The new offsets of a group. `FromFile` brings its own partitions.
+    """Return the new offsets of a group. `FromFile` brings its own partitions.
 
-    Offsets that a user names, or shifts to, are kept within the log's bounds. Raises ResetError.
+    Offsets that a user names, or shifts to, are limited to the log's bounds. Raises ResetError.
     """
     ordered = sorted(partitions)
     bounds = known.bounds
@@ -148,5 +148,5 @@ def _at_time(partitions: Iterable[TopicPartition], known: Known) -> Plan:
 
 
 def partition_name(partition: TopicPartition) -> str:
-    """`topic-0`, as Kafka writes it."""
+    """Return `topic-0`, as Kafka writes it."""
     return f"{partition.topic}-{partition.partition}"

@@ -1,7 +1,7 @@
-"""What is shown of a described group of RocketMQ's: its clients, its topics, and how it consumes.
+"""The description of a RocketMQ group: its clients, its topics, and how it consumes.
 
-It is read from the groups topic, for RocketMQ's protocol has no question that would answer all of it.
-Source of what is told: ConsumerConnection of RocketMQ's consumerConnection command.
+It is read from the groups topic, because no single request of RocketMQ's protocol returns all of it.
+Source of the fields: ConsumerConnection of RocketMQ's consumerConnection command.
 """
 
 from collections.abc import Container, Iterator, Sequence
@@ -17,7 +17,7 @@ from state.rocketmq.snapshot import ConnectionSnapshot, GroupSnapshot
 
 
 class ClientRow(Struct, frozen=True, kw_only=True):
-    """A connection; `duplicate` where another consumer's connection has the same client id."""
+    """A connection; `duplicate` if another consumer's connection has the same client id."""
 
     client_id: str
     connection: str
@@ -27,7 +27,7 @@ class ClientRow(Struct, frozen=True, kw_only=True):
 
 
 class TopicRow(Struct, frozen=True, kw_only=True):
-    """A subscription; `request_mode` None where the topic's queues are dealt out by the clients."""
+    """A subscription; `request_mode` is None if the clients themselves allocate the topic's queues."""
 
     topic: str
     filter: str
@@ -53,7 +53,7 @@ class RocketMqRow(Struct, frozen=True, kw_only=True):
 
 
 def rocketmq_row(group: GroupSnapshot) -> RocketMqRow:
-    """The group as its view on the groups topic has it."""
+    """Return the row of the group from its view on the groups topic."""
     modes = {topic: mode.mode.value for topic, mode in group.request_modes.items()}
     return RocketMqRow(
         group=group.group_id,
@@ -89,14 +89,14 @@ def _clients(connections: Sequence[ConnectionSnapshot], duplicates: Container[st
 
 
 def rocketmq_remarks(row: RocketMqRow) -> Iterator[str]:
-    """What the user is told about the group beside the tables."""
+    """Yield the remarks for the user about the group."""
     if row.state == GroupState.OFFLINE:
         yield f"Consumer group '{row.group}' has no active members."
     if row.message_model == MessageModel.CLUSTERING:
         for client_id, connections in row.duplicate_client_ids.items():
             yield (
                 f"Warning: {len(connections)} connections of group '{row.group}' have the client id "
-                f"'{client_id}': they take the same queues, and other queues may be read by nobody."
+                f"'{client_id}': they take the same queues, and other queues may have no consumer."
             )
     if row.truncated:
         yield f"Warning: group '{row.group}' is too large for the groups topic: its clients are not shown."
@@ -105,19 +105,19 @@ def rocketmq_remarks(row: RocketMqRow) -> Iterator[str]:
 
 
 def offsets_remark(group_id: str) -> str:
-    """Where a RocketMQ group's offsets are."""
+    """Return the remark that says where a RocketMQ group's offsets are."""
     return (
         f"Group '{group_id}' is one of {ROCKETMQ_TYPE}: its offsets are those of '{offset_group(group_id)}'."
     )
 
 
 def offset_group(group_id: str) -> str:
-    """The group that a RocketMQ group's offsets are committed under."""
+    """Return the id of the group under which a RocketMQ group's offsets are committed."""
     return f"{OFFSET_GROUP_PREFIX}{group_id}"
 
 
 def rocketmq_state_table(row: RocketMqRow) -> str:
-    """How the group consumes, and how many there are."""
+    """Format how the group consumes, and its numbers of clients and connections."""
     columns = [Column("GROUP"), Column("TYPE", 10), Column("STATE", 10), Column("MESSAGE-MODEL")]
     columns += [Column("CONSUME-TYPE", 18), Column("CONSUME-FROM-WHERE", 25)]
     columns += [Column("#CLIENTS", 8), Column("#CONNECTIONS", 0)]
@@ -126,7 +126,7 @@ def rocketmq_state_table(row: RocketMqRow) -> str:
 
 
 def topic_table(row: RocketMqRow) -> str:
-    """What the group subscribes to: the last heartbeat's topics hold for all of its clients."""
+    """Format the group's subscriptions: the topics of the last heartbeat apply to all of its clients."""
     columns = [Column("GROUP"), Column("TOPIC"), Column("FILTER"), Column("QUEUES-DEALT-OUT-BY", 0)]
     return render_table(
         columns,
@@ -138,7 +138,7 @@ def topic_table(row: RocketMqRow) -> str:
 
 
 def client_table(row: RocketMqRow) -> str:
-    """Connections; those whose client id another one has too are marked."""
+    """Format connections; a client id that another connection has too is marked."""
     columns = [Column("GROUP"), Column("CLIENT-ID"), Column("CONNECTION"), Column("ROLE", 8)]
     columns += [Column("LANGUAGE", 8), Column("VERSION", 7), Column("REMARK", 0)]
     return render_table(

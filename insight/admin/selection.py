@@ -1,4 +1,4 @@
-"""Which groups, partitions, states and types a user means."""
+"""Parsing of the groups, partitions, states and types that a user selects."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ from assignors.kafka.api import TopicPartition
 from insight.admin.directory import GROUP_TYPE, ROCKETMQ_TYPE
 from insight.rocketmq_group import GroupState as RocketMqState
 
-# What Kafka's tool knows (Assigning and Reconciling are of group types that are not here, so no group is in
-# them), and those of RocketMQ's groups.
+# The states of Kafka's tool and those of RocketMQ's groups. No group here is ever Assigning or Reconciling,
+# because these states belong to group types that this coordinator does not have.
 _STATES = (
     "Empty",
     "PreparingRebalance",
@@ -24,7 +24,7 @@ _TYPES = (GROUP_TYPE, "Consumer", ROCKETMQ_TYPE)
 
 @dataclass(frozen=True, slots=True)
 class TopicChoice:
-    """A `--topic`: the topic, and the partitions named, None for all of them."""
+    """A `--topic` option: the topic, and the partitions named; None for all of them."""
 
     topic: str
     partitions: tuple[int, ...] | None
@@ -32,19 +32,19 @@ class TopicChoice:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The partitions that are meant, and those (or whole topics: partition -1) that are not there."""
+    """The selected partitions, and those (or whole topics: partition -1) that do not exist."""
 
     partitions: list[TopicPartition]
     missing: list[TopicPartition]
 
 
 def parse_states(text: str) -> frozenset[str]:
-    """Group states from `stable,empty`, whatever their case; none from "". Raises ValueError."""
+    """Return group states from `stable,empty`, ignoring case; none from "". Raises ValueError."""
     return _parse_names(text, _STATES, "state list", "states")
 
 
 def parse_types(text: str) -> frozenset[str]:
-    """Group types from `classic,consumer`, whatever their case; none from "". Raises ValueError."""
+    """Return group types from `classic,consumer`, ignoring case; none from "". Raises ValueError."""
     return _parse_names(text, _TYPES, "types list", "types")
 
 
@@ -57,7 +57,7 @@ def _parse_names(text: str, valid: Sequence[str], given: str, what: str) -> froz
 
 
 def parse_topic(text: str) -> TopicChoice:
-    """`topic` or `topic:0,1,2`. Raises ValueError."""
+    """Parse `topic` or `topic:0,1,2`. Raises ValueError."""
     topic, colon, numbers = text.partition(":")
     if not topic or (colon and not numbers) or ":" in numbers:
         raise ValueError(f"Invalid topic arg '{text}', expected topic name and partitions")
@@ -73,7 +73,7 @@ def _parse_partition(number: str, text: str) -> int:
 
 
 def choose_partitions(choices: Sequence[TopicChoice], existing: Mapping[str, frozenset[int]]) -> Chosen:
-    """The partitions of these choices, in order and each once. `existing`: partitions by topic."""
+    """Return the partitions of these choices, each once, in order. `existing`: partitions by topic."""
     chosen: set[TopicPartition] = set()
     missing: set[TopicPartition] = set()
     for choice in choices:

@@ -1,4 +1,4 @@
-"""Tables as kafka-consumer-groups prints them: columns padded with blanks, no lines."""
+"""Tables in the format of kafka-consumer-groups: columns padded with blanks, no rules."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ MISSING = "-"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A heading, and the least width in characters; wider values widen it."""
+    """A heading, and the minimum width in characters; wider values widen the column."""
 
     heading: str
     min_width: int = 15
 
 
 def render_table(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> str:
-    """Heading and rows, a line each without blanks at its end; None is shown as `-`."""
+    """Format heading and rows, one per line, without trailing blanks; None is shown as `-`."""
     cells = [[MISSING if value is None else str(value) for value in row] for row in rows]
     lines = [[column.heading for column in columns], *cells]
     widths = [

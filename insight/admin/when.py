@@ -1,4 +1,4 @@
-"""Times as users of kafka-consumer-groups write them."""
+"""Times and durations in the formats of kafka-consumer-groups."""
 
 import re
 from datetime import UTC, datetime
@@ -14,17 +14,17 @@ _UNITS_MS = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds
 
 
 def parse_datetime_ms(text: str) -> int:
-    """Milliseconds since 1970 of `YYYY-MM-DDTHH:mm:SS.sss`, in UTC unless an offset (`Z`, `+02:00`, `+02`)
-    follows.
+    """Return milliseconds since 1970 from `YYYY-MM-DDTHH:mm:SS.sss`, in UTC unless an offset (`Z`, `+02:00`,
+    `+02`) follows.
 
-    Raises ValueError. Source: Utils.getDateTime; unlike there, the milliseconds may be left out.
+    Raises ValueError. Source: Utils.getDateTime; unlike there, the milliseconds may be omitted.
     """
     if "T" not in text:
-        raise ValueError(f"'{text}' is no date and time: there is no 'T' between the two")
+        raise ValueError(f"'{text}' is not a date and time: there is no 'T' between the two")
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"'{text}' is no date and time like 2026-01-31T18:30:00.000") from None
+        raise ValueError(f"'{text}' is not a date and time like 2026-01-31T18:30:00.000") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
@@ -32,13 +32,13 @@ def parse_datetime_ms(text: str) -> int:
 
 
 def parse_duration_ms(text: str) -> int:
-    """Milliseconds of `PnDTnHnMn.nS`; each number, and the whole, may have a sign.
+    """Return milliseconds from `PnDTnHnMn.nS`; each number, and the whole, may have a sign.
 
     Raises ValueError. Source: java.time.Duration.parse.
     """
     match = _DURATION.fullmatch(text)
     if match is None or all(match[unit] is None for unit in _UNITS_MS):
-        raise ValueError(f"'{text}' is no duration like P1DT2H30M or PT15M")
+        raise ValueError(f"'{text}' is not a duration like P1DT2H30M or PT15M")
     total_ms = sum(int(match[unit] or 0) * unit_ms for unit, unit_ms in _UNITS_MS.items())
     fraction_ms = int((match["fraction"] or "").ljust(3, "0")[:3])
     total_ms += -fraction_ms if (match["seconds"] or "").startswith("-") else fraction_ms

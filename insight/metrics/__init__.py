@@ -1,1 +1,1 @@
-"""What an operator watches: metrics and Kafka's log sentences, made beside the query, not in it."""
+"""Metrics and Kafka's log sentences for operators; made by a separate reader, not in the query."""

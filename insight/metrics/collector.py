@@ -1,10 +1,10 @@
-"""From numbers to Prometheus families, under the names that Kafka's operators know.
+"""Prometheus metric families from numbers, under the names that Kafka's operators know.
 
 Kafka's own metrics are named as the JMX exporter writes them in lower case: `kafka.coordinator.group:type=
-GroupMetadataManager,name=NumGroups` is kafka_coordinator_group_groupmetadatamanager_numgroups. Kafka's counts
-are untyped there and so they are here; its rates are left to PromQL. Names and labels that begin with
-kafka_consumergroup_ are those of danielqsj/kafka_exporter, and those that begin with rocketmq_ are those of
-RocketMQ 5's broker. What none of them has begins with group_coordinator_.
+GroupMetadataManager,name=NumGroups` is kafka_coordinator_group_groupmetadatamanager_numgroups. The JMX
+exporter leaves Kafka's counts untyped, and so does this module; PromQL computes the rates. Names and labels
+that begin with kafka_consumergroup_ are those of danielqsj/kafka_exporter. Names that begin with rocketmq_
+are those of RocketMQ 5's broker. Metrics that none of them has begin with group_coordinator_.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ OWN = "group_coordinator"
 
 
 class MetricsStateCollector(Collector):
-    """What the topics say."""
+    """Metrics from the contents of the topics."""
 
     def __init__(self, metrics_state: MetricsState) -> None:
         self._metrics_state = metrics_state
@@ -64,18 +64,23 @@ def _own_counts(numbers: Numbers) -> Iterator[Metric]:
         ("history_entries", "Entries of the events topic.", ("protocol", "type"), numbers.entries),
         ("dead_letters", "Records of the dead-letter topic.", ("reason",), _by_one(numbers.dead_letters)),
         ("rebalances", "Completed rebalances of a group.", ("consumergroup",), _by_one(numbers.rebalances)),
-        ("responses", "Answers by type of request and error code.", ("type", "error_code"), numbers.answers),
-        ("rocketmq_pushes", "What RocketMQ's clients were told unasked.", ("type",), _by_one(numbers.pushes)),
+        (
+            "responses",
+            "Responses by type of request and error code.",
+            ("type", "error_code"),
+            numbers.answers,
+        ),
+        ("rocketmq_pushes", "Messages pushed to RocketMQ's clients.", ("type",), _by_one(numbers.pushes)),
     ):
         family = CounterMetricFamily(f"{OWN}_{name}", meaning, labels=labels)
         for values, count in sorted(counts.items()):
             family.add_metric(values, count)
         yield family
     for name, meaning, count in (
-        ("history_duplicates", "History entries that came more than once.", numbers.duplicates),
+        ("history_duplicates", "History entries that were read more than once.", numbers.duplicates),
         (
             "rocketmq_expired_connections",
-            "Consumers' connections that a scan took for dead.",
+            "Consumers' connections that a scan removed because they were silent.",
             numbers.expired_connections,
         ),
     ):
@@ -128,7 +133,7 @@ def _offset_gauges(
 def _by_partition(
     name: str, meaning: str, values: Mapping[str, Mapping[Partition, int]]
 ) -> tuple[Metric, Metric]:
-    """A gauge of every partition, and its sum by topic."""
+    """Yield a gauge of every partition, and its sum by topic."""
     each = GaugeMetricFamily(
         f"{EXPORTER}_{name}", f"Per partition: {meaning}.", labels=("consumergroup", "topic", "partition")
     )
@@ -146,7 +151,7 @@ def _by_partition(
 
 
 class ServiceCollector(Collector):
-    """How the service itself is: its phase, and the ages in s of the last attested time and of these news."""
+    """The service's state: its phase, and the ages in seconds of the attested time and of these metrics."""
 
     def __init__(
         self, status: Callable[[], Status], ticker_age_s: Callable[[], float], read_age_s: Callable[[], float]
@@ -157,17 +162,17 @@ class ServiceCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         status = self._status()
-        phases = GaugeMetricFamily(f"{OWN}_phase", "1 for the phase the service is in.", labels=("phase",))
+        phases = GaugeMetricFamily(f"{OWN}_phase", "1 for the service's current phase.", labels=("phase",))
         for phase in Phase:
             phases.add_metric((phase.value,), int(phase is status.phase))
         yield phases
         yield GaugeMetricFamily(
-            f"{OWN}_alarm", "1 while something needs an operator.", int(status.alarm is not None)
+            f"{OWN}_alarm", "1 while an operator must act.", int(status.alarm is not None)
         )
-        yield GaugeMetricFamily(f"{OWN}_last_batch_id", "The last batch committed.", status.batch_id)
+        yield GaugeMetricFamily(f"{OWN}_last_batch_id", "Id of the last committed batch.", status.batch_id)
         yield GaugeMetricFamily(
-            f"{OWN}_ticker_age_seconds", "Since time was last attested.", self._ticker_age_s()
+            f"{OWN}_ticker_age_seconds", "Seconds since time was last attested.", self._ticker_age_s()
         )
         yield GaugeMetricFamily(
-            f"{OWN}_topics_read_age_seconds", "Since the topics were read for metrics.", self._read_age_s()
+            f"{OWN}_topics_read_age_seconds", "Seconds since these topics were read.", self._read_age_s()
         )

@@ -1,4 +1,4 @@
-"""Where topics end, asked of the brokers."""
+"""The end offsets of topics, from the brokers."""
 
 from collections.abc import Collection
 
@@ -9,10 +9,11 @@ from insight.metrics.metrics_state import Partition
 
 
 def end_offsets(admin: KafkaAdminClient, topics: Collection[str]) -> dict[Partition, int]:
-    """The end of every partition of these topics; those that are not there, or have no leader now, are left
-    out. Two questions about the topics, one to each broker that leads a partition. Raises KafkaError.
+    """Return the end offset of every partition of these topics. Topics that do not exist, and partitions
+    without a leader, are omitted. Sends two requests for the topics, and one to each leading broker. Raises
+    KafkaError.
     """
-    # A consumer's own end_offsets would wait for topics that are not there, and offsets may outlive a topic.
+    # A consumer's own end_offsets would wait for topics that do not exist, and offsets may outlive a topic.
     described = admin.describe_topics(sorted(topics))
     led = {
         TopicPartition(topic["name"], partition["partition_index"]): OffsetSpec.LATEST

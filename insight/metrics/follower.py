@@ -19,11 +19,11 @@ from state.kafka.history import HistoryEntry
 
 END_OFFSETS_INTERVAL_S = 5.0
 RETRY_PAUSE_S = 1.0
-# So long may a question to the brokers take, and with it `stop`.
+# The maximum time of a request to the brokers, and therefore of `stop`.
 BROKER_TIMEOUT_MS = 5_000
 _POLL_MS = 500
-# Records are fetched by the half second or by this much, whichever is first: it costs the brokers and this
-# process less than a fetch for each batch, and nobody scrapes more often.
+# Records are fetched after half a second or this many bytes, whichever is first. This costs the brokers and
+# this process less than a fetch for each batch, and no scraper needs fresher numbers.
 _FETCH_MIN_BYTES = 64 * 1024
 _FETCH_MAX_WAIT_MS = 500
 
@@ -31,10 +31,10 @@ log = structlog.get_logger()
 
 
 class Follower:
-    """Feeds `readings` until stopped: groups and offsets as they are, everything else from now on.
+    """Feeds `readings` until stopped: all groups and offsets, and the other topics' records from now on.
 
-    `on_entry` gets every new history entry, on the follower's thread. It outlives a broker that is away:
-    what it could not read it reads later. `read_age_s` tells how old the news are.
+    `on_entry` receives every new history entry, on the follower's thread. The follower survives an
+    unavailable broker and reads the missed records later. `read_age_s` returns the age of the last read.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Follower:
         self._thread.join()
 
     def read_age_s(self) -> float:
-        """How long ago the topics and their ends were read, or this follower was made."""
+        """Return the seconds since the topics and their ends were read, or since the follower was made."""
         return time.monotonic() - self._read_at_s
 
     def _run(self) -> None:
@@ -91,7 +91,7 @@ class Follower:
                 admin.close()
 
     def _assign(self, reader: TopicReader, admin: KafkaAdminClient) -> dict[TopicPartition, int]:
-        """Take up the topics; where the compacted ones end now."""
+        """Assign the topics to the reader. Return the current ends of the compacted topics."""
         layout = self._layout
         reader.start(
             beginning=reader.partitions_of(layout.groups_topic, layout.offsets_topic),
@@ -103,7 +103,7 @@ class Follower:
     def _follow(
         self, reader: TopicReader, admin: KafkaAdminClient, behind: dict[TopicPartition, int]
     ) -> None:
-        """Read until stopped; `behind` are the ends up to which the compacted topics are not read yet."""
+        """Read until stopped. `behind` are the ends up to which the compacted topics must still be read."""
         while not self._stopped.is_set():
             try:
                 self._take(reader)

@@ -1,7 +1,7 @@
-"""What the topics and the query have said: the numbers behind the metrics, with no IO and no clock.
+"""The numbers behind the metrics, from the topics' records and the query's batches; no IO and no clock.
 
-One thread reads the topics and another looks after the query; any number scrape meanwhile. The lock is held
-for no longer than one record or a copy takes.
+One thread reads the topics, another follows the query, and any number of threads scrape concurrently. The
+lock is held only for one record or one copy.
 """
 
 import threading
@@ -42,11 +42,11 @@ _PUSHES = tuple(str(kind.__struct_config__.tag) for kind in get_args(AnyToConnec
 
 
 class _Member(Struct, frozen=True):
-    """Members are only counted."""
+    """A member. Members are only counted, so it has no fields."""
 
 
 class GroupRow(Struct, frozen=True):
-    """What is kept of a record of the groups topic, where the group is Kafka's."""
+    """The kept fields of a record of the groups topic, for Kafka's groups."""
 
     state: str = ""
     members: list[_Member] = []
@@ -63,7 +63,7 @@ class _DeadLetterRow(Struct, frozen=True):
 
 
 class _Answer(Struct, frozen=True):
-    """RocketMQ's answers have a `code`, and what its clients are told unasked has neither."""
+    """A response. RocketMQ's responses have a `code`; messages pushed to its clients have neither code."""
 
     type: str
     error_code: int | None = None
@@ -80,8 +80,8 @@ _commit_answer = msgspec.json.Decoder(OffsetCommitResponse)
 
 @dataclass(slots=True)
 class Numbers:
-    """A copy of everything, for one scrape. Groups and offsets are None until they are read to the end: half
-    of a topic would show groups that are gone.
+    """A copy of all numbers, for one scrape. Groups and offsets are None until the topics are read to their
+    ends, because a partly read topic would show deleted groups.
     """
 
     groups: dict[str, GroupRow] | None = None
@@ -96,7 +96,7 @@ class Numbers:
     expired_connections: int = 0
     # By type and error code.
     answers: dict[tuple[str, str], int] = field(default_factory=dict)
-    # What RocketMQ's clients were told unasked, by type.
+    # Messages pushed to RocketMQ's clients, by type.
     pushes: dict[str, int] = field(default_factory=dict)
     dead_letters: dict[str, int] = field(default_factory=dict)
     offsets_committed: int = 0
@@ -106,7 +106,7 @@ class Numbers:
 
 
 class MetricsState:
-    """Takes what comes; `numbers` is what it comes to. Counters count from the start of this process."""
+    """Takes records and batches; `numbers` returns the totals. Counters start at 0 with this process."""
 
     def __init__(self, layout: TopicLayout) -> None:
         self._layout = layout
@@ -120,7 +120,7 @@ class MetricsState:
         self._read_to: dict[Partition, int] = {}
         self._backlog_records: int | None = None
         self._rebalances: Counter[str] = Counter()
-        # What can come begins with 0: an alert on an increase would not see a count that begins with 1.
+        # Possible labels start with 0: an alert on an increase would not see a count that starts with 1.
         self._entries: Counter[tuple[str, str]] = Counter(dict.fromkeys(_ENTRIES, 0))
         self._expired_connections = 0
         self._answers: Counter[tuple[str, str]] = Counter()
@@ -129,7 +129,7 @@ class MetricsState:
         self._committed = self._expired = self._deleted = 0
 
     def take(self, topic: str, key: bytes | None, value: bytes | None) -> HistoryEntry | None:
-        """Take one record of a topic; a history entry of Kafka's groups that is new is given back.
+        """Take one record of a topic. Return it if it is a new history entry of a Kafka group, else None.
 
         Raises one of `records.codec.UNREADABLE`.
         """
@@ -148,17 +148,17 @@ class MetricsState:
         return None
 
     def complete(self) -> None:
-        """The groups and offsets topics have been read to their ends."""
+        """Mark the groups and offsets topics as read to their ends."""
         with self._lock:
             self._is_complete = True
 
     def take_batch(self, batch: BatchProgress) -> None:
-        """How far the query has read."""
+        """Take how far the query has read."""
         with self._lock:
             self._read_to.update(batch.end_offsets)
 
     def take_end_offsets(self, ends: Mapping[Partition, int]) -> None:
-        """Where the topics end that were asked about; the backlog is what is between that and the query."""
+        """Take end offsets of topics; the backlog is the records between the query's position and the end."""
         with self._lock:
             self._end_offsets = dict(ends)
             behind = [
@@ -169,7 +169,7 @@ class MetricsState:
             self._backlog_records = max(sum(behind), 0) if behind else None
 
     def topics_of_interest(self) -> set[str]:
-        """The topics whose ends are wanted: those with a committed offset, and the requests."""
+        """Return the topics whose ends are needed: those with a committed offset, and the requests topic."""
         with self._lock:
             committed = {topic for offsets in self._offsets.values() for topic, _ in offsets}
         return committed | {self._layout.requests_topic}
@@ -249,7 +249,7 @@ class MetricsState:
 
 
 def _keep(table: dict[str, G], group_id: str, group: G | None) -> None:
-    """The group as it is now, None where it is no more."""
+    """Store the group's current row; None deletes the group."""
     if group is None:
         table.pop(group_id, None)
     else:

@@ -1,7 +1,7 @@
 """The gauges of RocketMQ's groups.
 
-Connections go by the names and labels of RocketMQ 5's broker. Locks that are held are not on the topics: only
-what was taken over from a silent client is told of, as entries of the history.
+Connection metrics have the names and labels of RocketMQ 5's broker. Held locks are not on the topics. The
+history only has entries for locks that were taken over from a silent client.
 Source: BrokerMetricsConstant, BrokerMetricsManager of RocketMQ.
 """
 
@@ -18,7 +18,7 @@ OWN = "group_coordinator_rocketmq"
 
 
 def rocketmq_gauges(groups: Mapping[str, GroupSnapshot]) -> Iterator[Metric]:
-    """How many groups, clients and connections there are, and client ids that several have."""
+    """Yield the numbers of groups, clients, connections, and client ids with several connections."""
     states = Counter(group_state(group) for group in groups.values())
     by_state = GaugeMetricFamily(f"{OWN}_groups", "Groups of RocketMQ by state.", labels=("state",))
     for state in GroupState:

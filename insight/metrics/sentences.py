@@ -1,7 +1,7 @@
 """The three sentences by which Kafka's operators follow a rebalance, as structured log lines.
 
-Source of the wording: GroupMetadataManager of Apache Kafka. The number of members is left out where the entry
-had to be shortened. What else the entry says stands in the line's fields.
+Source of the wording: GroupMetadataManager of Apache Kafka. The number of members is omitted if the entry was
+shortened. The other fields of the entry are fields of the log line.
 """
 
 import structlog
@@ -12,14 +12,14 @@ log = structlog.get_logger()
 
 
 def log_sentence(event: HistoryEntry) -> None:
-    """Log the entry if it is one of those that Kafka logs."""
+    """Log the entry if Kafka logs an event of this kind."""
     said = sentence(event)
     if said is not None:
         log.info(said, **_fields(event))
 
 
 def sentence(event: HistoryEntry) -> str | None:
-    """What Kafka says when this happens, None where it says nothing."""
+    """Return Kafka's log sentence for the entry, None if Kafka logs none."""
     group, generation = event.group_id, event.generation
     match event.type:
         case EntryType.PREPARING_REBALANCE:

@@ -22,11 +22,11 @@ REBALANCE_BUCKETS_S = (0.1, 0.5, 1, 2.5, 5, 10, 20, 30, 45, 60, 120, 300, 600)
 
 
 class MetricsUnavailable(RuntimeError):
-    """The metrics cannot be served; the message says where and why."""
+    """The metrics cannot be served; the message names the address and the reason."""
 
 
 class BatchMetrics:
-    """What the query's batches come to."""
+    """Metrics of the query's batches."""
 
     def __init__(self, registry: CollectorRegistry, wall_s: Callable[[], float] = time.time) -> None:
         self._wall_s = wall_s
@@ -38,13 +38,15 @@ class BatchMetrics:
             buckets=BATCH_BUCKETS_S,
         )
         self._rows = Counter(
-            f"{OWN}_batch_input_rows", "Records read, clock records among them.", registry=registry
+            f"{OWN}_batch_input_rows", "Records read, including clock records.", registry=registry
         )
         self._dropped = Counter(
             f"{OWN}_rows_dropped_by_watermark", "Requests that Spark lost.", registry=registry
         )
         self._lag = Gauge(
-            f"{OWN}_event_time_lag_seconds", "How far the watermark is behind the clock.", registry=registry
+            f"{OWN}_event_time_lag_seconds",
+            "Seconds that the watermark is behind the clock.",
+            registry=registry,
         )
         self._lag.set_function(self._event_time_lag_s)
 
@@ -57,12 +59,12 @@ class BatchMetrics:
             self._watermark_s = batch.watermark_ms / 1000
 
     def _event_time_lag_s(self) -> float:
-        """NaN, Prometheus' "unknown", until there is a watermark."""
+        """Return the lag in seconds; NaN, Prometheus' "unknown", until there is a watermark."""
         return float("nan") if self._watermark_s is None else self._wall_s() - self._watermark_s
 
 
 class RebalanceMetrics:
-    """How long rebalances take, in the log's time."""
+    """The durations of rebalances in the log's time."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._began_ms: dict[str, int] = {}
@@ -74,7 +76,7 @@ class RebalanceMetrics:
         )
 
     def take(self, event: HistoryEntry) -> None:
-        """Look at one history entry. A rebalance that begins anew before it ends is one, not two."""
+        """Take one history entry. A rebalance that restarts before it ends counts as one."""
         match event.type:
             case EntryType.PREPARING_REBALANCE:
                 self._began_ms.setdefault(event.group_id, event.at_ms)
@@ -88,8 +90,8 @@ class RebalanceMetrics:
 class Metrics:
     """Serves one coordinator's metrics until stopped; with `log_rebalances` Kafka's sentences are logged.
 
-    `start` raises MetricsUnavailable where the port cannot be had; 0 is any free one. `take_batch` may be
-    called before and after.
+    `start` raises MetricsUnavailable if the port cannot be bound; port 0 means any free port. `take_batch`
+    may be called before `start` and after the stop.
     """
 
     def __init__(
@@ -117,7 +119,7 @@ class Metrics:
 
     @property
     def url(self) -> str:
-        """Where to scrape."""
+        """Return the URL to scrape."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"http://{host}:{self._port}/metrics"
 
@@ -125,7 +127,9 @@ class Metrics:
         try:
             server, thread = start_http_server(self._port, self._host, self._registry)
         except OSError as error:
-            raise MetricsUnavailable(f"no metrics on {self._host}:{self._port}: {error.strerror}") from error
+            raise MetricsUnavailable(
+                f"cannot serve metrics on {self._host}:{self._port}: {error.strerror}"
+            ) from error
         self._port = server.server_port
 
         def stop_serving() -> None:
@@ -150,7 +154,7 @@ class Metrics:
         self.stop()
 
     def take_batch(self, batch: BatchProgress) -> None:
-        """Count one batch that went through."""
+        """Count one committed batch."""
         self._metrics_state.take_batch(batch)
         self._batches.take(batch)
 
@@ -163,7 +167,7 @@ class Metrics:
 def metrics_of(
     coordinator: Coordinator, host: str = "127.0.0.1", port: int = 0, *, log_rebalances: bool = True
 ) -> Metrics:
-    """The metrics of a coordinator, counting its batches from now on; serve them when it has started."""
+    """Return a coordinator's metrics, which count its batches from now on; serve them after its start."""
     metrics = Metrics(
         coordinator.options.bootstrap_servers,
         coordinator.options.layout,

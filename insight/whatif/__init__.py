@@ -1,1 +1,1 @@
-"""What if a group had another assignor, a member less, or one more? Computed, without any consumer."""
+"""What-if: a group's assignment with another assignor, one member less or more, without consumers."""

@@ -1,7 +1,7 @@
-"""Strategies side by side: who gets what, how even that is, and what moves.
+"""Strategies side by side: the members' shares, how even they are, and what moves.
 
-What a *move* is, and which are *needless*, is as in `insight.why.moves`. It goes by numbers of partitions:
-what `lag-aware` moves for the sake of weights, or any other for the sake of racks, counts as needless.
+`insight.why.moves` defines a *move* and a *needless* move. The definition goes by numbers of partitions, so a
+move that `lag-aware` makes because of weights, or another strategy because of racks, counts as needless.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ ByTopic = dict[str, list[int]]
 
 
 class Share(Struct, frozen=True):
-    """What one member gets; `weight` is None where nothing has a weight."""
+    """One member's share; `weight` is None if no partition has a weight."""
 
     member_id: MemberId
     partitions: int
@@ -39,10 +39,10 @@ class Spread(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """What a strategy makes of a group. `strategy` is `NOW` for the assignment that there is.
+    """The result of a strategy for a group. `strategy` is `NOW` for the current assignment.
 
-    `moves` is None where it is not known who holds what now. `rounds` is the number of rebalances it takes;
-    `handed_over` are partitions that the first one takes from a member, for the second one to give out.
+    `moves` is None if the current assignment is unknown. `rounds` is the number of rebalances needed;
+    `handed_over` is the number of partitions that the first rebalance revokes and the second one assigns.
     `nobodys` are partitions that no member consumes.
     """
 
@@ -57,16 +57,16 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 def standing(group: Group, current: Holdings) -> Outcome:
-    """The assignment that there is, as far as its holders are members."""
+    """Return the current assignment of those holders that are members."""
     return _outcome(NOW, group, current)
 
 
 def outcomes(before: Group, after: Group, strategies: Iterable[str]) -> list[Outcome]:
-    """What each strategy makes of the group `after`.
+    """Return the result of each strategy for the group `after`.
 
-    Members hold what `after.current` says. If that is None and the group was another one before, they hold
-    what the same strategy made of that: so strategies are compared by what it costs each that a member comes
-    or goes. Raises InputError.
+    Members hold the partitions of `after.current`. If that is None and the group has changed, members hold
+    what the same strategy assigned in `before`: the comparison then shows what each strategy moves when a
+    member joins or leaves. Raises InputError.
     """
     return [_dealt(strategy, before, after) for strategy in strategies]
 
@@ -113,7 +113,7 @@ def _spread(values: Sequence[int]) -> Spread:
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> ByTopic:
-    """Partition numbers by topic, all in order."""
+    """Return partition numbers by topic, all in order."""
     topics: ByTopic = {}
     for topic, number in sorted(partitions):
         topics.setdefault(topic, []).append(number)

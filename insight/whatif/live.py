@@ -1,4 +1,4 @@
-"""A group of the coordinator as the group that a question is asked about."""
+"""A live group of the coordinator as the group of a what-if question."""
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -19,14 +19,14 @@ _NO_ANSWER: Final[Mapping[str, str]] = MappingProxyType(
 def live_group(
     described: DescribeGroupResponse, topics: Mapping[str, int], rows: Iterable[PartitionRow]
 ) -> Group:
-    """The group with its subscriptions and assignments; a partition's weight is its lag.
+    """Return the group with its subscriptions and assignments; a partition's weight is its lag in records.
 
-    `topics` are those that exist; others, which members may still subscribe to, are left out. Racks are left
-    out too: members tell theirs, but where partitions are is not asked for. Raises InputError for a group
-    that is not Stable, for only then does the coordinator tell what members subscribe to.
+    `topics` are the existing topics; members may subscribe to others, which are omitted. Racks are omitted
+    too: members send theirs, but the racks of partitions are not read. Raises InputError for a group that is
+    not Stable, because only then does the coordinator return the members' subscriptions.
     """
     if described.group_state != GroupState.STABLE:
-        reason = _NO_ANSWER.get(described.group_state, f"is {described.group_state}: ask when it is Stable")
+        reason = _NO_ANSWER.get(described.group_state, f"is {described.group_state}: retry when it is Stable")
         raise InputError(f"group {described.group_id} {reason}")
     members = {member.member_id: _member(member, topics) for member in described.members}
     wanted = {topic for member in members.values() for topic in member.topics}
@@ -42,7 +42,7 @@ def live_group(
 
 
 def subscribed_topics(described: DescribeGroupResponse) -> set[str]:
-    """All topics that members subscribe to, whether they exist or not. Raises InputError."""
+    """Return all topics that members subscribe to, existing or not. Raises InputError."""
     return {topic for member in described.members for topic in _subscribed(member)}
 
 

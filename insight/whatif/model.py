@@ -1,4 +1,4 @@
-"""A group as it is or might be: what the question "what if?" is asked about."""
+"""The group of a what-if question: an actual or a hypothetical one."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,12 +10,12 @@ from insight.why.moves import Holdings
 
 
 class InputError(ValueError):
-    """The question cannot be asked like this; the message says why."""
+    """The input of the question is invalid; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """The topics a member subscribes to; its group.instance.id and its rack if it has them."""
+    """The topics a member subscribes to; its group.instance.id and its rack, None if it has none."""
 
     topics: tuple[str, ...]
     instance_id: str | None = None
@@ -26,9 +26,9 @@ class Member:
 class Group:
     """Topics with their numbers of partitions, and the members.
 
-    `current` is who holds what now, None if that is not known; it may name members that are gone. `weights`
-    are 0 or more, 0 for partitions that are not named. `racks` are those of a topic's partitions by number,
-    of each the leader's first; what is missing is unknown. Raises InputError for what does not fit together.
+    `current` is the current assignment, None if it is unknown; it may name members that have left. `weights`
+    are 0 or more; a partition without an entry has weight 0. `racks` lists the racks of a topic's partitions
+    by number, the leader's rack first; missing racks are unknown. Raises InputError for inconsistent input.
     """
 
     topics: Mapping[str, int]
@@ -40,14 +40,14 @@ class Group:
     def __post_init__(self) -> None:
         for topic, partitions in self.topics.items():
             if partitions < 1:
-                raise InputError(f"topic {topic} has {partitions} partitions: a topic has at least one")
+                raise InputError(f"topic {topic} has {partitions} partitions, but needs at least one")
         if not self.members:
             raise InputError("the group has no members")
         for member_id, member in self.members.items():
             _check_topics(member_id, member.topics, self.topics)
         for topic, racks in self.racks.items():
             if len(racks) != self.topics.get(topic):
-                raise InputError(f"racks of topic {topic}: a list for each of its partitions is needed")
+                raise InputError(f"racks of topic {topic}: each of its partitions needs a list")
         for partition, weight in self.weights.items():
             self._check_partition(partition, "the list of weights")
             if weight < 0:
@@ -55,17 +55,17 @@ class Group:
         self._check_current()
 
     def partitions(self) -> Iterator[TopicPartition]:
-        """All partitions, by topic as given, then by number."""
+        """Yield all partitions, by topic in the given order, then by number."""
         return (TopicPartition(topic, n) for topic, count in self.topics.items() for n in range(count))
 
     def weight(self, partitions: Iterable[TopicPartition]) -> int:
-        """What they weigh together."""
+        """Return the sum of the partitions' weights."""
         return sum(self.weights.get(partition, 0) for partition in partitions)
 
     def subscriptions(self, held: Holdings, generation_id: int) -> dict[MemberId, MemberSubscription]:
-        """What the members would send in JoinGroup if they held this since that generation.
+        """Return what the members would send in JoinGroup if they held this since that generation.
 
-        The user data are those of `sticky`; other assignors look at the owned partitions.
+        The user data are those of `sticky`; other assignors read the owned partitions.
         """
         return {
             member_id: _subscription(member, tuple(sorted(held.get(member_id, ()))), generation_id)
@@ -73,19 +73,19 @@ class Group:
         }
 
     def partition_racks(self) -> PartitionRacks:
-        """The racks as assignors take them."""
+        """Return the racks in the form that assignors take."""
         return {topic: [frozenset(racks) for racks in partitions] for topic, partitions in self.racks.items()}
 
     def without(self, member_id: MemberId) -> "Group":
-        """The group when this member is gone; what it held is still in `current`. Raises InputError if it was
-        the last.
+        """Return the group without this member; `current` keeps the member's partitions. Raises InputError if
+        it was the last member.
         """
         return replace(self, members={m: member for m, member in self.members.items() if m != member_id})
 
     def having(self, member_id: MemberId, member: Member) -> "Group":
-        """The group with one member more, who holds nothing. Raises InputError if it is there already."""
+        """Return the group with one more member, without partitions. Raises InputError if the id is taken."""
         if member_id in self.members:
-            raise InputError(f"{member_id} is a member already")
+            raise InputError(f"{member_id} is already a member")
         return replace(self, members={**self.members, member_id: member})
 
     def _check_current(self) -> None:
@@ -104,7 +104,7 @@ class Group:
 
 def _check_topics(member_id: MemberId, wanted: Sequence[str], topics: Mapping[str, int]) -> None:
     if not wanted:
-        raise InputError(f"member {member_id} subscribes to no topic")
+        raise InputError(f"member {member_id} does not subscribe to any topic")
     for topic in wanted:
         if topic not in topics:
             raise InputError(

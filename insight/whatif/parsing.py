@@ -1,4 +1,4 @@
-"""How people write groups: `orders:12,payments:6`, `a,b=orders+payments`, and files of JSON.
+"""The input formats of a group: `orders:12,payments:6`, `a,b=orders+payments`, and JSON files.
 
 A file of a whole group is
 
@@ -8,8 +8,9 @@ A file of a whole group is
      "weights": {"orders": [900, 30]},
      "racks": {"orders": [["east", "west"], ["west", "east"]]}}
 
-of which only `topics` and `members` are needed. A member without `topics` subscribes to all. Assignments are
-those of now; if there is none at all, nobody knows. Weights and racks are by partition number.
+Only `topics` and `members` are required. A member without `topics` subscribes to all. Assignments are the
+current ones; if no member has one, the current assignment is unknown. Weights and racks are by partition
+number.
 """
 
 from collections.abc import Mapping
@@ -43,7 +44,7 @@ class _Group(Struct, forbid_unknown_fields=True):
 
 
 def parse_topics(text: str) -> dict[str, int]:
-    """`orders:12,payments:6`, or `@FILE` with the same as a JSON object. Raises InputError."""
+    """Parse `orders:12,payments:6`, or `@FILE` with the same as a JSON object. Raises InputError."""
     if text.startswith("@"):
         return read_json(Path(text[1:]), dict[str, int])
     topics: dict[str, int] = {}
@@ -56,8 +57,8 @@ def parse_topics(text: str) -> dict[str, int]:
 
 
 def parse_members(text: str, topics: Mapping[str, int]) -> dict[MemberId, Member]:
-    """`a,b=orders+payments`: ids, each with its topics if it does not subscribe to all. A number is that many
-    members, c1, c2 and so on. Raises InputError.
+    """Parse `a,b=orders+payments`: ids, each with its topics if it does not subscribe to all. A number makes
+    that many members: c1, c2 and so on. Raises InputError.
     """
     if text.isdecimal():
         width = len(text)
@@ -74,7 +75,7 @@ def parse_members(text: str, topics: Mapping[str, int]) -> dict[MemberId, Member
 
 
 def read_group(path: Path) -> Group:
-    """A file of a whole group, as the module tells. Raises InputError."""
+    """Read a file of a whole group in the module's format. Raises InputError."""
     read = read_json(path, _Group)
     known = any(member.assignment is not None for member in read.members.values())
     return Group(
@@ -90,23 +91,23 @@ def read_group(path: Path) -> Group:
 
 
 def read_weights(path: Path) -> dict[TopicPartition, int]:
-    """`{"orders": [900, 30]}`, by partition number. Raises InputError."""
+    """Read `{"orders": [900, 30]}`, by partition number. Raises InputError."""
     return _weights(read_json(path, ByTopic))
 
 
 def read_assignment(path: Path) -> Holdings:
-    """`{"a": {"orders": [0, 1]}}`. Raises InputError."""
+    """Read `{"a": {"orders": [0, 1]}}`. Raises InputError."""
     read = read_json(path, dict[str, ByTopic])
     return {member_id: partitions(assignment) for member_id, assignment in read.items()}
 
 
 def partitions(assignment: Mapping[str, list[int]]) -> frozenset[TopicPartition]:
-    """Partitions that are given by topic."""
+    """Return the partitions of an assignment by topic."""
     return frozenset(TopicPartition(topic, n) for topic, numbers in assignment.items() for n in numbers)
 
 
 def read_json(path: Path, kind: type[T]) -> T:
-    """A file's content. Raises InputError where it cannot be read, or is something else."""
+    """Return a file's content. Raises InputError if it cannot be read or has another structure."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:

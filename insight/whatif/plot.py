@@ -1,4 +1,4 @@
-"""Outcomes as a picture: a panel a strategy, a bar a member, what it gains in another colour."""
+"""Outcomes as a picture: one panel per strategy, one bar per member, gained partitions in another colour."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ _INK, _FAINT, _KEPT, _GAINED = "#263238", "#90a4ae", "#5b9279", "#f4a259"
 
 
 def draw(outcomes: Sequence[Outcome], names: Names, path: Path) -> None:
-    """Write a PNG; of many members the first MAX_MEMBERS are drawn. Raises OSError."""
+    """Write a PNG with at most the first MAX_MEMBERS members. Raises OSError."""
     columns = min(len(outcomes), _COLUMNS)
     lines = -(-len(outcomes) // columns)
     bars = min(max(len(outcome.shares) for outcome in outcomes), MAX_MEMBERS)

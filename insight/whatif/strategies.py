@@ -1,8 +1,8 @@
-"""What a strategy, by its name, makes of a group: Kafka's assignors, `lag-aware`, and RocketMQ's strategies.
+"""The result of a strategy, by name, for a group: Kafka's assignors, `lag-aware`, and RocketMQ's strategies.
 
 For RocketMQ a partition is a queue, a member a client, a rack a machine room; MACHINE_ROOM consumes from the
-rooms that have members. As there, each topic is shared out among *all* members, whatever they subscribe to:
-what falls to one that does not is consumed by nobody.
+rooms that have members. As in RocketMQ, each topic is divided among *all* members, whatever they subscribe
+to; no member consumes the share of one that does not subscribe.
 """
 
 from collections.abc import Mapping
@@ -32,22 +32,22 @@ _INNER: Final = ("AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH")
 _NEEDS_ROOMS: Final = ("MACHINE_ROOM", *(NEARBY_PREFIX + name for name in _INNER))
 KNOWN: Final = (*KAFKA, LagAwareAssignor.name, *_INNER, *_NEEDS_ROOMS)
 
-# Where it is not known on which broker a queue is. RocketMQ's default name.
+# The broker of a queue whose broker is unknown: RocketMQ's default name.
 _BROKER: Final = "broker-a"
 
 
 def check_strategy(name: str) -> str:
-    """The name itself. Raises InputError, with all that are known, if there is no such strategy."""
+    """Return the name. Raises InputError, with all known names, if there is no such strategy."""
     if name not in KNOWN:
-        raise InputError(f"unknown strategy {name!r}; known are {', '.join(KNOWN)}")
+        raise InputError(f"unknown strategy {name!r}; known strategies: {', '.join(KNOWN)}")
     return name
 
 
 def rounds(strategy: str, group: Group, held: Holdings) -> list[Holdings]:
-    """Who holds what after each rebalance that the strategy takes, when members held `held` before.
+    """Return the assignment after each rebalance that the strategy needs, if members held `held` before.
 
-    One rebalance but for `cooperative-sticky`, which takes another one to hand over what moves. Raises
-    InputError for a strategy that is not known, or that refuses this group.
+    A strategy needs one rebalance. `cooperative-sticky` needs a second one to hand over moved partitions.
+    Raises InputError for a strategy that is unknown or refuses this group.
     """
     check_strategy(strategy)
     if strategy == LagAwareAssignor.name:
@@ -71,7 +71,7 @@ def _kafka_rounds(assignor: Assignor, group: Group, held: Holdings) -> list[Hold
 
 
 def _has_given_up(held: Holdings, after: Holdings) -> bool:
-    """Whether a member has to join again, having lost something."""
+    """Whether a member has to join again because it lost a partition."""
     return any(held.get(member_id, frozenset()) - partitions for member_id, partitions in after.items())
 
 
@@ -95,7 +95,7 @@ def _rocketmq_shares(name: str, group: Group) -> Holdings:
 def _rocketmq_strategy(name: str, group: Group) -> AllocateMessageQueueStrategy:
     rooms = {member.rack for member in group.members.values() if member.rack}
     if name in _NEEDS_ROOMS and not (rooms and group.racks):
-        raise InputError(f"{name} goes by the racks of members and partitions, which are not known")
+        raise InputError(f"{name} needs the racks of members and partitions, which are unknown")
     return strategy_named(name, Settings(consumeridcs=rooms, machine_room_resolver=_Racks(group)))
 
 

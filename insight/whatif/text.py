@@ -1,4 +1,4 @@
-"""Outcomes as tables: one a strategy, and all side by side."""
+"""Outcomes as tables: one per strategy, and one that compares all."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,12 +9,12 @@ from insight.why.names import Names
 
 
 def outcome_text(outcome: Outcome, names: Names) -> str:
-    """The strategy's name, a line a member, and what there is to say about all of them."""
+    """Return the strategy's name, a line per member, and the remarks about all members."""
     return "\n".join([outcome.strategy, _members(outcome, names), *_remarks(outcome)])
 
 
 def summary_text(outcomes: Sequence[Outcome]) -> str:
-    """A line a strategy."""
+    """Return a line per strategy."""
     headings = ["STRATEGY", "LEAST", "MOST", "STDDEV"]
     has_weights = any(outcome.weight_spread for outcome in outcomes)
     headings += ["LEAST-WEIGHT", "MOST-WEIGHT"] if has_weights else []
@@ -41,7 +41,7 @@ def _members(outcome: Outcome, names: Names) -> str:
 
 
 def _remarks(outcome: Outcome) -> Iterator[str]:
-    yield f"spread: {_spread(outcome.spread)} partitions a member"
+    yield f"spread: {_spread(outcome.spread)} partitions per member"
     if outcome.weight_spread is not None:
         yield f"weight: {_spread(outcome.weight_spread)} a member"
     if outcome.moves is not None:
@@ -49,8 +49,8 @@ def _remarks(outcome: Outcome) -> Iterator[str]:
         yield f"moved: {moves.moved} of {moves.partitions} partitions, {moves.needless} needlessly"
     if outcome.rounds > 1:
         yield (
-            f"rounds: {outcome.rounds}; the first takes {outcome.handed_over} partitions from their members, "
-            "the second gives them out, all others go on"
+            f"rounds: {outcome.rounds}; the first revokes {outcome.handed_over} partitions, "
+            "the second assigns them, all other partitions stay consumed"
         )
     if outcome.nobodys:
         yield f"nobody consumes {_listed(outcome.nobodys)}"

@@ -158,6 +158,6 @@ def test_on_a_terminal_the_groups_are_a_table(
     screen.wait_for(lambda text: "* worker-1: prices 0-1" in text)
     assert "new member worker-1 joined" in screen.getvalue()
     producer.send(groups, key=b"orders", value=snapshot(3)).get(30)
-    screen.wait_for(lambda text: "1 records came twice" in text)
+    screen.wait_for(lambda text: "1 records were read twice" in text)
     producer.send(groups, key=b"orders").get(30)
     screen.wait_for(lambda text: "worker-1" not in text.rsplit("Last rebalance", 1)[-1])

@@ -81,7 +81,7 @@ def test_a_file_with_weights_and_a_picture(tmp_path: Path) -> None:
         ([*THREE, "--input", "group.json"], "takes --topics with --members"),
         ([*THREE, "--from-group", "g"], "takes --topics with --members"),
         (["--topics", "orders", "--members", "a"], "'orders' is not TOPIC:PARTITIONS"),
-        ([*THREE, "--strategy", "rang"], "unknown strategy 'rang'; known are range, roundrobin"),
+        ([*THREE, "--strategy", "rang"], "unknown strategy 'rang'; known strategies: range, roundrobin"),
     ],
 )
 def test_wrong_usage(arguments: list[str], message: str) -> None:
@@ -92,10 +92,10 @@ def test_wrong_usage(arguments: list[str], message: str) -> None:
     ("arguments", "message"),
     [
         ([*THREE, "--without", "d"], "no member is called d; there are a, b, c"),
-        ([*THREE, "--with", "a"], "a is a member already"),
+        ([*THREE, "--with", "a"], "a is already a member"),
         ([*THREE, "--with", "d=prices"], "d subscribes to prices, which is none of the topics: orders, pay"),
         ([*THREE, "--current", "nowhere.json"], "nowhere.json: No such file"),
-        ([*THREE, "--strategy", "MACHINE_ROOM"], "goes by the racks of members and partitions"),
+        ([*THREE, "--strategy", "MACHINE_ROOM"], "needs the racks of members and partitions"),
         ([*THREE, "--plot", "nowhere/a.png"], "cannot write nowhere/a.png"),
         (["--from-group", "g", "--bootstrap-servers", "here:there"], "'here:there' is not HOST:PORT; expect"),
     ],

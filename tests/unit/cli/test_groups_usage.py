@@ -34,7 +34,7 @@ RESET = ["reset-offsets", *ONE]
             [*RESET, "--to-latest", "--all-topics", "--dry-run", "--execute"],
             "only accepts one",
         ),
-        ([*RESET, "--by-duration", "1 day", "--all-topics"], "'1 day' is no duration"),
+        ([*RESET, "--by-duration", "1 day", "--all-topics"], "'1 day' is not a duration"),
         ([*RESET, "--to-datetime", "2026-01-31", "--all-topics"], "there is no 'T'"),
         (["delete-offsets", *ONE], "Missing option '--topic'"),
         (["remove-members", *ONE], "takes --member-id and --instance-id, or --all-members"),

@@ -51,7 +51,7 @@ def test_durations_are_javas(text: str, duration_ms: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "P1DT", "1D", "P1H", "P1M", "P1Y", "PT1.5H", "P1D ", "P1W"])
 def test_what_is_no_duration(text: str) -> None:
-    with pytest.raises(ValueError, match="is no duration"):
+    with pytest.raises(ValueError, match="is not a duration"):
         parse_duration_ms(text)
 
 
@@ -82,7 +82,7 @@ def test_a_time_is_read_to_the_millisecond(moment: datetime) -> None:
     "text", ["", "2026-01-31", "2026-01-31 10:00:00.000", "2026-02-31T10:00:00.000", "T"]
 )
 def test_what_is_no_time(text: str) -> None:
-    with pytest.raises(ValueError, match="is no date and time"):
+    with pytest.raises(ValueError, match="is not a date and time"):
         parse_datetime_ms(text)
 
 
@@ -131,9 +131,9 @@ def test_a_plan_for_several_groups_names_them() -> None:
 @pytest.mark.parametrize(
     ("text", "group_ids", "message"),
     [
-        ("t,0,5\n", ["g", "h"], "line 1 of the reset plan has 3 columns, expected is group,topic"),
-        ("t,0,5\ng,t,0,5\n", ["g"], "line 2 of the reset plan has 4 columns, expected is topic,"),
-        ("t,0,five\n", ["g"], "line 1 of the reset plan has 'five' where a number should be"),
+        ("t,0,5\n", ["g", "h"], "line 1 of the reset plan has 3 columns, expected: group,topic"),
+        ("t,0,5\ng,t,0,5\n", ["g"], "line 2 of the reset plan has 4 columns, expected: topic,"),
+        ("t,0,five\n", ["g"], "line 1 of the reset plan has 'five' instead of a number"),
         ("topic,partition,offset\n", ["g"], "line 1 of the reset plan has 'partition'"),
     ],
 )

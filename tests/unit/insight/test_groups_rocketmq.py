@@ -117,7 +117,7 @@ G               app             c2              producer JAVA     0
     """)
     assert list(rocketmq_remarks(row)) == [
         "Warning: 2 connections of group 'G' have the client id 'app': "
-        "they take the same queues, and other queues may be read by nobody."
+        "they take the same queues, and other queues may have no consumer."
     ]
 
 

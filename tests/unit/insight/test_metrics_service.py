@@ -35,7 +35,7 @@ def test_a_port_that_is_taken_is_told() -> None:
     with closing(socket.create_server((LOOPBACK, 0))) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(
-            MetricsUnavailable, match=rf"no metrics on 127\.0\.0\.1:{port}: Address already in use"
+            MetricsUnavailable, match=rf"cannot serve metrics on 127\.0\.0\.1:{port}: Address already in use"
         ):
             metrics("127.0.0.1:9", port).start()
 

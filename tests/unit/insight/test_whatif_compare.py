@@ -149,7 +149,7 @@ def test_machine_rooms_are_racks() -> None:
 
 @pytest.mark.parametrize("strategy", [name for name in KNOWN if name.startswith("MACHINE_ROOM")])
 def test_machine_rooms_have_to_be_known(strategy: str) -> None:
-    with pytest.raises(InputError, match=f"{strategy} goes by the racks"):
+    with pytest.raises(InputError, match=f"{strategy} needs the racks"):
         the(strategy, Group(TOPICS, parse_members("a", TOPICS)))
 
 
@@ -161,7 +161,7 @@ def test_a_room_that_is_missing_is_refused() -> None:
 
 
 def test_a_strategy_that_is_not_known() -> None:
-    with pytest.raises(InputError, match="unknown strategy 'rang'; known are range, roundrobin, sticky"):
+    with pytest.raises(InputError, match="unknown strategy 'rang'; known strategies: range, roundrobin"):
         the("rang", Group(TOPICS, parse_members("a", TOPICS)))
 
 
@@ -171,16 +171,16 @@ MEMBER #PARTITIONS GAINS LOSES ASSIGNMENT
 a      3           0     3     orders 0-2
 b      3           0     0     payments 0-2
 c      3           3     0     orders 3-5
-spread: 3 to 3, standard deviation 0.0 partitions a member
+spread: 3 to 3, standard deviation 0.0 partitions per member
 moved: 3 of 9 partitions, 0 needlessly
-rounds: 2; the first takes 3 partitions from their members, the second gives them out, all others go on"""
+rounds: 2; the first revokes 3 partitions, the second assigns them, all other partitions stay consumed"""
 
 NOBODYS = """\
 AVG
 MEMBER #PARTITIONS WEIGHT ASSIGNMENT
 a      5           0      orders 0-2, payments 0-1
 b      1           7      payments 2
-spread: 1 to 5, standard deviation 2.0 partitions a member
+spread: 1 to 5, standard deviation 2.0 partitions per member
 weight: 0 to 7, standard deviation 3.5 a member
 nobody consumes orders 3-5"""
 

@@ -105,7 +105,7 @@ def test_weights_and_assignments_are_by_partition_number(tmp_path: Path) -> None
     [
         ({"members": {}}, "the group has no members"),
         ({"topics": {"orders": 0}}, "topic orders has 0 partitions"),
-        ({"members": {"a": Member(())}}, "member a subscribes to no topic"),
+        ({"members": {"a": Member(())}}, "member a does not subscribe to any topic"),
         (
             {"members": {"a": Member(("order",))}},
             "member a subscribes to order, which is none of the topics: orders, payments",
@@ -116,7 +116,7 @@ def test_weights_and_assignments_are_by_partition_number(tmp_path: Path) -> None
         ),
         ({"weights": {TopicPartition("prices", 0): 1}}, "weights has prices-0, but there is no such topic"),
         ({"weights": {TopicPartition("orders", 0): -1}}, "weight -1 of orders-0 is negative"),
-        ({"racks": {"orders": [["east"]]}}, "racks of topic orders: a list for each"),
+        ({"racks": {"orders": [["east"]]}}, "racks of topic orders: each of its partitions"),
         (
             {"current": {member_id: {TopicPartition("orders", 1)} for member_id in "ab"}},
             "the current assignment gives orders-1 to 2 members",
@@ -131,7 +131,7 @@ def test_what_does_not_fit_together(changes: dict[str, Any], message: str) -> No
 def test_a_member_comes_once_and_the_last_one_does_not_go() -> None:
     group = Group(TOPICS, {"a": Member(BOTH)})
     assert list(group.having("b", Member(BOTH)).members) == ["a", "b"]
-    with pytest.raises(InputError, match="a is a member already"):
+    with pytest.raises(InputError, match="a is already a member"):
         group.having("a", Member(BOTH))
     with pytest.raises(InputError, match="no members"):
         group.without("a")
