@@ -127,11 +127,11 @@ class GroupRequests:
     def delete_groups(self, group_ids: Iterable[str]) -> dict[str, ErrorCode]:
         """Send DeleteGroups. Return the outcome of each group."""
         header = self._client.header
-        asked = {
+        pending = {
             group_id: self._client.send(DeleteGroup(**header(group_id, DELETE_VERSION)), DeleteGroupResponse)
             for group_id in group_ids
         }
-        return {group_id: future.result().error_code for group_id, future in asked.items()}
+        return {group_id: future.result().error_code for group_id, future in pending.items()}
 
     def delete_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition]
@@ -149,19 +149,19 @@ class GroupRequests:
 
         Source of the reason's form: KafkaAdminClient.removeMembersFromConsumerGroup (KIP-800).
         """
-        told = f"{_REASON}: {reason}" if reason else _REASON
+        full_reason = f"{_REASON}: {reason}" if reason else _REASON
         leaving = [
-            LeavingMember(member.member_id, member.group_instance_id, told[:_REASON_MAX_CHARS])
+            LeavingMember(member.member_id, member.group_instance_id, full_reason[:_REASON_MAX_CHARS])
             for member in members
         ]
         answer = self._client.leave(group_id, leaving).result()
         return answer.error_code, [member.error_code for member in answer.members]
 
 
-def _of_kafka(asked: Mapping[str, Future[R]]) -> dict[str, R]:
+def _of_kafka(pending: Mapping[str, Future[R]]) -> dict[str, R]:
     """Return the responses except those that refuse the group as one of another protocol."""
     answers = {}
-    for name, future in asked.items():
+    for name, future in pending.items():
         try:
             answers[name] = future.result()
         except CoordinatorError as error:

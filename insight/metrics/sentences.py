@@ -13,9 +13,9 @@ log = structlog.get_logger()
 
 def log_sentence(event: HistoryEntry) -> None:
     """Log the entry if Kafka logs an event of this kind."""
-    said = sentence(event)
-    if said is not None:
-        log.info(said, **_fields(event))
+    text = sentence(event)
+    if text is not None:
+        log.info(text, **_fields(event))
 
 
 def sentence(event: HistoryEntry) -> str | None:

@@ -1,1 +1,1 @@
-"""Why a group rebalanced: its history read as a timeline of rebalances, told as text, JSON or a picture."""
+"""Why a group rebalanced: its history as a timeline of rebalances, in text, JSON or a picture."""

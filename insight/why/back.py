@@ -1,8 +1,8 @@
-"""How far back a report has to read: what the members held at its beginning stands in earlier entries.
+"""How far back a report must read to find what the members held at its beginning.
 
-What moved in a rebalance is known from the last two assignments before it. Each entry says when the rebalance
-before it began, so these are found by time. What lies between an assignment and the next rebalance is not
-read where the members have kept their ids; where a static member came back under another, it is.
+The last two assignments before a rebalance determine what moved in it. Each entry says when the rebalance
+before it began, so these assignments are found by time. The records between an assignment and the next
+rebalance are read only if a static member returned under another member id.
 """
 
 from collections.abc import Iterable
@@ -13,8 +13,8 @@ from records.truncation import AnyHistoryEntry
 from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.snapshot import GroupSnapshot
 
-# A record is stamped by the clock of who writes it, at or after the time of its entry by the brokers' clock.
-# Twice what those two may be apart: see `streaming.service.ticker.DEFAULT_MAX_SKEW_MS`.
+# The clock of the record's writer stamps it, at or after the time of its entry by the brokers' clock. The
+# margin is twice the allowed difference of the two: see `streaming.service.ticker.DEFAULT_MAX_SKEW_MS`.
 STAMP_MARGIN_MS = 10_000
 _ASSIGNMENTS = 2
 _ENDS = (EntryType.STABLE, EntryType.EMPTY)
@@ -29,21 +29,21 @@ class GroupLog(Protocol):
     def end(self) -> int: ...
 
     def offset_at(self, at_ms: int) -> int:
-        """The first offset whose record is stamped at or after a time, `end` where none is."""
+        """Return the first offset whose record has a timestamp at or after a time, `end` if none has."""
         ...
 
     def entries(self, first: int, end: int) -> Iterable[AnyHistoryEntry]:
-        """The group's entries from offset `first` to before `end`; read only as far as they are taken."""
+        """Yield the group's entries from offset `first` to before `end`; it reads no more than are taken."""
         ...
 
     def view(self) -> GroupSnapshot | None:
-        """The group as it is now, None where it is not there or not Kafka's."""
+        """Return the group's current view, None if it does not exist or is not Kafka's."""
         ...
 
 
 class Part(NamedTuple):
     """A group's last entries. `unread` are the names, (incarnation, seq), of entries between them that were
-    not read because nothing depends on them. `from_start`: they begin with the first entry that is kept.
+    not read because nothing depends on them. `from_start`: the entries begin with the first retained entry.
     """
 
     entries: list[AnyHistoryEntry]
@@ -52,20 +52,20 @@ class Part(NamedTuple):
 
 
 def entries_since(log: GroupLog, since_ms: int) -> Part:
-    """What a report of the rebalances that ended at or after `since_ms` needs.
+    """Return the entries that a report of the rebalances that ended at or after `since_ms` needs.
 
-    Of a RocketMQ group, and of entries that do not say when the last rebalance was, that is all entries.
+    These are all entries for a RocketMQ group, and if entries do not say when the last rebalance was.
     """
     low = log.offset_at(since_ms - STAMP_MARGIN_MS)
     found = list(log.entries(low, log.end))
     unread: set[tuple[str, int]] = set()
     view = None if found else log.view()
-    complete_from_ms = since_ms  # all entries of this time and later are found
+    complete_from_ms = since_ms  # all entries from this time on have been found
     while low > log.begin and not _is_enough(found, since_ms):
         follows = _next(found, view)
         opening_ms = _first_opening_ms(found)
         if opening_ms is not None and opening_ms < complete_from_ms:
-            # What led to this rebalance may stand just before.
+            # The events that led to this rebalance may be just before it.
             complete_from_ms = opening_ms
             at = min(low, log.offset_at(opening_ms - STAMP_MARGIN_MS))
             page, _ = _up_to(log.entries(at, low), follows)
@@ -79,8 +79,10 @@ def entries_since(log: GroupLog, since_ms: int) -> Part:
 
 
 def _further_back(log: GroupLog, low: int, rebalance_ms: int | None) -> tuple[int, int]:
-    """Where to read from, and from which time on all entries are then found: the rebalance that began at that
-    time, or all that is kept where that leads nowhere.
+    """Return the first offset to read, and the time from which all entries are then found.
+
+    The offset is that of the rebalance that began at `rebalance_ms`, or of the first retained entry if that
+    time is None or not before the offset `low`.
     """
     at = low if rebalance_ms is None else log.offset_at(rebalance_ms - STAMP_MARGIN_MS)
     return (log.begin, 0) if rebalance_ms is None or at >= low else (at, rebalance_ms)
@@ -106,7 +108,7 @@ def _last_rebalance_at_ms(found: list[AnyHistoryEntry], view: GroupSnapshot | No
 
 
 class _Next(NamedTuple):
-    """The entry that follows those that are looked for: its name, and how it found the group."""
+    """The entry after the ones that are searched: its name, and the state in which it found the group."""
 
     incarnation: str
     seq: int
@@ -124,7 +126,7 @@ def _next(found: list[AnyHistoryEntry], view: GroupSnapshot | None) -> _Next | N
 
 
 def _member_ids(found: list[AnyHistoryEntry], view: GroupSnapshot | None) -> frozenset[str] | None:
-    """The members when the known entries begin, and perhaps others; None where the entries do not tell."""
+    """Return the members before the known entries, and perhaps others; None if they are unknown."""
     if not found:
         return None if view is None else frozenset(member.member_id for member in view.members)
     for place, entry in enumerate(found):
@@ -142,9 +144,11 @@ def _member_ids(found: list[AnyHistoryEntry], view: GroupSnapshot | None) -> fro
 def _up_to(
     entries: Iterable[AnyHistoryEntry], follows: _Next | None, member_ids: frozenset[str] | None = None
 ) -> tuple[list[AnyHistoryEntry], set[tuple[str, int]]]:
-    """The entries up to the one before `follows`, or up to the end of the last rebalance before it, if its
-    assignment was that of the members `member_ids` (None: it is not known who they were); and the names of
-    the entries between that and `follows`, which are then not read.
+    """Return the entries before `follows`, and the names of those that need not be read.
+
+    If the last rebalance before `follows` assigned partitions only to `member_ids` (None: unknown members),
+    the entries begin with the end of that rebalance. The names are those of the entries between it and
+    `follows`.
     """
     page: list[AnyHistoryEntry] = []
     for entry in entries:
@@ -161,14 +165,14 @@ def _up_to(
 
 
 def _is_last_end(entry: HistoryEntry, follows: _Next) -> bool:
-    """Whether this entry ends the last rebalance before `follows`: each rebalance forms a generation."""
+    """Whether this entry ends the last rebalance before `follows`: each rebalance forms one generation."""
     is_earlier = entry.incarnation == follows.incarnation and entry.seq < follows.seq
     is_as_found = (entry.to_state, entry.generation) == (follows.state, follows.generation)
     return entry.type in _ENDS and is_earlier and is_as_found
 
 
 def _holders(end: HistoryEntry) -> set[str] | None:
-    """Who has the assignment that a rebalance ended with, None where it was left out of the entry."""
+    """Return the members with an assignment at the end of a rebalance, None if the entry omits them."""
     if end.type is EntryType.EMPTY:
         return set()
     return None if end.assignments is None else set(end.assignments)

@@ -1,4 +1,4 @@
-"""What opened a rebalance, read from the entry that opened it and those of the same request or deadline."""
+"""The cause of a rebalance, from the entry that opened it and those of the same request or deadline."""
 
 from collections.abc import Sequence
 
@@ -12,24 +12,24 @@ _BY_TYPE = {
     EntryType.MEMBER_REMOVED: CauseKind.MEMBER_LEFT,
     EntryType.PENDING_MEMBER_REMOVED: CauseKind.MEMBER_LEFT,
 }
-# Rows of docs/rules.md that say more than the entry's type.
+# Rows of docs/rules.md that are more specific than the entry's type.
 _BY_RULE = {
     "E9": CauseKind.LEADER_REJOINED,
     "T5": CauseKind.SESSION_TIMEOUT,
     "Y2": CauseKind.SYNC_TIMEOUT,
 }
 
-LOST = Cause(kind=CauseKind.UNKNOWN, reason="the entries that say why are not in the history")
+LOST = Cause(kind=CauseKind.UNKNOWN, reason="the entries with the cause are not in the history")
 
 
 def kind_of(event: HistoryEntry) -> CauseKind | None:
-    """Which kind of cause an entry tells of, None if it tells of none."""
+    """Return the kind of cause that an entry names, None if it names none."""
     kind = _BY_TYPE.get(event.type)
     return None if kind is None else _BY_RULE.get(event.rule, kind)
 
 
 def cause_of(opening: HistoryEntry, before: Sequence[HistoryEntry]) -> Cause:
-    """Why `opening` (PreparingRebalance) came. `before`: the entries just before it with the same cause."""
+    """Return the cause of `opening` (PreparingRebalance). `before`: the entries before it with its cause."""
     about = [(kind, event) for event in before if (kind := kind_of(event)) is not None]
     if not about:
         return Cause(

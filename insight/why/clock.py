@@ -1,4 +1,4 @@
-"""Times and durations as people read them."""
+"""Times and durations as text."""
 
 from datetime import UTC, datetime, tzinfo
 
@@ -16,7 +16,7 @@ def duration_text(ms: int) -> str:
 
 
 class Clock:
-    """Tells times of day in one zone, None being the machine's own."""
+    """Formats times in one zone; None is the machine's own."""
 
     def __init__(self, zone: tzinfo | None = None) -> None:
         self._zone = zone
@@ -29,5 +29,5 @@ class Clock:
         return self.at(at_ms).isoformat(" ", "milliseconds")[:23]
 
     def zone(self, at_ms: int) -> str:
-        """The zone's name at that time."""
+        """Return the zone's name at that time."""
         return self.at(at_ms).strftime("%Z")

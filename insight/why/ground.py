@@ -1,4 +1,4 @@
-"""What is known of the group when a rebalance begins: who holds what, and under which member ids."""
+"""The group's known state when a rebalance begins: the assignment, and the current member ids."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,10 +10,10 @@ from state.kafka.history import EntryType, HistoryEntry
 
 @dataclass(slots=True)
 class Ground:
-    """Carried from one stretch of a life to the next.
+    """The state that one stretch of a life hands to the next.
 
-    `holdings` is None where it cannot be known. `released` are the last owners of what the last rebalance
-    took away and gave to nobody. `settled`: the last rebalance came to its end.
+    `holdings` is None if the assignment is unknown. `released` has the last owners of partitions that the
+    last rebalance revoked and did not assign. `settled`: the last rebalance was completed.
     """
 
     holdings: Holdings | None = field(default_factory=dict)
@@ -22,11 +22,11 @@ class Ground:
     _instances: dict[str, MemberId] = field(default_factory=dict)
 
     def lose_track(self) -> None:
-        """Entries are missing: what was known may be no longer so."""
+        """Forget the assignment, because entries are missing and it may have changed."""
         self.holdings, self.released = None, {}
 
     def take(self, entries: Iterable[HistoryEntry]) -> dict[MemberId, MemberId]:
-        """Follow static members to their new ids; returns the new id for each old one."""
+        """Follow static members to their new ids. Return the new id for each old one."""
         renamed: dict[MemberId, MemberId] = {}
         for event in entries:
             if event.group_instance_id is None or event.member_id is None:
@@ -43,7 +43,7 @@ class Ground:
         return renamed
 
     def assigned(self, holdings: Holdings | None) -> None:
-        """The group has a new assignment."""
+        """Set the new assignment."""
         if self.holdings is not None and holdings is not None:
             now = owners(holdings)
             self.released = {p: m for p, m in owners(self.holdings).items() if p not in now}

@@ -1,4 +1,4 @@
-"""A group's history as it stands on the events topic now."""
+"""A group's history from the events topic, as of now."""
 
 import difflib
 from collections.abc import Collection, Iterator
@@ -24,15 +24,15 @@ log = structlog.get_logger()
 
 
 class HistoryUnavailable(RuntimeError):
-    """There is no history to tell of; the message says why, and what to try."""
+    """There is no history of the group; the message says why, and what to try."""
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A group's entries as they stand on the topic: some may be there twice.
+    """A group's entries from the topic; some may be duplicates.
 
-    `unread` and `from_start` are those of `insight.why.back.Part`. `records_read` counts the records, also
-    of other groups, that were read to find the entries.
+    `unread` and `from_start` are those of `insight.why.back.Part`. `records_read` counts all records that
+    were read to find the entries, including other groups' records.
     """
 
     entries: list[AnyHistoryEntry]
@@ -44,11 +44,11 @@ class History:
 def read_history(
     bootstrap_servers: str, layout: TopicLayout, group_id: str, since_ms: int | None = None
 ) -> History:
-    """The entries of a group up to the last at the time of the call: all that are kept or, with `since_ms`,
-    those that a report of what ended at or after that time needs.
+    """Return the entries of a group up to the last one at the time of the call.
 
-    Raises HistoryUnavailable if the group is not known or nothing of it is kept, and KafkaError if no broker
-    answers.
+    These are all retained entries or, with `since_ms`, those that a report of rebalances that ended at or
+    after that time needs. Raises HistoryUnavailable if the group is unknown or no entry of it is retained,
+    and KafkaError if no broker responds.
     """
     with TopicReader(bootstrap_servers, max_record_bytes=layout.response_record_max_bytes) as reader:
         topic = _GroupLog(reader, layout, group_id)
@@ -64,23 +64,23 @@ def read_history(
 
 
 def why_nothing(group_id: str, groups: Collection[str]) -> str:
-    """What to say of a group without history, `groups` being those there are."""
+    """Return the message for a group without history; `groups` are the existing groups."""
     if group_id in groups:
-        return f"group {group_id} is there, but all of its history is older than the events topic's retention"
+        return f"group {group_id} exists, but its whole history is older than the events topic's retention"
     near = near_names(group_id, groups)
     meant = f"; did you mean {', '.join(near)}?" if near else ""
-    return f"no group {group_id} is known, nor was one in the history that is kept{meant}"
+    return f"group {group_id} is unknown: it does not exist and is not in the retained history{meant}"
 
 
 def near_names(group_id: str, groups: Collection[str]) -> list[str]:
-    """Group ids that might have been meant, the likeliest first."""
+    """Return existing group ids similar to `group_id`, the most similar first."""
     close = difflib.get_close_matches(group_id, sorted(groups), n=_MAX_NEAR_NAMES)
     holding = [name for name in sorted(groups) if group_id.lower() in name.lower()]
     return list(dict.fromkeys([*close, *holding]))[:_MAX_NEAR_NAMES]
 
 
 class _GroupLog:
-    """A group's `insight.why.back.GroupLog` on the brokers."""
+    """A group's `insight.why.back.GroupLog`, read from the brokers."""
 
     def __init__(self, reader: TopicReader, layout: TopicLayout, group_id: str) -> None:
         number = partition_of(group_id, layout.request_partitions)

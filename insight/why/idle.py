@@ -1,9 +1,9 @@
-"""For how long nobody consumed partitions during a rebalance.
+"""How long partitions had no consumer during a rebalance.
 
-With an eager protocol a member lets go of all it holds when it joins again, and has partitions again when the
-group is Stable. With the cooperative protocol it keeps them: idle is only what a removed member held, and
-what the rebalance before took away and gave to nobody. A member that was removed because it was silent may
-have stopped earlier than it was removed; the history does not say when.
+With an eager protocol a member revokes all its partitions when it rejoins, and has partitions again when the
+group is Stable. With the cooperative protocol a member keeps them. Idle are then only the partitions of a
+removed member, and those that the rebalance before revoked and did not assign. A member that was removed
+because it was silent may have stopped earlier; the history does not say when.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,10 +27,10 @@ def idle(
     protocol_name: str | None,
     settled: bool,
 ) -> Idle:
-    """`held` is what members held before, `entries` are the rebalance's, `span_ms` its beginning and end.
+    """`held` is the assignment before, `entries` are the rebalance's, `span_ms` its beginning and end.
 
-    `settled`: the group was Stable before. If not, members of an eager protocol hold nothing from the
-    beginning.
+    `settled`: the group was Stable before. If it was not, members of an eager protocol hold nothing from the
+    beginning on.
     """
     began_ms, ended_ms = span_ms
     cooperative = protocol_name == COOPERATIVE

@@ -1,4 +1,4 @@
-"""The same history as lanes over time: one of the group's states, one for each member."""
+"""The history as lanes over time: one lane of the group's states, one for each member."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from state.kafka.history import EntryType, HistoryEntry
 
 
 class MemberState(StrEnum):
-    """What a member does, as far as the coordinator knows."""
+    """A member's state as the coordinator knows it."""
 
     AWAITED = "has to join again"
     JOINED = "joined, waits for the others"
@@ -22,7 +22,7 @@ class MemberState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What was so from one time to another; None: still, at the history's end. `partitions` where known."""
+    """A state from one time to another; end None: it still lasts. `partitions` is None if unknown."""
 
     what: str
     from_ms: int
@@ -32,18 +32,18 @@ class Span:
 
 @dataclass(slots=True)
 class Lane:
-    """One member's spans. A static member keeps its lane under a new member id."""
+    """One member's spans. A static member keeps its lane when its member id changes."""
 
     member_id: MemberId
     spans: list[Span] = field(default_factory=list)
 
     @property
     def is_open(self) -> bool:
-        """Whether the member is in the group at the history's end."""
+        """Whether the member is in the group at the end of the history."""
         return bool(self.spans) and self.spans[-1].to_ms is None
 
     def become(self, what: str | None, at_ms: int, partitions: int | None = None) -> None:
-        """From now on it is this; None: it is gone. Moments without length leave no span."""
+        """Start a new state; None: the member has left. States of zero length leave no span."""
         if self.is_open:
             last = self.spans.pop()
             if last.from_ms < at_ms:
@@ -53,7 +53,7 @@ class Lane:
 
 
 def state_spans(group_lives: Iterable[Life[HistoryEntry]]) -> list[Span]:
-    """The group's states over time; nothing where the group was not there."""
+    """Return the group's states over time; there is no span while the group does not exist."""
     lane = Lane("")
     for life in group_lives:
         first = life.entries[0]
@@ -67,7 +67,7 @@ def state_spans(group_lives: Iterable[Life[HistoryEntry]]) -> list[Span]:
 
 
 def member_lanes(group_lives: Iterable[Life[HistoryEntry]]) -> list[Lane]:
-    """The lanes of all members, in the order in which they came."""
+    """Return the lanes of all members, in the order of their first joins."""
     found: list[Lane] = []
     for life in group_lives:
         members = _Members()
@@ -80,13 +80,13 @@ def member_lanes(group_lives: Iterable[Life[HistoryEntry]]) -> list[Lane]:
 
 
 class _Members:
-    """Follows the members through one life."""
+    """Follows the members of one life."""
 
     def __init__(self) -> None:
         self.lanes: list[Lane] = []
         self._present: dict[MemberId, Lane] = {}
         self._instances: dict[str, MemberId] = {}
-        self._joined_by: dict[MemberId, str] = {}  # the request it joined with last
+        self._joined_by: dict[MemberId, str] = {}  # the request of its last join
 
     def take(self, event: HistoryEntry) -> None:
         at_ms, member_id = event.at_ms, event.member_id
@@ -122,7 +122,7 @@ class _Members:
         return self._present[member_id]
 
     def _replace(self, member_id: MemberId, event: HistoryEntry) -> None:
-        """A static member under a new id. In a Stable group it goes on with what it has."""
+        """Give a static member its new id. In a Stable group it keeps its assignment."""
         old = event.replaced_member_id or self._instances.get(event.group_instance_id or "")
         if old in self._present:
             self._present[member_id] = self._present.pop(old)
@@ -135,7 +135,7 @@ class _Members:
         self._joined_by[member_id] = event.cause
 
     def _are(self, members: Sequence[MemberId], at_ms: int) -> None:
-        """These are the members now; all of them wait for their assignment."""
+        """Set the current members; all of them wait for their assignment."""
         for gone in self._present.keys() - set(members):
             self._present.pop(gone).become(None, at_ms)
         for member_id in members:

@@ -1,5 +1,5 @@
-"""A group's entries, of either protocol, put in order: a list for each of its lives, without duplicates,
-and with the gaps named.
+"""A group's entries, of either protocol, in order: a list for each of its lives, without duplicates and with
+missing entries named.
 """
 
 from collections.abc import Collection, Iterable
@@ -13,9 +13,9 @@ E = TypeVar("E", bound=Numbered)
 
 @dataclass(frozen=True, slots=True)
 class Life(Generic[E]):
-    """The known entries of one incarnation, by `seq`, and the numbers that are missing among them.
+    """The known entries of one incarnation, by `seq`, and the missing numbers between them.
 
-    `unread` are numbers of entries that were left out because nothing depends on them: not missing.
+    `unread` are numbers of entries that were not read because nothing depends on them; they are not missing.
     """
 
     incarnation: str
@@ -25,14 +25,14 @@ class Life(Generic[E]):
 
     @property
     def first_seq(self) -> int:
-        """1, unless the beginning was deleted by retention."""
+        """Return the first known number: 1, unless retention deleted the beginning."""
         return self.entries[0].seq
 
 
 def lives(history: Iterable[E], unread: Collection[tuple[str, int]] = ()) -> list[Life[E]]:
-    """The lives of one group, as they follow each other in its history.
+    """Return the lives of one group in the order of its history.
 
-    `unread` are the names, (incarnation, seq), of entries that were left out because nothing depends on them.
+    `unread` are the names, (incarnation, seq), of entries that were not read because nothing depends on them.
     """
     reader = HistoryReader(from_start=False)
     entries: dict[str, list[E]] = {}

@@ -1,7 +1,7 @@
-"""What is said of a group's rebalances. All times are milliseconds since the epoch, durations milliseconds.
+"""The data of a report on rebalances. Times are milliseconds since the epoch, durations milliseconds.
 
-None stands for what the history does not say: its beginning may be deleted by retention, entries may be
-missing, and assignments that are not those of Kafka's consumer are bytes.
+None means that the history does not contain the value: retention may have deleted its beginning, entries may
+be missing, and assignments of protocols other than Kafka's consumer are bytes.
 """
 
 from enum import StrEnum
@@ -10,7 +10,7 @@ from msgspec import Struct
 
 
 class CauseKind(StrEnum):
-    """What can open a rebalance."""
+    """The causes that can open a rebalance."""
 
     MEMBER_JOINED = "member joined"
     MEMBER_LEFT = "member left"
@@ -23,7 +23,7 @@ class CauseKind(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How a rebalance ended. SUPERSEDED: the next began before the assignment was there."""
+    """How a rebalance ended. SUPERSEDED: the next one began before the assignment was made."""
 
     STABLE = "Stable"
     EMPTY = "Empty"
@@ -33,8 +33,9 @@ class Outcome(StrEnum):
 
 
 class Cause(Struct, frozen=True, kw_only=True):
-    """Why a rebalance began. `trigger` is the request id or the deadline that led to it, `client_reason`
-    what the client itself said (KIP-800); several members where one request or deadline took out several.
+    """Why a rebalance began. `trigger` is the id of the request, or the deadline, that caused it.
+    `client_reason` is the reason that the client itself sent (KIP-800), None if it sent none. There are
+    several members if one request or deadline removed several.
     """
 
     kind: CauseKind
@@ -48,14 +49,14 @@ class Cause(Struct, frozen=True, kw_only=True):
 
 
 class Joined(Struct, frozen=True):
-    """A member that joined this round, so long after it began."""
+    """A member that joined this round, and how long after its beginning."""
 
     member_id: str
     after_ms: int
 
 
 class Removed(Struct, frozen=True):
-    """A member, or an id that never joined, that was removed so long after the rebalance began."""
+    """A removed member, or an id that never joined, and how long after the rebalance's beginning."""
 
     member_id: str
     after_ms: int
@@ -74,8 +75,8 @@ class MemberMoves(Struct, frozen=True):
 
 
 class Moves(Struct, frozen=True, kw_only=True):
-    """What changed hands. `partitions` are those assigned afterwards; `moved`, `needless` are defined in
-    `insight.why.moves`; `fresh` had no owner before, `released` have none afterwards.
+    """The partitions that changed owners. `partitions` counts those assigned afterwards. `insight.why.moves`
+    defines `moved` and `needless`. `fresh` had no owner before, `released` have no owner afterwards.
     """
 
     partitions: int
@@ -87,7 +88,7 @@ class Moves(Struct, frozen=True, kw_only=True):
 
 
 class Idle(Struct, frozen=True):
-    """Partitions that nobody consumed during a rebalance, their times added up, and the longest of them."""
+    """Partitions without a consumer during a rebalance, the sum of their times, and the longest time."""
 
     partitions: int
     partition_ms: int
@@ -95,13 +96,13 @@ class Idle(Struct, frozen=True):
 
 
 class Rebalance(Struct, frozen=True, kw_only=True):
-    """From PreparingRebalance until the group is Stable or Empty, or the next rebalance begins.
+    """A rebalance: from PreparingRebalance until the group is Stable or Empty, or the next rebalance begins.
 
-    `preparing_ms` goes until the generation is formed, `completing_ms` from there on; `duration_ms` is both.
-    `beginning_lost`: the history begins, or goes on after missing entries, in the middle of it, and
-    `began_ms` is the first that is known. `waited_for` are the members that had to join (again), `last` the
-    one of them that came, or was given up, last. `unsynced` had not asked for their assignment when the group
-    became Stable. `assignment_bytes` by member stands where assignments cannot be read as partitions.
+    `preparing_ms` ends when the generation is formed, `completing_ms` starts there; `duration_ms` is the sum.
+    `beginning_lost`: the history begins, or continues after missing entries, in the middle of the rebalance;
+    `began_ms` is then the first known time. `waited_for` are the members that had to join (again). `last` is
+    the one of them that joined, or was removed, last. `unsynced` are the members without a SyncGroup request
+    when the group became Stable. `assignment_bytes`, by member, is set if assignments cannot be read.
     """
 
     number: int

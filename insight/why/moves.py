@@ -1,20 +1,21 @@
-"""What a rebalance moved, and how much of that was needless.
+"""The partitions a rebalance moved, and how many of the moves were needless.
 
-A partition is *moved* if it is assigned after the rebalance and its last owner is another member than its
-owner now. Its last owner is who held it before the rebalance; or, if nobody did because the rebalance before
-took it away (a cooperative assignor hands a partition over in two rebalances), who held it before that one.
+A partition is *moved* if it is assigned after the rebalance and its last owner is not its current owner. Its
+last owner is the member that held it before the rebalance. If no member held it because the previous
+rebalance revoked it (a cooperative assignor hands a partition over in two rebalances), its last owner is the
+member that held it before the previous rebalance.
 
-Of the moved partitions some had to go: those whose last owner is no member any more, and as many of the
-others as an even split needs, one in which the members' counts differ by at most one. The least number of
-partitions that stayers (members before and after) have to give up for some even split of the P partitions to
-the n members is
+Some moves are necessary: those of partitions whose last owner has left, and as many others as an even split
+needs, in which the members' counts differ by at most one. Stayers are the members before and after. The
+minimum number of partitions that stayers have to give up for some even split of the P partitions among the n
+members is
 
     sum of a(m) - sum of min(a(m), q) - min(r, number of m with a(m) > q)     with q, r = divmod(P, n)
 
-where a(m) is how many of the P partitions the stayer m owned last: everybody may keep q, and r of them one
-more. What stayers gave up beyond that is *needless*: another assignment, at least as even, would have let
-them keep it. Where members subscribe to different topics there is no such formula: the least number is what
-`sticky` takes from them, which there is exact.
+where a(m) is how many of the P partitions the stayer m owned last: each stayer may keep q, and r of them one
+more. Moves from stayers beyond this minimum are *needless*: another assignment, at least as even, would have
+avoided them. If members subscribe to different topics, there is no such formula. The minimum is then the
+number that `sticky` moves from the stayers, because `sticky` is exact there.
 """
 
 from collections.abc import Collection, Mapping
@@ -31,7 +32,7 @@ Subscriptions: TypeAlias = Mapping[MemberId, Collection[str]]
 
 
 def read_holdings(assignments: Mapping[MemberId, bytes]) -> Holdings | None:
-    """Who holds what; None if an assignment is not one of Kafka's consumer. No bytes are no partitions."""
+    """Return the assignment; None if one is not of Kafka's consumer. Empty bytes are no partitions."""
     try:
         return {
             member_id: frozenset(decode_assignment(data).partitions) if data else frozenset()
@@ -42,7 +43,7 @@ def read_holdings(assignments: Mapping[MemberId, bytes]) -> Holdings | None:
 
 
 def owners(holdings: Holdings) -> dict[TopicPartition, MemberId]:
-    """Each partition's owner; of several, which only a faulty leader makes, the first."""
+    """Return each partition's owner; the first of several, which only a faulty leader assigns."""
     found: dict[TopicPartition, MemberId] = {}
     for member_id, partitions in holdings.items():
         for partition in partitions:
@@ -56,10 +57,10 @@ def compare(
     released: Mapping[TopicPartition, MemberId] | None = None,
     subscriptions: Subscriptions | None = None,
 ) -> Moves:
-    """What moved from one assignment to the next.
+    """Return what moved from one assignment to the next.
 
-    `released`: last owners of what nobody held before. `subscriptions` are topics by member, None where all
-    subscribe to the same.
+    `released`: last owners of partitions that had no owner before. `subscriptions` are topics by member, None
+    if all members subscribe to the same topics.
     """
     held, last = owners(before), {**(released or {}), **owners(before)}
     now = owners(after)
@@ -86,7 +87,7 @@ def needless(
     now: Mapping[TopicPartition, MemberId],
     members: Collection[MemberId],
 ) -> int:
-    """How many partitions stayers gave up beyond what an even split needs; `members` are those of now."""
+    """Return how many moves from stayers exceed what an even split needs; `members` are the current ones."""
     if not members:
         return 0
     owned = dict.fromkeys(members, 0)
@@ -107,7 +108,7 @@ def needless_of_unequal(
     now: Mapping[TopicPartition, MemberId],
     subscriptions: Subscriptions,
 ) -> int:
-    """The same where members, those of now, subscribe to different topics."""
+    """Return the same number if the current members subscribe to different topics."""
     counts: dict[str, int] = {}
     for topic, number in [*last, *now]:
         counts[topic] = max(counts.get(topic, 0), number + 1)
@@ -130,7 +131,7 @@ def _given_up(
     now: Mapping[TopicPartition, MemberId],
     subscriptions: Subscriptions,
 ) -> int:
-    """How many partitions go from members who stay, and still subscribe to the topic, to others."""
+    """Return how many partitions move away from stayers that still subscribe to the topic."""
     return sum(
         partition.topic in subscriptions.get(owner, ()) and now.get(partition, owner) != owner
         for partition, owner in last.items()

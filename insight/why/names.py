@@ -1,4 +1,4 @@
-"""Member ids as people know them: `worker-1`, not `worker-1-4f0c9c1e-...`."""
+"""Short names for member ids: `worker-1` instead of `worker-1-4f0c9c1e-...`."""
 
 import re
 from collections import Counter
@@ -10,9 +10,9 @@ _UUID = re.compile(r"-([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 
 
 class Names:
-    """Short names for the member ids of one group: without the UUID behind the client id or instance id.
+    """Short names for the member ids of one group: the client id or instance id without the UUID behind it.
 
-    Where that would give two ids one name, the UUID's first eight digits stay.
+    If two ids would get the same name, the first eight digits of the UUID are kept.
     """
 
     def __init__(self, member_ids: Iterable[MemberId]) -> None:
@@ -26,9 +26,9 @@ class Names:
         self._anywhere = re.compile(longest_first) if ids else None
 
     def of(self, member_id: MemberId) -> str:
-        """The short name; an id that is not known is its own."""
+        """Return the short name; an unknown id is its own name."""
         return self._names.get(member_id, member_id)
 
     def put_in(self, text: str) -> str:
-        """The text with names instead of ids."""
+        """Return the text with names instead of ids."""
         return self._anywhere.sub(lambda found: self.of(found[0]), text) if self._anywhere else text

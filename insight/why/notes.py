@@ -1,4 +1,4 @@
-"""What a history does not have, and what is out of order with its group."""
+"""Remarks about gaps in a group's history, and about faults of the group."""
 
 from collections.abc import Sequence
 
@@ -8,24 +8,22 @@ from state.kafka.history import EntryType
 
 
 def notes(group_lives: Sequence[Life[E]], *, from_start: bool = True) -> list[str]:
-    """A sentence each; these kinds of entries go by the same names with both protocols.
+    """Return a sentence for each remark; these kinds of entries have the same names in both protocols.
 
-    `from_start`: the lives begin with the first entry that is kept.
+    `from_start`: the lives begin with the first retained entry.
     """
     found = []
     if len(group_lives) > 1:
-        found.append(f"the group ended and was made anew: {len(group_lives)} lives are told of")
+        found.append(f"the group ended and was created again: this report covers {len(group_lives)} lives")
     for life in group_lives:
         if life.first_seq > 1 and (from_start or life is not group_lives[0]):
-            found.append(
-                f"the history begins at entry {life.first_seq}: earlier ones are older than the retention"
-            )
+            found.append(f"the history begins at entry {life.first_seq}: retention deleted the earlier ones")
         if life.missing:
             found.append(f"entries are missing: {number_list(life.missing)} of life {life.incarnation}")
         late = sum(event.type == EntryType.APPLIED_LATE for event in life.entries)
         if late:
-            found.append(f"{late} requests stood in the log behind a deadline that had fired")
+            found.append(f"{late} requests were applied late, after a deadline that had already fired")
     marks = [e for e in group_lives[-1].entries if e.type in (EntryType.QUARANTINED, EntryType.RELEASED)]
     if marks and marks[-1].type == EntryType.QUARANTINED:
-        found.append(f"the group is quarantined, its deadlines do not run: {marks[-1].reason}")
+        found.append(f"the group is quarantined, its deadlines do not fire: {marks[-1].reason}")
     return found

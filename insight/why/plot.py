@@ -20,7 +20,10 @@ from state.kafka.group import GroupState
 
 MAX_LANES = 30
 _MAX_LABELS = 12
-_LABEL_ROWS, _LABEL_STEP = -0.75, 0.55  # where the first label stands above the group's lane, and the next
+_LABEL_ROWS, _LABEL_STEP = (
+    -0.75,
+    0.55,
+)  # the y of the first label above the group's lane, and the step to the next
 _DPI = 130
 _WIDTH_INCHES = 12.0
 _LANE_INCHES = 0.34
@@ -45,7 +48,7 @@ _MEMBER_LEGEND = (*MemberState,)
 
 
 def draw(report: Report, states: Sequence[Span], members: Sequence[Lane], path: Path, clock: Clock) -> None:
-    """Write a PNG. Spans are cut to the time the report is about. Raises OSError."""
+    """Write a PNG. Spans are cut to the time of the report. Raises OSError."""
     begin_ms, end_ms = _limits(report, states)
     seen = [lane for lane in members if any(_cut(span, begin_ms, end_ms) for span in lane.spans)]
     shown = seen[-MAX_LANES:]
@@ -71,10 +74,10 @@ def draw(report: Report, states: Sequence[Span], members: Sequence[Lane], path: 
 
 
 def _limits(report: Report, states: Sequence[Span]) -> tuple[int, int]:
-    """From the beginning of what is told, to now if it goes on, with a little room at both ends."""
+    """Return the time limits: from the beginning of the report to its end, with a margin at both ends."""
     begin_ms = report.from_ms if report.since_ms is None else max(report.from_ms, report.since_ms)
     ends = [span.to_ms or span.from_ms for span in states]
-    # A group that has been calm since long ago: its last hours would hide what happened before.
+    # If the group has been stable for long, its last hours would hide what happened before.
     last_ms = max([report.state_since_ms, begin_ms, *ends])
     busy_ms = max(last_ms - begin_ms, 1_000)
     end_ms = max(min(report.now_ms, last_ms + busy_ms // 4), last_ms)
@@ -88,7 +91,7 @@ def _cut(span: Span, begin_ms: int, end_ms: int) -> tuple[int, int] | None:
 
 
 def _days(at_ms: int) -> float:
-    """A time as matplotlib counts it."""
+    """Return a time as matplotlib counts it, in days."""
     return at_ms / 86_400_000
 
 
@@ -107,7 +110,7 @@ def _bar(axes: Axes, row: float, span: Span, limits_ms: tuple[int, int], height:
 def _mark_rebalances(
     axes: Axes, report: Report, names: Names, lanes: int, limits_ms: tuple[int, int]
 ) -> None:
-    """A line where each rebalance began; the longest are named above, each in a row of its own."""
+    """Draw a line at the beginning of each rebalance; the longest have a label above, each in its own row."""
     within = [r for r in report.rebalances if limits_ms[0] <= r.began_ms]
     longest = sorted(within, key=lambda r: -(r.duration_ms if r.duration_ms is not None else 1 << 60))
     named = sorted(longest[:_MAX_LABELS], key=lambda r: -r.began_ms)
@@ -166,7 +169,7 @@ def _short(name: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text as it stands: a dollar sign would begin a formula."""
+    """Escape dollar signs, which would begin a formula."""
     return text.replace("$", r"\$")
 
 

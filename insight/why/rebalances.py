@@ -1,4 +1,4 @@
-"""A group's history as a list of rebalances: when, why, for how long, who was waited for, what moved."""
+"""A group's history as a list of rebalances: time, cause, duration, awaited members, moves."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -20,12 +20,12 @@ _EXTENSIONS = (EntryType.INITIAL_DELAY_EXTENDED, EntryType.REBALANCE_EXTENDED)
 
 
 def rebalances(history: Iterable[HistoryEntry]) -> list[Rebalance]:
-    """All rebalances of one group, as they follow each other; `history` may have duplicates and gaps."""
+    """Return all rebalances of one group in order; `history` may have duplicates and gaps."""
     return rebalances_of(lives(history))
 
 
 def rebalances_of(group_lives: Sequence[Life[HistoryEntry]]) -> list[Rebalance]:
-    """The same from lives. A rebalance without an end is under way in the last life only."""
+    """Return the rebalances of these lives. Only one in the last life can be under way."""
     found: list[Rebalance] = []
     for life in group_lives:
         ground = Ground()
@@ -85,7 +85,7 @@ def _rebalance(
 
 
 def _phases(stretch: Stretch) -> tuple[int | None, int | None, int | None]:
-    """Until the generation was formed, from there to the end, and both."""
+    """Return three durations: until the generation was formed, from there to the end, and both."""
     forming, ended_ms = stretch.forming, stretch.ended_ms
     preparing_ms = completing_ms = duration_ms = None
     if stretch.opening is not None and ended_ms is not None:
@@ -98,21 +98,21 @@ def _phases(stretch: Stretch) -> tuple[int | None, int | None, int | None]:
 
 
 def _generation_from(first: HistoryEntry) -> int:
-    """The generation that the rebalance ended."""
+    """Return the generation that the rebalance ended."""
     joined_already = first.from_state == GroupState.COMPLETING_REBALANCE
     lost_its_beginning = first.type is not EntryType.PREPARING_REBALANCE
     return generation_before(first) - (joined_already and lost_its_beginning)
 
 
 def _generation_to(stretch: Stretch) -> int | None:
-    """The generation that was formed, None while there is none."""
+    """Return the generation that was formed, None if there is none yet."""
     last = stretch.entries[-1]
     formed = last.to_state != GroupState.PREPARING_REBALANCE
     return last.generation if formed else None
 
 
 def _latest(stretch: Stretch, name: str) -> Any:
-    """The latest value that an entry of the rebalance has in this field."""
+    """Return the latest value of this field in the entries of the rebalance."""
     values = [getattr(event, name) for event in stretch.entries]
     return next((value for value in reversed(values) if value is not None), None)
 
@@ -120,7 +120,7 @@ def _latest(stretch: Stretch, name: str) -> Any:
 def _first_of_each(
     stretch: Stretch, types: tuple[EntryType, ...]
 ) -> list[tuple[MemberId, int, HistoryEntry]]:
-    """The members these entries are about, once each, and how long after the beginning."""
+    """Return the members of these entries, each once, with the time since the beginning."""
     found: dict[MemberId, tuple[MemberId, int, HistoryEntry]] = {}
     for event in [*stretch.lead, *stretch.entries]:
         if event.type in types and event.member_id is not None and event.member_id not in found:
@@ -140,7 +140,7 @@ def _removed(stretch: Stretch) -> list[Removed]:
 
 
 def _last(stretch: Stretch, waited_for: Sequence[MemberId]) -> MemberId | None:
-    """Who of those that were waited for came, or was given up, last before the generation was formed."""
+    """Return the awaited member that joined, or was removed, last before the generation was formed."""
     if stretch.forming is None:
         return None
     there = _first_of_each(stretch, (*_JOINS, *_REMOVALS))
@@ -151,7 +151,7 @@ def _last(stretch: Stretch, waited_for: Sequence[MemberId]) -> MemberId | None:
 def _assign(
     stretch: Stretch, ground: Ground, protocol_name: str | None
 ) -> tuple[Moves | None, Idle | None, dict[str, int] | None]:
-    """What moved and what was idle; the ground is afterwards that of the next rebalance."""
+    """Return the moves and the idle time, and update the ground for the next rebalance."""
     held, released, settled = ground.holdings, ground.released, ground.settled
     ground.settled = stretch.outcome in (Outcome.STABLE, Outcome.EMPTY)
     idle_partitions = moves = assignment_bytes = None
@@ -173,7 +173,7 @@ def _assign(
 
 
 def _now_held(stretch: Stretch) -> tuple[Holdings | None, dict[str, int] | None]:
-    """The new assignment, as partitions or, if it cannot be read as that, as its sizes in bytes."""
+    """Return the new assignment as partitions or, if it cannot be read as such, its sizes in bytes."""
     if stretch.outcome is Outcome.EMPTY:
         return {}, None
     assignments = stretch.entries[-1].assignments

@@ -1,4 +1,4 @@
-"""All that is said of a group at once: how it is, a summary of its rebalances, and the rebalances."""
+"""A report on a group: its current state, a summary of its rebalances, and the rebalances."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -16,9 +16,10 @@ from state.kafka.history import HistoryEntry
 
 
 class CauseCount(Struct, frozen=True):
-    """How often one kind of cause opened a rebalance, and how often by which client.
+    """How often one kind of cause opened a rebalance, and how often for each client.
 
-    Clients go by their group.instance.id, else their client id, for a restarted client has a new member id.
+    A client is named by its group.instance.id, else its client id, because its member id changes when it
+    restarts.
     """
 
     kind: CauseKind
@@ -27,7 +28,7 @@ class CauseCount(Struct, frozen=True):
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """The rebalances in figures. What is under way counts until now; `longest` is a rebalance's number."""
+    """Figures of the rebalances. One under way counts until now; `longest` is a rebalance's number."""
 
     rebalances: int
     causes: list[CauseCount]
@@ -39,7 +40,7 @@ class Summary(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """One group. `state` is that of the last entry, "Dead" if the group ended. `notes` say what is lost."""
+    """One group. `state` is that of the last entry, "Dead" if it ended. `notes` name gaps and faults."""
 
     group_id: str
     now_ms: int
@@ -63,11 +64,11 @@ def report(
     unread: Collection[tuple[str, int]] = (),
     from_start: bool = True,
 ) -> Report:
-    """What a group's history tells. `history` has an entry at least; it may have duplicates and gaps.
+    """Return the report on a group. `history` has at least one entry; it may have duplicates and gaps.
 
-    `since_ms` leaves out the rebalances that ended before; those that are left are numbered from 1.
-    `unread` are the names of entries that were left out because nothing depends on them. `from_start`: the
-    history begins with the first entry that is kept.
+    `since_ms` omits the rebalances that ended before it; the others are numbered from 1. `unread` are the
+    names of entries that were not read because nothing depends on them. `from_start`: the history begins with
+    the first retained entry.
     """
     group_lives = lives(history, unread)
     assert group_lives, "a group without history has no report"
@@ -90,7 +91,7 @@ def report(
 
 
 def summary(found: Sequence[Rebalance], now_ms: int) -> Summary:
-    """These rebalances in figures."""
+    """Return the figures of these rebalances."""
     causes: dict[CauseKind, Counter[str]] = {}
     for rebalance in found:
         causes.setdefault(rebalance.cause.kind, Counter())[client_of(rebalance)] += 1
@@ -111,20 +112,20 @@ def summary(found: Sequence[Rebalance], now_ms: int) -> Summary:
 
 
 def client_of(rebalance: Rebalance) -> str:
-    """Who brought the rebalance about, by the name that lasts."""
+    """Return the client that caused the rebalance, by its lasting name."""
     cause = rebalance.cause
     lasting = cause.group_instance_id or cause.client_id
     return lasting or next(iter(cause.member_ids), "unknown")
 
 
 def lanes_of(history: Iterable[HistoryEntry]) -> tuple[list[Span], list[Lane]]:
-    """The group's states and its members over time, for a picture."""
+    """Return the spans of the group's states and the lanes of its members, for a picture."""
     group_lives = lives(history)
     return state_spans(group_lives), member_lanes(group_lives)
 
 
 def _end_ms(rebalance: Rebalance, now_ms: int) -> int:
-    """When it ended, or now; where the end is not in the history, its beginning is all that is known."""
+    """Return when the rebalance ended, now if it is under way, or its beginning if the end is lost."""
     if rebalance.ended_ms is not None:
         return rebalance.ended_ms
     under_way = rebalance.outcome is Outcome.UNDER_WAY

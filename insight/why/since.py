@@ -1,4 +1,4 @@
-"""`--since`: a time, or how long ago."""
+"""`--since`: a time, or a duration before now."""
 
 import re
 from datetime import datetime
@@ -8,8 +8,9 @@ _PART = r"(\d+(?:\.\d+)?)(ms|min|s|m|h|d)"
 
 
 def parse_since(text: str, now_ms: int) -> int:
-    """`2h`, `90m`, `1h30m`, or an ISO time such as `2026-11-21T03:00` (local unless it names its zone), as
-    milliseconds since the epoch. Raises ValueError.
+    """Parse `2h`, `90m`, `1h30m`, or an ISO time such as `2026-11-21T03:00` (local unless it names its zone).
+
+    Returns milliseconds since the epoch. Raises ValueError.
     """
     if re.fullmatch(f"(?:{_PART})+", text):
         ago_ms = sum(float(number) * _UNIT_MS[unit] for number, unit in re.findall(_PART, text))

@@ -1,4 +1,4 @@
-"""A life cut where rebalances begin and end: stretches of entries, calm ones and rebalances, in turn."""
+"""A life divided where rebalances begin and end: calm stretches of entries and rebalances, alternating."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,8 +17,8 @@ _ENDS = {EntryType.STABLE: Outcome.STABLE, EntryType.EMPTY: Outcome.EMPTY}
 class Stretch:
     """Entries that belong together. `outcome` is None while the group is calm.
 
-    `lead`: what the same request or deadline did just before the rebalance. `opening` is None where the
-    beginning is not in the history. `gap`: entries are missing before or in it.
+    `lead`: the entries of the same request or deadline just before the rebalance. `opening` is None if the
+    beginning is not in the history. `gap`: entries are missing before or in the stretch.
     """
 
     outcome: Outcome | None = None
@@ -34,7 +34,7 @@ class Stretch:
 
     @property
     def forming(self) -> HistoryEntry | None:
-        """The entry that tells of the new generation."""
+        """Return the entry with the new generation, None if there is none."""
         return next((e for e in self.entries if e.type in _FORMS_GENERATION), None)
 
     def end(self, outcome: Outcome, at_ms: int | None = None) -> None:
@@ -43,12 +43,12 @@ class Stretch:
 
 
 def stretches(life: Life[HistoryEntry]) -> list[Stretch]:
-    """All of the life's entries, cut. A last rebalance without an end is UNDER_WAY."""
+    """Return all entries of the life as stretches. A last rebalance without an end is UNDER_WAY."""
     return [stretch for stretch in _cut(life) if stretch.entries]
 
 
 def generation_before(event: HistoryEntry) -> int:
-    """The generation in which an entry's change found the group."""
+    """Return the generation of the group before an entry's change."""
     return event.generation - (event.type in _FORMS_GENERATION)
 
 
@@ -77,17 +77,17 @@ def _cut(life: Life[HistoryEntry]) -> Iterator[Stretch]:
 
 
 def _is_unread(life: Life[HistoryEntry], last: HistoryEntry | None, event: HistoryEntry) -> bool:
-    """Whether the entries between were left out because nothing depends on them."""
+    """Whether the entries between these two were not read because nothing depends on them."""
     return last is not None and life.unread.issuperset(range(last.seq + 1, event.seq))
 
 
 def _continues(last: HistoryEntry, event: HistoryEntry) -> bool:
-    """Whether nothing speaks against the group having stayed as it was while entries are missing."""
+    """Whether the group can have stayed as it was while entries are missing."""
     return (last.to_state, last.generation) == (event.from_state, generation_before(event))
 
 
 def _take_lead(stretch: Stretch, opening: HistoryEntry) -> list[HistoryEntry]:
-    """Move what the opening's own request or deadline did before it out of the stretch that ends."""
+    """Move the entries of the opening's request or deadline out of the stretch that ends."""
     lead: list[HistoryEntry] = []
     while (
         stretch.entries

@@ -1,4 +1,4 @@
-"""The events topic as a table of Spark, a row for each history entry."""
+"""The events topic as a Spark table, a row for each history entry."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
@@ -16,11 +16,11 @@ _ENTRY = """
 
 
 def events_table(records: DataFrame) -> DataFrame:
-    """The entries in `records`, which have a column `value` as Kafka's source gives it.
+    """Return the entries in `records`, which have a column `value` as Kafka's source produces it.
 
     The columns are those of `state.kafka.history.HistoryEntry` and of `state.rocketmq.effects.HistoryEntry`,
-    with its tag `protocol`, null for Kafka's groups; and `at`, the entry's time as a timestamp. An entry that
-    is there twice, for the topic's writer is at-least-once, is one row; entries of no group are left out.
+    with its tag `protocol`, null for Kafka's groups; and `at`, the entry's time as a timestamp. Duplicates,
+    which the topic's at-least-once writer can make, are one row. Entries without a group are omitted.
     """
     entry = F.from_json(F.col("value").cast("string"), _ENTRY)
     return (

@@ -1,4 +1,4 @@
-"""A report as text, for somebody who is woken by it: the cause first, and nothing that is not needed."""
+"""A report as text, for an operator in an incident: the cause first, and only what is needed."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,8 +13,8 @@ from state.kafka.group import DEAD, GroupState
 
 MAX_REBALANCES = 20
 MAX_MEMBER_LINES = 8
-# Of these the reason in words says no more than the kind and the member.
-_TOLD_BY_KIND = (
+# For these kinds the reason in words adds nothing to the kind and the member.
+_EXPLAINED_BY_KIND = (
     CauseKind.MEMBER_JOINED,
     CauseKind.MEMBER_LEFT,
     CauseKind.METADATA_CHANGED,
@@ -23,7 +23,7 @@ _TOLD_BY_KIND = (
 
 
 def report_text(report: Report, clock: Clock) -> str:
-    """The summary, then the rebalances in the order of time, at most the last MAX_REBALANCES."""
+    """Return the summary, then the rebalances in order of time, at most the last MAX_REBALANCES."""
     names = names_of(report)
     blocks = ["\n".join([_headline(report, clock), *columns(_summary(report, clock, names))])]
     shown = report.rebalances[-MAX_REBALANCES:]
@@ -35,7 +35,7 @@ def report_text(report: Report, clock: Clock) -> str:
 
 
 def names_of(report: Report) -> Names:
-    """Names for all members that the report tells of."""
+    """Return names for all members in the report."""
     ids = set(report.members)
     for r in report.rebalances:
         ids |= {*r.waited_for, *r.members, *r.cause.member_ids, *(r.assignment_bytes or {})}
@@ -45,7 +45,7 @@ def names_of(report: Report) -> Names:
 
 
 def cause_text(rebalance: Rebalance, names: Names) -> str:
-    """`session timeout: worker-2`."""
+    """Return `session timeout: worker-2`."""
     cause = rebalance.cause
     if cause.kind is CauseKind.UNKNOWN or not cause.member_ids:
         return "cause unknown" if cause.kind is CauseKind.UNKNOWN else str(cause.kind)
@@ -81,7 +81,7 @@ def _rebalance_text(r: Rebalance, report: Report, clock: Clock, names: Names) ->
 
 
 def _details(r: Rebalance, now_ms: int, names: Names) -> Lines:
-    if r.cause.kind not in _TOLD_BY_KIND:
+    if r.cause.kind not in _EXPLAINED_BY_KIND:
         yield "why", names.put_in(r.cause.reason)
     if r.cause.client_reason:
         yield "it said", r.cause.client_reason
@@ -94,8 +94,8 @@ def _details(r: Rebalance, now_ms: int, names: Names) -> Lines:
     yield from _waiting(r, names)
     for gone in r.removed:
         if gone.member_id not in r.cause.member_ids or gone.after_ms > 0:
-            said = f' ("{gone.client_reason}")' if gone.client_reason else ""
-            reason = f"{names.put_in(gone.reason)}{said}"
+            quoted = f' ("{gone.client_reason}")' if gone.client_reason else ""
+            reason = f"{names.put_in(gone.reason)}{quoted}"
             yield "removed", f"{names.of(gone.member_id)} after {duration_text(gone.after_ms)}: {reason}"
     yield from _formed(r, names)
     if r.moves is not None and (r.moves.partitions or r.moves.released):
@@ -103,7 +103,7 @@ def _details(r: Rebalance, now_ms: int, names: Names) -> Lines:
         yield from (("", line) for line in _member_lines(r.moves.members, names))
     elif r.assignment_bytes:
         sizes = [f"{names.of(m)} {size}" for m, size in r.assignment_bytes.items()]
-        yield "assigned", f"bytes that are not a consumer's: {shortened(sizes)}"
+        yield "assigned", f"bytes that are not a consumer assignment: {shortened(sizes)}"
     if r.idle is not None and r.idle.partitions and r.idle.longest_ms:
         longest = duration_text(r.idle.longest_ms)
         yield "idle", f"{count(r.idle.partitions, 'partition')}, for up to {longest}"
@@ -135,23 +135,23 @@ def _took(r: Rebalance, now_ms: int) -> str:
 
 
 def _waiting(r: Rebalance, names: Names) -> Lines:
-    """Who was waited for, the slowest first."""
+    """Yield the awaited members, the slowest first."""
     joined = {j.member_id: j.after_ms for j in r.joined}
     removed = {gone.member_id for gone in r.removed}
     came = sorted((m for m in r.waited_for if m in joined), key=lambda m: -joined[m])
     if came:
         yield "rejoined", shortened([f"{names.of(m)} {duration_text(joined[m])}" for m in came])
     never = [m for m in r.waited_for if m not in joined and m not in removed]
-    # An id that was handed out and had not joined when the generation was formed was no member yet.
+    # An id that was assigned but had not joined when the generation was formed was not a member yet.
     silent = [m for m in never if m in r.members]
     if never and r.outcome is Outcome.UNDER_WAY and r.generation_to is None:
         yield "awaited", _listed(never, names)
     elif silent:
         yield "silent", f"{_listed(silent, names)}: did not rejoin and stays a member"
     if r.from_state == GroupState.EMPTY and r.extensions:
-        yield "extended", f"the initial delay, {count(r.extensions, 'time')}, for more members came"
+        yield "extended", f"the initial delay, {count(r.extensions, 'time')}, because more members came"
     elif r.extensions:
-        yield "extended", f"{count(r.extensions, 'time')}: nobody had rejoined"
+        yield "extended", f"{count(r.extensions, 'time')}, because no member had rejoined"
     if r.last in removed and len(r.waited_for) > 1:
         yield "last", f"{names.of(r.last or '')}, which never came"
 
@@ -185,7 +185,7 @@ def _moved(moves: Moves) -> str:
 
 
 def _member_lines(members: Sequence[MemberMoves], names: Names) -> Iterator[str]:
-    """Those whose partitions changed, the greatest changes first."""
+    """Yield the members whose partitions changed, the greatest changes first."""
     changed = [m for m in members if m.gained or m.lost]
     changed.sort(key=lambda m: -_size(m.gained) - _size(m.lost))
     shown = changed[:MAX_MEMBER_LINES]

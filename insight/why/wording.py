@@ -1,4 +1,4 @@
-"""Lines of a report: labels in a column, long lists cut short."""
+"""Lines of a report: labels in a column, long lists shortened."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,19 +7,19 @@ MAX_LISTED = 6
 INDENT = "    "
 _MAX_CLIENTS = 3
 
-Lines = Iterator[tuple[str, str]]  # a label, "" to go on with the last, and what is said
+Lines = Iterator[tuple[str, str]]  # a label, "" to continue the last one, and the text
 
 
 def columns(lines: Lines) -> Iterator[str]:
-    """Each line behind its label, as wide as the widest."""
-    told = list(lines)
-    width = max((len(label) for label, _ in told), default=0)
-    for label, what in told:
-        yield f"{label:<{width}}  {what}"
+    """Yield each line behind its label, padded to the longest label."""
+    rows = list(lines)
+    width = max((len(label) for label, _ in rows), default=0)
+    for label, text in rows:
+        yield f"{label:<{width}}  {text}"
 
 
 def tally(label: str, counts: Sequence[tuple[int, str, Mapping[str, int]]]) -> Lines:
-    """How often, what, and by which client how often: `12 x member joined  worker-1 9, worker-2 3`."""
+    """Yield counts, kinds and counts by client: `12 x member joined  worker-1 9, worker-2 3`."""
     digits = max((len(str(number)) for number, _, _ in counts), default=0)
     width = max((len(kind) for _, kind, _ in counts), default=0)
     for place, (number, kind, by_client) in enumerate(counts):
@@ -30,7 +30,7 @@ def tally(label: str, counts: Sequence[tuple[int, str, Mapping[str, int]]]) -> L
 
 
 def shortened(words: Sequence[str]) -> str:
-    """A list of at most MAX_LISTED words, and how many more there are."""
+    """Return a list of at most MAX_LISTED words, and how many more there are."""
     more = f", {len(words) - MAX_LISTED} more" if len(words) > MAX_LISTED else ""
     return ", ".join(words[:MAX_LISTED]) + more
 
@@ -41,5 +41,5 @@ def count(number: int, noun: str) -> str:
 
 
 def trigger_text(trigger: str) -> str:
-    """A request's id; a deadline or a scan without its time, which is that of what it led to."""
+    """Return a request's id, or a deadline or scan without its time, which is that of its effect."""
     return re.sub(r" at \d+$", "", trigger)

@@ -1,1 +1,1 @@
-"""Why a RocketMQ group rebalanced: its history read as changes of who is there, and whom the broker told."""
+"""Why a RocketMQ group rebalanced: its history as changes of its clients, and the broker's notifications."""

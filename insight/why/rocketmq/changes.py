@@ -1,4 +1,4 @@
-"""A RocketMQ group's history as a list of changes: what each request or scan did, and who was told."""
+"""A RocketMQ group's history as a list of changes: the effect of each request or scan, and notifications."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
@@ -24,7 +24,7 @@ _KINDS = {
 
 
 def changes_of(group_lives: Iterable[Life[HistoryEntry]]) -> list[Change]:
-    """All changes, as they follow each other. Of a life without its beginning nobody is known at first."""
+    """Return all changes in order. A life without its beginning starts with no known clients."""
     found: list[Change] = []
     for life in group_lives:
         clients: dict[str, str] = {}  # by connection
@@ -42,7 +42,7 @@ def changes_of(group_lives: Iterable[Life[HistoryEntry]]) -> list[Change]:
 
 
 def _follow(clients: dict[str, str], step: Iterable[HistoryEntry]) -> None:
-    """Keep the table of connections up with the entries."""
+    """Update the table of connections with the entries."""
     for event in step:
         if event.connection is None or event.client_id is None:
             continue
@@ -53,7 +53,7 @@ def _follow(clients: dict[str, str], step: Iterable[HistoryEntry]) -> None:
 
 
 def _kinds(step: Sequence[HistoryEntry]) -> list[ChangeKind]:
-    """What to call a step, the name first; nothing where consumers have nothing to do with it."""
+    """Return the kinds of a step, the main kind first; empty if the step does not concern consumers."""
     there = {ChangeKind.EXPIRED if is_expiry(event) else _KINDS.get(event.type) for event in step}
     return [kind for kind in ChangeKind if kind in there]
 
@@ -93,13 +93,13 @@ def _change(
 
 
 def traps_of(changes: Sequence[Change]) -> list[Trap]:
-    """The client ids that stood more than once, in the order of their beginnings."""
+    """Return the client ids that were on several connections at once, in the order of their beginnings."""
     found: list[Trap] = []
-    on: dict[str, int] = {}  # where in `found` an id's trap is, while it is on
+    on: dict[str, int] = {}  # by client id, the index in `found` of its trap while it lasts
     incarnation = ""
     for change in changes:
         if change.incarnation != incarnation:
-            # Entries that would have ended them are missing: nobody survives the group.
+            # The entries that ended them are missing: no connection outlives the group.
             _end(found, on, list(on), change)
             incarnation = change.incarnation
         for client_id, connections in change.traps.items():

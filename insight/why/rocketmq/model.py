@@ -1,7 +1,7 @@
-"""What is said of a RocketMQ group. All times are milliseconds since the epoch.
+"""The data of a report on a RocketMQ group. All times are milliseconds since the epoch.
 
-There are no rebalances to tell of: every client works its own share out, whenever it is told to or its timer
-runs, and keeps it to itself. What the coordinator knows is who was there, and whom it told.
+The history has no rebalances: every client computes its own share after a notification or when its timer
+fires, and does not report it. The coordinator knows only the group's clients and its own notifications.
 """
 
 from enum import StrEnum
@@ -10,8 +10,8 @@ from msgspec import Struct
 
 
 class ChangeKind(StrEnum):
-    """What makes clients rebalance, or keeps them from doing it rightly: a change that is of several kinds
-    is called after the first of them.
+    """Changes that make clients rebalance, or prevent a correct rebalance. A change of several kinds is
+    named after the first of them.
     """
 
     DUPLICATE = "duplicate client id"
@@ -26,14 +26,14 @@ class ChangeKind(StrEnum):
 
 
 class Consumer(Struct, frozen=True):
-    """A connection that consumes, and the client id at its other end."""
+    """A consumer's connection, and its client id."""
 
     client_id: str
     connection: str
 
 
 class Concerned(Struct, frozen=True):
-    """Who or what a change is about, and why it came."""
+    """The client or connection that a change concerns, and the reason of the change."""
 
     reason: str
     client_id: str | None = None
@@ -41,14 +41,15 @@ class Concerned(Struct, frozen=True):
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """What one request or scan did to the group.
+    """The effect of one request or scan on the group.
 
-    `also` are the other kinds that it is of; `trigger` is that request's id or the scan. `topics` are the
-    group's afterwards, where they changed, and `topics_reason` says how. `notification` is why, and how many,
-    connections were told, None where nobody was. `consumers` are the connections that are there afterwards;
-    `complete` says whether those are all, for the history may begin later than the group or have gaps.
-    `traps` are the client ids that this change put on one connection more, with all of theirs; they are
-    `harmless` while the group broadcasts. `released` are those that are on one alone again.
+    `also` are the change's other kinds. `trigger` is the request's id, or the scan. `topics` are the group's
+    topics afterwards, None if they did not change; `topics_reason` says how they changed. `notification`
+    names the reason and the number of notified connections, None if none was notified. `consumers` are the
+    connections afterwards. `complete` says whether those are all, because the history may begin later than
+    the group or have gaps. `traps` are the client ids that this change put on one more connection, with all
+    their connections; they are `harmless` while the group broadcasts. `released` are the client ids that are
+    on one connection alone again.
     """
 
     number: int
@@ -69,11 +70,11 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 class Trap(Struct, frozen=True):
-    """A client id on several connections at once, from change `began` to change `ended` (None: still).
+    """A client id on several connections at once, from change `began` to change `ended` (None: it lasts).
 
-    All of them take the share of the id's first place among the ids, so the queues of its other places are
-    read by nobody; it is `harmless` while the group broadcasts. `connections` are all that had the id
-    meanwhile.
+    All these connections take the share of the id's first place among the ids, so the queues of its other
+    places have no consumer. The trap is `harmless` while the group broadcasts. `connections` are all that had
+    the id meanwhile.
     """
 
     client_id: str
@@ -86,7 +87,7 @@ class Trap(Struct, frozen=True):
 
 
 class ChangeCount(Struct, frozen=True):
-    """How often one kind of change came, and how often by which client id."""
+    """How often one kind of change occurred, and how often for each client id."""
 
     kind: ChangeKind
     changes: int
@@ -94,9 +95,9 @@ class ChangeCount(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True, kw_only=True, tag_field="protocol", tag="RocketMQ"):
-    """One group. `consumers` are those that are there now, since `consumers_since_ms`; `topics` is None where
-    the history does not say. `request_modes` has the topics whose queues the coordinator deals out to clients
-    that ask it to. `notifications`: how often everybody was told.
+    """One group. `consumers` are the current ones, unchanged since `consumers_since_ms`. `topics` is None if
+    the history does not contain them. `request_modes` has the topics whose queues the coordinator assigns to
+    clients that query it. `notifications`: how often all connections were notified.
     """
 
     group_id: str

@@ -1,4 +1,4 @@
-"""All that is said of a RocketMQ group at once: who is there, what is wrong, and the changes."""
+"""A report on a RocketMQ group: its clients, its faults, and the changes."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -15,14 +15,14 @@ _PRODUCERS = (EntryType.PRODUCER_CONNECTED, EntryType.PRODUCER_REMOVED)
 def report(
     group_id: str, history: Iterable[HistoryEntry], now_ms: int, since_ms: int | None = None
 ) -> Report:
-    """What a group's history tells. `history` has an entry at least; it may have duplicates and gaps.
+    """Return the report on a group. `history` has at least one entry; it may have duplicates and gaps.
 
-    `since_ms` leaves out the changes before, and the traps that were over by then; numbers stay.
+    `since_ms` omits earlier changes, and the traps that ended before it; the numbers stay.
     """
     group_lives = lives(history)
     assert group_lives, "a group without history has no report"
     every = changes_of(group_lives)
-    told = [change for change in every if since_ms is None or change.at_ms >= since_ms]
+    shown = [change for change in every if since_ms is None or change.at_ms >= since_ms]
     now = [change for change in every if change.incarnation == group_lives[-1].incarnation]
     return Report(
         group_id=group_id,
@@ -34,16 +34,16 @@ def report(
         consumers_since_ms=_consumers_since_ms(group_lives[-1], now),
         topics=_topics(now),
         request_modes=_request_modes(group_lives[-1]),
-        counts=counts(told),
-        notifications=sum(change.notification is not None for change in told),
+        counts=counts(shown),
+        notifications=sum(change.notification is not None for change in shown),
         traps=[t for t in traps_of(every) if t.to_ms is None or since_ms is None or t.to_ms >= since_ms],
         notes=[*notes(group_lives), *_producers(group_lives)],
-        changes=told,
+        changes=shown,
     )
 
 
 def counts(changes: Sequence[Change]) -> list[ChangeCount]:
-    """The changes by kind, the most frequent first."""
+    """Return the counts of changes by kind, the most frequent first."""
     clients: dict[ChangeKind, Counter[str]] = {}
     numbers = Counter(change.kind for change in changes)
     for change in changes:
@@ -55,7 +55,7 @@ def counts(changes: Sequence[Change]) -> list[ChangeCount]:
 
 
 def _consumers_since_ms(life: Life[HistoryEntry], changes: Sequence[Change]) -> int:
-    """When the set of connections became what it is."""
+    """Return when the set of connections last changed."""
     for before, after in reversed(list(zip([None, *changes], changes, strict=False))):
         if before is None or before.consumers != after.consumers:
             return after.at_ms
@@ -63,19 +63,19 @@ def _consumers_since_ms(life: Life[HistoryEntry], changes: Sequence[Change]) -> 
 
 
 def _topics(changes: Sequence[Change]) -> list[str] | None:
-    """The topics that the group's consumers have; a group that nobody is in has none."""
+    """Return the topics of the group's consumers; a group without consumers has none."""
     if changes and changes[-1].complete and not changes[-1].consumers:
         return []
     return next((c.topics for c in reversed(changes) if c.topics_reason is not None), None)
 
 
 def _request_modes(life: Life[HistoryEntry]) -> dict[str, str]:
-    """How the coordinator deals out which topics, in the words of the last entry about each."""
-    said = [e for e in life.entries if e.type is EntryType.MESSAGE_REQUEST_MODE_SET]
-    return {topic: event.reason for event in said for topic in event.topics or ()}
+    """Return how the coordinator assigns which topics, in the words of the last entry for each topic."""
+    entries = [e for e in life.entries if e.type is EntryType.MESSAGE_REQUEST_MODE_SET]
+    return {topic: event.reason for event in entries for topic in event.topics or ()}
 
 
 def _producers(group_lives: Sequence[Life[HistoryEntry]]) -> list[str]:
     number = sum(event.type in _PRODUCERS for life in group_lives for event in life.entries)
-    told = f"producers came or went {number} times, which makes nobody rebalance"
-    return [told] if number else []
+    note = f"producers connected or left {number} times; no client rebalances because of that"
+    return [note] if number else []

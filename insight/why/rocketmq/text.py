@@ -1,4 +1,4 @@
-"""A RocketMQ group's report as text: a client id that several have first, for that is what hurts."""
+"""A RocketMQ group's report as text; a client id on several connections comes first, as the worst fault."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,20 +10,20 @@ from insight.why.wording import INDENT, Lines, columns, count, shortened, tally,
 MAX_CHANGES = 20
 
 _WHAT_TO_DO = "stop one of them, or give it a client id of its own (RocketMQ's instanceName, clientIP)"
-_QUEUES = "each client takes its share by itself and tells nobody: who took which is not in the history"
-# Of these the first line says all that the reason does.
-_TOLD_BY_KIND = (ChangeKind.CONNECTED, ChangeKind.NOTIFIED)
-# What RocketMQ tells nobody of, whatever the group's configuration; of the rest it depends on that.
-_NOBODY = {
-    ChangeKind.EXPIRED: "nobody: the others learn of it when their own timers run (RocketMQ's every 20 s)",
-    ChangeKind.REPLACED: "nobody, though the client ids changed: the others learn of it by their own timers",
+_QUEUES = "each client computes its own share and does not report it: the history has no queues"
+# For these kinds the first line contains the whole reason.
+_EXPLAINED_BY_KIND = (ChangeKind.CONNECTED, ChangeKind.NOTIFIED)
+# RocketMQ never sends a notification for these kinds; for the others it depends on the group's configuration.
+_NEVER_NOTIFIED = {
+    ChangeKind.EXPIRED: "none: the other clients notice when their own timers fire (RocketMQ's: every 20 s)",
+    ChangeKind.REPLACED: "none, although the client ids changed: other clients notice by their own timers",
     ChangeKind.LOCKS: None,
     ChangeKind.MODE: None,
 }
 
 
 def report_text(report: Report, clock: Clock) -> str:
-    """The summary, then the changes in the order of time, at most the last MAX_CHANGES."""
+    """Return the summary, then the changes in order of time, at most the last MAX_CHANGES."""
     blocks = ["\n".join([_headline(report, clock), *columns(_summary(report, clock))])]
     shown = report.changes[-MAX_CHANGES:]
     hidden = len(report.changes) - len(shown)
@@ -59,10 +59,10 @@ def _summary(report: Report, clock: Clock) -> Lines:
         yield "Topics", shortened(report.topics)
     yield "Queues", _QUEUES
     for topic, mode in report.request_modes.items():
-        yield "", f"but those of {topic} the coordinator deals out to clients that ask: {mode}"
+        yield "", f"but the coordinator assigns those of {topic} to clients that query it: {mode}"
     since_ms = report.from_ms if report.since_ms is None else max(report.since_ms, report.from_ms)
-    told = f"{count(report.notifications, 'time')} all were notified"
-    yield "Changes", f"{len(report.changes)} since {clock.time(since_ms)}; {told}"
+    notified = f"all connections were notified {count(report.notifications, 'time')}"
+    yield "Changes", f"{len(report.changes)} since {clock.time(since_ms)}; {notified}"
     yield from tally("Causes", [(c.changes, c.kind, c.by_client) for c in report.counts])
     for number, trap in enumerate(report.traps):
         yield (
@@ -74,17 +74,17 @@ def _summary(report: Report, clock: Clock) -> Lines:
 
 
 def _hurting(report: Report) -> list[Trap]:
-    """The traps that are on, and matter."""
+    """Return the traps that last and are not harmless."""
     return [trap for trap in report.traps if trap.to_ms is None and not trap.harmless]
 
 
 def _several(client_id: str, connections: Sequence[str]) -> str:
-    """`worker-1 on c1 and c4`; the connections are left out of entries that would be too large."""
+    """Return `worker-1 on c1 and c4`; entries that would be too large omit the connections."""
     return f"{client_id} on {' and '.join(connections) or 'several connections'}"
 
 
 def _lasted(trap: Trap, now_ms: int) -> str:
-    """How long a trap was on, from which change to which."""
+    """Return how long a trap lasted, and from which change to which."""
     if trap.to_ms is None:
         return f"for {duration_text(max(now_ms - trap.from_ms, 0))} now, since #{trap.began}"
     return f"for {duration_text(trap.to_ms - trap.from_ms)}, from #{trap.began} to #{trap.ended}"
@@ -96,7 +96,7 @@ def _change_text(change: Change, report: Report, clock: Clock) -> str:
 
 
 def _what(change: Change) -> str:
-    """`client left: worker-2`; of a client id that came again its connections too."""
+    """Return `client left: worker-2`; for a duplicate client id also its connections."""
     if change.traps:
         named = "; ".join(_several(client_id, at) for client_id, at in change.traps.items())
         return f"{change.kind}, harmless: {named}" if change.harmless else f"DUPLICATE CLIENT ID: {named}"
@@ -115,17 +115,17 @@ def _details(change: Change, report: Report) -> Lines:
         yield "over", f"client id {client_id} is on one connection alone again"
     if change.topics_reason is not None and change.kind is not ChangeKind.TOPICS:
         yield "topics", change.topics_reason
-    told = _told(change)
-    if told is not None:
-        yield "told", told
+    notified = _notified(change)
+    if notified is not None:
+        yield "told", notified
     if change.kind not in (ChangeKind.LOCKS, ChangeKind.MODE):
         yield "there", _clients(change.consumers) if change.consumers else "nobody"
 
 
 def _causes(change: Change) -> Lines:
-    """Why it came, by which request or scan, and on which connections."""
+    """Yield the reason, the request or scan, and the connections."""
     several = len(change.concerned) > 1
-    for concerned in change.concerned if change.kind not in _TOLD_BY_KIND else ():
+    for concerned in change.concerned if change.kind not in _EXPLAINED_BY_KIND else ():
         who = f"{concerned.client_id}: " if several and concerned.client_id else ""
         yield "why", f"{who}{concerned.reason}"
     yield "by", trigger_text(change.trigger)
@@ -135,14 +135,16 @@ def _causes(change: Change) -> Lines:
                 yield "on", f"connection {concerned.connection}"
 
 
-def _told(change: Change) -> str | None:
-    """Whom the coordinator told to rebalance."""
+def _notified(change: Change) -> str | None:
+    """Return the notification that the coordinator sent, why it sent none, or None."""
     if change.notification is not None:
         return change.notification
     if not change.consumers and change.complete:
-        return "nobody is left to be told"
-    unless = "nobody: the group broadcasts, or has its notifications switched off"
-    return next((_NOBODY[kind] for kind in (change.kind, *change.also) if kind in _NOBODY), unless)
+        return "none: the group has no connections left"
+    unless = "none: the group broadcasts, or its notifications are switched off"
+    return next(
+        (_NEVER_NOTIFIED[kind] for kind in (change.kind, *change.also) if kind in _NEVER_NOTIFIED), unless
+    )
 
 
 def _clients(consumers: Sequence[Consumer]) -> str:

@@ -104,7 +104,7 @@ def test_one_id_of_two_that_broadcast_is_harmless_and_no_alarm() -> None:
     assert "To do" not in text
     assert "to do" not in text
     assert block(text, 2).splitlines()[0].endswith("duplicate client id, harmless: A on c1 and c2")
-    assert "told    nobody: the group broadcasts, or has its notifications switched off" in block(text, 2)
+    assert "told    none: the group broadcasts, or its notifications are switched off" in block(text, 2)
 
 
 def test_a_scan_that_finds_several_is_one_change_and_tells_nobody() -> None:
@@ -120,7 +120,7 @@ def test_a_scan_that_finds_several_is_one_change_and_tells_nobody() -> None:
     assert "client expired: worker-1, worker-2" in last
     assert "why    worker-1: silent for 129000 ms, over 120000" in last
     assert "by     scan\n" in last
-    assert "told   nobody: the others learn of it when their own timers run" in last
+    assert "told   none: the other clients notice when their own timers fire" in last
     assert last.endswith("there  worker-3")
 
 
@@ -136,7 +136,7 @@ def test_leaving_says_how_and_the_last_one_leaves_nobody_to_be_told() -> None:
     assert "why    unregistered" in block(text, 3)
     assert "told   client A unregistered; connections told: 1" in block(text, 3)
     assert "why    its connection closed" in block(text, 4)
-    assert "told   nobody is left to be told" in block(text, 4)
+    assert "told   none: the group has no connections left" in block(text, 4)
     assert "Topics" not in text
 
 
@@ -155,7 +155,7 @@ def test_topics_connections_that_change_hands_and_needless_notifications() -> No
     text = told(broker.history)
     assert "Topics   U" in text
     assert "why    heartbeat of client A: +U, -T" in block(text, 2)
-    assert "told   nobody, though the client ids changed" in block(text, 3)
+    assert "told   none, although the client ids changed" in block(text, 3)
     assert "told   client nobody unregistered; connections told: 1" in block(text, 4)
 
 
@@ -168,14 +168,14 @@ def test_a_connection_that_takes_another_clients_id_is_a_trap_that_nobody_is_tol
     assert (change.kind, change.also) == (ChangeKind.DUPLICATE, [ChangeKind.REPLACED])
     last = block(told(broker.history), 3)
     assert "DUPLICATE CLIENT ID: A on c1 and c2" in last
-    assert "told    nobody, though the client ids changed" in last
+    assert "told    none, although the client ids changed" in last
 
 
 def test_notifications_can_be_switched_off() -> None:
     broker = Clocked()
     broker.join("A", "c1", config=SILENT)
-    assert "nobody: the group broadcasts, or has its notifications switched off" in told(broker.history)
-    assert "0 times all were notified" in told(broker.history)
+    assert "none: the group broadcasts, or its notifications are switched off" in told(broker.history)
+    assert "all connections were notified 0 times" in told(broker.history)
 
 
 def test_locks_that_are_taken_over() -> None:
@@ -197,7 +197,7 @@ def test_topics_that_the_coordinator_deals_out() -> None:
     )
     broker.set_mode(mode)
     text = told(broker.history)
-    assert "but those of T the coordinator deals out to clients that ask: POP, shared with" in text
+    assert "but the coordinator assigns those of T to clients that query it: POP, shared with" in text
     assert kinds(broker.history)[-1] is ChangeKind.MODE
 
 
@@ -229,7 +229,7 @@ def test_a_trap_whose_end_is_missing_ends_with_the_group() -> None:
     broker.join("B", "c3")
     found = report("G", [*lost, *broker.history[again:]], 10_000)
     assert [(t.ended, t.to_ms) for t in found.traps] == [(3, 5_000)]
-    assert "2 lives are told of" in report_text(found, Clock(UTC))
+    assert "this report covers 2 lives" in report_text(found, Clock(UTC))
 
 
 def test_an_entry_too_large_for_its_connections_still_names_the_trap() -> None:

@@ -86,7 +86,7 @@ def test_bytes_of_another_protocol_are_told_as_bytes() -> None:
         "sync c assign=@c:assignment",
     )
     text = told(history, 1_000)
-    assert text_line(text, "assigned") == "bytes that are not a consumer's: c 10"
+    assert text_line(text, "assigned") == "bytes that are not a consumer assignment: c 10"
     assert "moved" not in text.lower()
 
 
@@ -96,7 +96,7 @@ def test_a_history_that_begins_in_the_middle_says_so() -> None:
     text = told(history[begin:], END_MS)
     first = history[begin].seq
     assert (
-        f"Note        the history begins at entry {first}: earlier ones are older than the retention" in text
+        f"Note        the history begins at entry {first}: retention deleted the earlier ones" in text
     )
     assert "cause unknown" in text
     assert "and began earlier than the history" in text
@@ -115,7 +115,7 @@ def test_a_group_that_ended_and_came_again() -> None:
     assert ended.startswith("Group g ended at 2026-11-21 03:00:59.000 UTC")
     history = first.play("join worker-1 api=3 id=")
     again = told(history, END_MS)
-    assert "2 lives are told of" in again
+    assert "this report covers 2 lives" in again
     assert report("g", history, END_MS).rebalances[-1].generation_from == 0
 
 
@@ -229,7 +229,8 @@ def test_since_is_nothing_else(text: str) -> None:
 def test_an_unknown_group_and_whom_one_may_have_meant() -> None:
     known = ["orders", "orders-eu", "payments", "Reorders-Nightly"]
     assert why_nothing("order", known).endswith("did you mean orders, orders-eu, Reorders-Nightly?")
-    assert why_nothing("zzz", known) == "no group zzz is known, nor was one in the history that is kept"
+    unknown = "group zzz is unknown: it does not exist and is not in the retained history"
+    assert why_nothing("zzz", known) == unknown
     assert "older than the events topic's retention" in why_nothing("orders", known)
 
 
