@@ -1,1 +1,1 @@
-"""`python -m bench`: how fast the coordinator is, beside the least any Spark query can do and Kafka's own."""
+"""`python -m bench`: the coordinator's speed, compared with a minimal Spark query and Kafka's own."""

@@ -16,13 +16,13 @@ TOPICS, GATEWAY, HEARTBEATS = "topics", "gateway", "heartbeats"
 
 
 def main() -> None:
-    """Bench what is asked for; the exit code says whether the lines were held."""
+    """Run the selected measurements; the exit code is 0 if all limits were kept."""
     parser = _parser()
     given = parser.parse_args()
     parts = {None: {TOPICS, *PARTS}, GATEWAY: {*PARTS}}.get(given.only, {given.only})
     if given.plot is not None and HEARTBEATS not in parts:
-        parser.error("--plot draws heartbeats, which are not measured")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # takes down what it has started
+        parser.error("--plot draws heartbeats, but heartbeats are not selected")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # also stops the processes that it started
     configure_logs()
     tables: list[Table] = []
     gateway = Gateway(quick=given.quick)
@@ -41,9 +41,11 @@ def main() -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer samples, for a first look")
-    parser.add_argument("--only", choices=[TOPICS, GATEWAY, *PARTS], help="a part; gateway is all but topics")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as JSON too")
+    parser.add_argument("--quick", action="store_true", help="take fewer samples")
+    parser.add_argument(
+        "--only", choices=[TOPICS, GATEWAY, *PARTS], help="run one part; gateway: all but topics"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures as JSON")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the heartbeats' latencies (PNG)")
     return parser
 

@@ -1,4 +1,4 @@
-"""Load comes from a process of its own: a gateway in this one would share the interpreter with it."""
+"""Load from a separate process, because the gateway in this one would share the interpreter with it."""
 
 from collections.abc import Callable
 from multiprocessing import get_context
@@ -10,12 +10,12 @@ T = TypeVar("T")
 
 
 class LoadFailed(RuntimeError):
-    """The load client ended without a result; standard error says why."""
+    """The load client ended without a result; standard error has the reason."""
 
 
 def apart(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What a function of a module gives, called in a new process. Raises LoadFailed."""
-    context = get_context("spawn")  # a fork would take the threads' locks along
+    """Call a module's function in a new process and return its result. Raises LoadFailed."""
+    context = get_context("spawn")  # a fork would copy the threads' locks
     results, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_send, args=(theirs, function, args, kwargs), daemon=True)
     process.start()

@@ -1,4 +1,4 @@
-"""A bare client for measuring: raw records in, raw records out, nothing of its own to pay for."""
+"""A minimal client for measurements: raw records in, raw records out, with the least possible cost."""
 
 import time
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ _encoder = msgspec.json.Encoder()
 
 
 class Answer(msgspec.Struct):
-    """What is looked at of a response."""
+    """The fields of a response that the measurements read."""
 
     correlation_id: str
     error_code: int = 0
@@ -31,7 +31,7 @@ _decoder = msgspec.json.Decoder(Answer)
 
 
 class Asker:
-    """Sends requests and waits for answers on one reply partition."""
+    """Sends requests and waits for responses on one reply partition."""
 
     REPLY_PARTITION = 0
 
@@ -50,7 +50,7 @@ class Asker:
         return str(next(self._ids))
 
     def send(self, request: AnyAnswered) -> float:
-        """Append a request and wait until the broker has it; the append time in seconds."""
+        """Append a request and wait for the broker's acknowledgement. Return the append time in seconds."""
         return float(self.send_nowait(request).get(timeout=30).timestamp) / 1000
 
     def send_nowait(self, request: AnyAnswered):  # type: ignore[no-untyped-def]
@@ -66,7 +66,7 @@ class Asker:
         self._producer.flush()
 
     def answers(self) -> Iterator[tuple[Answer, float]]:
-        """Answers as they come, each with when it was here."""
+        """Yield responses as they arrive, each with its arrival time in seconds."""
         give_up = time.monotonic() + ANSWER_TIMEOUT_S
         while time.monotonic() < give_up:
             records = self._reader.poll(timeout_ms=200)
@@ -76,7 +76,7 @@ class Asker:
         raise TimeoutError(f"no answer within {ANSWER_TIMEOUT_S:.0f} s")
 
     def wait(self, correlation_ids: set[str]) -> dict[str, tuple[Answer, float]]:
-        """Wait until each of these is answered."""
+        """Wait for the responses to all of these requests."""
         found: dict[str, tuple[Answer, float]] = {}
         for answer, here in self.answers():
             if answer.correlation_id in correlation_ids:
@@ -86,7 +86,7 @@ class Asker:
         return found
 
     def ask(self, request: AnyAnswered) -> tuple[Answer, float]:
-        """One request, one answer; the answer and how long it took in seconds."""
+        """Send one request and wait for its response. Return the response and the latency in seconds."""
         began = time.perf_counter()
         self.send_nowait(request)
         answer, _ = self.wait({request.correlation_id})[request.correlation_id]

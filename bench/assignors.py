@@ -1,14 +1,15 @@
-"""How fast the sticky assignors are: `python -m bench.assignors [--quick]` prints a table.
+"""The speed of the sticky assignors: `python -m bench.assignors [--quick]` prints a table.
 
-Beside kafka-python's, which is written in the same language, and Kafka's own in a JVM: its first call (cold),
-and the median of its last ones, when it has been compiled (warm). Where members subscribe to different topics
-they are of five kinds, and each kind lacks another fifth of the topics. When a member leaves, the others hold
-what our assignor gave them before. A time is the processor's for one call, so that a busy machine tells the
-same (of a JVM without that of its compiler). `> 60 s` is a call that was cut off.
+They are compared with kafka-python's, which are written in the same language, and with Kafka's own in a JVM:
+its first call (cold), and the median of its last calls, when the code has been compiled (warm). Members with
+different topics are of five kinds, and each kind lacks another fifth of the topics. When a member leaves, the
+others hold what our assignor gave them before. A time is the processor time of one call, so that a busy
+machine does not change it (for a JVM, without the compiler's time). `> 60 s` is a call that was aborted.
 
-To show that speed is not bought: `uneven` is the most partitions of a member less the least, `moved` how many
-partitions are taken from members. The exit code is 0 if each call is at least RATIO_LINE times as fast as
-kafka-python's, and no answer is less even than another's, nor as even and moves more.
+Two columns show the quality of the assignments: `uneven` is the largest number of partitions of a member less
+the smallest, `moved` how many partitions are taken from members. The exit code is 0 if each call is at least
+RATIO_LINE times as fast as kafka-python's, and no assignment is less even than another's, or as even with
+more moves.
 """
 
 import argparse
@@ -41,7 +42,7 @@ Answer = dict[MemberId, list[TopicPartition]]
 
 @dataclass(frozen=True)
 class Size:
-    """So many members, topics, and partitions of each topic."""
+    """The numbers of members, of topics, and of partitions per topic."""
 
     members: int
     topics: int
@@ -51,11 +52,11 @@ class Size:
         return f"{self.members:,} x {self.topics:,} x {self.partitions}"
 
     def counts(self) -> dict[str, int]:
-        """By topic its number of partitions."""
+        """Return the number of partitions by topic."""
         return {f"t{number:04}": self.partitions for number in range(self.topics)}
 
     def wishes(self, *, equal: bool) -> dict[MemberId, tuple[str, ...]]:
-        """By member its topics."""
+        """Return the topics by member."""
         kinds = [
             tuple(topic for number, topic in enumerate(self.counts()) if equal or number % KINDS != kind)
             for kind in range(KINDS)
@@ -69,7 +70,7 @@ QUICK_SIZES = (Size(100, 10, 100), Size(100, 100, 10))
 
 @dataclass(frozen=True)
 class Problem:
-    """What an assignor is called with. `held` is None in the first generation."""
+    """The arguments of an assignor. `held` is None in the first generation."""
 
     assignor: str
     counts: Mapping[str, int]
@@ -80,7 +81,7 @@ class Problem:
         return tuple((self.held or {}).get(member_id, ()))
 
     def subscriptions(self) -> dict[MemberId, MemberSubscription]:
-        """As our assignors and Kafka's take it."""
+        """Return the subscriptions in the form that our assignors and Kafka's take."""
         members = {}
         for member_id, topics in self.wishes.items():
             owned = self.owned(member_id)
@@ -90,7 +91,7 @@ class Problem:
         return members
 
     def java(self) -> Case:
-        """As the harness of Kafka's assignors takes it."""
+        """Return the problem in the form that the harness of Kafka's assignors takes."""
         racks = {topic: [frozenset[str]()] * count for topic, count in self.counts.items()}
         generation = dict.fromkeys(self.wishes, GENERATION if self.held else -1)
         owned = {member_id: self.owned(member_id) for member_id in self.wishes}
@@ -99,7 +100,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Measured:
-    """A call's seconds, and its answer; `is_cut_off` after so many seconds without an answer."""
+    """A call's seconds, and its assignment; `is_cut_off` if it was aborted after these seconds."""
 
     seconds: float
     answer: Answer | None = None
@@ -115,9 +116,9 @@ class Measured:
 
 
 def main() -> None:
-    """Print the table; the exit code says whether the lines were held."""
+    """Print the table; the exit code is 0 if all limits were kept."""
     parser = argparse.ArgumentParser(prog="python -m bench.assignors", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="smaller groups, for a first look")
+    parser.add_argument("--quick", action="store_true", help="use smaller groups")
     quick = parser.parse_args().quick
     print(_row(["members x topics x partitions", "topics", "when", "assignor", *_HEADINGS]))
     held = [
@@ -126,12 +127,12 @@ def main() -> None:
     ]
     slow, worse = ([line[i] for line in held].count(False) for i in range(2))
     print(f"\nat least {RATIO_LINE:.0f} times as fast as kafka-python: {_verdict(slow, len(held))}")
-    print(f"never less even, nor as even and moving more: {_verdict(worse, len(held))}")
+    print(f"\nnever less even, nor as even with more moves: {_verdict(worse, len(held))}")
     sys.exit(1 if slow or worse else 0)
 
 
 def problems(sizes: tuple[Size, ...]) -> Iterator[tuple[list[str], Problem]]:
-    """What is measured, each with what it is called in the table."""
+    """Yield the problems, each with its cells in the table."""
     for size in sizes:
         for equal in (True, False):
             for assignor in STICKY:
@@ -151,7 +152,7 @@ def _our_call(problem: Problem) -> Callable[[], Answer]:
 
 
 def of_ours(problem: Problem) -> Measured:
-    """Our assignor's median time."""
+    """Return our assignor's median time."""
     call = _our_call(problem)
     return Measured(statistics.median(_seconds(call) for _ in range(OUR_CALLS)), call())
 
@@ -163,7 +164,7 @@ def _seconds(call: Callable[[], object]) -> float:
 
 
 def of_kafka_python(problem: Problem, limit_s: float) -> Measured:
-    """In a process of its own, which ends when the call has taken too much of the processor's time."""
+    """Measure in a separate process, which ends when the call exceeds the limit of processor time."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_call_kafka_python, args=(problem, limit_s, sender))
@@ -195,7 +196,7 @@ def _call_kafka_python(problem: Problem, limit_s: float, sender: Connection) -> 
 
 
 def of_java(problem: Problem, limit_s: float) -> Measured:
-    """Kafka's own, again and again in one JVM, for `limit_s` when that has started."""
+    """Measure Kafka's own assignor repeatedly in one JVM, for `limit_s` after the JVM has started."""
     try:
         lines = ask_kafka([problem.java()] * JAVA_CALLS, JAVA_START_S + limit_s)
     except subprocess.TimeoutExpired as error:
@@ -221,7 +222,7 @@ def _row(cells: list[str]) -> str:
 
 
 def _report(name: list[str], problem: Problem, limit_s: float) -> tuple[bool, bool]:
-    """Measure and print a row; whether it held the line of speed, and that of quality."""
+    """Measure and print a row. Return whether it kept the limit of speed, and that of quality."""
     ours, theirs = of_ours(problem), of_kafka_python(problem, limit_s)
     java = of_java(problem, limit_s)
     ratio = theirs.seconds / ours.seconds
@@ -241,12 +242,12 @@ def _uneven(answer: Answer) -> int:
 
 
 def _score(answer: Answer) -> int:
-    """Kafka's balance score: 0 is perfect."""
+    """Return Kafka's balance score: 0 is perfect."""
     return sum(abs(len(a) - len(b)) for a, b in combinations(answer.values(), 2))
 
 
 def _moved(problem: Problem, answer: Answer) -> int:
-    """How many partitions are taken from members who stay."""
+    """Return how many partitions are taken from members that stay."""
     return sum(len(set(problem.owned(m)) - set(partitions)) for m, partitions in answer.items())
 
 

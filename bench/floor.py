@@ -11,7 +11,7 @@ from streaming.query.pipeline import read_requests, write_output
 def start_floor(
     spark: SparkSession, bootstrap_servers: str, layout: TopicLayout, checkpoint_dir: str
 ) -> StreamingQuery:
-    """Echo: stateless, without Python; clock records are left out as in the real query."""
+    """Start a stateless copy query without Python; it omits clock records, as the real query does."""
     requests = read_requests(spark, bootstrap_servers, layout).where(F.col("key").isNotNull())
     echo = requests.select(
         F.lit(layout.responses_topic).alias("topic"), "key", "value", F.lit(0).alias("partition")

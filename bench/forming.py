@@ -1,8 +1,9 @@
-"""How long a group takes to form, and to take in one more member.
+"""The time in which a group forms, and in which it takes one more member.
 
-From the first JoinGroup sent to the last SyncGroup answered, with the round for member ids (KIP-394) that all
-new members make. Members of the group learn by their heartbeats, sent every 3 s as Kafka's clients do by
-default, that one more has joined: on both sides that is the most of it.
+The time is measured from the first JoinGroup request to the last SyncGroup response, with the round for
+member ids (KIP-394) that all new members make. Members of the group learn from their heartbeats that another
+member has joined. They send heartbeats every 3 s, the default of Kafka's clients: on both sides this is most
+of the time.
 """
 
 import asyncio
@@ -23,14 +24,14 @@ TIMEOUT_S = 300.0
 
 @dataclass
 class Formed:
-    """Seconds, a turn each."""
+    """Seconds, one value per turn."""
 
     first_s: list[float] = field(default_factory=list)
     one_more_s: list[float] = field(default_factory=list)
 
 
 def forming_figures(members: int, initial_delay_ms: int, formed: Sides[Formed]) -> list[Figure]:
-    """The medians."""
+    """Return the medians."""
     first = formed.map(lambda side: percentile(side.first_s, 0.5))
     one_more = formed.map(lambda side: percentile(side.one_more_s, 0.5))
     delay = f"delay {initial_delay_ms / 1000:.0f} s"
@@ -41,7 +42,7 @@ def forming_figures(members: int, initial_delay_ms: int, formed: Sides[Formed]) 
 
 
 def measure_forming(sides: Sides[Address], members: int, turns: int) -> Sides[Formed]:
-    """Groups of that many, ours and Kafka's by turns. Raises an ExceptionGroup of WrongAnswer."""
+    """Form groups of this size, alternately ours and Kafka's. Raises an ExceptionGroup of WrongAnswer."""
     return asyncio.run(_by_turns(sides, members, turns))
 
 
@@ -55,7 +56,7 @@ async def _by_turns(sides: Sides[Address], members: int, turns: int) -> Sides[Fo
 
 
 async def form(address: Address, members: int, formed: Formed) -> None:
-    """Form a new group, let one more join, and end it; `formed` is told how long it took."""
+    """Form a new group, let one more member join, and end the group; add the seconds to `formed`."""
     group = Group(f"forming-{uuid.uuid4()}")
     first = [await group.add(address) for _ in range(members)]
     async with asyncio.timeout(TIMEOUT_S), asyncio.TaskGroup() as tasks:
@@ -68,7 +69,7 @@ async def form(address: Address, members: int, formed: Formed) -> None:
         formed.one_more_s.append(await group.formed_at_s() - began_s)
         for task in living:
             task.cancel()
-    connection = await Connection.open(address)  # of the members' some wait for an answer
+    connection = await Connection.open(address)  # some of the members' connections wait for a response
     await group.leave(connection)
     connection.close()
     group.close()

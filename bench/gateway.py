@@ -1,6 +1,6 @@
-"""Through the gateway, beside the real broker's own coordinator: by turns, with the same client, in one run.
+"""The coordinator behind the gateway, compared with the broker's own: alternately, with the same client.
 
-Kafka's side has the machine to itself no more than ours has: Spark and the ticker run all the time.
+Kafka's side does not have the machine to itself either, because Spark and the ticker run all the time.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,24 +21,24 @@ DEFAULT_DELAY_MS = 3_000  # Kafka's
 
 @dataclass
 class Gateway:
-    """Measurements at both sides, started without an initial delay unless it is about that."""
+    """Measurements of both sides, which start without an initial delay except to measure that delay."""
 
     quick: bool
     beats_of: dict[int, Sides[Beats]] = field(default_factory=dict)
-    """What heartbeats took, by the number of groups."""
+    """Heartbeat measurements by the number of groups."""
 
     def measure(self, folder: Path, parts: frozenset[str]) -> Table:
-        """The parts that are named, in the order of PARTS."""
+        """Run the named parts in the order of PARTS."""
         wanted = [part for name, part in PARTS.items() if name in parts]
         figures: list[Figure] = []
-        say("both coordinators start")
+        say("starting both coordinators")
         with running(folder / "at-once", initial_delay_ms=0) as sides:
             for part in wanted:
-                figures += _told(part(self, sides))
+                figures += _printed(part(self, sides))
         if "forming" in parts:
-            say(f"both coordinators start, with an initial delay of {DEFAULT_DELAY_MS} ms")
+            say(f"starting both coordinators, with an initial delay of {DEFAULT_DELAY_MS} ms")
             with running(folder / "delayed", DEFAULT_DELAY_MS) as sides:
-                figures += _told(self.forming(sides, DEFAULT_DELAY_MS))
+                figures += _printed(self.forming(sides, DEFAULT_DELAY_MS))
         return Table("through the gateway", "Kafka's own", figures)
 
     def heartbeats(self, sides: Sides[Address]) -> Iterator[Figure]:
@@ -68,8 +68,8 @@ PARTS: Mapping[str, Callable[[Gateway, Sides[Address]], Iterator[Figure]]] = Map
 )
 
 
-def _told(figures: Iterator[Figure]) -> Iterator[Figure]:
-    """Said as they come: it takes long, and what comes later may fail."""
+def _printed(figures: Iterator[Figure]) -> Iterator[Figure]:
+    """Print each figure as soon as it is measured: the run is long, and a later part may fail."""
     for figure in figures:
         say(figure.text())
         yield figure

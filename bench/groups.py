@@ -1,4 +1,4 @@
-"""Groups to measure with: one member each, Stable."""
+"""Groups for measurements: one member each, Stable."""
 
 from bench.asker import Asker
 from state.kafka.requests import Heartbeat, JoinGroup, Protocol, SyncGroup
@@ -31,7 +31,7 @@ def heartbeat_request(asker: Asker, group_id: str, member_id: str, generation_id
 
 
 def form_groups(asker: Asker, group_ids: list[str]) -> dict[str, tuple[str, int]]:
-    """Bring every group to Stable; group id -> (member id, generation)."""
+    """Bring every group to Stable. Return (member id, generation) by group id."""
     joins = {(request := join_request(asker, group_id)).correlation_id: request for group_id in group_ids}
     for request in joins.values():
         asker.send_nowait(request)

@@ -1,13 +1,13 @@
-"""Heartbeats over the wire: one at a time, and many under way.
+"""Heartbeats over the wire: one at a time, and many concurrently.
 
-Many means 1,000 connections, dealt round over the groups, with one heartbeat under way on each: a consumer
-has one connection and one request under way, and a broker takes up no more of one connection. Each answer is
-compared, byte for byte, with the one that says no error.
+Many means 1,000 connections, distributed over the groups, with one heartbeat in flight on each: a consumer
+has one connection and one request in flight, and a broker processes only one request of a connection at a
+time. Each response is compared, byte for byte, with the one without an error.
 
-The client is to cost little: a request is bytes made once, in which the correlation id is replaced, an answer
-is compared without being decoded, and there is no task or future for a heartbeat. Whether it is the
-bottleneck all the same is measured and not assumed: the load client's share of a core is a figure beside each
-rate. Near 1.0 the rate is the client's, and the server's own is higher.
+The client must cost little. A request is made once, as bytes in which only the correlation id is replaced; a
+response is compared without decoding; no task or future is created for a heartbeat. The load client's share
+of a core is measured and printed beside each rate. If it is near 1.0, the client limits the rate, and the
+server's own rate is higher.
 """
 
 import asyncio
@@ -35,13 +35,16 @@ LOST_AFTER_S = 60.0
 PAUSE_MAX_S = 0.2
 
 _INT32 = struct.Struct(">i")
-_AT_IN_REQUEST, _AT_IN_ANSWER = 8, 0  # where the correlation id stands, in a frame and in an answer
+_AT_IN_REQUEST, _AT_IN_ANSWER = (
+    8,
+    0,
+)  # the position of the correlation id in a frame and in a response, in bytes
 _INT32_MASK = 0x7FFFFFFF
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What each side has in a turn. `connections` are those that many heartbeats are sent over."""
+    """One side's share of a turn. `connections` is the number of connections of the concurrent heartbeats."""
 
     turns: int
     singles: int
@@ -51,8 +54,8 @@ class Plan:
 
 @dataclass
 class Beats:
-    """What was measured: seconds of each single heartbeat; of each turn the heartbeats answered a second, how
-    many that were, and the cores the load client used meanwhile.
+    """Measurements: the seconds of each single heartbeat; of each turn the answered heartbeats per second,
+    their number, and the cores that the load client used.
     """
 
     singles_s: list[float] = field(default_factory=list)
@@ -62,7 +65,7 @@ class Beats:
 
 
 def heartbeat_figures(groups: int, beats: Sides[Beats]) -> list[Figure]:
-    """The quantiles of single heartbeats, the medians of the turns."""
+    """Return the quantiles of single heartbeats and the medians of the turns."""
 
     def figure(what: str, unit: str, of: Callable[[Beats], float]) -> Figure:
         sides = beats.map(of)
@@ -77,9 +80,9 @@ def heartbeat_figures(groups: int, beats: Sides[Beats]) -> list[Figure]:
 
 
 def measure_heartbeats(sides: Sides[Address], groups: int, plan: Plan) -> Sides[Beats]:
-    """Heartbeats of that many groups, ours and Kafka's by turns; a first turn is for warming up.
+    """Measure heartbeats of this many groups, alternately ours and Kafka's, after a first turn for warm-up.
 
-    Raises WrongAnswer for any answer that has an error.
+    Raises WrongAnswer for any response with an error.
     """
     return asyncio.run(_by_turns(sides, groups, plan))
 
@@ -102,7 +105,7 @@ async def _by_turns(sides: Sides[Address], groups: int, plan: Plan) -> Sides[Bea
 
 
 class HeartbeatSession:
-    """A connection, and the heartbeat of the member it belongs to."""
+    """A connection, and the heartbeat of its member."""
 
     def __init__(self, member: Member, connection: Connection) -> None:
         fields = {
@@ -118,7 +121,7 @@ class HeartbeatSession:
         self._no_error = bytearray(codec.encode_response(request_header(request), {"error_code": 0}))
 
     def beat(self) -> None:
-        """Send the next one."""
+        """Send the next heartbeat."""
         self._number = (self._number + 1) & _INT32_MASK
         _INT32.pack_into(self._request, _AT_IN_REQUEST, self._number)
         _INT32.pack_into(self._no_error, _AT_IN_ANSWER, self._number)
@@ -126,12 +129,12 @@ class HeartbeatSession:
         self.connection.send(self._request)
 
     def is_answer(self, answer: bytes) -> bool:
-        """Whether it answers the last one, and says no error."""
+        """Whether this is the response to the last heartbeat, without an error."""
         return answer == self._no_error
 
 
 class Load:
-    """Keeps one heartbeat under way on each connection for a while, then waits for the last answers."""
+    """Keeps one heartbeat in flight on each connection for a while, then waits for the last responses."""
 
     def __init__(self, sessions: Sequence[HeartbeatSession], seconds: float) -> None:
         self.latencies_s: list[float] = []
@@ -144,22 +147,22 @@ class Load:
 
     @property
     def took_s(self) -> float:
-        """From the first sent to the last answered."""
+        """Return the seconds from the first request to the last response."""
         return self._last_s - self._began_s
 
     async def run(self) -> None:
-        """Raises WrongAnswer, TimeoutError where answers do not come."""
+        """Run the load. Raises WrongAnswer, and TimeoutError if responses are missing."""
         for session in self._hearts:
-            session.connection.heard = partial(self._heard, session)
+            session.connection.heard = partial(self._on_answer, session)
             session.connection.lost = partial(self._fail, "a connection ended")
             session.beat()
         async with asyncio.timeout(self._end_s - self._began_s + LOST_AFTER_S):
             await self._done
 
-    def _heard(self, session: HeartbeatSession, answer: bytes) -> None:
+    def _on_answer(self, session: HeartbeatSession, answer: bytes) -> None:
         now_s = time.perf_counter()
         if not session.is_answer(answer):
-            self._fail(f"not the answer to a heartbeat: {answer.hex(' ')}")
+            self._fail(f"not the response to a heartbeat: {answer.hex(' ')}")
             return
         self.latencies_s.append(now_s - session.sent_at_s)
         self._last_s = now_s
@@ -176,7 +179,7 @@ class Load:
 
 
 class LoadGenerator:
-    """Groups of one member each at one server, and connections to send their heartbeats over."""
+    """Groups of one member each at one server, and the connections for their heartbeats."""
 
     def __init__(self, groups: Sequence[Group], sessions: Sequence[HeartbeatSession]) -> None:
         self.groups = groups
@@ -199,7 +202,7 @@ class LoadGenerator:
         return cls(made, sessions)
 
     async def one_at_a_time(self, rounds: int, beats: Beats) -> None:
-        """Each group in turn, one heartbeat under way at a time, at random moments."""
+        """Send one heartbeat at a time, for each group in turn, at random moments."""
         for session in islice(self._next, rounds):
             single = Load([session], 0)
             await single.run()
@@ -207,7 +210,7 @@ class LoadGenerator:
             await asyncio.sleep(self._waits.uniform(0, PAUSE_MAX_S))
 
     async def many(self, seconds: float, beats: Beats) -> None:
-        """All connections at once."""
+        """Send heartbeats on all connections concurrently."""
         load, cpu_s = Load(self._hearts, seconds), time.process_time()
         await load.run()
         beats.client_cores.append((time.process_time() - cpu_s) / load.took_s)

@@ -1,4 +1,4 @@
-"""The measurements; each returns plain figures."""
+"""The measurements; each returns plain numbers."""
 
 import random
 import time
@@ -12,13 +12,13 @@ CLOCK_TICKS_PER_S = 100
 
 
 def percentile(values: list[float], q: float) -> float:
-    """The value at quantile q of what was measured."""
+    """Return the value at quantile q of the measured values."""
     ordered = sorted(values)
     return ordered[min(int(len(ordered) * q), len(ordered) - 1)]
 
 
 def one_at_a_time(asker: Asker, group: tuple[str, str, int], rounds: int) -> list[float]:
-    """Seconds from request to response, one request under way at a time, at random moments."""
+    """Return the seconds from request to response, one request at a time, at random moments."""
     group_id, member_id, generation = group
     waits = random.Random(7)
     took = []
@@ -29,7 +29,7 @@ def one_at_a_time(asker: Asker, group: tuple[str, str, int], rounds: int) -> lis
 
 
 def burst(asker: Asker, groups: dict[str, tuple[str, int]], requests: int) -> float:
-    """Heartbeats a second, dealt round to these groups, from the first sent to the last answered."""
+    """Return the heartbeats per second over these groups, from the first request to the last response."""
     members = list(groups.items())
     batch = [
         heartbeat_request(asker, group_id, member_id, generation)
@@ -45,7 +45,7 @@ def burst(asker: Asker, groups: dict[str, tuple[str, int]], requests: int) -> fl
 
 
 def deadline_lateness(asker: Asker, delay_ms: int, rounds: int, first: int = 0) -> list[float]:
-    """Seconds by which new groups' JoinGroups are answered after the initial delay they wait for."""
+    """Return by how many seconds new groups' JoinGroup responses come after the end of the initial delay."""
     waits = random.Random(11)
     late = []
     for i in range(first, first + rounds):
@@ -58,7 +58,7 @@ def deadline_lateness(asker: Asker, delay_ms: int, rounds: int, first: int = 0) 
 
 
 def cpu_share(pids: Callable[[], list[int]], seconds: float) -> float:
-    """Cores that these processes use over a while, ended children aside."""
+    """Return the cores that these processes use for `seconds`, without ended children."""
     before = _cpu_s(pids())
     time.sleep(seconds)
     return (_cpu_s(pids()) - before) / seconds
@@ -76,7 +76,7 @@ def _cpu_s(pids: list[int]) -> float:
 
 
 def session_pids(session_id: int) -> list[int]:
-    """Every process of a session: the JVM and its Python workers."""
+    """Return every process of a session: the JVM and its Python workers."""
     pids = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

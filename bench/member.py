@@ -1,4 +1,4 @@
-"""Members of groups, on the wire: they enter, stay and rejoin as Kafka's consumers do."""
+"""Group members on the wire: they join, heartbeat and rejoin as Kafka's consumers do."""
 
 import asyncio
 import time
@@ -20,9 +20,9 @@ from bench.wire import (
 )
 from gateway.upstream.connections import Address
 
-SESSION_TIMEOUT_MS = 600_000  # nobody is to expire while something else is measured
+SESSION_TIMEOUT_MS = 600_000  # long, so that no member expires during another measurement
 REBALANCE_TIMEOUT_MS = 300_000  # max.poll.interval.ms of Kafka's clients
-HEARTBEAT_INTERVAL_S = 3.0  # theirs too
+HEARTBEAT_INTERVAL_S = 3.0  # heartbeat.interval.ms of Kafka's clients
 
 _PROTOCOL = "range"
 _TOPIC = "orders"
@@ -31,7 +31,7 @@ _SUBSCRIPTION = encode_subscription(Subscription((_TOPIC,)))
 
 
 class Group:
-    """A group's members, and what its leaders dealt out, so that each can tell whether it got its own."""
+    """A group's members, and the leaders' assignments, so that each member can check its own."""
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
@@ -41,40 +41,40 @@ class Group:
         self._formed = asyncio.Event()
 
     async def add(self, address: Address) -> "Member":
-        """One more, connected; it joins by `enter` or `live`."""
+        """Add a member and connect it; it joins by `enter` or `live`."""
         member = Member(self, len(self.members), await Connection.open(address))
         self.members.append(member)
         self._formed.clear()
         return member
 
     async def formed_at_s(self) -> float:
-        """When the last of all members had its assignment in one generation; waits for that."""
+        """Wait until all members have an assignment in one generation. Return the time of the last one."""
         await self._formed.wait()
         return self._formed_at_s
 
     def synced(self) -> None:
-        """A member has its assignment."""
+        """Record that a member has its assignment."""
         generations = {member.generation for member in self.members}
         if len(generations) == 1 and None not in generations:
             self._formed_at_s = time.perf_counter()
             self._formed.set()
 
     async def leave(self, connection: Connection) -> None:
-        """End all memberships by a request over this connection, which must be free. Raises WrongAnswer."""
+        """End all memberships with a request over this connection, which must be free. Raises WrongAnswer."""
         leaving = [{"member_id": member.member_id, "reason": None} for member in self.members]
         answer = expect_no_error(await connection.ask(LEAVE, group_id=self.group_id, members=leaving))
         for left in answer.members:
             expect_no_error(left)
 
     def close(self) -> None:
-        """End the members' connections."""
+        """Close the members' connections."""
         for member in self.members:
             member.connection.close()
 
 
 @dataclass
 class Member:
-    """One member. `generation` is the one it has its assignment in, None while it has none."""
+    """One member. `generation` is that of its assignment, None while it has none."""
 
     group: Group
     number: int
@@ -83,7 +83,7 @@ class Member:
     generation: int | None = field(default=None, init=False)
 
     async def live(self) -> None:
-        """Enter, and rejoin whenever a heartbeat says so, until cancelled. Raises WrongAnswer."""
+        """Join, and rejoin when a heartbeat response requires it, until cancelled. Raises WrongAnswer."""
         while True:
             await self.enter()
             await self._stay()
@@ -94,7 +94,7 @@ class Member:
         if not self.member_id:
             answer = await self._ask_to_join()
             if answer.error_code != MEMBER_ID_REQUIRED:
-                raise WrongAnswer(f"a member without id is told {answer}")
+                raise WrongAnswer(f"the response to a member without id is {answer}")
             self.member_id = answer.member_id
         while self.generation is None:
             await self._sync(expect_no_error(await self._ask_to_join()))
@@ -126,12 +126,12 @@ class Member:
             return
         expect_no_error(answer)
         if bytes(answer.assignment) != self.group.dealt[generation, self.member_id]:
-            raise WrongAnswer(f"{self.member_id} has an assignment that is not its own")
+            raise WrongAnswer(f"{self.member_id} has another member's assignment")
         self.generation = generation
         self.group.synced()
 
     def _assignments(self, joined: Any) -> list[dict[str, Any]]:
-        """What the leader brings; of the others `joined` names no members."""
+        """Return the leader's assignments; `joined` names members only for the leader."""
         dealt = self.group.dealt
         return [
             {"member_id": m.member_id, "assignment": dealt[joined.generation_id, m.member_id]}
@@ -139,9 +139,9 @@ class Member:
         ]
 
     async def _stay(self) -> None:
-        """Heartbeat until told to rejoin.
+        """Send heartbeats until a response requires a rejoin.
 
-        The members' first heartbeats are dealt evenly over the interval, as in a group that is not new.
+        The members' first heartbeats are spread evenly over the interval, as in a group that is not new.
         """
         pause_s = HEARTBEAT_INTERVAL_S * (self.number + 1) / len(self.group.members)
         while True:

@@ -1,6 +1,7 @@
-"""What a commit of one partition costs a group that has many: `python -m bench.offsets` prints a table.
+"""The cost of a commit of one partition in a group with many: `python -m bench.offsets` prints a table.
 
-The operator's part of a call, without Spark: the state is decoded, the commit applied, the state encoded.
+The measurement covers the operator's part of a call, without Spark: decode the state, apply the commit,
+encode the state.
 """
 
 import statistics
@@ -44,7 +45,7 @@ def _commit(partitions: dict[str, list[int]]) -> OffsetCommit:
 
 
 def _state_of(size: int) -> bytes:
-    """The stored state of a group that has this many committed partitions."""
+    """Return the stored state of a group with this many committed partitions."""
     topics: dict[str, list[int]] = {}
     for n in range(size):
         topics.setdefault(f"topic-{n // PARTITIONS_PER_TOPIC}", []).append(n % PARTITIONS_PER_TOPIC)
@@ -61,7 +62,7 @@ def _stored(payload: bytes) -> Group:
 
 
 def _calls(payload: bytes, size: int) -> Iterator[tuple[float, int]]:
-    """Milliseconds of a call, and how many bytes it puts on the topics."""
+    """Yield the milliseconds of each call, and how many bytes it writes to the topics."""
     layout = TopicLayout.named()
     for n in range(CALLS):
         partition = n * size // CALLS

@@ -1,6 +1,6 @@
-"""What passing through the gateway costs a client's records: librdkafka's, 1 kB each, to a topic and back.
+"""The cost of the gateway for a client's records: librdkafka's, 1 kB each, produced to a topic and consumed.
 
-A topic for each turn and side, so that both read what they wrote, from the broker's memory.
+Each turn and side has its own topic, so that both consume what they produced, from the broker's memory.
 """
 
 import random
@@ -29,27 +29,27 @@ _PATIENCE_S = 30.0
 
 @dataclass(frozen=True)
 class Limit:
-    """A turn ends with so many bytes, or after so long."""
+    """A turn ends after this many bytes, or this many seconds."""
 
     megabytes: int = 200
     seconds: float = 5.0
 
     @property
     def records(self) -> int:
-        """The bytes, in records."""
+        """Return the number of records that have these bytes."""
         return self.megabytes * MB // RECORD_BYTES
 
 
 @dataclass
 class Passed:
-    """MB/s, a turn each."""
+    """MB/s, one value per turn."""
 
     produced: list[float] = field(default_factory=list)
     consumed: list[float] = field(default_factory=list)
 
 
 def passthrough_figures(passed: Sides[Passed]) -> list[Figure]:
-    """The medians."""
+    """Return the medians."""
     produced = passed.map(lambda side: percentile(side.produced, 0.5))
     consumed = passed.map(lambda side: percentile(side.consumed, 0.5))
     return [
@@ -59,7 +59,7 @@ def passthrough_figures(passed: Sides[Passed]) -> list[Figure]:
 
 
 def measure_passthrough(sides: Sides[Address], turns: int, limit: Limit) -> Sides[Passed]:
-    """Through the gateway and straight to the broker by turns; a first turn is for warming up."""
+    """Measure through the gateway and directly at the broker, alternately, after a first turn for warm-up."""
     warming, passed = Sides(ours=Passed(), kafkas=Passed()), Sides(ours=Passed(), kafkas=Passed())
     for turn in range(turns + 1):
         say(f"    turn {turn} of {turns}" if turn else "    warming up")
@@ -69,7 +69,7 @@ def measure_passthrough(sides: Sides[Address], turns: int, limit: Limit) -> Side
 
 
 def there_and_back(address: Address, limit: Limit, passed: Passed) -> int:
-    """Produce and consume records at this address; how many. Raises WrongAnswer where some are missing."""
+    """Produce and consume records at this address; return how many. Raises WrongAnswer if one is lost."""
     servers, topic = str(address), f"passthrough-{uuid.uuid4()}"
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(_PATIENCE_S)
@@ -81,13 +81,13 @@ def there_and_back(address: Address, limit: Limit, passed: Passed) -> int:
 
 
 def _produce(servers: str, topic: str, limit: Limit) -> tuple[int, float]:
-    """How many records the broker has acknowledged, and MB/s."""
+    """Return how many records the broker has acknowledged, and MB/s."""
     refused: list[object] = []
     producer = Producer(
         {
             "bootstrap.servers": servers,
             "acks": "all",
-            "log_level": 4,  # warnings: it tells of each producer that ends
+            "log_level": 4,  # warnings; level 5 and higher logs the end of each producer
             "delivery.report.only.error": True,
             "on_delivery": lambda error, _: refused.append(error),
         }
@@ -117,7 +117,7 @@ def _enqueue(producer: Producer, topic: str, value: bytes) -> None:
 
 
 def _consume(servers: str, topic: str, records: int) -> float:
-    """MB/s, from the first records in hand to the last."""
+    """Return MB/s, from the first received records to the last."""
     settings = {"bootstrap.servers": servers, "group.id": "passthrough", "enable.auto.commit": False}
     with closing(Consumer(settings)) as consumer:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
@@ -130,10 +130,10 @@ def _consume(servers: str, topic: str, records: int) -> float:
 
 
 def _take(consumer: Consumer) -> int:
-    """Take as many as were sent at once. Raises WrongAnswer where they do not come, or are others."""
+    """Consume as many records as were sent at once. Raises WrongAnswer if they are missing or differ."""
     messages = consumer.consume(_AT_ONCE, _PATIENCE_S)
     whole = sum(not m.error() and len(m.value() or b"") == RECORD_BYTES for m in messages)
     if whole != _AT_ONCE:
         errors = [m.error() for m in messages if m.error()]
-        raise WrongAnswer(f"{whole} of {_AT_ONCE} records came as they were sent: {errors[:1]}")
+        raise WrongAnswer(f"{whole} of {_AT_ONCE} records arrived unchanged: {errors[:1]}")
     return whole

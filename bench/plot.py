@@ -1,4 +1,4 @@
-"""Heartbeat latencies as a picture: the share that is answered within a time, ours and Kafka's."""
+"""Heartbeat latencies as a picture: the share of heartbeats answered within a time, ours and Kafka's."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ _STYLES = ("-", "--", ":")
 
 
 def draw_latencies(beats_of: Mapping[int, Sides[Beats]], path: Path) -> None:
-    """Write a PNG; `beats_of` has what was measured by the number of groups. Raises OSError."""
+    """Write a PNG; `beats_of` has the measurements by the number of groups. Raises OSError."""
     figure = Figure(figsize=(9.0, 5.0), layout="constrained")
     FigureCanvasAgg(figure)
     axes: Axes = figure.add_subplot()
@@ -25,7 +25,7 @@ def draw_latencies(beats_of: Mapping[int, Sides[Beats]], path: Path) -> None:
             latencies_ms = [seconds * 1e3 for seconds in side.singles_s]
             axes.ecdf(latencies_ms, color=colour, linestyle=style, label=f"{name}, groups: {groups:,}")
     axes.set_xscale("log")
-    axes.set_xlabel("ms from a heartbeat to its answer, one at a time")
+    axes.set_xlabel("ms from a heartbeat to its response, one at a time")
     axes.set_ylabel("share answered")
     axes.grid(alpha=0.3)
     axes.legend()

@@ -1,4 +1,4 @@
-"""Figures, the tables they are printed in, and the same as JSON."""
+"""Figures, their tables, and the same figures as JSON."""
 
 import json
 import sys
@@ -11,9 +11,9 @@ _DIGITS = 3
 
 @dataclass(frozen=True)
 class Figure:
-    """What was measured: our figure, and in the same unit that of whoever is measured beside us.
+    """One result: our figure, and in the same unit the other side's figure, None if there is none.
 
-    `at_most` and `ratio_at_most` are lines to hold, where there are any.
+    `at_most` and `ratio_at_most` are limits, None if there is none.
     """
 
     what: str
@@ -25,12 +25,12 @@ class Figure:
 
     @property
     def ratio(self) -> float | None:
-        """Ours to theirs, None where there is none."""
+        """Return our figure divided by the other side's, None without the latter."""
         return self.ours / self.beside if self.beside else None
 
     @property
     def held(self) -> bool | None:
-        """Whether its lines are held, None where it has none."""
+        """Return whether the limits are kept, None if there are none."""
         if self.at_most is None and self.ratio_at_most is None:
             return None
         ratio_held = self.ratio_at_most is None or (
@@ -39,7 +39,7 @@ class Figure:
         return ratio_held and (self.at_most is None or self.ours <= self.at_most)
 
     def text(self) -> str:
-        """A row of a table."""
+        """Return a row of a table."""
         return _ROW.format(
             f"  {self.what}",
             _amount(self.ours, self.unit),
@@ -51,7 +51,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Table:
-    """Figures that belong together. `beside` names whoever is measured beside us."""
+    """Figures that belong together. `beside` names the other side."""
 
     title: str
     beside: str
@@ -59,17 +59,17 @@ class Table:
 
     @property
     def held(self) -> bool:
-        """Whether no line is broken."""
+        """Whether all limits are kept."""
         return all(figure.held is not False for figure in self.figures)
 
     def text(self) -> str:
-        """For people."""
+        """Return the table as text."""
         head = _ROW.format(self.title, "ours", self.beside, "ratio", "").rstrip()
         return "\n".join([head, *(figure.text() for figure in self.figures)])
 
 
 def as_json(tables: Sequence[Table]) -> str:
-    """The same for programs: a list of objects, a figure each."""
+    """Return the tables as JSON: a list of objects, one per figure."""
     return json.dumps(
         [
             {"table": table.title, "beside_is": table.beside, **asdict(figure), "ratio": figure.ratio}
@@ -81,7 +81,7 @@ def as_json(tables: Sequence[Table]) -> str:
 
 
 def say(text: str) -> None:
-    """Tell whoever waits how far it is."""
+    """Print the progress of the run."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -101,7 +101,7 @@ def _amount(value: float, unit: str) -> str:
 
 
 def _number(value: float) -> str:
-    """Three digits that say something, or all before the point."""
+    """Format a number with three significant digits, or all digits before the point."""
     if value == 0 or abs(value) >= 10 ** (_DIGITS - 1):
         return f"{value:,.0f}"
     return f"{value:.{_DIGITS}g}"

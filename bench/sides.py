@@ -1,4 +1,4 @@
-"""The two sides that are measured beside each other, and how both are started under the same settings."""
+"""The two sides of a comparison, and how both are started with the same settings."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -20,7 +20,7 @@ from streaming.service.status import Phase
 START_TIMEOUT_S = 120.0
 INITIAL_DELAY = "group.initial.rebalance.delay.ms"
 
-# How long an answer takes is what is asked: the gateway is not to give up on one that takes longer.
+# The measurements include slow responses, so the gateway must not time out on them.
 _PATIENT = Limits(member_held_s=30.0)
 
 T = TypeVar("T")
@@ -29,13 +29,13 @@ U = TypeVar("U")
 
 @dataclass(frozen=True)
 class Sides(Generic[T]):
-    """Something of ours, and the same of Kafka's own."""
+    """A value of our side, and the same value of Kafka's side."""
 
     ours: T
     kafkas: T
 
     def map(self, function: Callable[[T], U]) -> "Sides[U]":
-        """The same done to both."""
+        """Apply the function to both."""
         return Sides(function(self.ours), function(self.kafkas))
 
     def __iter__(self) -> Iterator[T]:
@@ -45,10 +45,10 @@ class Sides(Generic[T]):
 
 @contextmanager
 def running(folder: Path, initial_delay_ms: int) -> Iterator[Sides[Address]]:
-    """Where to reach a coordinator of ours behind its gateway, and the broker behind both.
+    """Yield the address of our coordinator's gateway, and that of the broker behind both.
 
-    All that is ours but Spark runs in this process, as in `group-coordinator run`: load is to come from
-    another. Raises TimeoutError where ours does not start.
+    Everything of ours except Spark runs in this process, as in `group-coordinator run`, so load must come
+    from another process. Raises TimeoutError if our coordinator does not start.
     """
     settings = {INITIAL_DELAY: str(initial_delay_ms)}
     layout = TopicLayout.named("coordinator")
@@ -66,6 +66,6 @@ def running(folder: Path, initial_delay_ms: int) -> Iterator[Sides[Address]]:
 
 
 def wake(servers: str) -> None:
-    """Have the broker begin to coordinate: it does when the first client looks for a coordinator."""
+    """Make the broker start its coordinator, which it does when the first client looks for one."""
     with closing(kafka_clients.group_consumer(servers, "wake")) as consumer:
         consumer.committed(TopicPartition("any", 0))

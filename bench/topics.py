@@ -1,4 +1,4 @@
-"""Records on the topics: the coordinator beside the floor, a Spark query that only copies records."""
+"""Records on the topics: the coordinator compared with the floor, a Spark query that only copies records."""
 
 import os
 from pathlib import Path
@@ -24,7 +24,7 @@ IDLE_S = 15
 
 
 def measure_topics(folder: Path, *, quick: bool) -> Table:
-    """The floor is measured before and after the coordinator, so that a busier machine shows in both."""
+    """Measure the floor before and after the coordinator, so that other load on the machine affects both."""
     rounds = 40 if quick else 200
     with EmbeddedBroker(folder / "broker") as broker:
         floor = _floor(broker.bootstrap_servers, folder / "floor-1", rounds)
@@ -88,8 +88,8 @@ def _deadlines(asker: Asker, rounds: int) -> list[Figure]:
     say("  lateness of deadlines")
     late = deadline_lateness(asker, DELAY_MS, rounds)
     return [
-        Figure("deadline due to answered, p50", "s", percentile(late, 0.5), at_most=LATENESS_P50_LINE_S),
-        Figure("deadline due to answered, p99", "s", percentile(late, 0.99), at_most=LATENESS_P99_LINE_S),
+        Figure("deadline due to response, p50", "s", percentile(late, 0.5), at_most=LATENESS_P50_LINE_S),
+        Figure("deadline due to response, p99", "s", percentile(late, 0.99), at_most=LATENESS_P99_LINE_S),
     ]
 
 

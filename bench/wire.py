@@ -12,7 +12,7 @@ from gateway.wire.framing import FrameBuffer, framed
 
 CLIENT_ID = "bench"
 JOIN, HEARTBEAT, LEAVE, SYNC = (11, 9), (12, 4), (13, 5), (14, 5)
-"""Of each api its key and the newest version that both sides have."""
+"""By api: its key and the newest version that both sides support."""
 
 REBALANCE_IN_PROGRESS, MEMBER_ID_REQUIRED = 27, 79
 
@@ -20,17 +20,17 @@ _ANSWER_MAX_BYTES = 2**31 - 1
 
 
 class WrongAnswer(RuntimeError):
-    """Something else was answered than what is measured: the figures would mean nothing."""
+    """A response is not the one being measured, so the figures would be meaningless."""
 
 
 class Connection(asyncio.Protocol):
-    """One connection. Like a consumer's it has one request under way at a time.
+    """One connection with one request in flight at a time, like a consumer's.
 
-    Each answer, without the frame's size, goes to `heard`; `lost` is called where the connection ends first.
+    Each response, without the frame's size, goes to `heard`. `lost` is called if the connection ends first.
     """
 
     def __init__(self) -> None:
-        self.heard: Callable[[bytes], None] = self._unasked
+        self.heard: Callable[[bytes], None] = self._unexpected
         self.lost: Callable[[], None] = lambda: None
         self._buffer = FrameBuffer(_ANSWER_MAX_BYTES)
         self._numbers = count(1)
@@ -57,19 +57,19 @@ class Connection(asyncio.Protocol):
         self.lost()
 
     def send(self, frame: bytes | bytearray) -> None:
-        """Send a request, size and all."""
+        """Send a request, including its size field."""
         assert self._transport is not None
         self._transport.write(frame)
 
     def close(self) -> None:
-        """End it, at once."""
+        """Close the connection immediately."""
         assert self._transport is not None
         self._transport.abort()
 
     async def ask(self, api: tuple[int, int], **fields: Any) -> Any:
-        """The decoded answer to one request. Raises WrongAnswer where the connection ends instead.
+        """Send one request and return its decoded response. Raises WrongAnswer if the connection ends before.
 
-        When it is cancelled, the answer is dropped as it comes, and the connection is of no more use.
+        After a cancellation the response is dropped when it arrives, and the connection cannot be used again.
         """
         answered: Future[bytes] = asyncio.get_running_loop().create_future()
         self.heard = lambda answer: None if answered.done() else answered.set_result(answer)
@@ -77,21 +77,21 @@ class Connection(asyncio.Protocol):
         number = next(self._numbers)
         self.send(framed(codec.encode_request(*api, number, CLIENT_ID, fields)))
         answer = await answered
-        self.heard = self._unasked
+        self.heard = self._unexpected
         if int.from_bytes(answer[:4]) != number:
-            raise WrongAnswer(f"the answer is not to request {number}: {answer!r}")
+            raise WrongAnswer(f"not the response to request {number}: {answer!r}")
         return codec.decode_response(*api, answer)
 
-    def _unasked(self, answer: bytes) -> None:
-        raise WrongAnswer(f"nobody asked for {answer!r}")
+    def _unexpected(self, answer: bytes) -> None:
+        raise WrongAnswer(f"a response without a request: {answer!r}")
 
 
 def expect_no_error(answer: Any) -> Any:
-    """The answer. Raises WrongAnswer unless its error code is 0."""
+    """Return the response. Raises WrongAnswer unless its error code is 0."""
     if answer.error_code != 0:
-        raise WrongAnswer(f"an error where there should be none: {answer}")
+        raise WrongAnswer(f"unexpected error: {answer}")
     return answer
 
 
 def _lost() -> WrongAnswer:
-    return WrongAnswer("the connection ended with a request under way")
+    return WrongAnswer("the connection ended with a request in flight")

@@ -109,7 +109,7 @@ class TopicReader:
         return records
 
     def positions(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset of the next record to read of each partition; -1 where the brokers do not say in time."""
+        """The offset of the next record to read of each partition; -1 if no broker answers in time."""
         return {partition: self._position(partition) for partition in partitions}
 
     def has_read(self, ends: Offsets) -> bool:

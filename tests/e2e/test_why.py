@@ -133,7 +133,7 @@ def test_since_reads_no_more_of_a_longer_topic(
 def test_a_group_nobody_knows(broker: EmbeddedBroker, layout: TopicLayout) -> None:
     told = why(broker, layout, "orders")
     assert told.exit_code == 1
-    assert "no group orders is known" in told.stderr
+    assert "group orders is unknown" in told.stderr
 
 
 def test_no_coordinator(broker: EmbeddedBroker) -> None:

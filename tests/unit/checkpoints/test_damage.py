@@ -1,4 +1,4 @@
-"""Naming the damaged file of a checkpoint. Real checkpoints are damaged in tests/faults/test_supervision.py."""
+"""Naming the damaged file of a checkpoint. tests/faults/test_supervision.py damages real checkpoints."""
 
 import struct
 import zlib

@@ -95,9 +95,7 @@ def test_a_history_that_begins_in_the_middle_says_so() -> None:
     begin = next(n for n, event in enumerate(history) if event.generation == 2)
     text = told(history[begin:], END_MS)
     first = history[begin].seq
-    assert (
-        f"Note        the history begins at entry {first}: retention deleted the earlier ones" in text
-    )
+    assert f"Note        the history begins at entry {first}: retention deleted the earlier ones" in text
     assert "cause unknown" in text
     assert "and began earlier than the history" in text
 
