@@ -181,11 +181,11 @@ def of_kafka_python(problem: Problem, limit_s: float) -> Measured:
 
 def _call_kafka_python(problem: Problem, limit_s: float, sender: Connection) -> None:
     generation = GENERATION if problem.held else -1
-    told = {
+    metadata = {
         member_id: tell(problem.assignor, topics, problem.owned(member_id), generation)
         for member_id, topics in problem.wishes.items()
     }
-    cluster, members = cluster_of(problem.counts), members_of(told)
+    cluster, members = cluster_of(problem.counts), members_of(metadata)
     assignor = STICKY[problem.assignor]()
     signal.setitimer(signal.ITIMER_PROF, limit_s)
     began_s = time.process_time()

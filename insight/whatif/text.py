@@ -53,7 +53,7 @@ def _remarks(outcome: Outcome) -> Iterator[str]:
             "the second assigns them, all other partitions stay consumed"
         )
     if outcome.nobodys:
-        yield f"nobody consumes {_listed(outcome.nobodys)}"
+        yield f"no member consumes {_listed(outcome.nobodys)}"
 
 
 def _spread(spread: Spread) -> str:

@@ -119,7 +119,7 @@ def _details(change: Change, report: Report) -> Lines:
     if notified is not None:
         yield "told", notified
     if change.kind not in (ChangeKind.LOCKS, ChangeKind.MODE):
-        yield "there", _clients(change.consumers) if change.consumers else "nobody"
+        yield "there", _clients(change.consumers) if change.consumers else "no clients"
 
 
 def _causes(change: Change) -> Lines:

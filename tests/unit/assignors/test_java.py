@@ -1,7 +1,7 @@
-"""Against Kafka itself: answers recorded from the assignors of kafka-clients 4.3.0, for random groups.
+"""Comparison with Kafka: recorded assignments of the assignors of kafka-clients 4.3.0, for random groups.
 
-Static and dynamic members alternate, subscriptions differ, topics are unknown, empty or named twice: what
-kafka-python does not get right, so that it cannot be the judge.
+In these groups static and dynamic members alternate, subscriptions differ, and topics are unknown, empty or
+named twice. kafka-python handles these cases wrongly, so it cannot be the reference.
 """
 
 import re

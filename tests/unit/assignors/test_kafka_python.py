@@ -1,14 +1,14 @@
-"""Against kafka-python's assignors, for thousands of random groups.
+"""Comparison with kafka-python's assignors, for thousands of random groups.
 
-Range and round robin give the same answer; sticky and cooperative-sticky are never less even, and where they
-are as even, they never move more.
+Range and round robin give the same assignment. Sticky and cooperative-sticky are never less even, and where
+they are as even, they never move more.
 
-Left out is what kafka-python 3.0.12 gets wrong by Kafka's own (Java) assignors, which we follow:
+The groups avoid these deviations of kafka-python 3.0.12 from Kafka's own (Java) assignors, which ours follow:
 
-- It groups members with itertools.groupby on the unsorted list, so members are lost where static and dynamic
+- It groups members with itertools.groupby on the unsorted list, so members are lost if static and dynamic
   ones alternate. Here the static members come first.
 - Its round robin raises KeyError as soon as it has to pass over a member. Here all members of a round-robin
-  group have the same topics. (test_assignors_java.py has Kafka's own answers for the rest.)
+  group have the same topics. (test_java.py has Kafka's own assignments for the rest.)
 - A topic that a member names twice counts twice in its range. Here topics are named once.
 - It sorts by code point, not by UTF-16 unit. Here names are ASCII.
 """
@@ -39,12 +39,12 @@ TOPICS = [*COUNTS, "without-metadata"]
 
 @pytest.fixture(scope="module")
 def cluster() -> ClusterMetadata:
-    """A cluster whose topics are COUNTS."""
+    """Return a cluster whose topics are COUNTS."""
     return cluster_of(COUNTS)
 
 
 def random_group(random: Random, *, same_topics: bool) -> dict[MemberId, MemberSubscription]:
-    """Up to 12 members in any order but static before dynamic."""
+    """Return up to 12 members in any order, except that static members precede dynamic ones."""
     size = random.randint(1, 12)
     static = random.randint(0, size)
     member_ids = random.sample([f"client{i}-{random.getrandbits(32):08x}" for i in range(size)], size)
@@ -97,7 +97,7 @@ def test_roundrobin(cluster: ClusterMetadata) -> None:
 
 
 def random_past(random: Random, group: dict[MemberId, MemberSubscription]) -> Past:
-    """What each member had: most partitions had one owner, some of them overloaded, and some had none."""
+    """Return earlier assignments: most partitions had one owner, some owners are overloaded."""
     past: Past = {member_id: [] for member_id in group}
     for topic, count in COUNTS.items():
         fitting = [member_id for member_id, m in group.items() if topic in m.subscription.topics]
@@ -111,31 +111,33 @@ def random_past(random: Random, group: dict[MemberId, MemberSubscription]) -> Pa
 def hand_over(
     name: str, cluster: ClusterMetadata, group: dict[MemberId, MemberSubscription], past: Past, *, ours: bool
 ) -> Past:
-    """What members have when every partition is with one, which takes cooperative members some rounds."""
+    """Return the assignment once it is complete, which takes cooperative members several rounds."""
     wanted = {topic for member in group.values() for topic in member.subscription.topics}
     total = sum(COUNTS.get(topic, 0) for topic in wanted)
     answer = past
     for generation in range(4, 14):
-        told = {m: tell(name, g.subscription.topics, answer[m], generation) for m, g in group.items()}
-        answer = ask_ours(name, told) if ours else ask_theirs(name, cluster, told)
+        metadata = {m: tell(name, g.subscription.topics, answer[m], generation) for m, g in group.items()}
+        answer = ask_ours(name, metadata) if ours else ask_theirs(name, cluster, metadata)
         if sum(map(len, answer.values())) == total:
             return answer
         assert name == "cooperative-sticky"
     raise AssertionError(f"partitions are still held back: {answer}")
 
 
-def ask_ours(name: str, told: dict[MemberId, bytes]) -> Past:
-    members = {member_id: MemberSubscription(decode_subscription(data)) for member_id, data in told.items()}
+def ask_ours(name: str, metadata: dict[MemberId, bytes]) -> Past:
+    members = {
+        member_id: MemberSubscription(decode_subscription(data)) for member_id, data in metadata.items()
+    }
     return ASSIGNORS[name].assign(COUNTS, members)
 
 
-def ask_theirs(name: str, cluster: ClusterMetadata, told: dict[MemberId, bytes]) -> Past:
-    answer = STICKY[name]().assign(cluster, members_of(told))
+def ask_theirs(name: str, cluster: ClusterMetadata, metadata: dict[MemberId, bytes]) -> Past:
+    answer = STICKY[name]().assign(cluster, members_of(metadata))
     return {m: [TopicPartition(*p) for p in given.partitions()] for m, given in answer.items()}
 
 
 def score(past: Past, answer: Past) -> tuple[int, int]:
-    """How uneven, by Kafka's balance score, and how many partitions are not where they were."""
+    """Return Kafka's balance score, and how many partitions have moved."""
     unevenness = sum(abs(len(a) - len(b)) for a, b in combinations(answer.values(), 2))
     return unevenness, sum(len(set(partitions) - set(answer[m])) for m, partitions in past.items())
 

@@ -1,4 +1,4 @@
-"""lag-aware: the bounds its docstring states, that nothing moves without need, and some examples."""
+"""lag-aware: the bounds in its docstring, no needless moves, and some examples."""
 
 from pathlib import Path
 from random import Random
@@ -38,7 +38,7 @@ def assign(
 
 
 def is_even(answer: Answer, weights: dict[TopicPartition, int], tolerance: int, wishes: Wishes) -> bool:
-    """Points 1 and 2 of the module's docstring."""
+    """Check points 1 and 2 of the module's docstring."""
     load = {member_id: sum(weights[p] for p in partitions) for member_id, partitions in answer.items()}
     for heavy, partitions in answer.items():
         for light, fewer in answer.items():
@@ -179,7 +179,7 @@ def test_it_is_spelled_one_way_where_users_read_it() -> None:
     """`lag-aware`, as Kafka spells `cooperative-sticky`; the Python module alone has an underscore."""
     root = Path(__file__).parents[3]
     pages = [root / "README.md", root / "CHANGELOG.md", *(root / "docs").rglob("*.md")]
-    told = [page.read_text().replace("lag_aware.py", "") for page in pages]
-    assert any(LagAwareAssignor.name in text for text in told)
-    assert [page.name for page, text in zip(pages, told, strict=True) if "lag_aware" in text] == []
+    texts = [page.read_text().replace("lag_aware.py", "") for page in pages]
+    assert any(LagAwareAssignor.name in text for text in texts)
+    assert [page.name for page, text in zip(pages, texts, strict=True) if "lag_aware" in text] == []
     assert LagAwareAssignor.name == "lag-aware"

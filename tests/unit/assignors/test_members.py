@@ -34,7 +34,7 @@ def test_members_that_share_an_instance_id_go_by_member_id() -> None:
 
 def test_strings_go_by_utf16_unit_as_in_java() -> None:
     # By code point the emoji is the greater; its first UTF-16 unit (D83D) is the smaller.
-    # kafka-python sorts by code point, so a group that mixes it with Java would be dealt differently.
+    # kafka-python sorts by code point, so its leader would assign differently in a group mixed with Java.
     below, above = "\N{HALFWIDTH WHITE CIRCLE}", "\N{GRINNING FACE}"
     assert below < above
     assert java_order(above) < java_order(below)

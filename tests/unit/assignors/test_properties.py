@@ -1,4 +1,4 @@
-"""What must hold for any group, under every Kafka assignor or under the one that promises it."""
+"""Properties of any group's assignment, under every Kafka assignor or under the one that promises them."""
 
 from collections import Counter
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""The consumer protocol's bytes: Kafka's own, kafka-python's, and what is said of bytes that are wrong."""
+"""The consumer protocol's bytes: Kafka's own, kafka-python's, and the errors for invalid bytes."""
 
 import pickle
 from collections.abc import Callable
@@ -43,7 +43,7 @@ def owned(*partitions: tuple[str, int]) -> tuple[TopicPartition, ...]:
 
 
 def grouped(partitions: tuple[TopicPartition, ...]) -> list[tuple[str, list[int]]]:
-    """The partitions of each topic, topics in the order they first come, as the wire has them."""
+    """Return the partitions of each topic, topics in order of first appearance, as on the wire."""
     numbers_of: dict[str, list[int]] = {}
     for topic, number in partitions:
         numbers_of.setdefault(topic, []).append(number)
@@ -105,7 +105,7 @@ def test_assignments_are_written_as_kafka_does(version: int, assignment: Assignm
     assert encode_assignment(assignment, version) == bytes.fromhex(recorded)
 
 
-# Reading what was written.
+# Written bytes are read back.
 
 
 @given(subscription=subscriptions, version=st.sampled_from(VERSIONS))
@@ -129,7 +129,7 @@ def test_an_assignment_comes_back_grouped_by_topic(assignment: Assignment, versi
     assert decoded.user_data == assignment.user_data
 
 
-# The same bytes as kafka-python.
+# The same bytes as kafka-python's.
 
 
 @given(subscription=subscriptions, version=st.sampled_from(VERSIONS))
@@ -180,7 +180,7 @@ def test_what_kafka_python_writes_is_read_as_it_reads_it(
     assert ours.owned_partitions == tuple(
         TopicPartition(run.topic, number) for run in theirs.owned_partitions for number in run.partitions
     )
-    # As in Kafka, but not in kafka-python, a negative generation and an empty rack are none.
+    # As in Kafka, but not in kafka-python, a negative generation and an empty rack are read as None.
     assert ours.generation_id == (theirs.generation_id if theirs.generation_id >= 0 else None)
     assert ours.rack_id == (theirs.rack_id or None)
 
@@ -212,7 +212,7 @@ def test_a_negative_version_is_an_error() -> None:
             call()
 
 
-# Bytes that are wrong.
+# Invalid bytes.
 
 
 @pytest.mark.parametrize(
@@ -311,6 +311,6 @@ def test_half_a_character_cannot_be_written() -> None:
 
 
 def test_an_error_survives_pickling() -> None:
-    # Spark carries exceptions from its Python workers so.
+    # Spark transfers exceptions from its Python workers by pickling.
     error = pickle.loads(pickle.dumps(ProtocolError("topics is null", 2)))
     assert (error.what, error.offset, str(error)) == ("topics is null", 2, "topics is null (byte 2)")

@@ -11,7 +11,7 @@ def member(*topics: str, instance_id: str | None = None, rack_id: str | None = N
 def deal(
     counts: dict[str, int], group: dict[str, MemberSubscription], racks: dict[str, str] | None = None
 ) -> dict[str, str]:
-    """The answer in short: "t0 t1" is partitions 0 and 1 of topic t; racks "x yz" are x, then y and z."""
+    """Return text: "t0 t1" is partitions 0 and 1 of topic t; racks "x yz" are x, then y and z."""
     replicas = {topic: [frozenset(word) for word in text.split()] for topic, text in (racks or {}).items()}
     answer = ASSIGNORS["range"].assign(counts, group, replicas)
     return {name: " ".join(f"{topic}{number}" for topic, number in parts) for name, parts in answer.items()}
@@ -101,7 +101,7 @@ def test_a_member_of_unknown_rack_is_near_everything() -> None:
 
 
 def test_topics_of_one_size_stay_co_partitioned() -> None:
-    # Number 0 of u is on x only, so neither member is near both numbers 0: they are dealt in the end.
+    # Number 0 of u is on x only, so neither member is near both numbers 0: they are assigned last.
     group = {"a": member("t", "u", rack_id="x"), "b": member("t", "u", rack_id="y")}
     racks = {"t": "y x", "u": "x x"}
     assert deal({"t": 2, "u": 2}, group, racks) == {"a": "t1 u1", "b": "t0 u0"}

@@ -1,4 +1,4 @@
-"""docs/rocketmq.md names a test for each of the behaviours S1 to S19, and each is there."""
+"""docs/rocketmq.md names a test for each of the behaviours S1 to S19, and each test exists."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What must hold for any group under RocketMQ's strategies, and rules that the vectors leave open."""
+"""Properties of any group under RocketMQ's strategies, and rules that the vectors do not cover."""
 
 from collections import Counter
 
@@ -15,7 +15,7 @@ from assignors.rocketmq.message_queue import MessageQueue, sort_client_ids, sort
 from assignors.rocketmq.pop import ALL_QUEUES_OF_BROKER, allocate_for_pop
 from assignors.rocketmq.strategies import Settings, UnknownStrategy, strategy_named
 
-# Every name holds a room for MACHINE_ROOM_NEARBY and one for MACHINE_ROOM.
+# Every name contains a room for MACHINE_ROOM_NEARBY and one for MACHINE_ROOM.
 ROOMS = st.sampled_from(["r1", "r2", "r3"])
 BROKERS = st.builds("{}-@{}".format, ROOMS, st.sampled_from("ab"))
 QUEUES = st.lists(

@@ -1,7 +1,7 @@
-"""The check command for allocation vectors, and the answers of RocketMQ 5.3.3 that stand in tests/data.
+"""The check command for allocation vectors, and the results of RocketMQ 5.3.3 in tests/data.
 
-The random vectors are what its classes answered to arguments drawn at random: POP sharing, nested rooms, odd
-broker names, repeated ids, nulls.
+The random vectors are results of its classes for random arguments: POP sharing, nested rooms, unusual broker
+names, repeated ids, nulls.
 """
 
 import json
@@ -47,7 +47,7 @@ def test_every_answer_of_rocketmq_is_given() -> None:
     [
         {"strategy": "STICKY"},
         {"strategy": "MACHINE_ROOM_NEARBY-STICKY"},
-        {"strategy": "POP/AVG"},  # without a pop_share_queue_num
+        {"strategy": "POP/AVG"},  # pop_share_queue_num is missing
         {"strategy": "AVG_BY_CIRCLE"},
         {"expected": [QUEUES[1], QUEUES[0]]},
         {"expected": None},
@@ -72,7 +72,7 @@ def test_many_failures_are_listed_briefly(tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ("", "truncated"),
         ("{}", "Expected `array`, got `object`"),
@@ -83,13 +83,13 @@ def test_many_failures_are_listed_briefly(tmp_path: Path, capsys: pytest.Capture
     ],
 )
 def test_a_malformed_file_is_told_apart(
-    content: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert check(tmp_path, content) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert "vectors.json: malformed: " in err
-    assert told in err
+    assert message in err
 
 
 def test_a_missing_file_and_no_file_are_told_apart(

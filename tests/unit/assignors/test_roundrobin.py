@@ -9,7 +9,7 @@ def member(*topics: str, instance_id: str | None = None) -> MemberSubscription:
 
 
 def deal(counts: dict[str, int], group: dict[str, MemberSubscription]) -> dict[str, str]:
-    """The answer in short: "t0 t1" is partitions 0 and 1 of topic t."""
+    """Return the assignment as text: "t0 t1" is partitions 0 and 1 of topic t."""
     answer = ASSIGNORS["roundrobin"].assign(counts, group)
     return {name: " ".join(f"{topic}{number}" for topic, number in parts) for name, parts in answer.items()}
 
@@ -25,7 +25,7 @@ def test_the_answer_holds_topic_partitions() -> None:
 
 
 def test_a_member_without_the_topic_is_passed_over_and_loses_its_turn() -> None:
-    # kafka-python 3.0.12 raises KeyError here: it looks the next member up by the wrong key.
+    # kafka-python 3.0.12 raises KeyError here, because it looks up the next member by the wrong key.
     group = {"C0": member("t"), "C1": member("t", "u"), "C2": member("t", "u", "v")}
     assert deal({"t": 1, "u": 2, "v": 3}, group) == {"C0": "t0", "C1": "u0", "C2": "u1 v0 v1 v2"}
 

@@ -13,7 +13,7 @@ def parts(text: str) -> tuple[TopicPartition, ...]:
 def member(
     *topics: str, owned: str = "", generation: int = 1, rack: str | None = None, instance: str | None = None
 ) -> MemberSubscription:
-    """A member that tells what it owned in the ways of both assignors."""
+    """Return a member that claims its earlier partitions in the ways of both assignors."""
     user_data = encode_sticky_user_data(Claim(parts(owned), generation))
     return MemberSubscription(Subscription(topics, user_data, parts(owned), generation, rack), instance)
 
@@ -82,7 +82,7 @@ def test_when_a_member_with_other_topics_leaves_the_rest_stay() -> None:
 
 
 def test_loads_are_levelled_through_chains_of_members() -> None:
-    # a and b share t, b and c share u: a can be relieved only if b gives to c. No single move helps.
+    # a and b share t, b and c share u: a can lose load only if b gives to c. No single move helps.
     group = {
         "a": member("t", owned="t0 t1 t2"),
         "b": member("t", "u", owned="u0 u1"),
@@ -99,7 +99,7 @@ def test_a_topic_given_up_is_taken_from_the_member() -> None:
 
 
 def test_a_partition_that_has_to_move_goes_back_to_its_previous_owner() -> None:
-    # Both b and c have room for one. The newer claims are those of a; c had t2 before.
+    # Both b and c have room for one. The claims of a are newer; c had t2 before.
     group = {
         "a": member("t", "u", owned="t0 t1 t2", generation=2),
         "b": member("t", "u"),

@@ -1,4 +1,4 @@
-"""What members of the sticky assignors say they owned, byte by byte, in all versions there are."""
+"""The user data of the sticky assignors' members, byte by byte, in all versions."""
 
 import pytest
 from hypothesis import given
@@ -63,13 +63,13 @@ def test_a_claim_the_format_cannot_hold_is_an_error() -> None:
 
 
 def test_sticky_members_are_known_by_their_user_data_only() -> None:
-    told = Subscription(("t",), encode_sticky_user_data(Claim((T0,), 4)), (T1,), 5)
-    assert sticky_claim(told) == Claim((T0,), 4)
+    subscription = Subscription(("t",), encode_sticky_user_data(Claim((T0,), 4)), (T1,), 5)
+    assert sticky_claim(subscription) == Claim((T0,), 4)
     assert sticky_claim(Subscription(("t",), None, (T1,), 5)) == Claim()
 
 
 def test_cooperative_members_are_known_by_their_owned_partitions() -> None:
-    # The field of KIP-792 goes before the user data, of which there may be any.
+    # The field of KIP-792 has priority over the user data, which may contain anything.
     data = encode_cooperative_user_data(4)
     assert data == bytes.fromhex("00000004")
     assert cooperative_claim(Subscription(("t",), data, (T1,), 5)) == Claim((T1,), 5)

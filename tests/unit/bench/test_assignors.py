@@ -1,4 +1,4 @@
-"""The measurements of assignors: answers that can be compared, and a call that takes for ever."""
+"""The benchmark of assignors: comparable assignments, and a call that does not end."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The bench's tables and the lines they hold."""
+"""The benchmark's tables and their limits."""
 
 import json
 

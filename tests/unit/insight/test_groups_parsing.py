@@ -1,4 +1,4 @@
-"""What users write: times, durations, topics, states, and reset plans."""
+"""Parsing of user input: times, durations, topics, states, and reset plans."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""Planning of offset resets: which offset each partition gets, and what the user is told."""
+"""Planning of offset resets: the new offset of each partition, and the warnings for the user."""
 
 import pytest
 from hypothesis import given

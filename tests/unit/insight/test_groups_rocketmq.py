@@ -1,4 +1,4 @@
-"""What `groups` tells of RocketMQ's groups, from views that the real core made."""
+"""How `groups` describes RocketMQ's groups, from views that the real core made."""
 
 import json
 from textwrap import dedent
@@ -34,7 +34,7 @@ def looks(text: str) -> str:
 
 
 def shop(model: MessageModel = MessageModel.CLUSTERING) -> GroupSnapshot:
-    """A group of three connections, two of which have one client id; one produces too."""
+    """Return a group of three connections; two have the same client id, and one is also a producer's."""
     broker = Broker()
     for client_id, connection in (("till", "c1"), ("app", "c2"), ("app", "c3")):
         broker.heartbeat(client_id, connection, "orders", "prices", model=model)

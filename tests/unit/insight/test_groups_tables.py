@@ -1,4 +1,4 @@
-"""The tables as they look, from what the coordinator answers."""
+"""The tables' text, from responses of the coordinator."""
 
 from textwrap import dedent
 from typing import Any

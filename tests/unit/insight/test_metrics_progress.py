@@ -1,4 +1,4 @@
-"""What Spark tells of its batches: each batch once, none left out."""
+"""Spark's reports of its batches: each batch is counted once, and none is missed."""
 
 import json
 from typing import Any, cast
@@ -8,8 +8,8 @@ from pyspark.sql.streaming import StreamingQuery
 from streaming.query.progress import BatchProgress, ProgressReader
 
 
-def told(batch_id: int, *, executed: bool = True, dropped: int = 0) -> dict[str, Any]:
-    """A batch as Spark 4.2 tells it, less what nobody here looks at."""
+def reported(batch_id: int, *, executed: bool = True, dropped: int = 0) -> dict[str, Any]:
+    """Return a batch as Spark 4.2 reports it, without the fields that are not read."""
     stages = {"addBatch": 90, "walCommit": 12} if executed else {}
     return {
         "id": "2c4b1e63-0a7c-4e6a-9a43-3d8c1b4d9f10",
@@ -25,8 +25,8 @@ def told(batch_id: int, *, executed: bool = True, dropped: int = 0) -> dict[str,
     }
 
 
-class Told:
-    """One progress, as the JVM hands it out."""
+class JvmProgress:
+    """One progress report, as the JVM returns it."""
 
     def __init__(self, progress: dict[str, Any]) -> None:
         self._json = json.dumps(progress)
@@ -36,19 +36,19 @@ class Told:
 
 
 class Query:
-    """The JVM's side of a query; it counts how often all that it keeps is asked for."""
+    """The JVM's side of a query; it counts how often all retained reports are requested."""
 
     def __init__(self) -> None:
         self._jsq = self
         self.batches: list[dict[str, Any]] = []
         self.looks_back = 0
 
-    def lastProgress(self) -> Told | None:  # noqa: N802 - Spark's name
-        return Told(self.batches[-1]) if self.batches else None
+    def lastProgress(self) -> JvmProgress | None:  # noqa: N802 - Spark's name
+        return JvmProgress(self.batches[-1]) if self.batches else None
 
-    def recentProgress(self) -> list[Told]:  # noqa: N802 - Spark's name
+    def recentProgress(self) -> list[JvmProgress]:  # noqa: N802 - Spark's name
         self.looks_back += 1
-        return [Told(batch) for batch in self.batches]
+        return [JvmProgress(batch) for batch in self.batches]
 
     def run(self, *batches: dict[str, Any]) -> None:
         self.batches += batches
@@ -66,33 +66,33 @@ def ids(batches: list[BatchProgress]) -> list[int]:
 def test_each_batch_is_told_once_and_in_order() -> None:
     query, reader = reading()
     assert reader.new() == []
-    query.run(told(0))
+    query.run(reported(0))
     assert ids(reader.new()) == [0]
     assert reader.new() == []
-    query.run(told(1), told(2), told(3))
+    query.run(reported(1), reported(2), reported(3))
     assert ids(reader.new()) == [1, 2, 3]
-    query.run(told(4))
+    query.run(reported(4))
     assert ids(reader.new()) == [4]
     assert query.looks_back == 1, "only where some went by unseen"
 
 
 def test_a_query_that_goes_on_from_its_checkpoint() -> None:
     query, reader = reading()
-    query.run(told(500), told(501))
+    query.run(reported(500), reported(501))
     assert ids(reader.new()) == [500, 501]
 
 
 def test_a_word_of_idleness_is_no_batch() -> None:
     query, reader = reading()
-    query.run(told(7), told(8, executed=False))
+    query.run(reported(7), reported(8, executed=False))
     assert ids(reader.new()) == []
-    query.run(told(8), told(9, executed=False), told(9))
+    query.run(reported(8), reported(9, executed=False), reported(9))
     assert ids(reader.new()) == [7, 8, 9]
 
 
 def test_what_is_read_of_a_batch() -> None:
     query, reader = reading()
-    query.run(told(3, dropped=2))
+    query.run(reported(3, dropped=2))
     (batch,) = reader.new()
     assert batch.total_ms == 120
     assert batch.num_input_rows == 8

@@ -1,4 +1,4 @@
-"""What a scrape says after records have been fed in; the whole text is pinned in tests/data."""
+"""The text of a scrape after records have been fed in; tests/data contains the whole expected text."""
 
 import math
 import re
@@ -55,12 +55,14 @@ def test_groups_by_state(busy: Scraped) -> None:
 def test_lag_is_what_is_left_to_read(busy: Scraped) -> None:
     purchases = {"consumergroup": "orders", "topic": "purchases"}
     assert busy.value("kafka_consumergroup_lag", **purchases, partition="0") == 10
-    assert busy.value("kafka_consumergroup_lag", **purchases, partition="1") == 0, "the topic was made anew"
+    assert busy.value("kafka_consumergroup_lag", **purchases, partition="1") == 0, (
+        "the topic was created again"
+    )
     assert busy.value("kafka_consumergroup_lag_sum", **purchases) == 10
     assert busy.value("kafka_consumergroup_current_offset_sum", **purchases) == 130
     gone = {"consumergroup": "orders", "topic": "gone", "partition": "0"}
     assert busy.value("kafka_consumergroup_current_offset", **gone) == 5
-    assert busy.value("kafka_consumergroup_lag", **gone) is None, "nobody knows where it ends"
+    assert busy.value("kafka_consumergroup_lag", **gone) is None, "its end offset is unknown"
 
 
 def test_the_backlog_is_what_the_query_has_not_read(busy: Scraped) -> None:
@@ -189,7 +191,7 @@ def test_ends_are_wanted_of_topics_with_offsets_and_of_the_requests(busy: Scrape
 
 
 def served_names(scraped: Scraped) -> Iterator[str]:
-    """The names of all metrics, as they are read in the text."""
+    """Yield the names of all metrics as they appear in the text."""
     for family in scraped.registry.collect():
         yield f"{family.name}_total" if family.type == "counter" else family.name
 

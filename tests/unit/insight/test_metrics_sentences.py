@@ -1,4 +1,4 @@
-"""Kafka's log sentences, made of history entries."""
+"""Kafka's log sentences, from history entries."""
 
 from typing import Any
 

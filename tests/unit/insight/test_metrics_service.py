@@ -1,4 +1,4 @@
-"""Serving the metrics: the port, what is told before a broker answers, and the end of it."""
+"""The metrics server: its port, its metrics before a broker responds, and its end."""
 
 import socket
 import urllib.error
@@ -49,6 +49,6 @@ def test_it_serves_without_a_broker_and_stops_serving() -> None:
     finally:
         served.stop()
     assert 'group_coordinator_phase{phase="starting"} 1.0' in lines
-    assert not any("numgroups" in line for line in lines), "nobody knows"
+    assert not any("numgroups" in line for line in lines), "the number of groups is unknown"
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(served.url, timeout=5)

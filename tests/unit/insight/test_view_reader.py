@@ -1,4 +1,4 @@
-"""Reading the groups and events topics: what is new, what came twice, what is missing, and how it looks."""
+"""Reading of the groups and events topics: new, duplicate and missing entries, and the rendered view."""
 
 from io import StringIO
 from typing import Any
@@ -115,7 +115,7 @@ def test_the_table_keeps_the_latest_of_each_group() -> None:
     assert [take(snapshot(seq)) for seq in (2, 2, 1, 3)] == [True, False, False, True]
     assert table.duplicates == 2
     assert [group.seq for group in table.groups] == [3]
-    assert take(snapshot(1, "requests-0-8")), "another life of the group begins anew"
+    assert take(snapshot(1, "requests-0-8")), "another life of the group starts at 1"
     assert take(None)
     assert not take(None)
     assert table.groups == []
@@ -140,7 +140,7 @@ def test_a_table_of_kafkas_groups_leaves_rocketmqs_out_and_one_of_both_has_them(
 
 
 def rocketmq_group() -> RocketMqSnapshot:
-    """Two connections of one client id, and one of another."""
+    """Return a group with two connections of one client id, and one of another."""
     broker = Broker()
     for client_id, connection in (("A", "c1"), ("B", "c2"), ("A", "c3")):
         broker.heartbeat(client_id, connection, "orders")

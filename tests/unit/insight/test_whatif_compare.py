@@ -1,4 +1,4 @@
-"""What strategies make of groups, and what they move: examples, and what holds for any group."""
+"""Strategies' assignments of groups, and their moves: examples, and properties of any group."""
 
 import struct
 from pathlib import Path
@@ -27,7 +27,7 @@ any_members = st.dictionaries(st.sampled_from("abcdef"), st.builds(Member, wishe
 
 @st.composite
 def groups(draw: st.DrawFn, members: st.SearchStrategy[dict[str, Member]] = any_members) -> Group:
-    """Each partition is with a member, or with one that is gone, or with nobody."""
+    """Draw a group in which each partition has a member, a member that has left, or no owner."""
     group = Group(TOPICS, draw(members))
     held: dict[str, set[TopicPartition]] = {}
     for partition in group.partitions():
@@ -110,7 +110,7 @@ def test_each_strategy_starts_from_its_own_assignment_when_a_member_goes() -> No
 
 
 def test_who_has_to_give_up_much_since_topics_differ_does_not_do_so_needlessly() -> None:
-    """a can give to b alone, b to c alone: an even split moves two from each."""
+    """Member a can give only to b, and b only to c: an even split moves two partitions from each."""
     topics = {"x": 6, "y": 3}
     members = {"a": Member(("x",)), "b": Member(("x", "y")), "c": Member(("y",))}
     group = Group(topics, members, {"a": partitions({"x": [*range(6)]}), "b": partitions({"y": [0, 1, 2]})})
@@ -182,7 +182,7 @@ a      5           0      orders 0-2, payments 0-1
 b      1           7      payments 2
 spread: 1 to 5, standard deviation 2.0 partitions per member
 weight: 0 to 7, standard deviation 3.5 a member
-nobody consumes orders 3-5"""
+no member consumes orders 3-5"""
 
 SUMMARY = """\
 STRATEGY LEAST MOST STDDEV NOBODYS MOVED NEEDLESSLY ROUNDS
@@ -206,14 +206,14 @@ def test_strategies_side_by_side() -> None:
     current = {"a": partitions({"orders": [*range(6)]}), "b": partitions({"payments": [0, 1, 2]})}
     before = Group(TOPICS, parse_members("a,b", TOPICS), current)
     after = before.having("c", Member(tuple(TOPICS)))
-    told = [standing(before, current), *outcomes(before, after, ["range", "sticky"])]
-    assert summary_text(told) == SUMMARY
+    found = [standing(before, current), *outcomes(before, after, ["range", "sticky"])]
+    assert summary_text(found) == SUMMARY
 
 
 def test_a_picture(tmp_path: Path) -> None:
     before = Group({"orders": 500}, parse_members(str(MAX_MEMBERS + 20), {"orders": 500}))
-    told = outcomes(before, before.having("d$1", Member(("orders",))), ["range", "sticky"])
-    draw(told, Names(before.members), tmp_path / "assign.png")
+    found = outcomes(before, before.having("d$1", Member(("orders",))), ["range", "sticky"])
+    draw(found, Names(before.members), tmp_path / "assign.png")
     data = (tmp_path / "assign.png").read_bytes()
     width, height = struct.unpack(">II", data[16:24])
     assert data.startswith(b"\x89PNG\r\n\x1a\n")

@@ -1,4 +1,4 @@
-"""How groups are written for `assign`, and what does not fit together."""
+"""The input formats of groups for `assign`, and the errors for inconsistent input."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How far back `why --since` reads: as far as the report needs it, and no further."""
+"""How far back `why --since` reads: as far as the report needs, and no further."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Partition:
         return len(self.records)
 
     def offset_at(self, at_ms: int) -> int:
-        # As Kafka: the first record that is stamped so late, also where stamps are not in order.
+        # As in Kafka: the first record with a timestamp at or after the time, even if not in order.
         found = (offset for offset, stamp_ms in enumerate(self.stamps_ms) if stamp_ms >= at_ms)
         return next(found, self.end)
 
@@ -80,8 +80,8 @@ class Partition:
         )
 
 
-def told(part: Part | list[HistoryEntry], now_ms: int, since_ms: int) -> Report:
-    """A report without what is said of all that was read: where it begins, and its notes."""
+def comparable(part: Part | list[HistoryEntry], now_ms: int, since_ms: int) -> Report:
+    """Return a report without the parts that depend on how much was read: its beginning, and its notes."""
     whole = part if isinstance(part, Part) else Part([*part], frozenset(), from_start=True)
     ours = [entry for entry in whole.entries if isinstance(entry, HistoryEntry)]
     found = report("g", ours, now_ms, since_ms, unread=whole.unread)
@@ -103,7 +103,7 @@ def test_it_tells_the_same_as_the_whole_history(seed: int, length: int, random: 
         since_ms = random.randint(first_ms, last_ms + STAMP_MARGIN_MS * 3)
         found = entries_since(partition, since_ms)
         now_ms = max(last_ms, since_ms) + 1_000
-        assert told(found, now_ms, since_ms) == told(history, now_ms, since_ms)
+        assert comparable(found, now_ms, since_ms) == comparable(history, now_ms, since_ms)
         assert not found.from_start or found.unread or found.entries == history
 
 
@@ -113,14 +113,14 @@ def among_others(history: Sequence[HistoryEntry], *, before_days: int) -> Partit
 
 
 def test_what_is_read_does_not_depend_on_the_topics_length() -> None:
-    """Others write a record a minute; the last hour has 70 of them."""
+    """Other groups write a record a minute; the last hour has 70 of them."""
     read = {}
     for before_days, days in ((1, 2), (1, 20), (20, 20)):
         history = quiet_for(days)
         partition = among_others(history, before_days=before_days)
         since_ms, now_ms = days * DAY_MS - 60 * MINUTE_MS, days * DAY_MS + 10 * MINUTE_MS
         found = entries_since(partition, since_ms)
-        assert told(found, now_ms, since_ms) == told(history, now_ms, since_ms)
+        assert comparable(found, now_ms, since_ms) == comparable(history, now_ms, since_ms)
         assert (found.from_start, partition.views) == (False, 0)
         read[len(partition.records)] = partition.read
     assert min(read) * 10 < max(read)
@@ -132,30 +132,30 @@ def test_the_first_rebalance_that_is_told_of_knows_its_ground() -> None:
     history = quiet_for(20)
     since_ms = 20 * DAY_MS - 60 * MINUTE_MS
     found = entries_since(among_others(history, before_days=0), since_ms)
-    (last,) = told(found, 20 * DAY_MS + 1, since_ms).rebalances
+    (last,) = comparable(found, 20 * DAY_MS + 1, since_ms).rebalances
     assert last.moves is not None
-    # t-1 was a's; t-3 was a's in the generation before the last, and nobody's in the last.
+    # t-1 belonged to a. t-3 belonged to a in the generation before the last, and to no member in the last.
     assert (last.number, last.moves.moved, last.moves.fresh) == (1, 2, 0)
     assert [(m.before, m.after) for m in last.moves.members] == [(2, 1), (1, 1), (0, 2)]
 
 
 def test_a_static_member_that_came_back_in_between_is_followed() -> None:
-    """Its id changed and no rebalance began: then all that lies between is read."""
+    """Its id changed without a rebalance, so everything in between is read."""
     history = quiet_for(20, "at 10d", "join a api=3 session=24d instance=i-a id=")
     assert EntryType.MEMBER_REPLACED in [event.type for event in history]
     since_ms, now_ms = 20 * DAY_MS - 60 * MINUTE_MS, 20 * DAY_MS + 1
     found = entries_since(among_others(history, before_days=1), since_ms)
-    assert told(found, now_ms, since_ms) == told(history, now_ms, since_ms)
+    assert comparable(found, now_ms, since_ms) == comparable(history, now_ms, since_ms)
 
 
 def test_a_takeover_in_between_is_not_looked_for() -> None:
-    """A coordinator's restart makes an entry of each group. No member has another id for it."""
+    """A coordinator's restart writes an entry for each group and changes no member id."""
     history = quiet_for(20, "at 10d", "outage 60s")
     assert EntryType.TAKEN_OVER in [event.type for event in history]
     partition = among_others(history, before_days=1)
     since_ms, now_ms = 20 * DAY_MS - 60 * MINUTE_MS, 20 * DAY_MS + 1
     found = entries_since(partition, since_ms)
-    assert told(found, now_ms, since_ms) == told(history, now_ms, since_ms)
+    assert comparable(found, now_ms, since_ms) == comparable(history, now_ms, since_ms)
     assert len(found.unread) == 1
     assert partition.read < 130
 
@@ -166,7 +166,7 @@ def test_a_group_that_did_nothing_since_is_told_by_its_view() -> None:
     now_ms = history[-1].at_ms + 10 * MINUTE_MS
     since_ms = now_ms - 5 * MINUTE_MS
     found = entries_since(partition, since_ms)
-    assert told(found, now_ms, since_ms) == told(history, now_ms, since_ms)
+    assert comparable(found, now_ms, since_ms) == comparable(history, now_ms, since_ms)
     assert found.entries[-1] == history[-1]
     assert partition.views == 1
     assert partition.read < 50
@@ -174,7 +174,7 @@ def test_a_group_that_did_nothing_since_is_told_by_its_view() -> None:
 
 @pytest.mark.parametrize("since_ms", [DAY_MS, 3 * DAY_MS])
 def test_entries_of_an_earlier_version_are_all_read(since_ms: int) -> None:
-    """They do not say when the last rebalance was."""
+    """Such entries do not contain the time of the last rebalance."""
     history = [replace(event, last_rebalance_at_ms=None) for event in quiet_for(2)]
     partition = among_others(history, before_days=1)
     partition.view = lambda: None  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""What moved, and how much of it needlessly: the definition, held against all even splits there are."""
+"""What moved, and how many moves were needless: the definition, compared with all possible even splits."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise, product
@@ -22,7 +22,7 @@ def t(*numbers: int) -> frozenset[TopicPartition]:
 
 
 def least_given_up(last: Owners, partitions: Sequence[TopicPartition], members: Sequence[str]) -> int:
-    """How many partitions stayers give up at least, found by trying every even split."""
+    """Return the minimum number of partitions that stayers give up, found by trying every even split."""
 
     def given_up(split: Sequence[str]) -> int:
         now = zip(partitions, split, strict=True)
@@ -40,7 +40,7 @@ def even_splits(partitions: int, members: Sequence[str]) -> Iterator[tuple[str, 
 
 @st.composite
 def rebalance(draw: st.DrawFn) -> tuple[dict[TopicPartition, str], dict[TopicPartition, str], list[str]]:
-    """Owners before, owners afterwards, and who is a member afterwards."""
+    """Draw the owners before, the owners afterwards, and the members afterwards."""
     partitions = sorted(t(*range(draw(st.integers(0, 6)))))
     members = draw(st.lists(st.sampled_from(MEMBERS), min_size=1, max_size=3, unique=True))
     before = {p: draw(st.sampled_from(MEMBERS)) for p in partitions if draw(st.booleans())}
@@ -91,7 +91,7 @@ def test_partitions_are_conserved(
 @given(holdings)
 def test_nothing_moves_where_nothing_changes(same: dict[str, frozenset[TopicPartition]]) -> None:
     moves = compare(same, same)
-    # A partition that two members hold has the first of them as its owner, before and after.
+    # The owner of a partition that two members hold is the first of them, before and after.
     assert (moves.moved, moves.needless, moves.fresh, moves.released) == (0, 0, 0, 0)
 
 
@@ -129,7 +129,7 @@ def test_a_cooperative_hand_over_is_counted_when_it_arrives() -> None:
 
 
 def test_range_moves_needlessly_where_it_shifts_everyone() -> None:
-    """Three members hold two each; with a fourth, range shifts the middle ones too."""
+    """Three members hold two partitions each; for a fourth, range also shifts the middle members."""
     subscription = MemberSubscription(Subscription(("t",)))
 
     def assign(members: Sequence[str]) -> dict[str, frozenset[TopicPartition]]:

@@ -15,9 +15,9 @@ from tests.unit.insight.why_story import STORY
 
 
 def drawn(history: list[HistoryEntry], path: Path, group_id: str = "g") -> tuple[int, int]:
-    """Draw it; the picture's width and height, from the PNG's header."""
-    told = report(group_id, history, history[-1].at_ms + 60_000)
-    draw(told, *lanes_of(history), path, Clock(UTC))
+    """Draw the history. Return the picture's width and height in pixels, from the PNG's header."""
+    found = report(group_id, history, history[-1].at_ms + 60_000)
+    draw(found, *lanes_of(history), path, Clock(UTC))
     data = path.read_bytes()
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
     width, height = struct.unpack(">II", data[16:24])
@@ -41,6 +41,6 @@ def test_many_members_and_rebalances_fit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("begin", [0, 5, -1])
 def test_a_picture_of_what_is_there(begin: int, tmp_path: Path) -> None:
-    """Also of a history without length, and of a group whose name looks like a formula."""
+    """Includes a history of zero length, and a group whose name looks like a formula."""
     history = of_scenario("timeline_6_everyone_leaves")[begin:]
     drawn(history, tmp_path / "why.png", group_id="$a_{b$ $")

@@ -1,4 +1,4 @@
-"""A history as rebalances: its causes and phases, and that no history, however damaged, is too much."""
+"""A history as rebalances: causes and phases, and reports on histories with any damage."""
 
 from datetime import UTC
 from itertools import pairwise
@@ -92,19 +92,19 @@ def test_lanes_are_one_span_after_the_other(log: tuple[int, int, int]) -> None:
 @examples(100)
 @given(logs, st.integers(0, 2**32 - 1))
 def test_no_damage_is_too_much(log: tuple[int, int, int], damage: int) -> None:
-    """Any entries may be missing, come twice, or come late."""
+    """Any entries may be missing, duplicated, or late."""
     random = Random(damage)
     for history in histories(log):
         known = history[random.randrange(len(history)) if random.random() < 0.5 else 0 :]
         damaged = [event for event in known if random.random() > 0.2] or known
         damaged += random.choices(damaged, k=3)
-        told = report("g", damaged, damaged[-1].at_ms + 1_000, random.choice((None, known[0].at_ms)))
-        assert report_text(told, Clock(UTC)).startswith("Group g ")
+        found = report("g", damaged, damaged[-1].at_ms + 1_000, random.choice((None, known[0].at_ms)))
+        assert report_text(found, Clock(UTC)).startswith("Group g ")
         lanes_of(damaged)
         first_of = {event.seq: event for event in reversed(damaged)}
         openings = begin(list(first_of.values())) if len({e.incarnation for e in damaged}) == 1 else []
-        if openings and told.since_ms is None:
-            whole = [r for r in told.rebalances if not r.beginning_lost]
+        if openings and found.since_ms is None:
+            whole = [r for r in found.rebalances if not r.beginning_lost]
             assert [r.began_ms for r in whole] == sorted(event.at_ms for event in openings)
 
 
@@ -118,9 +118,9 @@ def test_duplicates_change_nothing() -> None:
 def test_every_scenario_is_told(path: Path) -> None:
     history = of_scenario(path.stem)
     if history:
-        told = report("g", history, history[-1].at_ms)
-        assert report_text(told, Clock(UTC))
-        assert all(r.cause.kind is not CauseKind.UNKNOWN for r in told.rebalances)
+        found = report("g", history, history[-1].at_ms)
+        assert report_text(found, Clock(UTC))
+        assert all(r.cause.kind is not CauseKind.UNKNOWN for r in found.rebalances)
 
 
 def causes(name: str) -> list[CauseKind]:
@@ -143,7 +143,7 @@ def test_the_story_in_figures() -> None:
     assert two.moves is not None and three.moves is not None
     assert (two.moves.moved, two.moves.needless) == (2, 0)
     assert (three.moves.moved, three.moves.needless) == (6, 4)
-    # All six stand still: the dead member's from the beginning, the others' from their own rejoins.
+    # All six are idle: the dead member's from the beginning, the others' from their members' rejoins.
     assert two.idle is not None
     assert two.idle.partition_ms == 2 * 7_200 + 2 * (7_200 - 2_000) + 2 * (7_200 - 6_500)
     assert (one.outcome, four.outcome) == (Outcome.STABLE, Outcome.UNDER_WAY)
@@ -176,7 +176,7 @@ def test_a_cooperative_group_stands_still_only_where_it_must() -> None:
 
 
 def test_what_a_newcomer_does_not_subscribe_to_need_not_move() -> None:
-    """a and b exchange partitions for nothing: if c subscribed to them too, it would excuse one."""
+    """Members a and b exchange partitions needlessly: one move would be necessary if c subscribed too."""
     history = Recorder().play(
         "config group.initial.rebalance.delay.ms=0",
         "join a api=3 topics=t",
@@ -237,7 +237,7 @@ def test_a_history_that_begins_in_a_rebalance() -> None:
 
 
 def name_of(member_id: str | None) -> str | None:
-    """The client id or instance id in front of the UUID."""
+    """Return the client id or instance id without the UUID behind it."""
     return None if member_id is None else member_id[:-37]
 
 

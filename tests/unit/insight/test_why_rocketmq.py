@@ -1,4 +1,4 @@
-"""What `why` tells of RocketMQ's groups: real histories, and their odd cases."""
+"""How `why` reports on RocketMQ's groups: real histories, and special cases."""
 
 import re
 from datetime import UTC
@@ -32,7 +32,7 @@ BLOCK = re.compile(r"(?<=## RocketMQ's groups\n)(.*?```text\n)(.*?)(?=```)", re.
 SILENT = SubscriptionGroupConfig(notify_consumer_ids_changed_enable=False)
 
 
-def told(history: list[HistoryEntry], now_ms: int = 1_000_000, since_ms: int | None = None) -> str:
+def text_of(history: list[HistoryEntry], now_ms: int = 1_000_000, since_ms: int | None = None) -> str:
     return report_text(report("G", history, now_ms, since_ms), Clock(UTC))
 
 
@@ -41,13 +41,13 @@ def kinds(history: list[HistoryEntry]) -> list[ChangeKind]:
 
 
 def block(text: str, number: int) -> str:
-    """What is told of one change."""
+    """Return the block of one change."""
     (found,) = re.findall(rf"^#{number}  .*?(?=\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
     return str(found).rstrip()
 
 
 class Clocked(Broker):
-    """A broker whose requests come a second apart."""
+    """A broker that receives its requests one second apart."""
 
     def join(self, client_id: str, connection: str, *topics: str, **given: object) -> None:
         self.now_ms += 1_000
@@ -99,7 +99,7 @@ def test_one_id_of_two_that_broadcast_is_harmless_and_no_alarm() -> None:
     broker = Clocked()
     for connection in ("c1", "c2"):
         broker.join("A", connection, model=MessageModel.BROADCASTING)
-    text = told(broker.history)
+    text = text_of(broker.history)
     assert text.startswith("Group G of RocketMQ has 1 client since")
     assert "To do" not in text
     assert "to do" not in text
@@ -131,7 +131,7 @@ def test_leaving_says_how_and_the_last_one_leaves_nobody_to_be_told() -> None:
     broker.leave("A", "c1")
     broker.now_ms += 1
     broker.close("c2")
-    text = told(broker.history)
+    text = text_of(broker.history)
     assert text.startswith("Group G of RocketMQ has no consumers since")
     assert "why    unregistered" in block(text, 3)
     assert "told   client A unregistered; connections told: 1" in block(text, 3)
@@ -152,7 +152,7 @@ def test_topics_connections_that_change_hands_and_needless_notifications() -> No
         ChangeKind.REPLACED,
         ChangeKind.NOTIFIED,
     ]
-    text = told(broker.history)
+    text = text_of(broker.history)
     assert "Topics   U" in text
     assert "why    heartbeat of client A: +U, -T" in block(text, 2)
     assert "told   none, although the client ids changed" in block(text, 3)
@@ -166,7 +166,7 @@ def test_a_connection_that_takes_another_clients_id_is_a_trap_that_nobody_is_tol
     broker.join("A", "c2")
     change = report("G", broker.history, broker.now_ms).changes[-1]
     assert (change.kind, change.also) == (ChangeKind.DUPLICATE, [ChangeKind.REPLACED])
-    last = block(told(broker.history), 3)
+    last = block(text_of(broker.history), 3)
     assert "DUPLICATE CLIENT ID: A on c1 and c2" in last
     assert "told    none, although the client ids changed" in last
 
@@ -174,8 +174,8 @@ def test_a_connection_that_takes_another_clients_id_is_a_trap_that_nobody_is_tol
 def test_notifications_can_be_switched_off() -> None:
     broker = Clocked()
     broker.join("A", "c1", config=SILENT)
-    assert "none: the group broadcasts, or its notifications are switched off" in told(broker.history)
-    assert "all connections were notified 0 times" in told(broker.history)
+    assert "none: the group broadcasts, or its notifications are switched off" in text_of(broker.history)
+    assert "all connections were notified 0 times" in text_of(broker.history)
 
 
 def test_locks_that_are_taken_over() -> None:
@@ -183,7 +183,7 @@ def test_locks_that_are_taken_over() -> None:
     broker.lock("A", *QUEUES[:2])
     broker.now_ms = 60_001
     broker.lock("B", *QUEUES[:1])
-    text = told(broker.history)
+    text = text_of(broker.history)
     assert "#1  1970-01-01 00:01:00.001  locks taken over: B" in text
     assert "client A did not renew its locks within 60000 ms" in block(text, 1)
 
@@ -196,7 +196,7 @@ def test_topics_that_the_coordinator_deals_out() -> None:
         **of("A"), topic="T", mode=MessageRequestMode.POP, pop_share_queue_num=2, group_config=SILENT
     )
     broker.set_mode(mode)
-    text = told(broker.history)
+    text = text_of(broker.history)
     assert "but the coordinator assigns those of T to clients that query it: POP, shared with" in text
     assert kinds(broker.history)[-1] is ChangeKind.MODE
 
@@ -204,17 +204,17 @@ def test_topics_that_the_coordinator_deals_out() -> None:
 def test_a_history_that_begins_in_the_middle_says_so() -> None:
     history = night()
     begin = next(n for n, event in enumerate(history) if event.client_id == "worker-3")
-    text = told(history[begin:], END_MS)
+    text = text_of(history[begin:], END_MS)
     assert f"the history begins at entry {history[begin].seq}" in text
-    assert "at least" in told(history[begin : begin + 2], END_MS)
+    assert "at least" in text_of(history[begin : begin + 2], END_MS)
     assert not report("g", history[begin:], END_MS).complete
 
 
 def test_entries_that_are_missing_are_named_and_those_that_came_twice_are_not() -> None:
     history = night()
-    assert told([*history, *history[3:9]], END_MS) == told(history, END_MS)
+    assert text_of([*history, *history[3:9]], END_MS) == text_of(history, END_MS)
     lost = [event for event in history if event.seq != 6]
-    assert f"entries are missing: 6 of life {history[0].incarnation}" in told(lost, END_MS)
+    assert f"entries are missing: 6 of life {history[0].incarnation}" in text_of(lost, END_MS)
     assert not report("g", lost, END_MS).complete
 
 
@@ -235,7 +235,7 @@ def test_a_trap_whose_end_is_missing_ends_with_the_group() -> None:
 def test_an_entry_too_large_for_its_connections_still_names_the_trap() -> None:
     small = [decode_any_entry(encode_event(event, max_bytes=1)) for event in night()]
     history = [event for event in small if isinstance(event, HistoryEntry)]
-    assert "DUPLICATE CLIENT ID: worker-1 on several connections" in told(history, END_MS)
+    assert "DUPLICATE CLIENT ID: worker-1 on several connections" in text_of(history, END_MS)
 
 
 def test_since_leaves_out_what_was_before() -> None:
@@ -249,7 +249,7 @@ def test_of_many_changes_the_last_are_shown() -> None:
     broker = Clocked()
     for number in range(MAX_CHANGES + 5):
         broker.join(f"A{number}", f"c{number}")
-    text = told(broker.history)
+    text = text_of(broker.history)
     assert "(5 earlier changes are not shown: see them with -o json)" in text
     assert text.count("\n#") == MAX_CHANGES
 

@@ -1,4 +1,4 @@
-"""What `why` prints: the cause first, golden texts of real histories, and its odd cases."""
+"""The output of `why`: the cause first, golden texts of real histories, and special cases."""
 
 import re
 from datetime import UTC
@@ -39,7 +39,7 @@ THE_DEATH = """\
 """
 
 
-def told(history: list[HistoryEntry], now_ms: int, since_ms: int | None = None) -> str:
+def text_of(history: list[HistoryEntry], now_ms: int, since_ms: int | None = None) -> str:
     return report_text(report("g", history, now_ms, since_ms), Clock(UTC))
 
 
@@ -48,13 +48,13 @@ def without_uuids(text: str) -> str:
 
 
 def test_a_dead_member_and_its_session_timeout_are_the_cause() -> None:
-    text = without_uuids(told(of_scenario("timeline_2_follower_dies"), 15_000))
+    text = without_uuids(text_of(of_scenario("timeline_2_follower_dies"), 15_000))
     assert text.startswith(FOLLOWER_DIES)
     assert text.endswith(THE_DEATH)
 
 
 def test_the_documentation_shows_what_is_printed(request: pytest.FixtureRequest) -> None:
-    text = told(Recorder().play(*STORY), END_MS)
+    text = text_of(Recorder().play(*STORY), END_MS)
     documented = DOCS.read_text()
     if request.config.getoption("rewrite", default=False):
         block = f"```text\n{text}```"
@@ -66,16 +66,16 @@ def test_the_documentation_shows_what_is_printed(request: pytest.FixtureRequest)
 
 
 def test_a_client_says_why_it_leaves() -> None:
-    text = told(Recorder().play(*STORY), END_MS)
+    text = text_of(Recorder().play(*STORY), END_MS)
     assert "member left: worker-4\n    it said   consumer poll timeout has expired" in text
 
 
 def test_who_is_waited_for_is_named_while_it_is_under_way() -> None:
-    assert text_line(told(Recorder().play(*STORY), END_MS), "awaited") == "worker-2"
+    assert text_line(text_of(Recorder().play(*STORY), END_MS), "awaited") == "worker-2"
 
 
 def test_who_did_not_rejoin_is_said_to_be_removed() -> None:
-    text = told(of_scenario("timeline_3_follower_never_rejoins"), 30_000)
+    text = text_of(of_scenario("timeline_3_follower_never_rejoins"), 30_000)
     assert text_line(text, "removed") == "follower after 20.0 s: did not rejoin within the rebalance timeout"
 
 
@@ -85,7 +85,7 @@ def test_bytes_of_another_protocol_are_told_as_bytes() -> None:
         "join c type=connect api=3 protocols=sessioned",
         "sync c assign=@c:assignment",
     )
-    text = told(history, 1_000)
+    text = text_of(history, 1_000)
     assert text_line(text, "assigned") == "bytes that are not a consumer assignment: c 10"
     assert "moved" not in text.lower()
 
@@ -93,7 +93,7 @@ def test_bytes_of_another_protocol_are_told_as_bytes() -> None:
 def test_a_history_that_begins_in_the_middle_says_so() -> None:
     history = Recorder().play(*STORY)
     begin = next(n for n, event in enumerate(history) if event.generation == 2)
-    text = told(history[begin:], END_MS)
+    text = text_of(history[begin:], END_MS)
     first = history[begin].seq
     assert f"Note        the history begins at entry {first}: retention deleted the earlier ones" in text
     assert "cause unknown" in text
@@ -102,17 +102,17 @@ def test_a_history_that_begins_in_the_middle_says_so() -> None:
 
 def test_missing_entries_are_named() -> None:
     history = Recorder().play(*STORY)
-    text = told([event for event in history if event.seq not in (4, 9, 10)], END_MS)
+    text = text_of([event for event in history if event.seq not in (4, 9, 10)], END_MS)
     assert f"entries are missing: 4 9-10 of life {history[0].incarnation}" in text
 
 
 def test_a_group_that_ended_and_came_again() -> None:
     first = Recorder()
     history = first.play(*STORY, "leave worker-1", "leave worker-2", "delete admin")
-    ended = told(history, END_MS)
+    ended = text_of(history, END_MS)
     assert ended.startswith("Group g ended at 2026-11-21 03:00:59.000 UTC")
     history = first.play("join worker-1 api=3 id=")
-    again = told(history, END_MS)
+    again = text_of(history, END_MS)
     assert "this report covers 2 lives" in again
     assert report("g", history, END_MS).rebalances[-1].generation_from == 0
 
@@ -138,7 +138,7 @@ def test_a_member_that_joins_just_after_the_generation_was_formed_is_not_silent(
     )
     first = report("g", history, 4_000).rebalances[0]
     assert len(first.waited_for) == 1 and first.waited_for[0] not in first.members
-    text = told(history, 4_000)
+    text = text_of(history, 4_000)
     assert text.count("formed ") == 1
     assert "silent" not in text
 
@@ -158,19 +158,19 @@ def test_a_static_member_that_does_not_rejoin_is_silent() -> None:
         "join a id=@a",
         "at 71s",
     )
-    assert "silent    i: did not rejoin and stays a member" in told(history, 71_000)
+    assert "silent    i: did not rejoin and stays a member" in text_of(history, 71_000)
 
 
 def test_no_rebalance_since() -> None:
     history = of_scenario("timeline_6_everyone_leaves")[:-3]
-    text = told(history, NOW_MS, since_ms=NOW_MS - 1)
+    text = text_of(history, NOW_MS, since_ms=NOW_MS - 1)
     assert "Rebalances  0 since" in text
 
 
 def test_of_many_rebalances_the_last_are_shown() -> None:
     commands = ["config group.initial.rebalance.delay.ms=0", "join m api=3", "sync m assign=@m:p0"]
     history = Recorder().play(*commands, *("join m id=@m", "sync m assign=@m:p0") * 30)
-    text = told(history, 1_000)
+    text = text_of(history, 1_000)
     assert "(11 earlier rebalances are not shown: see them with -o json)" in text
     assert text.count("\n#") == MAX_REBALANCES
 
@@ -233,7 +233,7 @@ def test_an_unknown_group_and_whom_one_may_have_meant() -> None:
 
 
 def text_line(text: str, label: str) -> str:
-    """What stands behind a label that is there once."""
+    """Return the text behind a label that occurs once."""
     found = re.findall(rf"^    {label} +(.*)$", text, re.MULTILINE)
     assert len(found) == 1, text
     return str(found[0])

@@ -1,6 +1,6 @@
-"""A group's night in commands: three workers start, one dies, another is slow, a fourth comes and goes.
+"""A group's night in commands: three workers start, one dies, another is slow, a fourth joins and leaves.
 
-And a group that is quiet for days, on a partition where others are busy.
+A second story is a group that is quiet for days, on a partition that other groups use.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ _COMMANDS = (
     "at 12s",
     "heartbeat worker-1",
     "heartbeat worker-2",
-    # worker-3 is dead: nobody hears of it after its sync.
+    # worker-3 is dead: it sends nothing after its SyncGroup.
     "at 18s",
     "heartbeat worker-1",
     "join worker-1 id=@worker-1",
@@ -45,7 +45,7 @@ _COMMANDS = (
     "join worker-2 id=@worker-2",
     "at 46s",
     "join worker-1 id=@worker-1",
-    # A careless leader: worker-1 and worker-2 exchange partitions for nothing.
+    # The leader assigns badly: worker-1 and worker-2 exchange partitions needlessly.
     "sync worker-1 assign=@worker-1:jobs-2+jobs-3,@worker-2:jobs-0+jobs-1,@worker-4:jobs-4+jobs-5",
     "sync worker-2",
     "sync worker-4",
@@ -67,7 +67,7 @@ DAY_MS = 24 * 60 * MINUTE_MS
 
 
 def quiet_for(days: int, *between: str) -> list[HistoryEntry]:
-    """Group `g` has two rebalances in its first minute, from time 0 on, and one after so many days."""
+    """Group `g` has two rebalances in its first minute, from time 0 on, and one after `days` days."""
     return Recorder().play(
         "config group.initial.rebalance.delay.ms=0 group.max.session.timeout.ms=2147483647",
         "at 0s",
@@ -90,7 +90,10 @@ def quiet_for(days: int, *between: str) -> list[HistoryEntry]:
 
 
 def with_others(history: Sequence[HistoryEntry], *, before_days: int) -> list[HistoryEntry]:
-    """The history and an entry a minute of another group, from so many days before it to 10 minutes after."""
+    """Return the history with entries of another group, one a minute.
+
+    They start `before_days` days before the history and end 10 minutes after it.
+    """
     begin_ms, end_ms = history[0].at_ms - before_days * DAY_MS, history[-1].at_ms + 10 * MINUTE_MS
     others = [
         replace(history[-1], group_id="other", at_ms=at_ms) for at_ms in range(begin_ms, end_ms, MINUTE_MS)
