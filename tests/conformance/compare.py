@@ -1,4 +1,4 @@
-"""What differs between the two sides, and whether it is among the differences that are kept."""
+"""Finds the differences between the two sides' answers, and the kept difference that each one is."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from tests.conformance.servers import Played
 
 @dataclass(frozen=True)
 class Difference:
-    """One value of one answer. A side that does not have it says None."""
+    """One value of one answer that differs. None stands for a side whose answer lacks the value."""
 
     case: str
     step: str
@@ -23,7 +23,7 @@ class Difference:
         return f"{self.case}: {self.step}: {self.path}: Kafka {self.kafkas}, ours {self.ours}"
 
     def kept(self) -> Kept | None:
-        """The kept difference that this is, if any."""
+        """Return the kept difference that this one matches, or None."""
         return next((kept for kept in KEPT if self._is(kept)), None)
 
     def _is(self, kept: Kept) -> bool:
@@ -38,7 +38,7 @@ class Difference:
 
 
 def differences(played: Played) -> list[Difference]:
-    """All that differs in one case."""
+    """Return all differences in one case."""
     found = []
     steps = zip_longest(played.case.steps, played.kafkas, played.ours)
     for number, (step, kafkas, ours) in enumerate(steps, 1):
@@ -51,11 +51,11 @@ def differences(played: Played) -> list[Difference]:
 
 
 def unkept(all_played: Iterable[Played]) -> list[Difference]:
-    """The differences nobody has given a reason for."""
+    """Return the differences without an entry in KEPT."""
     return [found for played in all_played for found in differences(played) if found.kept() is None]
 
 
 def unused(all_played: Sequence[Played]) -> list[Kept]:
-    """The kept differences that did not show: they are to be struck out."""
+    """Return the entries of KEPT that did not occur and have to be removed."""
     shown = {found.kept() for played in all_played for found in differences(played)}
     return [kept for kept in KEPT if kept not in shown]

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Kept:
-    """Where a difference may be, and why. `case`, `step`, `path` (of a value in an answer) and the values are
+    """An accepted difference: where it may occur, and the reason.
+
+    `case`, `step`, `path` (of a value in an answer), `kafkas` and `ours` (the two values) are fnmatch
     patterns.
     """
 
@@ -20,31 +22,35 @@ class Kept:
 
 
 _OLDEST = (
-    "Kafka keeps the empty id for offsets and administration alone, deprecated since 2.2 (KIP-289), for "
-    "clients that commit without a group. Such a client forgot to name its group; refused, it learns so."
+    "Kafka keeps the empty id, deprecated since 2.2 (KIP-289), only for offsets and administration, because "
+    "of clients that commit without a group. Such a client lacks its group id by mistake; the error shows "
+    "the mistake."
 )
 
 KEPT: tuple[Kept, ...] = (
     Kept(
-        what='offsets and administration of the group `""`: INVALID_GROUP_ID, where Kafka knows such a group',
+        what='offset and administration requests of the group `""` get INVALID_GROUP_ID; '
+        "Kafka accepts that group",
         reason=_OLDEST,
         case="*the empty group id*",
     ),
     Kept(
-        what="a first member that lists one protocol twice is answered, where Kafka never answers",
-        reason="In Kafka the second mention counts as a second member's: no protocol is found that all have, "
-        "and completing the round throws. Nobody can rely on an answer that does not come.",
+        what="a first member that lists one protocol twice gets an answer; Kafka never answers it",
+        reason="Kafka counts the second mention as a second member's: it finds no protocol that all members "
+        "have, and completing the round throws. No client can rely on an answer that never comes.",
         case="a protocol that is listed twice",
     ),
     Kept(
-        what="of protocols with equally many votes, the one that the first member lists first is selected",
-        reason="Kafka takes the one that comes first in a hash map, which its protocol leaves open.",
+        what="of protocols with equally many votes, the coordinator selects the one that the first member "
+        "lists first",
+        reason="Kafka selects the first one of a hash map; its protocol leaves the choice open.",
         case="protocols with equally many votes",
     ),
     Kept(
-        what="SyncGroup with neither a group id nor a protocol: INVALID_GROUP_ID before "
+        what="SyncGroup with neither a group id nor a protocol gets INVALID_GROUP_ID; Kafka answers "
         "INCONSISTENT_GROUP_PROTOCOL",
-        reason="Both refuse it for good; no client sends it, for all name their protocol from version 5 on.",
+        reason="Both errors are final. No client sends this request, because from version 5 on all clients "
+        "name their protocol.",
         case="sync with neither group id nor protocol",
         path="error_code",
     ),
@@ -54,18 +60,18 @@ _ONE_LIFE = (
     "not reached: no script deletes a topic; `tests/scenarios/offset_topic_ids.txt` plays it, "
     "`tests/e2e/test_gateway.py` on both coordinators"
 )
-_DAYS = "not reached: the least retention is a minute; `tests/scenarios/retention.txt` plays days"
-_OUR_OWN = "not reached: a fault of our own, which Kafka has no answer to"
+_DAYS = "not reached: the shortest retention is a minute; `tests/scenarios/retention.txt` covers days"
+_OUR_OWN = "not reached: a fault of this implementation, to which Kafka has no counterpart"
 
-_NOT_KAFKAS = "not reached: Kafka's classic groups have no such thing"
+_NOT_KAFKAS = "not reached: Kafka's classic groups have no counterpart"
 
 NOT_REACHED: Mapping[str, str] = {
     **dict.fromkeys(("Q5", "D6", "D7", "D8", "D9"), _ONE_LIFE),
-    "T3": "not reached: a new member's JoinGroup has to be parked for five minutes",
+    "T3": "not reached: a new member's JoinGroup would have to be parked for five minutes",
     **dict.fromkeys(("Z1", "Z2", "Z3", "Z4", "Z5", "Z6"), _DAYS),
     **dict.fromkeys(("F1", "F2", "F3", "F4"), _OUR_OWN),
-    "F5": "not reached: no coordinator is to be down; `tests/scenarios/takeover.txt` plays it",
+    "F5": "not reached: the coordinator would have to be down; `tests/scenarios/takeover.txt` covers it",
     **dict.fromkeys(("M1", "M2", "M3", "M4", "M5"), _NOT_KAFKAS),
-    "O12": "the bound is not Kafka's: there it is the size of a batch of the log",
+    "O12": "not reached: the bound is not Kafka's, where the size of a batch of the log is the bound",
 }
-"""Rows of docs/rules.md that no script reaches, each with the reason."""
+"""The rows of docs/rules.md that no script reaches, by row, each with the reason."""

@@ -1,8 +1,9 @@
-"""Answers in a form in which two servers can be compared: a mapping of paths to values, all as text.
+"""Turns answers into a form in which two servers can be compared: a mapping of paths to values, all as text.
 
-What is replaced: member ids by who was given them (`@A1` is the first id of A), the random part of those
-nobody was told, group ids by their names in the script, topic ids by the topics' names. What is put in order:
-members, groups, and what OffsetFetch tells, which Kafka keeps in hash maps. All else stands as it came.
+Replaced are: a member id by the client that got it (`@A1` is A's first id); the random part of a member id
+that no client of the case got; group ids by their names in the script; topic ids by the topics' names. Sorted
+are members, groups and the results of OffsetFetch, which Kafka keeps in hash maps. All else is left as it
+came.
 """
 
 import re
@@ -18,7 +19,7 @@ from tests.conformance.requests import Told
 Answer = dict[str, str]
 
 _UUID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$")
-# Lists without an order, by the field that holds them and those that tell their items apart.
+# Lists without an order: the field that holds the list, and the fields that identify its items.
 _UNORDERED = {
     "members": ("member_id",),
     "groups": ("group_id",),
@@ -30,7 +31,7 @@ _ORDERED = ("OffsetCommitResponse", "OffsetDeleteResponse", "LeaveGroupResponse"
 
 
 def normalised(message: Any, told: Told) -> Answer:
-    """A decoded answer, by paths such as `topics.0.partitions.1.error_code`."""
+    """Return a decoded answer's values by paths such as `topics.0.partitions.1.error_code`."""
     flat = dict(_flat("", message, told))
     if hasattr(message, "leader") and message.member_id:
         flat["member_id's form"] = _UUID.sub("<uuid>", message.member_id)
@@ -38,7 +39,7 @@ def normalised(message: Any, told: Told) -> Answer:
 
 
 def in_short(answer: Answer) -> str:
-    """The answer in a line."""
+    """Return the answer as one line of text."""
     return " ".join(f"{path}={value}" for path, value in answer.items())
 
 
@@ -46,9 +47,9 @@ def _flat(path: str, value: Any, told: Told) -> Iterator[tuple[str, str]]:
     if isinstance(value, DataContainer):
         for name in value.fields:
             below = f"{path}.{name}" if path else name
-            held = getattr(value, name)
+            field_value = getattr(value, name)
             in_order = type(value).__name__.startswith(_ORDERED)
-            yield from _flat(below, held if in_order else _sorted(name, held, told), told)
+            yield from _flat(below, field_value if in_order else _sorted(name, field_value, told), told)
     elif isinstance(value, list):
         yield f"{path}.length", str(len(value))
         for index, item in enumerate(value):
@@ -62,7 +63,9 @@ def _flat(path: str, value: Any, told: Told) -> Iterator[tuple[str, str]]:
 def _sorted(name: str, value: Any, told: Told) -> Any:
     if name not in _UNORDERED or not value:
         return value
-    if hasattr(value[0], "group_type"):  # servers are shared: other cases' groups are listed too
+    if hasattr(
+        value[0], "group_type"
+    ):  # the cases share the servers, so ListGroups has other cases' groups too
         value = [group for group in value if group.group_id.startswith(told.prefix)]
     known = [key for key in _UNORDERED[name] if hasattr(value[0], key)] if value else []
     return sorted(value, key=lambda item: [_text(getattr(item, key), told) for key in known])

@@ -1,4 +1,4 @@
-"""Plays a case against one server over the wire; each answer stands at the step that asked for it."""
+"""Plays a case against one server over the wire and returns the answer to each step."""
 
 import asyncio
 from asyncio import StreamReader, StreamWriter, Task
@@ -14,8 +14,8 @@ from tests.conformance.requests import NEWEST, Told, body
 from tests.conformance.script import Case, Mode, Step
 
 ANSWER_TIMEOUT_S = 30.0
-# A server has answered all that it took up before the barrier (below); this is for its answer to get here,
-# and for a timer of no delay.
+# By the end of a barrier (below) a server has answered every request that it does not park. This time is for
+# the answer's way back, and for a timer without delay.
 GRACE_S = 0.3
 REPEAT_INTERVAL_S = 0.25
 _BARRIERS = 2
@@ -23,24 +23,24 @@ _BARRIERS = 2
 _MEMBER_ID_REQUIRED = 79
 _BARRIER = Step.parse("barrier heartbeat id=nobody gen=0")
 
-# A decoded answer and its bytes; None where the connection was closed instead.
-_Heard = tuple[Any, bytes] | None
+# A decoded answer and its bytes; None if the server closed the connection instead.
+_Answered = tuple[Any, bytes] | None
 
-# What `until` may name: an error, a group's state, or how many groups are listed.
-_SAYS = ("error_code", "groups.0.group_state", "groups.length")
+# The values that `until` may name: an error, a group's state, the number of listed groups.
+_UNTIL_PATHS = ("error_code", "groups.0.group_state", "groups.length")
 
 UNANSWERED: Answer = {"answer": "none"}
 CLOSED: Answer = {"answer": "the connection was closed"}
 
 
 class _Connection:
-    """One connection; one request at a time."""
+    """A connection with one request in flight at a time."""
 
     def __init__(self, reader: StreamReader, writer: StreamWriter) -> None:
         self._reader, self._writer = reader, writer
 
     async def ask(self, api_key: int, version: int, client_id: str, fields: codec.Fields) -> bytes | None:
-        """The answer's bytes, None where the server closes instead."""
+        """Send a request and return the answer's bytes, or None if the server closes the connection."""
         self._writer.write(framed(codec.encode_request(api_key, version, 1, client_id, fields)))
         try:
             await self._writer.drain()
@@ -58,8 +58,8 @@ class _Connection:
 @dataclass
 class _Client:
     connection: _Connection | None = None
-    asked: Task[_Heard] | None = None
-    left_open: Task[_Heard] | None = None
+    in_flight: Task[_Answered] | None = None
+    left_open: Task[_Answered] | None = None
     left_behind: list[_Connection] = field(default_factory=list)
 
     def all(self) -> list[_Connection]:
@@ -67,16 +67,16 @@ class _Client:
 
 
 class Player:
-    """One case at one server. `told.prefix` keeps its groups apart from those of other cases."""
+    """Plays one case at one server. `told.prefix` separates the case's groups from those of other cases."""
 
     def __init__(self, host: str, port: int, told: Told) -> None:
         self._address = (host, port)
         self._told = told
         self._clients: dict[str, _Client] = {}
-        self._tasks: list[Task[_Heard]] = []
+        self._tasks: list[Task[_Answered]] = []
 
     async def play(self, case: Case) -> Sequence[Answer]:
-        """What each step got, in their order."""
+        """Return the answer to each step, in the order of the steps."""
         try:
             answers = [await self._step(step) for step in case.steps]
             waiting = [task for task in self._tasks if not task.done()]
@@ -87,7 +87,7 @@ class Player:
         finally:
             await self._close()
 
-    async def _step(self, step: Step) -> Task[_Heard] | Answer:
+    async def _step(self, step: Step) -> Task[_Answered] | Answer:
         client = self._clients.setdefault(step.client, _Client())
         if step.api == "gone":
             for connection in client.all():
@@ -113,16 +113,16 @@ class Player:
                 await asyncio.wait([task], timeout=GRACE_S)
         return task
 
-    async def _send(self, step: Step, client: _Client) -> Task[_Heard]:
-        if client.connection is None or (client.asked is not None and not client.asked.done()):
+    async def _send(self, step: Step, client: _Client) -> Task[_Answered]:
+        if client.connection is None or (client.in_flight is not None and not client.in_flight.done()):
             if client.connection is not None:
                 client.left_behind.append(client.connection)
             client.connection = _Connection(*await asyncio.open_connection(*self._address))
-        client.asked = asyncio.create_task(self._ask(step, client.connection))
-        self._tasks.append(client.asked)
-        return client.asked
+        client.in_flight = asyncio.create_task(self._ask(step, client.connection))
+        self._tasks.append(client.in_flight)
+        return client.in_flight
 
-    async def _ask(self, step: Step, connection: _Connection) -> _Heard:
+    async def _ask(self, step: Step, connection: _Connection) -> _Answered:
         key, newest = NEWEST[step.api]
         version = newest if step.version is None else step.version
         fields = body(step, version, self._told)
@@ -134,34 +134,35 @@ class Player:
             self._told.learn(step.client, message)
         return message, raw
 
-    async def _repeat(self, step: Step, client: _Client) -> Task[_Heard]:
-        """The answer that was waited for, or the last one that came."""
+    async def _repeat(self, step: Step, client: _Client) -> Task[_Answered]:
+        """Repeat the request until the answer has the wanted value or ANSWER_TIMEOUT_S is over."""
         wanted = step.options["until"]
         give_up_s = asyncio.get_running_loop().time() + ANSWER_TIMEOUT_S
         while True:
             task = await self._send(step, client)
             await task
             answer = self._outcome(task)
-            said = [answer.get(path) for path in _SAYS]
-            if wanted in said or repr(wanted) in said or asyncio.get_running_loop().time() > give_up_s:
+            values = [answer.get(path) for path in _UNTIL_PATHS]
+            if wanted in values or repr(wanted) in values or asyncio.get_running_loop().time() > give_up_s:
                 return task
             await asyncio.sleep(REPEAT_INTERVAL_S)
 
     async def _settle(self) -> None:
-        """Wait until the group has taken up all that was sent before: a member nobody knows asks it, twice,
-        for the first time may overtake what came over another connection in the same moment.
+        """Wait until the group has processed all earlier requests: an unknown member sends two heartbeats.
+
+        The first heartbeat may overtake a request that another connection sent in the same moment.
         """
         client = self._clients.setdefault(_BARRIER.client, _Client())
         for _ in range(_BARRIERS):
             await (await self._send(_BARRIER, client))
 
-    def _outcome(self, heard: Task[_Heard] | Answer) -> Answer:
-        """A step's answer; to be asked when all ids are known."""
-        if isinstance(heard, dict):
-            return heard
-        if not heard.done():
+    def _outcome(self, answered: Task[_Answered] | Answer) -> Answer:
+        """Return a step's answer. Call this only after the last step, when all member ids are known."""
+        if isinstance(answered, dict):
+            return answered
+        if not answered.done():
             return UNANSWERED
-        answer = heard.result()
+        answer = answered.result()
         if answer is None:
             return CLOSED
         message, raw = answer
@@ -177,5 +178,5 @@ class Player:
 
 
 def _is_whole(message: Any, raw: bytes) -> bool:
-    """Whether encoding what was decoded gives the same bytes: then to compare fields is to compare bytes."""
+    """Whether the decoded answer encodes to the same bytes, so that comparing fields compares bytes."""
     return bytes(message.encode(header=True)) == raw

@@ -1,7 +1,7 @@
-"""Random scripts: two clients do what comes, in any order and version, and no step waits to be answered.
+"""Random scripts: two members send random requests at random versions, and no step waits for an answer.
 
-Two, so that of members that go one stays, and nobody has to choose a leader by chance. A static one may be
-two clients at once (`B` and `C`): they take each other's place.
+There are only two members, so that at most one is left when one goes and the next leader is never a random
+choice. The static member may be two clients at once (`B` and `C`), which replace each other.
 """
 
 import random
@@ -14,7 +14,7 @@ _PROTOCOLS = ("range", "range:x", "range,sticky", "range:x,sticky", "sticky")
 
 
 def random_case(seed: int) -> Case:
-    """The script of a seed."""
+    """Return the script that the seed determines."""
     chance = random.Random(seed)
     begin = ["A join.3 ?", "A sync assign=@A:all ?"]
     lines = [*begin, *(f"{_line(chance)} ?" for _ in range(STEPS)), "A describe"]
@@ -41,8 +41,8 @@ def _line(chance: random.Random) -> str:
 
 def _join(chance: random.Random, client: str, instance: str) -> str:
     version = chance.randint(5, 9) if instance else chance.randint(0, 9)
-    anew = " id=" if instance and chance.random() < 0.5 else ""
-    return f"{client} join.{version}{instance}{anew} protocols={chance.choice(_PROTOCOLS)}"
+    forget_id = " id=" if instance and chance.random() < 0.5 else ""
+    return f"{client} join.{version}{instance}{forget_id} protocols={chance.choice(_PROTOCOLS)}"
 
 
 def _sync(chance: random.Random, client: str, instance: str) -> str:

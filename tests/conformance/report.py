@@ -1,4 +1,4 @@
-"""Plays everything at both coordinators; `--write` writes docs/conformance.md, for `make conformance`."""
+"""Plays all conformance cases at both coordinators; `--write` writes docs/conformance.md (`make conformance`)."""
 
 import argparse
 import re
@@ -38,21 +38,23 @@ _HEAD = """\
 
 <!-- written by `make conformance` -->
 
-The same scripts of requests are sent over the wire to a real broker's own coordinator (Apache Kafka 4.3) and,
-through the gateway, to this one, both under the same settings. Several clients take part in each, over
-connections of their own; where one side parks a request, the other has to. All that is answered is compared,
-field by field, and each answer has to be the very bytes that its fields encode to. Not compared is what
-differs by nature: the random part of member ids (their form is compared), and the order of members, of groups
-and of what OffsetFetch tells, which Kafka keeps in hash maps.
-ListGroups is asked again until it shows what was done before.
+The tests send the same scripts of requests over the wire to two coordinators under the same settings: a real
+broker's own coordinator (Apache Kafka 4.3), and this one through the gateway. Several clients take part in
+each script, over connections of their own. A request that one side parks has to be parked by the other side
+too. All answers are compared field by field, and each answer has to be exactly the bytes that its fields
+encode to. Two things are not compared: the random part of member ids (their form is compared), and the order
+of members, groups and OffsetFetch results, which Kafka keeps in hash maps. ListGroups is repeated until it
+shows the effect of the requests before it.
 
-The scripts are in `tests/conformance/scripts`; a case is a script at one version of the api it is about. In
-random scripts three clients do anything, at any version, step by step the same at both.
+The scripts are in `tests/conformance/scripts`. A case is a script at one version of the api under test. In a
+random script three clients send random requests at random versions; both sides get the same steps.
 """
 
 
 def play_all(random_scripts: int = RANDOM_SCRIPTS) -> list[Played]:
-    """Every case, each with the servers it needs, and the random scripts of the seeds below a number."""
+    """Play every case on servers with the settings it names, and the random scripts of the seeds below
+    `random_scripts`.
+    """
     cases = [*load(), *map(random_case, range(random_scripts))]
     played = []
     for name, settings in SETTINGS.items():
@@ -62,7 +64,7 @@ def play_all(random_scripts: int = RANDOM_SCRIPTS) -> list[Played]:
 
 
 def report(played: Sequence[Played]) -> str:
-    """The text of docs/conformance.md."""
+    """Return the text of docs/conformance.md."""
     parts = [_outcome(played), _kept(played), _apis(played), _rows(played)]
     return "\n".join([_HEAD, *("\n".join([*part, ""]) for part in parts)])
 
@@ -88,31 +90,31 @@ def _kept(played: Sequence[Played]) -> Iterator[str]:
     for kept in KEPT:
         yield f"| {kept.what} | {shown[kept]} | {kept.reason} |"
     if wrong := unkept(played):
-        yield "\n## Differences that are not\n"
+        yield "\n## Differences that are not kept\n"
         for found in wrong:
             yield f"- {found.case}, `{found.step}`, {found.path}: Kafka {found.kafkas}, here {found.ours}"
 
 
 def _apis(played: Sequence[Played]) -> Iterator[str]:
-    asked: dict[str, Counter[int]] = {api: Counter() for api in _NAMES}
+    counts_of: dict[str, Counter[int]] = {api: Counter() for api in _NAMES}
     for one in played:
         for step in one.case.steps:
             if step.is_request:
                 newest = NEWEST[step.api][1]
-                asked[step.api][newest if step.version is None else step.version] += 1
+                counts_of[step.api][newest if step.version is None else step.version] += 1
     yield "## Requests by api and version\n"
-    width = max(max(versions, default=0) for versions in asked.values()) + 1
+    width = max(max(versions, default=0) for versions in counts_of.values()) + 1
     yield "| api | " + " | ".join(f"v{version}" for version in range(width)) + " |"
     yield "|---" * (width + 1) + "|"
-    for api, versions in sorted(asked.items(), key=lambda item: _NAMES[item[0]]):
+    for api, versions in sorted(counts_of.items(), key=lambda item: _NAMES[item[0]]):
         counts = " | ".join(str(versions[version] or "") for version in range(width))
         yield f"| {_NAMES[api]} | {counts} |"
 
 
 def _rows(played: Sequence[Played]) -> Iterator[str]:
-    """Where each row of docs/rules.md is reached, or why it is not."""
+    """The cases that reach each row of docs/rules.md, or the reason why none does."""
     yield "## Rows of the rules\n"
-    yield "Cases reach a row that are written for it, or in whose answers or history it is named.\n"
+    yield "A case reaches a row if it was written for the row, or if its answers or history name the row.\n"
     yield "| row | cases |"
     yield "|---|---|"
     for row, scenario in _ROW.findall(_RULES.read_text()):
@@ -130,7 +132,7 @@ def _cases(cases: Sequence[Case]) -> str:
 
 
 def main() -> None:
-    """Fails on differences that are not kept, and on kept ones that do not show."""
+    """Play all cases. Exits with 1 on an unkept difference, and on a kept one that did not occur."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--random", type=int, default=RANDOM_SCRIPTS, help="random scripts: the seeds below")
     parser.add_argument("--write", action="store_true", help="write docs/conformance.md")
@@ -140,7 +142,7 @@ def main() -> None:
         _REPORT.write_text(report(played))
     sys.stdout.write("\n".join([*_outcome(played), f"random scripts: seeds 0 to {given.random - 1}", ""]))
     found, gone = unkept(played), unused(played)
-    for line in [*map(str, found), *(f"does not show: {kept}" for kept in gone)]:
+    for line in [*map(str, found), *(f"a kept difference did not occur: {kept}" for kept in gone)]:
         sys.stderr.write(f"{line}\n")
     sys.exit(1 if found or gone else 0)
 

@@ -1,8 +1,8 @@
-"""What the steps of a script send: the bodies of requests, from the options of a step and what is known.
+"""Builds the request bodies of a script's steps, from the step's options and the client's earlier answers.
 
-Options have the protocol's names, shortened. Ids: `@A` is the id A was given last, `@A1` its first one, all
-else is sent as it stands. Without options a client sends what a well-behaved one would: its own id, the
-generation and the protocol it was told.
+Options have shortened names of the protocol's fields. In an id, `@A` stands for A's latest member id and
+`@A1` for A's first; any other text is sent unchanged. Without options a client sends what a correct client
+would: its own id, generation and protocol from its last JoinGroup answer.
 """
 
 import struct
@@ -26,7 +26,7 @@ NEWEST: Mapping[str, tuple[int, int]] = {
     "delete": (42, 2),
     "forget": (47, 0),
 }
-"""Of each api its key, and the version that is sent where a step names none."""
+"""The key of each api, and the version that a step without a version sends."""
 
 _FIRST_BATCHED_LEAVE = 3
 _FIRST_FETCH_OF_GROUPS = 8
@@ -38,7 +38,11 @@ Body = dict[str, Any]
 
 @dataclass
 class Told:
-    """What the clients of a case know of one server."""
+    """What the clients of a case know about one server.
+
+    `prefix` begins the ids of the case's groups. `names` maps member ids to `@A1`; `ids` maps `@A1` and `@A`
+    to member ids. `generations` and `protocols` (type, name) are by client.
+    """
 
     prefix: str
     topic_ids: Mapping[str, UUID]
@@ -48,7 +52,7 @@ class Told:
     protocols: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
 
     def learn(self, client: str, join_answer: Any) -> None:
-        """Take from an answer to JoinGroup what the client will say from now on."""
+        """Take the member id from a JoinGroup answer, and without an error the generation and protocol."""
         member_id = join_answer.member_id
         if member_id and member_id not in self.names:
             count = sum(name.startswith(f"@{client}") for name in self.names.values())
@@ -60,20 +64,20 @@ class Told:
             self.protocols[client] = (join_answer.protocol_type, join_answer.protocol_name)
 
     def id(self, text: str) -> str:
-        """The id that is meant."""
+        """Return the member id that `text` stands for, or `text` itself."""
         return self.ids.get(text, text)
 
     def group(self, name: str) -> str:
-        """Groups are called differently in each case; the empty name stays."""
+        """Return the group id of a name in this case. The empty name stays empty."""
         return f"{self.prefix}{name}" if name else ""
 
     def own(self, client: str) -> str:
-        """The id the client was given last, none at first."""
+        """Return the client's latest member id, or an empty text if it has none."""
         return self.ids.get(f"@{client}", "")
 
 
 def body(step: Step, version: int, told: Told) -> Body:
-    """What to send. Raises KeyError for an api there is none of."""
+    """Return the body of the step's request. Raises KeyError if the api is unknown."""
     return _BODIES[step.api](step, version, told)
 
 
@@ -125,7 +129,9 @@ def _sync(step: Step, version: int, told: Told) -> Body:
     return _member(step, told) | {
         "protocol_type": _nullable(step.options.get("type", known_type or "consumer")),
         "protocol_name": _nullable(step.options.get("protocol", known_name)),
-        "assignments": [{"member_id": told.id(who), "assignment": what.encode()} for who, what in pairs],
+        "assignments": [
+            {"member_id": told.id(member), "assignment": assigned.encode()} for member, assigned in pairs
+        ],
     }
 
 
@@ -138,7 +144,7 @@ def _heartbeat(step: Step, version: int, told: Told) -> Body:
 
 
 def _leave(step: Step, version: int, told: Told) -> Body:
-    """`members=@A,@B/i1,/i2`: ids and instance ids; without it the client itself."""
+    """`members=@A,@B/i1,/i2`: ids and instance ids; the default is the client itself."""
     if version < _FIRST_BATCHED_LEAVE:
         return {"group_id": _group(step, told), "member_id": _member(step, told)["member_id"]}
     members = []
@@ -152,7 +158,7 @@ def _leave(step: Step, version: int, told: Told) -> Body:
 
 
 def _commit(step: Step, version: int, told: Told) -> Body:
-    """`topics=orders:0:5,orders:1:6:text`: topic, partition, offset, metadata (`*9`: so many letters)."""
+    """`topics=orders:0:5,orders:1:6:text`: topic, partition, offset, metadata (`*9`: nine letters)."""
     fields = _member(step, told)
     fields["generation_id_or_member_epoch"] = fields.pop("generation_id")
     topics: dict[str, list[Body]] = {}
@@ -184,13 +190,13 @@ def _topic(name: str, version: int, told: Told) -> Body:
 
 
 def _fetch(step: Step, version: int, told: Told) -> Body:
-    """`topics=orders:0,payments:0` or `topics=all`; from version 8 on `groups=g,h`, each with those."""
-    asked = step.options.get("topics", "orders:0")
+    """`topics=orders:0,payments:0` or `topics=all`; from version 8 on `groups=g,h` too."""
+    wanted = step.options.get("topics", "orders:0")
     stable = {"require_stable": step.options.get("stable") == "yes"}
     topics: list[Body] | None = None
-    if asked != "all":
+    if wanted != "all":
         indexes: dict[str, list[int]] = {}
-        for text in filter(None, asked.split(",")):
+        for text in filter(None, wanted.split(",")):
             name, partition = text.split(":")
             indexes.setdefault(name, []).append(int(partition))
         topics = [

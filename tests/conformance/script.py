@@ -1,23 +1,25 @@
-"""Conformance scripts: requests of several clients to one group, one a line.
+"""Conformance scripts: requests of several clients to one group, one request a line.
 
 A file holds cases. A case is a line `== its name`, lines `key: value`, and steps:
 
-    == a new dynamic member is told its id first
+    == a new dynamic member gets its id first
     rows: J5 J7 N5 E4
     for: 4-9
     A join.{v}
     A join.{v}
 
-`for` plays the case once for each version, put in for `{v}`. A step is a client, an api with a version (the
-newest one without), and `name=value` options (see `requests.py`). Steps wait for their answers, except that
+`for` plays the case once for each version and replaces `{v}` by the version. A step is a client, an api with
+a version (by default the newest) and `name=value` options (see `requests.py`). A step waits for its answer,
+with these exceptions:
 
-- `&` at the end goes on as soon as the request is surely taken up;
-- `?` at the end does so too, unless the answer comes at once: whether it does is for the servers to say;
-- `until=X` repeats the request until X is the answer's error, the group's state or the number of groups.
+- a step with `&` at its end waits only until the server has processed the request;
+- a step with `?` at its end does the same, and also takes an answer that comes at once;
+- a step with `until=X` repeats the request until X is the answer's error, the group's state or the number of
+  groups.
 
-`A answer` waits for the answer to A's last request with `&` or `?`, `A parked` tells whether that is still to
-come, `A gone` closes A's connections. A client that asks while its last request is unanswered does so over a
-further connection.
+`A answer` waits for the answer to A's last request with `&` or `?`. `A parked` records whether that answer
+has come. `A gone` closes A's connections. A client whose last request is unanswered sends its next request
+over a further connection.
 """
 
 import shlex
@@ -43,7 +45,7 @@ class Mode(Enum):
 
 @dataclass(frozen=True)
 class Step:
-    """One line. `version` None is the newest; `text` is the line itself."""
+    """One line of a script. `version` None stands for the api's newest version; `text` is the line itself."""
 
     client: str
     api: str
@@ -54,12 +56,12 @@ class Step:
 
     @property
     def is_request(self) -> bool:
-        """Whether something is sent."""
+        """Whether the step sends a request."""
         return self.api not in _NOTES
 
     @classmethod
     def parse(cls, line: str) -> "Step":
-        """Read a line. Raises ValueError for what is none."""
+        """Read a line. Raises ValueError if the line is malformed."""
         words = shlex.split(line)
         mode = Mode.ANSWER
         if words[-1] in (Mode.TAKEN_UP.value, Mode.SETTLED.value):
@@ -72,8 +74,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Case:
-    """A script for one version. `servers` is the configuration it needs, `slow` ones wait for a
-    deadline, `quick` ones are few.
+    """A script at one version.
+
+    `version` is None for a script without versions. `rows` are the rows of docs/rules.md that the case was
+    written for. `servers` names its settings in `servers.SETTINGS`. A `slow` case waits for a deadline. A
+    `quick` case is short, is not slow and has its script's newest version.
     """
 
     name: str
@@ -86,12 +91,12 @@ class Case:
 
     @property
     def title(self) -> str:
-        """The name, and the version where there are several."""
+        """The name, with the version if the script has versions."""
         return self.name if self.version is None else f"{self.name} [v{self.version}]"
 
 
 def load(folder: Path = FOLDER) -> list[Case]:
-    """All cases of a folder, in the order of its files."""
+    """Return all cases of a folder, in the order of its files. Raises ValueError on equal titles."""
     cases = [case for path in sorted(folder.glob("*.txt")) for case in parse(path.read_text())]
     titles = [case.title for case in cases]
     twice = {title for title in titles if titles.count(title) > 1}
@@ -101,7 +106,7 @@ def load(folder: Path = FOLDER) -> list[Case]:
 
 
 def parse(text: str) -> Iterator[Case]:
-    """The cases of a file, each once for each of its versions."""
+    """Yield the cases of a file, each script once for each of its versions."""
     blocks: list[list[str]] = []
     for line in text.splitlines():
         if line.startswith(_MARK):

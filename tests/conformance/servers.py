@@ -26,31 +26,31 @@ from tests.conformance.script import Case
 from tests.e2e.harness import QUICK_SPARK, coordinating, create_topic, new_layout, read_topic
 
 TOPICS: Mapping[str, int] = {"orders": 2, "payments": 1}
-"""The topics there are, and how many partitions each has."""
+"""The topics of the scripts, and their numbers of partitions."""
 
 _COMMON = {
     "group.min.session.timeout.ms": "2000",
     "group.max.session.timeout.ms": "600000",
     "group.max.size": "3",
-    # No pass of retention meanwhile: it would end groups without offsets.
+    # No pass of retention runs during a case, because it would remove groups without offsets.
     "offsets.retention.check.interval.ms": str(2**31 - 1),
 }
 SETTINGS: Mapping[str, Mapping[str, str]] = {
     "plain": {**_COMMON, "group.initial.rebalance.delay.ms": "0"},
     "delayed": {**_COMMON, "group.initial.rebalance.delay.ms": "8000"},
 }
-"""What both sides are started with, by the names that cases ask for."""
+"""The settings of both sides, by the name that a case asks for."""
 
-# One coordinator, whose answers leave in the order in which they are given.
+# One coordinator thread, so that answers leave in the order in which they are given.
 _ONE_OF_EACH = {"offsets.topic.num.partitions": "1", "num.network.threads": "1"}
 
-# So many cases are played side by side: they hardly wait for each other, but for the coordinator's batches.
+# The number of cases played at once. A case waits mostly for the coordinator's batches, not for other cases.
 AT_ONCE = 128
 
 
 @dataclass(frozen=True)
 class Played:
-    """A case and what each of its steps got from either side. `rules` are what ours said decided."""
+    """A case and each side's answers to its steps. `rules` are the rows that our answers and history name."""
 
     case: Case
     kafkas: Sequence[Answer]
@@ -60,7 +60,7 @@ class Played:
 
 @dataclass(frozen=True)
 class Servers:
-    """Where both are reached."""
+    """The addresses of both coordinators, and the topics of ours."""
 
     kafka: Address
     ours: Address
@@ -68,7 +68,7 @@ class Servers:
     topic_ids: Mapping[str, UUID]
 
     def play(self, cases: Sequence[Case]) -> list[Played]:
-        """Play cases side by side at both; the slow ones last, where nothing holds them up."""
+        """Play cases concurrently at both sides. The slow ones come last, so that no case delays them."""
         quick, slow = ([case for case in cases if case.slow is slow] for slow in (False, True))
         return self._play(quick) + self._play(slow)
 
@@ -98,20 +98,20 @@ class Servers:
         return await asyncio.gather(*(both(*item) for item in zip(cases, prefixes, strict=True)))
 
     def _rules(self, prefixes: Sequence[str]) -> dict[str, frozenset[str]]:
-        """The rows of docs/rules.md that our answers and history name, by the case's prefix."""
+        """Return the rows of docs/rules.md that our answers and history name, by the case's prefix."""
         found: dict[str, set[str]] = {prefix: set() for prefix in prefixes}
         for topic in (self.layout.responses_topic, self.layout.events_topic):
             for record in read_topic(str(self.kafka), topic):
-                said = json.loads(record.value or b"{}")
-                prefix = "-".join(str(said.get("group_id", "")).split("-")[:2]) + "-"
-                if prefix in found and said.get("rule"):
-                    found[prefix].add(said["rule"])
+                answer = json.loads(record.value or b"{}")
+                prefix = "-".join(str(answer.get("group_id", "")).split("-")[:2]) + "-"
+                if prefix in found and answer.get("rule"):
+                    found[prefix].add(answer["rule"])
         return {prefix: frozenset(rules) for prefix, rules in found.items()}
 
 
 @contextmanager
 def running(folder: Path, settings: Mapping[str, str]) -> Iterator[Servers]:
-    """Start a broker, a coordinator and a gateway, all under these settings of Kafka's."""
+    """Start a broker, a coordinator and a gateway, all with these Kafka settings."""
     with ExitStack() as stack:
         overrides = {**settings, **_ONE_OF_EACH}
         broker = stack.enter_context(EmbeddedBroker(folder / "broker", overrides=overrides))
@@ -128,7 +128,7 @@ def running(folder: Path, settings: Mapping[str, str]) -> Iterator[Servers]:
             spark=QUICK_SPARK,
         )
         stack.enter_context(coordinating(options))
-        # These clients ask once, and a coordinator whose JVM has just started may take longer than 3 s.
+        # These clients do not retry, and a coordinator whose JVM has just started may take longer than 3 s.
         patient = Limits(member_held_s=ANSWER_TIMEOUT_MS / 1000)
         wanted = GatewayOptions(servers, layout, Address("127.0.0.1", 0), limits=patient)
         gateway = stack.enter_context(serving(wanted))
@@ -136,7 +136,7 @@ def running(folder: Path, settings: Mapping[str, str]) -> Iterator[Servers]:
 
 
 def _wake(servers: str) -> None:
-    """Have the broker begin to coordinate: it does when the first client looks for a coordinator."""
+    """Make the broker start its coordinator, which happens when the first client looks for a coordinator."""
     with closing(kafka_clients.group_consumer(servers, "wake")) as consumer:
         consumer.assign([TopicPartition("orders", 0)])
         consumer.committed(TopicPartition("orders", 0))

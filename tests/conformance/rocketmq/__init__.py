@@ -1,1 +1,1 @@
-"""Recorded calls of RocketMQ itself, held against the strategies and the broker's side here."""
+"""Compares the strategies and the broker's side with recorded calls of RocketMQ itself."""

@@ -1,5 +1,5 @@
-"""`python -m tests.conformance.rocketmq.check_allocation FILE...`: hold allocation vectors against the
-strategies.
+"""`python -m tests.conformance.rocketmq.check_allocation FILE...`: compare the strategies
+with allocation vectors.
 """
 
 import sys

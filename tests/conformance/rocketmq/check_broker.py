@@ -1,4 +1,4 @@
-"""`python -m tests.conformance.rocketmq.check_broker FILE...`: hold broker traces against the core."""
+"""`python -m tests.conformance.rocketmq.check_broker FILE...`: compare the core with broker traces."""
 
 import sys
 

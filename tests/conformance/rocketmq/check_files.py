@@ -1,7 +1,7 @@
-"""A command that holds files of recorded cases against this implementation.
+"""A command that compares this implementation with files of recorded cases.
 
-It prints what failed, then `N passed, M failed`. Exit codes: 0 all passed, 1 some failed, 2 a file that
-cannot be read or is malformed, or no file at all.
+It prints the failed cases, then `N passed, M failed`. Exit codes: 0 if all cases passed, 1 if some failed, 2
+if a file cannot be read or is malformed, or if no file was given.
 """
 
 import sys
@@ -20,10 +20,10 @@ MAX_FAILURE_CHARS = 600
 def run(
     files: Sequence[str], decode: Callable[[bytes], list[Case]], failure: Callable[[Case], str | None]
 ) -> int:
-    """Check every case of some files; answers the exit code.
+    """Check every case of the files and return the exit code.
 
-    `decode` reads a file's content or raises DecodeError; `failure` says in a line what is wrong with a
-    case, None where nothing is.
+    `decode` returns the cases of a file's content or raises DecodeError. `failure` returns one line that says
+    what is wrong with a case, or None if the case passed.
     """
     if not files:
         sys.stderr.write("give at least one file\n")

@@ -1,7 +1,7 @@
-"""Runs broker traces through `step`, and says where it does anything else than RocketMQ did.
+"""Runs broker traces through `step` and reports each step whose outcome differs from RocketMQ's.
 
-RocketMQ's tables have no order: lists of names are compared without one, calls group by group, and those of
-a scan, which removes in no order, without order.
+RocketMQ's tables have no order. So lists of names are compared without order, and calls are compared group by
+group. The calls of a scan are compared without order, because a scan removes connections in no fixed order.
 """
 
 from collections import Counter, defaultdict
@@ -43,11 +43,11 @@ V2_FINGERPRINT = 1
 
 
 class UnknownOp(ValueError):
-    """A trace does something that is not known here."""
+    """A trace has an operation that this module does not know."""
 
 
 def failure(trace: Trace) -> str | None:
-    """How the core differs from the trace, None where it does not."""
+    """Return the core's first difference from the trace, or None if there is none."""
     if isinstance(trace, UnknownTrace):
         return f"{trace.name}: unknown kind {trace.kind!r}"
     try:
@@ -79,14 +79,14 @@ def _lock_failure(trace: LockTrace) -> str | None:
 
 
 class Groups:
-    """The states of a broker's groups by their ids, at a time that stands still."""
+    """The states of a broker's groups by group id. The time is always NOW_MS."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self.config = config
         self.states: dict[str, Group] = {}
 
     def step(self, group_id: str, event: Event) -> Effects:
-        """Apply one event, and keep the group's state."""
+        """Apply one event to the group, keep the group's new state, and return the effects."""
         effects = step(self.states.pop(group_id, None), group_id, event, NOW_MS, self.config)
         if effects.group is not None:
             self.states[group_id] = effects.group
@@ -94,19 +94,21 @@ class Groups:
 
 
 class ConsumerBroker:
-    """A broker's consumer manager, and its network layer: which connection is one of which groups."""
+    """A broker's consumer manager, and its network layer, which knows the groups of each connection."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._groups = Groups(config)
-        self._closes: Counter[str] = Counter()  # by channel: a name that is used again is another connection
+        self._closes: Counter[str] = (
+            Counter()
+        )  # by channel, because a name that is used again after a close is another connection
         self._attributes: defaultdict[str, dict[str, None]] = defaultdict(dict)  # connection -> group ids
 
     def views(self) -> dict[str, GroupView | None]:
-        """Every group as it is to be seen."""
+        """Return the view of every group by group id; None for a group without consumers."""
         return {group_id: _view(group) for group_id, group in self._groups.states.items()}
 
     def do(self, op: Op) -> tuple[bool | None, list[Call]]:
-        """What the op returned, and the calls that the listener got."""
+        """Carry out an op; return its result (None if it has none) and the calls of the listener."""
         connection = f"{op.channel}#{self._closes[op.channel]}"
         match op.op:
             case "register" | "register_no_update" | "register_without_sub":
@@ -138,7 +140,7 @@ class ConsumerBroker:
 
     def _close(self, channel: str, connection: str) -> tuple[bool | None, list[Call]]:
         self._closes[channel] += 1
-        # RocketMQ asks all groups, or (fast) those that the connection's full heartbeats made it a member of.
+        # RocketMQ visits all groups, or (fast) the groups that the connection joined by its full heartbeats.
         is_fast = self._groups.config.enable_fast_channel_event_process
         group_ids = self._attributes.pop(connection, {}) if is_fast else self._groups.states
         calls = [
@@ -161,12 +163,12 @@ class LockBroker:
         self._groups = Groups(config)
 
     def is_lock_all_expired(self, group_id: str) -> bool:
-        """Whether nobody holds any queue of the group."""
+        """Whether no client holds a lock on any queue of the group."""
         return is_lock_all_expired(self._groups.states.get(group_id), NOW_MS, self._groups.config)
 
     def do(self, op: Op) -> list[int] | None:
-        """The numbers of the queues that a `lock` locked."""
-        about: dict[str, Any] = {
+        """Carry out an op; return the numbers of the queues that a `lock` locked, None for other ops."""
+        fields: dict[str, Any] = {
             "group_id": op.group,
             "connection": "",
             "client_id": op.client_id,
@@ -176,11 +178,13 @@ class LockBroker:
         }
         match op.op:
             case "lock":
-                response = self._groups.step(op.group, Received("", LockBatchMq(**about))).replies[0].response
+                response = (
+                    self._groups.step(op.group, Received("", LockBatchMq(**fields))).replies[0].response
+                )
                 assert isinstance(response, LockBatchMqResponse)
                 return sorted(queue.queue_id for queue in response.lock_ok_mq_set)
             case "unlock":
-                self._groups.step(op.group, Received("", UnlockBatchMq(**about)))
+                self._groups.step(op.group, Received("", UnlockBatchMq(**fields)))
             case "age" | "set_age":
                 for group in self._groups.states.values():
                     for lock in group.locks.values():
@@ -219,7 +223,7 @@ def _unregister(op: Op, connection: str) -> UnregisterConsumer:
 
 
 def _call(group_id: str, call: ListenerCall) -> Call:
-    """A call with its connections' names as the trace has them."""
+    """Return a call with the names of connections as the trace has them."""
     return Call(
         group=group_id,
         event=call.event.value,
@@ -244,7 +248,7 @@ def _view(group: Group) -> GroupView | None:
 
 
 def _without_order(traced: ConsumerStep) -> ConsumerStep:
-    """The step with everything that RocketMQ has in no order sorted."""
+    """Return the step with every list sorted that has no order in RocketMQ."""
     calls = [
         Call(c.group, c.event, c.channel, c.client_id, _sorted(c.topics), _sorted(c.channels))
         for c in traced.events

@@ -1,8 +1,8 @@
-"""Broker traces: what was done to RocketMQ's ConsumerManager or RebalanceLockManager, and what it did.
+"""Broker traces: recorded operations on RocketMQ's ConsumerManager or RebalanceLockManager, with results.
 
-A step has an `op`, what that `returned`, and what is to be seen after it. A consumer manager's `age` says
-that a connection was last heard of `ms` ago. A lock manager's `age` sets every lock's last renewal back by
-`ms` from where it stands, so that two in a row add up; its `set_age` says that it was `ms` ago. A
+A step has an `op`, the result that RocketMQ `returned`, and the state after the operation. A consumer
+manager's `age` sets a connection's last contact to `ms` ago. A lock manager's `age` moves every lock's last
+renewal back by `ms`, so that two of them add up; its `set_age` sets every lock's last renewal to `ms` ago. A
 connection's name that is used again after its `close` is another connection.
 """
 
@@ -25,7 +25,7 @@ class TracedSubscription(Struct, frozen=True):
 
 
 class Op(Struct, frozen=True):
-    """One thing done to the broker; which fields count depends on `op`."""
+    """One operation on the broker. `op` decides which fields have a meaning. `ms` is in milliseconds."""
 
     op: str
     group: str = ""
@@ -39,7 +39,7 @@ class Op(Struct, frozen=True):
 
 
 class Call(Struct, frozen=True, omit_defaults=True, order=True):
-    """A call of the listener."""
+    """A call of RocketMQ's listener. None stands for an argument that the event does not have."""
 
     group: str
     event: str
@@ -50,14 +50,14 @@ class Call(Struct, frozen=True, omit_defaults=True, order=True):
 
 
 class SubscriptionView(Struct, frozen=True):
-    """A topic of a group."""
+    """A group's subscription to a topic: its version and its filter expression."""
 
     version: int
     expr: str
 
 
 class GroupView(Struct, frozen=True):
-    """A group as it is to be seen."""
+    """A group as the consumer manager shows it."""
 
     client_ids: tuple[str, ...]
     subscriptions: dict[str, SubscriptionView]
@@ -65,7 +65,10 @@ class GroupView(Struct, frozen=True):
 
 
 class ConsumerStep(Struct, frozen=True):
-    """A step of a consumer manager; `state` is None for a group that is not there."""
+    """A step of a consumer manager. `returned` is None for an op without a result.
+
+    `state` maps group ids to views; None stands for a group that does not exist.
+    """
 
     op: Op
     returned: bool | None
@@ -74,7 +77,7 @@ class ConsumerStep(Struct, frozen=True):
 
 
 class LockStep(Struct, frozen=True):
-    """A step of a lock manager; `all_expired` goes by group."""
+    """A step of a lock manager. `returned` is None unless the op is `lock`; `all_expired` is by group id."""
 
     op: Op
     returned: list[int] | None
@@ -82,7 +85,7 @@ class LockStep(Struct, frozen=True):
 
 
 class ConsumerTrace(Struct, frozen=True):
-    """A consumer manager's life, from an empty one."""
+    """The steps of a consumer manager that begins empty."""
 
     name: str
     steps: list[ConsumerStep]
@@ -90,7 +93,7 @@ class ConsumerTrace(Struct, frozen=True):
 
 
 class LockTrace(Struct, frozen=True):
-    """A lock manager's life, from an empty one."""
+    """The steps of a lock manager that begins empty."""
 
     name: str
     steps: list[LockStep]
@@ -98,7 +101,7 @@ class LockTrace(Struct, frozen=True):
 
 
 class UnknownTrace(Struct, frozen=True):
-    """A trace of something that is not known here."""
+    """A trace of a kind that this module does not know."""
 
     kind: str
     name: str
@@ -108,7 +111,7 @@ Trace = ConsumerTrace | LockTrace | UnknownTrace
 
 
 def decode(data: bytes) -> list[Trace]:
-    """Read a file's content, a JSON list. Raises DecodeError."""
+    """Read a file's content, a JSON list of traces. Raises DecodeError if it is malformed."""
     raw = msgspec.json.decode(data, type=list[dict[str, Any]])
     traces = []
     for place, trace in enumerate(raw):
@@ -131,6 +134,6 @@ def _trace(raw: dict[str, Any]) -> Trace:
 
 
 def _lock_step(raw: dict[str, Any]) -> dict[str, Any]:
-    """The step with what it says of groups, a key each, as one field."""
+    """Return the step with its `all_expired_<group>` keys merged into the one field `all_expired`."""
     seen = {k.removeprefix(ALL_EXPIRED_PREFIX): v for k, v in raw.items() if k.startswith(ALL_EXPIRED_PREFIX)}
     return {**raw, "all_expired": seen}

@@ -1,8 +1,8 @@
-"""Allocation vectors: one call of a strategy each, with what RocketMQ answered.
+"""Allocation vectors: each is one call of a strategy, with RocketMQ's answer.
 
-`strategy` is a strategy's name, `POP/` and a strategy's name for the sharing among clients that pop, or
-SORT_MQ and SORT_CID for the orders clients sort in. `error` is "ExceptionClass: message"; the expected
-answer is then null. The order of queues in an answer counts.
+`strategy` is the name of a strategy; or `POP/` and a name, for POP's sharing rule on that strategy; or
+SORT_MQ or SORT_CID, for the order in which clients sort queues or client ids. `error` is "ExceptionClass:
+message", and the expected answer is then null. The order of queues in an answer counts.
 """
 
 import msgspec
@@ -19,7 +19,7 @@ PREFIX_RESOLVER = "prefix before first '-'"
 
 
 class Queue(msgspec.Struct, frozen=True):
-    """A queue as vectors write it."""
+    """A queue in the format of the vectors."""
 
     topic: str
     broker: str
@@ -27,7 +27,10 @@ class Queue(msgspec.Struct, frozen=True):
 
 
 class Params(msgspec.Struct, frozen=True):
-    """What the strategy was made of. `resolver` is a description in words; only one is known."""
+    """The arguments the strategy was made with; None stands for one that was not given.
+
+    `resolver` is a description in words; only PREFIX_RESOLVER is known.
+    """
 
     virtual_node_cnt: int | None = None
     consumeridcs: list[str] | None = None
@@ -37,7 +40,7 @@ class Params(msgspec.Struct, frozen=True):
 
 
 class Vector(msgspec.Struct, frozen=True):
-    """One call and its answer."""
+    """One call and its answer. `expected_cids` is the answer of SORT_CID; `error` is None on success."""
 
     strategy: str
     current_cid: str | None
@@ -52,16 +55,16 @@ class Vector(msgspec.Struct, frozen=True):
 
 
 class CannotRun(ValueError):
-    """The vector asks for something that is not known here."""
+    """The vector needs an argument that is missing or unknown."""
 
 
 def decode(data: bytes) -> list[Vector]:
-    """Read a file's content, a JSON list. Raises DecodeError."""
+    """Read a file's content, a JSON list of vectors. Raises DecodeError if it is malformed."""
     return msgspec.json.decode(data, type=list[Vector])
 
 
 def failure(vector: Vector) -> str | None:
-    """How this implementation differs from the vector, None where it does not."""
+    """Return this implementation's difference from the vector, or None if there is none."""
     what = f"{vector.strategy} {vector.current_cid!r} ({vector.note})"
     expected: object = vector.error or _queues(vector.expected)
     if vector.strategy == "SORT_CID":
