@@ -1,6 +1,6 @@
-"""The command `group-coordinator`: a subcommand's module is imported when the subcommand is called.
+"""The command `group-coordinator`. It imports a subcommand's module when the subcommand is called.
 
-Spark takes a second and 140 MB to import, and most subcommands do without.
+Importing Spark takes a second and 140 MB, and most subcommands do not need it.
 """
 
 from collections.abc import Callable
@@ -71,10 +71,10 @@ COMMANDS: dict[str, Callable[[], click.Command]] = {
 
 
 class _Commands(click.Group):
-    """The subcommands, each the function of its own name in its module.
+    """Loads subcommands on demand, and reports their errors.
 
-    Whatever a subcommand raises ends it with a sentence and exit code 1; what nobody expected has its
-    traceback in the log before.
+    Any exception of a subcommand ends it with a one-sentence message and exit code 1. An unexpected exception
+    is logged with its traceback first.
     """
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -1,4 +1,4 @@
-"""`group-coordinator assign`: who would get what, and what would move, with another assignor or member."""
+"""`group-coordinator assign`: the assignment under another assignor or set of members, and its moves."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -30,17 +30,23 @@ _file = click.Path(path_type=Path, dir_okay=False)
     "--topics",
     metavar="TOPIC:N,...|@FILE",
     callback=parsed_by(parse_topics),
-    help="Topics with their numbers of partitions; a file has them as a JSON object.",
+    help="Topics with their numbers of partitions, or a file with a JSON object of them.",
 )
 @click.option(
     "--members",
     metavar="ID[=TOPIC+TOPIC],...|N",
-    help="Members, which subscribe to all topics or those named; a number is that many members.",
+    help="Members with their topics (default: all topics), or the number of members.",
 )
-@click.option("--input", "source", type=_file, metavar="FILE", help="A group as JSON: docs/assign.md.")
-@click.option("--from-group", "group_id", metavar="GROUP", help="A group of the coordinator, as it is now.")
-@click.option("--bootstrap-servers", type=SERVERS, help="Where the coordinator's topics are.")
-@click.option("--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of those topics.")
+@click.option(
+    "--input", "source", type=_file, metavar="FILE", help="A group as JSON; docs/assign.md has the format."
+)
+@click.option(
+    "--from-group", "group_id", metavar="GROUP", help="A group of the coordinator in its present state."
+)
+@click.option("--bootstrap-servers", type=SERVERS, help="The cluster with the coordinator's topics.")
+@click.option(
+    "--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the coordinator's topics."
+)
 @timeout_option
 @click.option(
     "--strategy",
@@ -49,20 +55,20 @@ _file = click.Path(path_type=Path, dir_okay=False)
     default=CLIENT_STRATEGIES,
     callback=parsed_by(check_strategy),
     metavar="NAME",
-    help=f"Repeatable; default: those of Kafka's clients. Known: {', '.join(KNOWN)}.",
+    help=f"A strategy; repeatable; default: those of Kafka's clients. Known: {', '.join(KNOWN)}.",
 )
 @click.option(
     "--current",
     metavar="FILE|NAME",
-    help="The assignment held now: a file of JSON, or what a strategy makes of the group.",
+    help="The current assignment: a JSON file, or the strategy that computes it.",
 )
-@click.option("--without", "gone", multiple=True, metavar="MEMBER", help="A member that goes; repeatable.")
+@click.option("--without", "gone", multiple=True, metavar="MEMBER", help="A member to remove; repeatable.")
 @click.option(
-    "--with", "come", multiple=True, metavar="ID[=TOPIC+TOPIC]", help="A member that comes; repeatable."
+    "--with", "come", multiple=True, metavar="ID[=TOPIC+TOPIC]", help="A member to add; repeatable."
 )
 @click.option("--weights", type=_file, metavar="FILE", help="Weights of partitions, such as lags, as JSON.")
-@click.option("--summary", is_flag=True, help="Only the strategies side by side.")
-@click.option("--plot", type=_file, metavar="FILE.png", help="Also draw it.")
+@click.option("--summary", is_flag=True, help="Show only the comparison of the strategies.")
+@click.option("--plot", type=_file, metavar="FILE.png", help="Also draw the assignments as a PNG file.")
 @output_option
 def assign(
     topics: dict[str, int] | None,
@@ -81,10 +87,10 @@ def assign(
     plot: Path | None,
     output: str,
 ) -> None:
-    """Tell who would get which partitions, and what would move, without any consumer.
+    """Show which partitions each member would get, and which would move. No consumer takes part.
 
-    Each strategy starts from the assignment held now. Where none is given and members come or go, each starts
-    from its own for the members before.
+    Each strategy starts from the current assignment. If none is given and members are added or removed, each
+    strategy starts from its own assignment for the earlier members.
     """
     configure_logs()
     ways = [(topics, members), (source,), (group_id, bootstrap_servers)]
@@ -98,7 +104,7 @@ def assign(
             before = read_group(source)
         else:
             before = _from_group(group_id or "", bootstrap_servers or "", prefix, timeout_ms)
-        before = _told(before, current, weights)
+        before = _completed(before, current, weights)
         after = _changed(before, gone, come)
         answer = outcomes(before, after, dict.fromkeys(strategies))
         if before.current is not None:
@@ -122,8 +128,8 @@ def _from_group(group_id: str, bootstrap_servers: str, prefix: str, timeout_ms: 
         return live_group(described, counts, describe_partitions(cluster.log, found)[group_id])
 
 
-def _told(group: Group, current: str | None, weights: Path | None) -> Group:
-    """The group with what the user tells beside."""
+def _completed(group: Group, current: str | None, weights: Path | None) -> Group:
+    """Return the group with the weights and the current assignment that the user gives."""
     if weights is not None:
         group = replace(group, weights=read_weights(weights))
     if current in KNOWN:
@@ -132,7 +138,7 @@ def _told(group: Group, current: str | None, weights: Path | None) -> Group:
 
 
 def _changed(group: Group, gone: Sequence[str], come: Sequence[str]) -> Group:
-    """The group when these have come and gone."""
+    """Return the group after these members were added and removed. Raises InputError on an unknown one."""
     for text in come:
         for member_id, member in parse_members(text, group.topics).items():
             group = group.having(member_id, member)
@@ -142,7 +148,7 @@ def _changed(group: Group, gone: Sequence[str], come: Sequence[str]) -> Group:
 
 
 def _member_named(name: str, group: Group) -> MemberId:
-    """The member of this id, instance id, or name as it is shown."""
+    """Return the member with this id, instance id or displayed name. Raises InputError if there is none."""
     names = Names(group.members)
     ways: Sequence[Callable[[MemberId], str | None]] = (
         str,

@@ -22,11 +22,13 @@ from records.layout import DEFAULT_PREFIX
 
 
 @click.command()
-@click.option("--bootstrap-servers", required=True, type=SERVERS, help="Where the coordinator's topics are.")
+@click.option(
+    "--bootstrap-servers", required=True, type=SERVERS, help="The cluster with the coordinator's topics."
+)
 @click.option("--group", "group_id", required=True, help="The group to join.")
 @click.option("--topic", "topics", required=True, multiple=True, help="A topic to consume; repeatable.")
 @click.option(
-    "--instance-id", "group_instance_id", help="Be a static member of this name (group.instance.id)."
+    "--instance-id", "group_instance_id", help="Join as a static member with this name (group.instance.id)."
 )
 @click.option(
     "--assignor",
@@ -34,13 +36,13 @@ from records.layout import DEFAULT_PREFIX
     default="range,roundrobin",
     show_default=True,
     callback=lambda _context, _option, value: _parse_assignors(value),
-    help="The assignors it offers, best first; coordinator:uniform and the like are run by the coordinator.",
+    help="Assignors to offer, best first; the coordinator runs those that begin with coordinator:.",
 )
 @click.option("--session-timeout-ms", type=click.IntRange(1), default=10_000, show_default=True)
 @click.option("--rebalance-timeout-ms", type=click.IntRange(1), default=60_000, show_default=True)
 @click.option("--heartbeat-interval-ms", type=click.IntRange(1), default=3_000, show_default=True)
 @click.option(
-    "--client-id", default="consumer", show_default=True, help="Its name; its member id begins with it."
+    "--client-id", default="consumer", show_default=True, help="The client id; the member id begins with it."
 )
 @click.option(
     "--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the coordinator's topics."
@@ -53,7 +55,7 @@ from records.layout import DEFAULT_PREFIX
 def consume(bootstrap_servers: str, prefix: str, client_id: str, consumed: Path | None, **given: Any) -> None:
     """Consume topics as a member of a group, until Ctrl-C.
 
-    The group is the coordinator's: the broker's own group coordinator is not used.
+    This coordinator manages the group; the broker's own group coordinator is not used.
     """
     configure_logs()
     options = ConsumerOptions(**given)
@@ -66,7 +68,7 @@ def consume(bootstrap_servers: str, prefix: str, client_id: str, consumed: Path 
         consumer = kafka_clients.working_consumer(bootstrap_servers, client_id)
         stack.callback(consumer.close, autocommit=False)
         process = line_writer(stack, consumed)
-        _run(GroupConsumer(options, client, consumer, process, _teller(client_id)))
+        _run(GroupConsumer(options, client, consumer, process, _printer(client_id)))
 
 
 def _run(consumer: GroupConsumer) -> None:
@@ -83,9 +85,9 @@ def _parse_assignors(value: str) -> tuple[str, ...]:
     known = [*ASSIGNORS, *COORDINATOR_ASSIGNORS]
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise click.BadParameter(f"unknown: {', '.join(unknown)}; known are: {', '.join(known)}")
+        raise click.BadParameter(f"unknown: {', '.join(unknown)}; known: {', '.join(known)}")
     return names
 
 
-def _teller(client_id: str) -> Callable[[str], None]:
+def _printer(client_id: str) -> Callable[[str], None]:
     return lambda line: click.echo(f"{client_id}: {line}")

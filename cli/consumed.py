@@ -1,4 +1,4 @@
-"""What consumers of the command line do with records: nothing, or a JSON line for each in a file."""
+"""How consumers of the command line process records: not at all, or as a JSON line for each in a file."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -9,14 +9,17 @@ import msgspec
 
 
 def line_writer(stack: ExitStack, consumed: Path | None) -> Callable[[Sequence[Any]], None]:
-    """Nothing where `consumed` is None; the file is closed with the stack."""
+    """Return a function that appends records to the file `consumed`; with None it does nothing.
+
+    The stack closes the file.
+    """
     if consumed is None:
         return lambda records: None
     file = stack.enter_context(consumed.open("ab"))
 
     def write(records: Sequence[Any]) -> None:
         file.write(b"".join(_line(record) for record in records))
-        file.flush()  # the kernel has it now: even SIGKILL loses no record that counts as processed
+        file.flush()  # the kernel has the lines now, so even SIGKILL loses no record that counts as processed
 
     return write
 

@@ -24,11 +24,11 @@ from records.layout import DEFAULT_PREFIX
 @click.option(
     "--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the coordinator's topics."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object when ready.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object when ready.")
 def gateway(bootstrap_servers: str, prefix: str, listening: Listening, as_json: bool) -> None:
     """Serve unmodified Kafka clients, until Ctrl-C.
 
-    Their groups are the coordinator's, everything else is the cluster's.
+    Group requests go to the coordinator, all other requests to the cluster.
     """
     configure_logs()
     exit_on_signals()

@@ -21,9 +21,11 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """How a gateway listens, as the options say. Null: `advertised_host`, clients are told the address they
-    came to; `reply_partition`, one is drawn; `certificate`, plain text; `key`, it is in the certificate's
-    file; `users`, nobody is asked for a name.
+    """How a gateway listens, from the command's options.
+
+    With `advertised_host` None, clients get the address they connected to. With `reply_partition` None, the
+    gateway draws one. With `certificate` None, it listens in plain text. With `key` None, the key is in the
+    certificate's file. With `users` None, clients need not authenticate.
     """
 
     listen: Address
@@ -35,11 +37,11 @@ class Listening:
     expose_internal_topics: bool
 
     def security(self) -> Security:
-        """What the files of certificates and users say. Raises SecurityError."""
+        """Read the files of the certificate, key and users. Raises SecurityError if one is unusable."""
         return Security.read(self.certificate, self.key, self.users)
 
     def options(self, bootstrap_servers: str, layout: TopicLayout, security: Security) -> GatewayOptions:
-        """The options of a gateway that listens so, in front of the coordinator with these topics."""
+        """Return the options of a gateway that listens this way, for the coordinator with these topics."""
         return GatewayOptions(
             bootstrap_servers,
             layout,
@@ -52,11 +54,11 @@ class Listening:
 
 
 LISTENING = tuple(field.name for field in fields(Listening))
-"""The names that click has for the options."""
+"""Click's names of the options."""
 
 
 def gateway_options(*names: str, default: str) -> Callable[[Command], Command]:
-    """The command gets a `Listening` as `listening`. `names` are those of the option with the address."""
+    """Add the options; the command gets a `Listening` as `listening`. `names` name the address option."""
     options = (
         click.option(
             *names,
@@ -64,25 +66,40 @@ def gateway_options(*names: str, default: str) -> Callable[[Command], Command]:
             default=default,
             show_default=True,
             type=ADDRESS,
-            help="Where Kafka clients connect; broker n has the port n + 1 above it. Port 0: free ones.",
+            help="Address for Kafka clients; broker n has this port + n + 1. Port 0 picks free ports.",
         ),
         click.option(
-            "--advertised-host", type=HOST, help="What clients are told; default: the address they came to."
+            "--advertised-host",
+            type=HOST,
+            help="Host in the answers to clients; default: the address they connected to.",
         ),
         click.option(
             "--reply-partition",
             type=click.IntRange(0),
-            help="The gateway's own partition of the responses topic; default: one is drawn.",
+            help="The gateway's own partition of the responses topic; default: a random one.",
         ),
-        click.option("--tls-certificate", "certificate", type=_FILE, help="PEM: listen with TLS."),
-        click.option("--tls-key", "key", type=_FILE, help="PEM; default: in the certificate's file."),
         click.option(
-            "--sasl-users", "users", type=_FILE, help="NAME:PASSWORD a line: ask clients by SASL/PLAIN."
+            "--tls-certificate",
+            "certificate",
+            type=_FILE,
+            help="Listen with TLS, with this certificate (PEM).",
+        ),
+        click.option(
+            "--tls-key",
+            "key",
+            type=_FILE,
+            help="The certificate's key (PEM); default: the key is in the certificate's file.",
+        ),
+        click.option(
+            "--sasl-users",
+            "users",
+            type=_FILE,
+            help="Require SASL/PLAIN; the file has one NAME:PASSWORD a line.",
         ),
         click.option(
             "--expose-internal-topics",
             is_flag=True,
-            help="Clients may write to the coordinator's own topics, as to any others.",
+            help="Let clients write to the coordinator's own topics, as to any other topic.",
         ),
     )
 

@@ -1,4 +1,4 @@
-"""Structured logs, to standard error: readable on a terminal, JSON lines anywhere else."""
+"""Structured logs on standard error: readable text on a terminal, JSON lines otherwise."""
 
 import logging
 import sys
@@ -9,7 +9,7 @@ import structlog
 
 
 def configure_logs() -> None:
-    """Set structlog up for this process."""
+    """Configure structlog for this process."""
     on_terminal = sys.stderr.isatty()
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer() if on_terminal else structlog.processors.JSONRenderer()

@@ -1,4 +1,4 @@
-"""Types of options that several commands share: what names an address is checked when it is parsed."""
+"""Option types that several commands share. An address is checked when the option is parsed."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ from records.address import Address, parse_host, parse_servers
 
 
 class _Parsed(click.ParamType[Any]):
-    """A type made of a parser that raises ValueError. `expected` is an example of what the option takes."""
+    """An option type from a parser that raises ValueError. `expected` describes a valid value by example."""
 
     def __init__(self, name: str, parse: Callable[[str], Any], expected: str) -> None:
         self.name = name
@@ -26,12 +26,12 @@ class _Parsed(click.ParamType[Any]):
 
 
 ADDRESS = _Parsed("HOST:PORT", Address.parse, "an address such as 127.0.0.1:9192 or [::1]:9192")
-"""Gives a `records.address.Address`; port 0 may stand for any free one."""
+"""Parses to a `records.address.Address`. Port 0 may stand for any free port."""
 
 HOST = _Parsed("HOST", parse_host, "a host without a port, such as 127.0.0.1 or gateway.example.org")
-"""Gives a str, an IPv6 address without brackets."""
+"""Parses to a str; an IPv6 address loses its brackets."""
 
 SERVERS = _Parsed(
     "HOST:PORT,...", parse_servers, "a list with a port for each server, such as kafka-1:9092,kafka-2:9092"
 )
-"""Gives a str, as Kafka's clients take `bootstrap.servers`."""
+"""Parses to a str in the format of `bootstrap.servers` of Kafka's clients."""

@@ -1,4 +1,4 @@
-"""`group-coordinator rocketmq-consumer`: one consumer that shares queues out as RocketMQ's clients do."""
+"""`group-coordinator rocketmq-consumer`: one consumer that computes its share of queues as RocketMQ's do."""
 
 import os
 import signal
@@ -33,10 +33,14 @@ FROM_WHERE = {
 
 
 @click.command("rocketmq-consumer")
-@click.option("--bootstrap-servers", required=True, type=SERVERS, help="Where the coordinator's topics are.")
+@click.option(
+    "--bootstrap-servers", required=True, type=SERVERS, help="The cluster with the coordinator's topics."
+)
 @click.option("--group", "group_id", required=True, help="The consumer group.")
 @click.option("--topic", "topics", required=True, multiple=True, help="A topic to consume; repeatable.")
-@click.option("--client-id", help="What it shares queues by; default: address@pid#time, as RocketMQ's.")
+@click.option(
+    "--client-id", help="The client id, which decides its share; default: host@pid#time, as RocketMQ's."
+)
 @click.option("--strategy", default="AVG", show_default=True, help="RocketMQ's name of the strategy.")
 @click.option(
     "--model",
@@ -54,7 +58,7 @@ FROM_WHERE = {
 @click.option(
     "--local-offsets",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Where a broadcasting consumer keeps its offsets.",
+    help="The file of a broadcasting consumer's offsets; default: they are kept in memory.",
 )
 @click.option(
     "--consumed",
@@ -87,7 +91,7 @@ def rocketmq_consumer(
         consumer = kafka_clients.working_consumer(bootstrap_servers, client_id, metadata_max_age_ms=30_000)
         stack.callback(consumer.close, autocommit=False)
         process = line_writer(stack, consumed)
-        tell = _tell(client_id)
+        tell = _printer(client_id)
         _run(
             PushConsumer(
                 config,
@@ -103,7 +107,7 @@ def rocketmq_consumer(
 
 
 def own_client_id() -> str:
-    """Another one for each process, wherever it runs: RocketMQ's is made so since 4.9."""
+    """Return a client id that differs for each process on any host, as RocketMQ's does since 4.9."""
     return f"{socket.gethostname()}@{os.getpid()}#{time.monotonic_ns()}"
 
 
@@ -125,7 +129,7 @@ def _config(
     )
 
 
-def _tell(client_id: str) -> Callable[[str], None]:
+def _printer(client_id: str) -> Callable[[str], None]:
     return lambda line: click.echo(f"{client_id}: {line}")
 
 

@@ -9,7 +9,7 @@ from state.config import ConfigError, CoordinatorConfig
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, str]:
-    """The coordinator's, by Kafka's names. Raises BadParameter."""
+    """Return the coordinator's settings by Kafka's names. Raises BadParameter if one is invalid."""
     parsed = _name_value_pairs(settings, "-c")
     try:
         CoordinatorConfig().with_settings(parsed)
@@ -19,10 +19,15 @@ def parse_settings(settings: Sequence[str]) -> dict[str, str]:
 
 
 def parse_broker_settings(settings: Sequence[str], bootstrap_servers: str | None) -> dict[str, str]:
-    """The embedded broker's; where `bootstrap_servers` is not None there is none. Raises UsageError."""
+    """Return the embedded broker's settings. Raises UsageError if one is refused.
+
+    With `bootstrap_servers` there is no embedded broker, so any setting is then refused.
+    """
     option = "--broker-config"
     if settings and bootstrap_servers is not None:
-        raise click.UsageError(f"{option} is for a broker of its own, and --bootstrap-servers names another")
+        raise click.UsageError(
+            f"{option} configures the embedded broker, but --bootstrap-servers names another broker"
+        )
     parsed = _name_value_pairs(settings, option)
     try:
         check_broker_settings(parsed)

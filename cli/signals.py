@@ -1,4 +1,4 @@
-"""What Ctrl-C and SIGTERM do to a command that runs until it is told to stop."""
+"""The effect of Ctrl-C and SIGTERM on a command that runs until it is stopped."""
 
 import signal
 import threading
@@ -10,12 +10,12 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def exit_on_signals() -> None:
-    """While starting: end what has been started so far. The exit code is the shell's for that signal."""
+    """During the start: exit, which ends everything started so far. The exit code is 128 + the signal."""
     _on_signals(_exit)
 
 
 def stop_on_signals(stop: threading.Event) -> None:
-    """Once started: stop in order."""
+    """After the start: set `stop`, so that the command ends in order."""
     _on_signals(lambda *_: stop.set())
 
 

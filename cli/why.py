@@ -1,4 +1,4 @@
-"""`group-coordinator why`: why a group rebalanced."""
+"""`group-coordinator why`: explains why a group rebalanced."""
 
 import time
 from collections.abc import Callable
@@ -28,18 +28,20 @@ from state.rocketmq.effects import HistoryEntry as RocketMqHistoryEntry
 R = TypeVar("R", Report, RocketMqReport)
 
 _NO_PICTURE = (
-    "{} is a group of RocketMQ's, of which there is no picture: its clients rebalance by themselves, so "
-    "there are no rebalances to draw. Leave the option out to see who came and went."
+    "{} is a RocketMQ group, for which there is no picture: its clients rebalance by themselves, so there "
+    "are no rebalances to draw. Leave the option out to see which clients came and went."
 )
 
 
 @click.command()
 @click.argument("group_id", metavar="GROUP")
-@click.option("--bootstrap-servers", required=True, type=SERVERS, help="Where the coordinator's topics are.")
+@click.option(
+    "--bootstrap-servers", required=True, type=SERVERS, help="The cluster with the coordinator's topics."
+)
 @click.option(
     "--since",
     metavar="TIME|DURATION",
-    help="Leave out what ended before: an ISO time, or how long ago, as 2h or 30m.",
+    help="Leave out rebalances that ended before an ISO time, or before so long ago, as 2h or 30m.",
 )
 @click.option(
     "-o",
@@ -60,12 +62,12 @@ _NO_PICTURE = (
 def why(
     group_id: str, bootstrap_servers: str, since: str | None, output: str, plot: Path | None, prefix: str
 ) -> None:
-    """Tell why a group rebalanced: when, who or what caused it, how long it took, and what moved.
+    """Explain a group's rebalances: when, caused by which member, how long, and which partitions moved.
 
-    Of a RocketMQ group, whose clients rebalance by themselves: who came and went, whom the coordinator told
-    of it, and which client ids several had at once.
+    The clients of a RocketMQ group rebalance by themselves. For such a group the report has the clients that
+    came and went, the connections that the coordinator notified, and the client ids on several connections.
 
-    It reads the group's history on the events topic; the coordinator need not run.
+    The command reads the group's history from the events topic; the coordinator need not run.
     """
     configure_logs()
     now_ms = time.time_ns() // 1_000_000
@@ -77,9 +79,9 @@ def why(
     except (KafkaError, ValueError) as error:
         raise click.ClickException(f"cannot read from {bootstrap_servers}: {error}") from error
     if isinstance(history.entries[-1], RocketMqHistoryEntry):
-        _tell_rocketmq(group_id, history, now_ms, since_ms, output, plot)
+        _show_rocketmq(group_id, history, now_ms, since_ms, output, plot)
     else:
-        _tell_kafka(group_id, history, now_ms, since_ms, output, plot)
+        _show_kafka(group_id, history, now_ms, since_ms, output, plot)
 
 
 def _parse_since(text: str | None, now_ms: int) -> int | None:
@@ -91,46 +93,46 @@ def _parse_since(text: str | None, now_ms: int) -> int | None:
         raise click.BadParameter(str(error), param_hint="--since") from error
 
 
-def _tell_kafka(
+def _show_kafka(
     group_id: str, history: History, now_ms: int, since_ms: int | None, output: str, plot: Path | None
 ) -> None:
     ours = [event for event in history.entries if isinstance(event, HistoryEntry)]
-    _tell_of_others(group_id, len(history.entries) - len(ours), "RocketMQ's")
-    told = report(group_id, ours, now_ms, since_ms, unread=history.unread, from_start=history.from_start)
-    _show(told, report_text, output)
+    _note_left_out(group_id, len(history.entries) - len(ours), "RocketMQ's")
+    shown = report(group_id, ours, now_ms, since_ms, unread=history.unread, from_start=history.from_start)
+    _show(shown, report_text, output)
     if plot is not None:
-        _plot(told, ours, plot)
+        _plot(shown, ours, plot)
 
 
-def _tell_rocketmq(
+def _show_rocketmq(
     group_id: str, history: History, now_ms: int, since_ms: int | None, output: str, plot: Path | None
 ) -> None:
     if plot is not None:
         raise click.BadParameter(_NO_PICTURE.format(group_id), param_hint="--plot")
     ours = [event for event in history.entries if isinstance(event, RocketMqHistoryEntry)]
-    _tell_of_others(group_id, len(history.entries) - len(ours), "Kafka's")
+    _note_left_out(group_id, len(history.entries) - len(ours), "Kafka's")
     _show(rocketmq_report(group_id, ours, now_ms, since_ms), rocketmq_text, output)
 
 
-def _tell_of_others(group_id: str, entries: int, whose: str) -> None:
-    """Of a time when the group's name was one of the other protocol nothing more is told."""
+def _note_left_out(group_id: str, entries: int, whose: str) -> None:
+    """Print how many entries the report leaves out because the group id had the other protocol then."""
     if entries:
-        told = f"{entries} entries of that time are left out"
-        click.echo(f"Note: {group_id} was the name of a group of {whose} before; {told}.", err=True)
+        left_out = f"{entries} entries of that time are left out"
+        click.echo(f"Note: {group_id} was the name of a group of {whose} before; {left_out}.", err=True)
 
 
-def _show(told: R, as_text: Callable[[R, Clock], str], output: str) -> None:
+def _show(shown: R, as_text: Callable[[R, Clock], str], output: str) -> None:
     if output == "json":
-        click.echo(msgspec.json.format(msgspec.json.encode(told), indent=2))
+        click.echo(msgspec.json.format(msgspec.json.encode(shown), indent=2))
     else:
-        click.echo(as_text(told, Clock()), nl=False)
+        click.echo(as_text(shown, Clock()), nl=False)
 
 
-def _plot(told: Report, history: list[HistoryEntry], path: Path) -> None:
+def _plot(shown: Report, history: list[HistoryEntry], path: Path) -> None:
     from insight.why.plot import draw  # matplotlib takes a second to import
 
     states, members = lanes_of(history)
     try:
-        draw(told, states, members, path, Clock())
+        draw(shown, states, members, path, Clock())
     except OSError as error:
         raise click.ClickException(f"the picture cannot be written: {error}") from error

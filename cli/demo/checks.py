@@ -1,4 +1,4 @@
-"""What has to hold at the end of the demo, worked out from what stands on the topics alone."""
+"""The checks at the end of the demo, which use only the records of the topics."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -19,7 +19,7 @@ AnyEntry = HistoryEntry | RocketMqHistoryEntry | CoordinatorStarted
 
 
 class Check(Struct, frozen=True):
-    """A claim, whether it holds, and what was found."""
+    """A claim (`name`), whether it holds (`ok`), and the finding (`detail`)."""
 
     name: str
     ok: bool
@@ -28,13 +28,17 @@ class Check(Struct, frozen=True):
 
 @dataclass(slots=True)
 class History:
-    """The events topic, read through: `entries` without the repeated ones, in the log's order."""
+    """The content of the events topic.
+
+    `entries` has each entry once, in the log's order. `duplicates` counts repeated entries. `gaps` has the
+    missing sequence numbers by group id and incarnation.
+    """
 
     entries: list[AnyEntry] = field(default_factory=list)
     duplicates: int = 0
     gaps: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     conflicts: list[str] = field(default_factory=list)
-    """Entries that were written twice, and not the same."""
+    """Entries that were written twice with different content."""
 
     def of(self, group_id: str) -> list[HistoryEntry]:
         return [e for e in self.entries if isinstance(e, HistoryEntry) and e.group_id == group_id]
@@ -44,7 +48,7 @@ class History:
 
 
 def read_history(values: Iterable[bytes]) -> History:
-    """`values` are those of all records of the events topic, each partition's in order."""
+    """Read the history from the values of all records of the events topic, each partition's in order."""
     history, reader = History(), HistoryReader(from_start=True)
     first: dict[tuple[str, str, int], bytes] = {}
     for value in values:
@@ -63,11 +67,11 @@ def read_history(values: Iterable[bytes]) -> History:
 
 @dataclass(slots=True)
 class Answers:
-    """The responses topic, read through: how often each request (by id) was answered."""
+    """The content of the responses topic: the number of answers to each request, by request id."""
 
     by_request: Counter[str] = field(default_factory=Counter)
     conflicts: list[str] = field(default_factory=list)
-    """Requests that were answered in two ways."""
+    """Requests that got two different answers."""
 
     @property
     def duplicates(self) -> int:
@@ -75,7 +79,7 @@ class Answers:
 
 
 def read_answers(values: Iterable[bytes]) -> Answers:
-    """`values` are those of all records of the responses topic; what is said unasked is no answer."""
+    """Read the answers from the values of all records of the responses topic. Notifications do not count."""
     answers = Answers()
     first: dict[str, bytes] = {}
     for value in values:
@@ -90,7 +94,7 @@ def read_answers(values: Iterable[bytes]) -> Answers:
 
 
 def all_consumed(acknowledged: Set[str], consumed: Mapping[str, int]) -> Check:
-    """Every record that was produced was handed to some consumer."""
+    """Every produced record reached a consumer."""
     missing = acknowledged - consumed.keys()
     again = sum(n - 1 for n in consumed.values())
     detail = f"{len(acknowledged)} produced, {len(missing)} of them not consumed, {again} consumed twice"
@@ -98,7 +102,7 @@ def all_consumed(acknowledged: Set[str], consumed: Mapping[str, int]) -> Check:
 
 
 def one_owner_each(events: Sequence[HistoryEntry], partitions: int) -> Check:
-    """In every generation each partition was one member's."""
+    """In every generation each partition had exactly one owner."""
     stable = [e for e in events if e.type is EntryType.STABLE]
     wrong = [
         e.generation
@@ -107,32 +111,34 @@ def one_owner_each(events: Sequence[HistoryEntry], partitions: int) -> Check:
     ]
     detail = f"{len(stable)} generations of {partitions} partitions"
     if wrong:
-        detail += f"; not so in generation {', '.join(map(str, wrong))}"
+        detail += f"; wrong in generation {', '.join(map(str, wrong))}"
     return Check(
         "each generation gave every partition to exactly one member", bool(stable) and not wrong, detail
     )
 
 
 def only_expired(events: Sequence[HistoryEntry], killed: str) -> Check:
-    """The consumer that was killed was found by its session's end, and nobody else was thrown out."""
+    """The killed consumer was removed when its session expired, and no other member was removed."""
     removed = [e for e in events if e.type is EntryType.MEMBER_REMOVED and not _left(e)]
     names = [client_of(e.member_id or "") for e in removed]
-    detail = "; ".join(f"{client_of(e.member_id or '')}: {e.reason}" for e in removed) or "nobody was removed"
-    return Check(f"the killed {killed} expired, and nobody else did", names == [killed], detail)
+    detail = (
+        "; ".join(f"{client_of(e.member_id or '')}: {e.reason}" for e in removed) or "no member was removed"
+    )
+    return Check(f"the killed {killed} expired, and no other member did", names == [killed], detail)
 
 
 def _left(event: HistoryEntry) -> bool:
-    return event.rule in ("L2", "L6")  # rows of docs/rules.md: it asked to leave
+    return event.rule in ("L2", "L6")  # rows of docs/rules.md: the member sent LeaveGroup
 
 
 def broker_knows_no_group(group_ids: Sequence[str]) -> Check:
-    """`group_ids` are those that the real broker's own coordinator has."""
+    """The real broker's own coordinator has no group. `group_ids` are the groups that it lists."""
     detail = f"it lists {', '.join(group_ids) or 'none'}"
     return Check("the real broker itself knows no group", not group_ids, detail)
 
 
 def no_gaps(history: History) -> Check:
-    """The history has every number of every incarnation."""
+    """The history has every sequence number of every incarnation."""
     missing = [f"{group}: {numbers}" for (group, _), numbers in history.gaps.items()]
     entries = sum(not isinstance(e, CoordinatorStarted) for e in history.entries)
     return Check(
@@ -143,24 +149,24 @@ def no_gaps(history: History) -> Check:
 
 
 def history_told_once(history: History) -> Check:
-    """An entry that was written twice is the same both times."""
-    detail = f"{history.duplicates} entries came twice, different: {history.conflicts or 'none'}"
-    return Check("history entries that came twice are identical", not history.conflicts, detail)
+    """An entry that was written twice has the same content both times."""
+    detail = f"{history.duplicates} entries repeated, different: {history.conflicts or 'none'}"
+    return Check("repeated history entries are identical", not history.conflicts, detail)
 
 
 def answered_one_way(answers: Answers) -> Check:
-    """A request that was answered twice was answered the same way, byte for byte."""
+    """A request that was answered twice got the same bytes both times."""
     detail = (
-        f"{len(answers.by_request)} requests, {answers.duplicates} answers came again, "
+        f"{len(answers.by_request)} requests, {answers.duplicates} answers repeated, "
         f"different: {answers.conflicts or 'none'}"
     )
     return Check(
-        "no request was answered in two ways", bool(answers.by_request) and not answers.conflicts, detail
+        "no request got two different answers", bool(answers.by_request) and not answers.conflicts, detail
     )
 
 
 def killed_while_rebalancing(state: str) -> Check:
-    """`state` is the one the group was in, by the events topic, once the coordinator was gone."""
+    """The first kill hit a rebalance. `state` is the group's state on the events topic after the kill."""
     return Check(
         "the coordinator was killed while the group was rebalancing",
         state == GroupState.PREPARING_REBALANCE,
@@ -169,8 +175,11 @@ def killed_while_rebalancing(state: str) -> Check:
 
 
 def killed_before_commit(struck: Struck | None) -> Check:
-    """The second kill hit between the write of a batch's output and the batch's commit."""
-    detail = "not hit"
+    """The second kill hit between the write of a batch's output and the batch's commit.
+
+    `struck` is None if it did not.
+    """
+    detail = "no kill hit that moment"
     if struck is not None:
         detail = (
             f"batch {struck.batch} had answered {struck.request} ({struck.answer}), "
@@ -184,7 +193,7 @@ def killed_before_commit(struck: Struck | None) -> Check:
 def ran_again(struck: Struck | None, answers: Answers, last_commit: int) -> Check:
     """That batch ran once more after the restart, and was committed."""
     if struck is None:
-        return Check("that batch ran again", False, "it was not hit")
+        return Check("that batch ran again", False, "no kill hit that moment")
     times = answers.by_request[struck.request]
     ok = times >= 2 and last_commit >= struck.batch
     return Check(

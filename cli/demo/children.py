@@ -1,6 +1,6 @@
-"""The demo's processes: each with a log of its own, and none that outlives the demo.
+"""The demo's child processes. Each has its own log, and none outlives the demo.
 
-They run under `embedded.parent_watchdog`, so they end even where the demo is killed.
+They run under `embedded.parent_watchdog`, so they end even if the demo is killed.
 """
 
 import os
@@ -24,12 +24,13 @@ _LOOK_AGAIN_S = 0.05
 
 
 class ChildFailed(RuntimeError):
-    """A process ended, or did not get ready in time; the message ends with the tail of its log."""
+    """A process ended, or was not ready in time. The message ends with the tail of its log."""
 
 
 class Child:
-    """A run of the command `group-coordinator`, or of another program, started when this is made; `log_path`
-    gets what it prints.
+    """A process of the command `group-coordinator` or of another program. The constructor starts it.
+
+    Its output goes to `log_path`.
     """
 
     def __init__(
@@ -55,7 +56,10 @@ class Child:
         return self._tether.poll() is None
 
     def wait_for_line(self, found: Callable[[str], bool], timeout_s: float) -> str:
-        """The first line of its log for which `found` is true; ChildFailed if none comes in time."""
+        """Return the first line of the log for which `found` is true.
+
+        Raises ChildFailed if the process ends or no such line comes in time.
+        """
         give_up_s = time.monotonic() + timeout_s
         while True:
             ended = not self.is_running
@@ -70,12 +74,12 @@ class Child:
                 self._tether.wait(_LOOK_AGAIN_S)
 
     def terminate(self) -> None:
-        """Ask it to end (SIGTERM), and do not wait."""
+        """Send SIGTERM to the process, and do not wait."""
         if self.is_running:
             os.kill(self.pid, signal.SIGTERM)
 
     def stop(self) -> None:
-        """End it in order (SIGTERM, then SIGKILL after a grace) and wait."""
+        """End the process in order (SIGTERM, then SIGKILL after STOP_GRACE_S) and wait for its end."""
         assert self._tether.stdin is not None
         if self.is_running:
             self.thaw()
@@ -83,14 +87,14 @@ class Child:
         self._reap()
 
     def kill(self) -> None:
-        """SIGKILL for it and every process under it, as a machine that fails, and wait for it."""
+        """Kill the process and its descendants (SIGKILL), like a machine failure, and wait for its end."""
         for pid in self.freeze():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._reap()
 
     def freeze(self) -> list[int]:
-        """SIGSTOP for it and every process under it, which are returned."""
+        """Stop the process and all its descendants (SIGSTOP), and return their process ids."""
         pids: list[int] = []
         while fresh := [pid for pid in family(self.pid) if pid not in pids]:
             for pid in fresh:
@@ -100,13 +104,13 @@ class Child:
         return pids
 
     def thaw(self) -> None:
-        """Let everything that `freeze` stopped go on."""
+        """Continue every process that `freeze` stopped."""
         for pid in family(self.pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
 
     def failure(self, reason: str) -> ChildFailed:
-        """The error to raise, with the end of the log."""
+        """Return the error with this reason and the end of the log."""
         tail = "\n".join(self.log_path.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
         return ChildFailed(f"{self.name} failed: {reason}. The end of {self.log_path}:\n{tail}")
 
@@ -116,7 +120,7 @@ class Child:
 
 
 class Children:
-    """Starts processes, and stops all that run at the end, however it comes."""
+    """Starts processes, and stops them all at the end of the `with` block, even after an exception."""
 
     def __init__(self, logs_dir: Path) -> None:
         self._logs_dir = logs_dir
@@ -128,7 +132,7 @@ class Children:
         return child
 
     def stop_all(self) -> None:
-        """Stop them, last started first."""
+        """Stop all processes, the last started first."""
         while self._children:
             self._children[-1].stop()
             self._children.pop()
@@ -143,23 +147,23 @@ class Children:
 
 
 def family(pid: int) -> list[int]:
-    """A process and all processes under it, parents first."""
+    """Return the ids of a process and all its descendants, parents first."""
     children: dict[int, list[int]] = {}
     for child, parent in _parents():
         children.setdefault(parent, []).append(child)
     pids = [pid]
-    for parent in pids:  # grows while it is walked
+    for parent in pids:  # the list grows during the loop
         pids += children.get(parent, [])
     return pids
 
 
 def _parents() -> list[tuple[int, int]]:
-    """(process id, parent's process id) of all processes."""
+    """Return (process id, parent's process id) of all processes."""
     if Path("/proc/self/stat").exists():
         found = []
         for stat in Path("/proc").glob("[0-9]*/stat"):
-            with suppress(OSError):  # it has ended meanwhile
-                # The name, in parentheses, may contain anything; the parent is the second field behind it.
+            with suppress(OSError):  # the process has ended meanwhile
+                # The name, in parentheses, may contain any text; the parent is the second field after it.
                 after_name = stat.read_text(errors="replace").rpartition(")")[2].split()
                 found.append((int(stat.parent.name), int(after_name[1])))
         return found

@@ -39,26 +39,26 @@ FAILURES = (
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end, and nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="Print only one JSON object, at the end.")
 @click.option(
     "--data-dir",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Keep checkpoint, broker data and logs here; default: a temporary folder, kept if something fails.",
+    help="Folder for checkpoint, broker data and logs; default: a temporary one, kept after a failure.",
 )
 @click.option("--records-per-s", type=click.FloatRange(0.1, 1_000), default=RECORDS_PER_S, show_default=True)
 @click.option("--protocol", type=click.Choice(list(DEMOS)), default="kafka", show_default=True)
 def demo(as_json: bool, data_dir: Path | None, records_per_s: float, protocol: str) -> None:
-    """Play a scripted run of a few minutes, and prove that it went well.
+    """Run a scripted demo of a few minutes, and check its outcome.
 
     kafka: unmodified Kafka consumers join, die, and leave; the coordinator is killed twice, at the worst
     moments, and goes on.
-    rocketmq: consumers share queues out among themselves, are told of each other, die, and fall into the trap
-    of a client id that two of them have. The exit code is 0 if every check holds.
+    rocketmq: consumers divide queues among themselves, get notifications, die, and fall into the trap of two
+    consumers with one client id. The exit code is 0 if every check holds.
     """
     configure_logs()
     signal.signal(signal.SIGTERM, _interrupt)
     if data_dir is not None and data_dir.exists() and any(data_dir.iterdir()):
-        raise click.UsageError(f"{data_dir} is not empty: the demo starts from nothing")
+        raise click.UsageError(f"{data_dir} is not empty; the demo needs an empty folder")
     folder = data_dir or Path(tempfile.mkdtemp(prefix="group-coordinator-demo-"))
     ok = False
     try:
@@ -85,24 +85,24 @@ def _play(make: type[Demo | RocketMqDemo], folder: Path, *, as_json: bool, recor
     if as_json:
         click.echo(json.dumps(report.as_json(outcome, seconds)))
     else:
-        _tell(outcome, seconds)
+        _print_outcome(outcome, seconds)
     return outcome.ok
 
 
-def _tell(outcome: Outcome, seconds: float) -> None:
-    click.echo("\nWhat happened, and why: the events topic, with what was done to it (***).")
-    click.echo("In brackets, where it is said, is the rule that was followed, a row of docs/rules.md.\n")
+def _print_outcome(outcome: Outcome, seconds: float) -> None:
+    click.echo("\nThe history of the events topic, with the demo's own actions (***).")
+    click.echo("The rule in brackets is a row of docs/rules.md.\n")
     for line in report.timeline_lines(outcome):
         click.echo(line)
-    click.echo("\nWhat had to hold:\n")
+    click.echo("\nThe checks:\n")
     for line in report.check_lines(outcome):
         click.echo(line)
-    verdict = "Everything held" if outcome.ok else "NOT everything held"
+    verdict = "All checks passed" if outcome.ok else "Some checks FAILED"
     click.echo(f"\n{verdict}, in {seconds:.0f} s.")
 
 
 class _Story:
-    """Tells each step as it begins, and what happens in it, with the seconds since the start."""
+    """Prints each step, and its facts with the seconds since the start. With `quiet` it prints nothing."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
@@ -122,5 +122,5 @@ class _Story:
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    """SIGTERM ends the demo as Ctrl-C does, with its children."""
+    """End the demo and its children on SIGTERM, as Ctrl-C does."""
     raise KeyboardInterrupt

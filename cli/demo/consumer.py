@@ -1,8 +1,8 @@
-"""One consumer of the demo: kafka-python's, as anybody would write it. It knows the gateway and nothing else.
+"""One consumer of the demo: a plain kafka-python consumer that knows only the gateway.
 
     python -m cli.demo.consumer GATEWAY GROUP TOPIC CLIENT_ID CONSUMED
 
-Each record is written to the file CONSUMED, then its offset is committed; SIGTERM leaves the group.
+It writes each record to the file CONSUMED, then commits its offset. On SIGTERM it leaves the group.
 """
 
 import logging
@@ -17,7 +17,7 @@ from kafka.errors import KafkaConnectionError, KafkaError
 
 from cli.consumed import line_writer
 
-# From its JoinGroup to the answer to its SyncGroup this client sends no heartbeat. That takes seconds here,
+# This client sends no heartbeat from its JoinGroup to the answer to its SyncGroup. That takes seconds here,
 # and may take ten on a busy machine.
 SESSION_TIMEOUT_MS = 30_000
 COMMIT_TIMEOUT_MS = 10_000
@@ -54,8 +54,9 @@ def main(gateway: str, group_id: str, topic: str, client_id: str, consumed: str)
 
 
 def commit(consumer: KafkaConsumer) -> None:
-    """Commit what was processed. Where that fails, a later commit does, or whoever has the partition next
-    reads it again.
+    """Commit the processed records.
+
+    After a failed commit a later commit covers them, or the partition's next owner reads them again.
     """
     try:
         consumer.commit(timeout_ms=COMMIT_TIMEOUT_MS)

@@ -1,4 +1,4 @@
-"""The records the demo's consumers consume: numbered, so that none can be missing unseen."""
+"""The records for the demo's consumers. They are numbered, so that a missing record is detected."""
 
 import threading
 from collections import Counter
@@ -13,7 +13,10 @@ from records import kafka_clients
 
 
 class Load:
-    """A thread that produces numbered records at a steady rate, to all partitions in turn, until stopped."""
+    """A thread that produces numbered records at a steady rate, to all partitions in turn, until `stop`.
+
+    `acknowledged` has the values of the records that the broker has acknowledged, `failed` the errors.
+    """
 
     def __init__(self, bootstrap_servers: str, topic: str, partitions: int, records_per_s: float) -> None:
         self.acknowledged: set[str] = set()
@@ -30,7 +33,7 @@ class Load:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop, and wait until the broker has acknowledged everything."""
+        """Stop, and wait until the broker has acknowledged all records."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -49,12 +52,12 @@ class Load:
 
 
 def consumed(paths: Iterable[Path]) -> Counter[str]:
-    """How often each record's value is in the consumers' files; a line cut short by a kill does not count."""
+    """Count each record's value in the consumers' files. A line cut short by a kill does not count."""
     return Counter(record["value"] for record in _records(paths))
 
 
 def consumed_by_partition(paths: Iterable[Path]) -> dict[int, int]:
-    """Up to which offset (exclusive) each partition of the one topic was consumed by somebody."""
+    """Return the offset after the last consumed record of each partition of the one topic."""
     ends: dict[int, int] = {}
     for record in _records(paths):
         ends[record["partition"]] = max(ends.get(record["partition"], 0), record["offset"] + 1)

@@ -1,4 +1,4 @@
-"""The end of the demo: everything is read back from the topics, and every claim is checked."""
+"""The end of the demo: reads everything back from the topics and checks every claim."""
 
 from collections.abc import Collection
 from contextlib import closing
@@ -17,14 +17,14 @@ from records.layout import TopicLayout
 
 
 class Deed(Struct, frozen=True):
-    """What the demo itself did, for the timeline. Time in ms since the epoch."""
+    """An action of the demo itself, for the timeline. `at_ms` is in milliseconds since the epoch."""
 
     at_ms: int
     what: str
 
 
 class Outcome(Struct, frozen=True):
-    """What was found. `history` is the group's and the coordinators' entries of the events topic."""
+    """The result. `history` has the group's and the coordinators' entries of the events topic."""
 
     checks: list[Check]
     history: list[AnyEntry]
@@ -37,16 +37,19 @@ class Outcome(Struct, frozen=True):
 
 
 class Observed(Struct, frozen=True):
-    """What the script saw while it ran and the topics can not tell."""
+    """Facts that the script observed and that are not on the topics.
+
+    `struck` is None if no kill hit between a batch's output and its commit.
+    """
 
     group_id: str
     partitions: int
     acknowledged: Collection[str]
-    """Values of the records the broker has acknowledged."""
+    """Values of the records that the broker has acknowledged."""
     consumed: list[Path]
     """The consumers' files."""
     killed: str
-    """The consumer that was killed, by its client id."""
+    """The client id of the killed consumer."""
     state_at_first_kill: str
     struck: Struck | None
     last_commit: int
@@ -55,7 +58,7 @@ class Observed(Struct, frozen=True):
 
 
 def examine(bootstrap_servers: str, layout: TopicLayout, observed: Observed) -> Outcome:
-    """Read the topics and check all claims."""
+    """Read the topics and return the outcome of all checks."""
     history = checks.read_history(read_all(bootstrap_servers, layout.events_topic))
     answers = checks.read_answers(read_all(bootstrap_servers, layout.responses_topic))
     dead_letters = read_all(bootstrap_servers, layout.dead_letters_topic)
@@ -93,6 +96,6 @@ def examine(bootstrap_servers: str, layout: TopicLayout, observed: Observed) -> 
 
 
 def _groups_of(bootstrap_servers: str) -> list[str]:
-    """The groups of the broker's own coordinator."""
+    """Return the groups of the broker's own coordinator."""
     with closing(kafka_clients.admin(bootstrap_servers)) as admin:
         return [group["group_id"] for group in admin.list_groups()]

@@ -1,4 +1,4 @@
-"""The demo's outcome, for people and for machines."""
+"""The demo's outcome as text and as JSON."""
 
 import re
 from collections.abc import Iterator
@@ -11,14 +11,14 @@ from records.history import CoordinatorStarted
 from state.kafka.history import HistoryEntry
 from state.rocketmq.effects import HistoryEntry as RocketMqHistoryEntry
 
-# What a member id has behind the client id; people know the consumers by their names.
+# The part of a member id after the client id. The text leaves it out, because readers know the client ids.
 _UUID = re.compile(r"-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-# What a connection's name has behind the client id.
+# The part of a connection's name after the client id.
 _UUID_OF_CONNECTION = re.compile(r"/([0-9a-f]{4})[0-9a-f]{4}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def as_json(outcome: Outcome, seconds: float) -> dict[str, Any]:
-    """One object: `ok`, `checks`, `timeline`, `counts`, `seconds`."""
+    """Return one JSON object: `ok`, `checks`, `timeline`, `counts`, `seconds`."""
     return {
         "ok": outcome.ok,
         "checks": msgspec.to_builtins(outcome.checks),
@@ -29,7 +29,7 @@ def as_json(outcome: Outcome, seconds: float) -> dict[str, Any]:
 
 
 def timeline_lines(outcome: Outcome) -> Iterator[str]:
-    """What happened, when, and why: one line each, in the order of time."""
+    """Yield a line for each event in the order of time, with its time since the first in seconds."""
     entries = sorted(_entries(outcome), key=lambda item: item[0])
     start_ms = entries[0][0][0] if entries else 0
     for (at_ms, _, _), entry in entries:
@@ -37,7 +37,7 @@ def timeline_lines(outcome: Outcome) -> Iterator[str]:
 
 
 def check_lines(outcome: Outcome) -> Iterator[str]:
-    """Each check with what was found."""
+    """Yield a line for each check, with its finding."""
     for check in outcome.checks:
         yield f"  {'ok  ' if check.ok else 'FAIL'}  {check.name} ({check.detail})"
 
@@ -46,7 +46,7 @@ _Key = tuple[int, int, int]
 
 
 def _entries(outcome: Outcome) -> Iterator[tuple[_Key, dict[str, Any]]]:
-    """Everything by its place: the time, then the demo's deeds before what followed them."""
+    """Yield each event with its sort key. At equal times the demo's actions come first."""
     for deed in outcome.deeds:
         yield (deed.at_ms, 0, 0), {"at_ms": deed.at_ms, "who": "demo", "what": deed.what}
     for entry in outcome.history:

@@ -1,4 +1,4 @@
-"""The demo of RocketMQ's load balancing, step by step: consumers that share queues out among themselves."""
+"""The demo of RocketMQ's load balancing, step by step: consumers that divide queues among themselves."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ SETTINGS = (
     f"rocketmq.channel.expired.timeout.ms={EXPIRY_MS}",
     "rocketmq.scan.interval.ms=1000",
 )
-# For how long the trap's backlog is watched; a busy machine moves it late, not down.
+# How long the trap's backlog is watched. On a busy machine the backlog grows late, but it never shrinks.
 BACKLOG_WATCH_S = 10.0
 
 
@@ -48,7 +48,7 @@ class RocketMqDemo:
         self._trap: Trap | None = None
 
     def play(self) -> Outcome:
-        """Play the script, then examine what it left behind."""
+        """Run the script, then check its outcome on the topics."""
         self.data_dir.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             self._set_up(stack)
@@ -63,7 +63,7 @@ class RocketMqDemo:
 
     def _set_up(self, stack: ExitStack) -> None:
         self._story.step(
-            "Start a Kafka broker, the coordinator, a stream of records, and two that hear it all"
+            "Start a Kafka broker, the coordinator, a stream of records, and two broadcasting consumers"
         )
         broker = stack.enter_context(EmbeddedBroker(self.data_dir / "broker"))
         self._bootstrap_servers = broker.bootstrap_servers
@@ -83,7 +83,7 @@ class RocketMqDemo:
         self._story.fact(f"{self._records_per_s:g} records/s go to the {QUEUES} queues of {TOPIC}")
 
     def _two_come(self) -> None:
-        self._story.step("Two consumers come: each works its share out by itself")
+        self._story.step("Two consumers come: each computes its own share")
         self._start("consumer-1")
         self._start("consumer-2")
         self._wait_for_shares({"consumer-1": "0-3", "consumer-2": "4-6"})
@@ -96,13 +96,13 @@ class RocketMqDemo:
         self._wait_for_shares({"consumer-1": "0-2", "consumer-2": "3-4", "consumer-3": "5-6"})
 
     def _one_dies(self) -> None:
-        self._story.step("consumer-2 is killed (SIGKILL): a scan finds its silence, and tells nobody")
+        self._story.step("consumer-2 is killed (SIGKILL): a scan finds its silence, and notifies no client")
         mark = self._watch.mark()
         self._deed("SIGKILL consumer-2")
         self._consumers.pop("consumer-2").kill()
         killed_s = time.monotonic()
         found = self._wait_for(EntryType.CONSUMER_REMOVED, mark)
-        self._story.fact(f"found out {time.monotonic() - killed_s:.1f} s after the kill: {found.reason}")
+        self._story.fact(f"removed {time.monotonic() - killed_s:.1f} s after the kill: {found.reason}")
         self._wait_for_shares({"consumer-1": "0-3", "consumer-3": "4-6"})
 
     def _two_have_one_id(self) -> None:
@@ -117,14 +117,14 @@ class RocketMqDemo:
         self._story.fact(trap.reason)
         self._wait_for_shares({"consumer-1": "0-3", "twin-of-consumer-1": "0-3"})
         before = self._backlog()
-        time.sleep(BACKLOG_WATCH_S)  # nothing happens, which is what is to be seen
+        time.sleep(BACKLOG_WATCH_S)  # the check is that no consumer reads these queues meanwhile
         after = self._backlog()
         self._trap = Trap(list(trap.connections or []), before, after)
-        waited = f"{before} records waited there, {BACKLOG_WATCH_S:g} s later {after}"
-        self._story.fact(f"nobody reads queues 4-6: {waited}")
+        waited = f"{before} records waited there, and {after} records {BACKLOG_WATCH_S:g} s later"
+        self._story.fact(f"no consumer reads queues 4-6: {waited}")
 
     def _the_trap_is_left(self) -> None:
-        self._story.step("The twin stops, and one with an id of its own takes its place")
+        self._story.step("The twin stops, and a consumer with a client id of its own takes its place")
         mark = self._watch.mark()
         self._deed("SIGTERM the twin")
         self._consumers.pop("twin-of-consumer-1").stop()
@@ -139,7 +139,7 @@ class RocketMqDemo:
         everyone = [list(self._files.values()), *([path] for path in self._broadcasters.values())]
         give_up_s = time.monotonic() + PATIENCE_S
         while any(wanted - consumed(files).keys() for files in everyone) and time.monotonic() < give_up_s:
-            time.sleep(0.2)  # the files are written by other processes, which tell nobody
+            time.sleep(0.2)  # other processes write the files and send no signal
         self._story.fact(f"{len(wanted)} records were produced in all")
 
     def _all_stop(self) -> None:
@@ -161,11 +161,11 @@ class RocketMqDemo:
         )
 
     def _wait_for(self, kind: EntryType, mark: int) -> HistoryEntry:
-        """The first entry of this kind since the mark."""
+        """Return the first entry of this kind since the mark. Raises NotSeen if none comes in time."""
         return self._watch.wait_for(f"{kind} in the history", _first(kind), PATIENCE_S, since=mark)
 
     def _wait_for_shares(self, wanted: dict[str, str]) -> None:
-        """Until these consumers say that they have just these queues."""
+        """Wait until these consumers report exactly these queues. Raises NotSeen or ChildFailed."""
         give_up_s = time.monotonic() + PATIENCE_S
         while (found := {name: _last_share(self._consumers[name]) for name in wanted}) != wanted:
             if time.monotonic() > give_up_s:
@@ -173,12 +173,12 @@ class RocketMqDemo:
             for name in wanted:
                 if not self._consumers[name].is_running:
                     raise ChildFailed(str(self._consumers[name].failure("it ended")))
-            time.sleep(0.1)  # logs are files, which tell nobody
+            time.sleep(0.1)  # the logs are files, and their writers send no signal
         self._shares.append(Share(dict(wanted)))
         self._story.fact("; ".join(f"{name} has {queues}" for name, queues in wanted.items()))
 
     def _backlog(self) -> int:
-        """How many records of the queues that nobody reads wait there."""
+        """Return the number of unread records in the queues that no consumer reads."""
         orphans = range(4, QUEUES)
         with TopicReader(self._bootstrap_servers) as reader:
             ends = reader.ends(reader.partitions_of(TOPIC))
@@ -201,10 +201,10 @@ class RocketMqDemo:
 
 
 def _last_share(child: Child) -> str:
-    """The queues that the consumer said last it has, "" where it has none."""
+    """Return the queues that the consumer reported last, or "" if it has reported none."""
     lines = child.log_path.read_text(errors="replace").splitlines(keepends=True)
-    said = [line for line in lines if line.endswith("\n") and ": has " in line]
-    return said[-1].rstrip("\n").partition(f": has {TOPIC} ")[2] if said else ""
+    reports = [line for line in lines if line.endswith("\n") and ": has " in line]
+    return reports[-1].rstrip("\n").partition(f": has {TOPIC} ")[2] if reports else ""
 
 
 def _first(kind: EntryType) -> Callable[[Sequence[HistoryEntry]], HistoryEntry | None]:

@@ -1,4 +1,4 @@
-"""The end of RocketMQ's demo: everything is read back from the topics, and every claim is checked."""
+"""The end of RocketMQ's demo: reads everything back from the topics and checks every claim."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC
@@ -23,13 +23,13 @@ from state.rocketmq.responses import NotifyConsumerIdsChanged
 
 
 class Share(Struct, frozen=True):
-    """Who had which queues at some time, by name."""
+    """The queues of each consumer at one time, by the consumer's name."""
 
     queues: Mapping[str, str]
 
 
 class Trap(Struct, frozen=True):
-    """What a client id of two consumers did: their connections, and the records that waited for nobody."""
+    """The effect of two consumers with one client id: their connections, and the unread records over time."""
 
     connections: list[str]
     backlog_before: int
@@ -37,7 +37,7 @@ class Trap(Struct, frozen=True):
 
 
 class Observed(Struct, frozen=True):
-    """What the script saw while it ran and the topics can not tell."""
+    """Facts that the script observed and that are not on the topics. `trap` is None if it was not reached."""
 
     group_id: str
     acknowledged: Collection[str]
@@ -49,7 +49,7 @@ class Observed(Struct, frozen=True):
 
 
 def examine(bootstrap_servers: str, layout: TopicLayout, observed: Observed) -> Outcome:
-    """Read the topics and check all claims."""
+    """Read the topics and return the outcome of all checks."""
     history = checks.read_history(read_all(bootstrap_servers, layout.events_topic))
     responses = read_all(bootstrap_servers, layout.responses_topic)
     dead_letters = read_all(bootstrap_servers, layout.dead_letters_topic)
@@ -90,7 +90,7 @@ def examine(bootstrap_servers: str, layout: TopicLayout, observed: Observed) -> 
 
 
 def all_by_all(wanted: set[str], files: Sequence[Path]) -> Check:
-    """Every record that was produced was handed to each of these consumers."""
+    """Every produced record reached each of these consumers."""
     missing = {path.stem: len(wanted - consumed([path]).keys()) for path in files}
     ok = bool(wanted) and not any(missing.values())
     detail = ", ".join(f"{name} missed {number}" for name, number in missing.items())
@@ -104,27 +104,29 @@ def four_and_three(shares: Sequence[Share]) -> Check:
     return Check("7 queues of 2 consumers were 4 and 3", ok, str(first))
 
 
-def all_were_notified(events: Sequence[HistoryEntry], told: Sequence[NotifyConsumerIdsChanged]) -> Check:
-    """When the third consumer came, all three connections were told, itself too."""
+def all_were_notified(
+    events: Sequence[HistoryEntry], notifications: Sequence[NotifyConsumerIdsChanged]
+) -> Check:
+    """When the third consumer connected, all three connections were notified, including its own."""
     came = [e for e in events if e.type is EntryType.CONSUMER_CONNECTED and e.client_id == "consumer-3"]
     causes = {e.cause for e in came}
-    clients = sorted({m.client_id for m in told if m.request in causes})
+    clients = sorted({m.client_id for m in notifications if m.request in causes})
     ok = clients == ["consumer-1", "consumer-2", "consumer-3"]
-    return Check("all three were told of the third", ok, f"told: {', '.join(clients) or 'nobody'}")
+    return Check("all three were notified of the third", ok, f"notified: {', '.join(clients) or 'none'}")
 
 
 def silence_was_found(events: Sequence[HistoryEntry]) -> Check:
-    """The consumer that was killed went by a scan, and that scan told nobody."""
+    """A scan removed the killed consumer, and that scan notified no client."""
     gone = [e for e in events if is_expiry(e)]
     causes = {e.cause for e in gone}
-    told = [e for e in events if e.type is EntryType.CONSUMERS_NOTIFIED and e.cause in causes]
-    ok = [e.client_id for e in gone] == ["consumer-2"] and not told
-    detail = "; ".join(f"{e.client_id}: {e.reason}" for e in gone) or "no scan found anybody"
-    return Check("a scan found the killed consumer-2 alone, and told nobody", ok, detail)
+    notified = [e for e in events if e.type is EntryType.CONSUMERS_NOTIFIED and e.cause in causes]
+    ok = [e.client_id for e in gone] == ["consumer-2"] and not notified
+    detail = "; ".join(f"{e.client_id}: {e.reason}" for e in gone) or "no scan removed a client"
+    return Check("a scan removed only the killed consumer-2, and notified no client", ok, detail)
 
 
 def trap_was_named(events: Sequence[HistoryEntry], trap: Trap | None) -> Check:
-    """The event names the client id and both of its connections, and another says when it was over."""
+    """One entry names the client id and both of its connections, and another marks the end."""
     named = [e for e in events if e.type is EntryType.DUPLICATE_CLIENT_ID]
     over = [e for e in events if e.type is EntryType.DUPLICATE_CLIENT_ID_OVER]
     ok = trap is not None and len(trap.connections) == 2 and bool(over)
@@ -134,16 +136,16 @@ def trap_was_named(events: Sequence[HistoryEntry], trap: Trap | None) -> Check:
 
 
 def why_names_the_trap(events: Sequence[HistoryEntry], trap: Trap | None) -> Check:
-    """Where the second came, what `group-coordinator why` tells begins with the id and both connections."""
-    told = report_text(report(events[0].group_id, events, events[-1].at_ms), Clock(UTC)) if events else ""
-    heads = [line for line in told.splitlines() if line.startswith("#") and "DUPLICATE CLIENT ID" in line]
+    """`group-coordinator why` begins the duplicate's entry with the client id and both connections."""
+    text = report_text(report(events[0].group_id, events, events[-1].at_ms), Clock(UTC)) if events else ""
+    heads = [line for line in text.splitlines() if line.startswith("#") and "DUPLICATE CLIENT ID" in line]
     named = [head for head in heads if trap and all(c in head for c in ("consumer-1", *trap.connections))]
-    detail = named[0] if named else f"{len(heads)} changes are called so"
-    return Check("`why` says first which client id two had, and on which connections", bool(named), detail)
+    detail = named[0] if named else f"{len(heads)} changes have that heading"
+    return Check("`why` names the duplicate client id and its connections first", bool(named), detail)
 
 
 def backlog_grew(trap: Trap | None) -> Check:
-    """The queues that fell to nobody kept what was produced to them."""
+    """The records of the queues without a reader stayed there."""
     ok = trap is not None and trap.backlog_after > trap.backlog_before
     detail = f"{trap.backlog_before} records, then {trap.backlog_after}" if trap else "not seen"
-    return Check("meanwhile the queues that nobody read filled", ok, detail)
+    return Check("meanwhile the queues without a reader filled", ok, detail)

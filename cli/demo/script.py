@@ -1,4 +1,4 @@
-"""The demo's script: what is done to a group, step by step."""
+"""The demo's script: the steps of a group of consumers."""
 
 import json
 import sys
@@ -27,28 +27,29 @@ PARTITIONS = 12
 RECORDS_PER_S = 40.0
 SETTINGS = ("group.initial.rebalance.delay.ms=3000",)
 
-# How long anything may take before the demo gives up: a busy machine is slow, not wrong.
+# The time limit of each wait. It is long, because a busy machine is slow, not wrong.
 PATIENCE_S = 300.0
 STRIKES_MAX = 5
-# A heartbeat's answer would prove as much, but a newcomer's makes the better story.
+# For this long a strike waits for a new member's answer; later it takes a heartbeat's, which proves as much.
 HEARTBEATS_AFTER_S = 20.0
 
 
 class Story(Protocol):
-    """Who tells what goes on."""
+    """Reports the progress of the demo."""
 
     def step(self, text: str) -> None:
-        """A new step begins."""
+        """Report that a step begins."""
 
     def fact(self, text: str) -> None:
-        """Something happened in this step."""
+        """Report an event of the current step."""
 
 
 class Demo:
-    """One run. `play` takes a few minutes; whatever it starts has ended when it returns or raises.
+    """One run of the demo.
 
-    All files are under `data_dir`, a folder of its own. Where the script can not go on it raises
-    `ChildFailed`, `NotSeen`, or what `EmbeddedBroker.start` raises.
+    `play` takes a few minutes. Every process it starts has ended when it returns or raises. All files are
+    under `data_dir`, a folder of its own. If the script cannot go on, `play` raises `ChildFailed`, `NotSeen`,
+    or an error of `EmbeddedBroker.start`.
     """
 
     def __init__(self, data_dir: Path, story: Story, records_per_s: float = RECORDS_PER_S) -> None:
@@ -65,7 +66,7 @@ class Demo:
         self._struck: Struck | None = None
 
     def play(self) -> Outcome:
-        """Play the script, then examine what it left behind."""
+        """Run the script, then check its outcome on the topics."""
         self.data_dir.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             self._set_up(stack)
@@ -96,17 +97,17 @@ class Demo:
 
     def _three_join(self) -> None:
         self._story.step(
-            "Three consumers join: kafka-python's, unmodified, with the gateway for their broker "
+            "Three consumers join: unmodified kafka-python consumers with the gateway as their broker "
             f"and sessions of {consumer.SESSION_TIMEOUT_MS // 1000} s"
         )
         for number in (1, 2, 3):
             self._start_consumer(f"consumer-{number}")
         self._wait_until_stable()
         ask = f"group-coordinator why {GROUP} --bootstrap-servers {self._bootstrap_servers}"
-        self._story.fact(f"to ask why while this goes on, in another terminal: .venv/bin/{ask}")
+        self._story.fact(f"to see the reasons meanwhile, in another terminal: .venv/bin/{ask}")
 
     def _one_dies(self) -> None:
-        self._story.step("consumer-2 is killed (SIGKILL): only its silence can tell")
+        self._story.step("consumer-2 is killed (SIGKILL): only its silence shows that")
         mark = self._watch.mark()
         self._deed("SIGKILL consumer-2")
         self._consumers.pop("consumer-2").kill()
@@ -115,7 +116,7 @@ class Demo:
         after_s = time.monotonic() - killed_s
         session_s = consumer.SESSION_TIMEOUT_MS // 1000
         self._story.fact(
-            f"found out {after_s:.1f} s after the kill, when its session of {session_s} s was over"
+            f"removed {after_s:.1f} s after the kill, when its session of {session_s} s had expired"
         )
         self._wait_until_stable()
 
@@ -131,14 +132,14 @@ class Demo:
         self._deed("SIGTERM consumer-1: it leaves")
         leaver.terminate()
         self._watch.wait_for("a rebalance", _first(EntryType.PREPARING_REBALANCE), PATIENCE_S, since=mark)
-        self._deed("SIGKILL the coordinator, for the group is in PreparingRebalance")
+        self._deed("SIGKILL the coordinator while the group is in PreparingRebalance")
         self._coordinator.kill()
         wait_until_gone(self._folder)
         leaver.stop()
         history = read_history(read_all(self._bootstrap_servers, self._layout.events_topic))
         self._state_at_first_kill = history.of(GROUP)[-1].to_state
         self._story.fact(f"killed; the group's last known state is {self._state_at_first_kill}")
-        self._story.fact("the consumers go on: no session ends while there is no coordinator")
+        self._story.fact("the consumers go on: no session expires while no coordinator runs")
         self._start_coordinator()
         self._wait_until_stable()
 
@@ -150,7 +151,7 @@ class Demo:
         for _ in range(STRIKES_MAX - 1):
             if self._struck is not None:
                 break
-            self._story.fact("the commit was just written: once more")
+            self._story.fact("the commit was already written; another attempt")
             self._start_coordinator()
             self._struck = self._strike(lambda: None, 0)
         if self._struck is not None:
@@ -171,7 +172,7 @@ class Demo:
             heartbeats_after_s=heartbeats_after_s,
             begin=begin,
         )
-        self._deed("SIGKILL the coordinator, for an answer is out whose batch is not committed")
+        self._deed("SIGKILL the coordinator after an answer whose batch is not committed")
         return struck
 
     def _all_is_consumed(self) -> None:
@@ -180,7 +181,7 @@ class Demo:
         wanted = self._load.acknowledged
         give_up_s = time.monotonic() + PATIENCE_S
         while wanted - consumed(self._consumed).keys() and time.monotonic() < give_up_s:
-            time.sleep(0.2)  # the files are written by other processes, which tell nobody
+            time.sleep(0.2)  # other processes write the files and send no signal
         left = len(wanted - consumed(self._consumed).keys())
         self._story.fact(f"{len(wanted)} records were produced in all, {left} of them are not consumed")
 
@@ -221,7 +222,7 @@ class Demo:
         self._story.fact(f"the coordinator {how}, {time.monotonic() - started_s:.0f} s after its start")
 
     def _start_gateway(self) -> None:
-        """One of its own: the coordinator's goes down with the coordinator."""
+        """Start a separate gateway, because a coordinator's own gateway would end with the coordinator."""
         gateway = self._children.start(
             "gateway",
             *("gateway", "--json", "--bootstrap-servers", self._bootstrap_servers),
@@ -241,7 +242,7 @@ class Demo:
         )
 
     def _wait_until_stable(self) -> None:
-        """Wait until exactly the consumers that run are a generation that has its assignment."""
+        """Wait until a generation of exactly the running consumers has its assignment."""
         names = ", ".join(self._consumers)
         stable = self._watch.wait_for(f"a stable group of {names}", stable_with(self._consumers), PATIENCE_S)
         holdings = ", ".join(f"{name} has {number_list(p) or 'none'}" for name, p in held(stable).items())
@@ -252,16 +253,16 @@ class Demo:
 
 
 def told(line: str) -> dict[str, Any]:
-    """What a child says in a line of JSON; nothing where the line is none."""
+    """Return the JSON object in a child's line of output, or an empty dict if the line is no JSON object."""
     try:
-        said = json.loads(line)
+        fields = json.loads(line)
     except ValueError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return fields if isinstance(fields, dict) else {}
 
 
 def is_ready_line(line: str) -> bool:
-    """Whether this is what `run --json` prints when it is ready."""
+    """Whether this is the line that `run --json` prints when it is ready."""
     return "requests_topic" in told(line)
 
 

@@ -1,10 +1,10 @@
-"""Killing the coordinator at the worst moment: a batch's output is on the topics, its commit is not yet.
+"""Kills the coordinator at the worst moment: a batch's output is on the topics, its commit not yet written.
 
 Spark writes `offsets/N` before batch N, the sink writes the output, then Spark writes `commits/N`. After a
-kill in between batch N runs again, and whatever it wrote stands on the topics twice.
+kill between the last two, batch N runs again, and its output is on the topics twice.
 
-The moment is short. So the coordinator is frozen (SIGSTOP) as soon as an answer is seen, and the checkpoint
-is looked at in peace; where the commit is there already, it goes on as if nothing had been.
+The moment is short. So the coordinator is frozen (SIGSTOP) as soon as an answer appears, and the checkpoint
+is read while it is frozen. If the commit is already there, the coordinator continues unharmed.
 """
 
 import time
@@ -26,7 +26,10 @@ _POLL_MS = 50
 
 @dataclass(frozen=True, slots=True)
 class Struck:
-    """A hit: batch `batch` had answered `request`, and was not committed when all processes were gone."""
+    """A hit: batch `batch` had answered `request`, and was not committed when all processes had ended.
+
+    `answer` is the kind of the answer; `freezes` counts the attempts.
+    """
 
     batch: int
     request: str
@@ -46,8 +49,9 @@ def strike(
 ) -> Struck | None:
     """Kill `coordinator` between the write and the commit of a batch.
 
-    `begin` is called once the answers are being watched. For `heartbeats_after_s` the answers to heartbeats
-    are not taken. None: the commit was written while the processes died. Raises NotSeen.
+    `begin` is called when the reading of answers has begun. Answers to heartbeats count only after
+    `heartbeats_after_s`. Returns None if the commit was written while the processes ended. Raises NotSeen if
+    there was no chance within `timeout_s`.
     """
     freezes = 0
     with TopicReader(bootstrap_servers) as reader:
@@ -63,18 +67,18 @@ def strike(
                 batch = uncommitted_batch_of(folder, layout.requests_topic, answer.request)
                 if batch is None:
                     coordinator.thaw()
-                    break  # what else was polled is older still
+                    break  # the remaining answers of this poll are older
                 coordinator.kill()
                 wait_until_gone(folder)
                 if uncommitted_batch_of(folder, layout.requests_topic, answer.request) != batch:
                     return None
                 kind = type(answer).__name__.removesuffix("Response")
                 return Struck(batch, answer.request, kind, freezes)
-    raise NotSeen(f"an answer of a batch that is not committed: not within {timeout_s:.0f} s")
+    raise NotSeen(f"no answer of an uncommitted batch within {timeout_s:.0f} s")
 
 
 def is_target(answer: Response, *, heartbeats: bool) -> bool:
-    """Whether to strike at this answer: at a newcomer's id, or, if they are wanted, at a heartbeat's."""
+    """Whether to strike at this answer: one that gives a new member its id, or to a heartbeat if enabled."""
     match answer:
         case JoinGroupResponse():
             return answer.error_code is ErrorCode.MEMBER_ID_REQUIRED
@@ -85,13 +89,13 @@ def is_target(answer: Response, *, heartbeats: bool) -> bool:
 
 
 def wait_until_gone(folder: Folder) -> None:
-    """Wait until no process of a killed coordinator is left: its JVM holds the folder's lock to the last."""
+    """Wait until a killed coordinator's processes have ended, because its JVM holds the folder's lock."""
     folder.lock()
     folder.unlock()
 
 
 def uncommitted_batch_of(folder: Folder, requests_topic: str, request: str) -> int | None:
-    """The batch that read this request, if it is planned and not committed."""
+    """Return the batch that read this request if it is planned and uncommitted, or None."""
     batch = folder.last_batch("offsets")
     if batch <= folder.last_batch("commits"):
         return None
@@ -102,7 +106,7 @@ def uncommitted_batch_of(folder: Folder, requests_topic: str, request: str) -> i
 
 
 def _answers(reader: TopicReader) -> Iterator[Response]:
-    # The last one first: it is the likeliest to be of a batch that is not committed.
+    # The last answer comes first, because it is most likely of an uncommitted batch.
     for record in reversed(reader.poll(_POLL_MS)):
         answer = decode_response(record.value)
         if isinstance(answer, Response):

@@ -1,4 +1,4 @@
-"""What the demo sees of the coordinator: its topics, read as anyone could."""
+"""Reads the coordinator's topics for the demo, as any client could."""
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -19,13 +19,14 @@ E = TypeVar("E", bound=Numbered)
 
 
 class NotSeen(RuntimeError):
-    """What the demo waited for did not happen in time."""
+    """An expected event did not happen in time."""
 
 
 class Watch(Generic[E]):
-    """A thread that follows one group's history; `wait_for` waits until something is in it.
+    """A thread that follows one group's history. `wait_for` waits for an entry.
 
-    `decode` reads a record of the events topic, None where it is no entry of a group of that protocol.
+    `decode` decodes a record of the events topic; it returns None for a record that is no entry of that
+    protocol's groups.
     """
 
     def __init__(
@@ -57,13 +58,16 @@ class Watch(Generic[E]):
         self._topic.close()
 
     def mark(self) -> int:
-        """How many entries there are now, to wait for later ones."""
+        """Return the present number of entries, so that `wait_for` can skip them."""
         return len(self._events)
 
     def wait_for(
         self, what: str, find: Callable[[Sequence[E]], T | None], timeout_s: float, *, since: int = 0
     ) -> T:
-        """What `find` makes of the entries from number `since` on, once it is not None. Raises NotSeen."""
+        """Call `find` with the entries from number `since` on until its result is not None, and return it.
+
+        Raises NotSeen, with `what` in the message, after `timeout_s`.
+        """
         found: T | None = None
 
         def look() -> bool:
@@ -93,13 +97,13 @@ class Watch(Generic[E]):
 
 
 def kafka_entry(value: bytes) -> HistoryEntry | None:
-    """For `Watch`: an entry of one of Kafka's groups."""
+    """Decode an entry of one of Kafka's groups, for `Watch`."""
     entry = decode_entry(value)
     return entry if isinstance(entry, HistoryEntry) else None
 
 
 def read_all(bootstrap_servers: str, topic: str, timeout_s: float = 60) -> list[bytes]:
-    """The values of all records of a topic, each partition's in order. Raises NotSeen if it takes longer."""
+    """Return the values of all records of a topic, each partition's in order. Raises NotSeen on a timeout."""
     with TopicReader(bootstrap_servers) as reader:
         try:
             return [record.value for record in reader.read_all(topic, timeout_ms=int(timeout_s * 1000))]
@@ -108,7 +112,7 @@ def read_all(bootstrap_servers: str, topic: str, timeout_s: float = 60) -> list[
 
 
 def stable_with(names: Iterable[str]) -> Callable[[Sequence[HistoryEntry]], HistoryEntry | None]:
-    """For `Watch.wait_for`: the last entry of a group that is Stable with exactly these clients' members."""
+    """Return a function for `Watch.wait_for`: it finds a Stable entry with exactly these clients' members."""
     wanted = sorted(names)
 
     def find(events: Sequence[HistoryEntry]) -> HistoryEntry | None:
@@ -121,12 +125,12 @@ def stable_with(names: Iterable[str]) -> Callable[[Sequence[HistoryEntry]], Hist
 
 
 def client_of(member_id: str) -> str:
-    """The client id a member id begins with: what stands before the UUID and its hyphen."""
+    """Return the client id of a member id: the part before the hyphen and the UUID."""
     return member_id[:-37]
 
 
 def held(stable: HistoryEntry) -> dict[str, list[int]]:
-    """Who holds which partitions of the one topic, by client."""
+    """Return the partitions of the one topic that each client holds, by client id."""
     return {
         client_of(member_id): [p.partition for p in decode_assignment(data).partitions] if data else []
         for member_id, data in (stable.assignments or {}).items()

@@ -1,8 +1,8 @@
-"""`group-coordinator groups`: what kafka-consumer-groups does, for groups of this coordinator.
+"""`group-coordinator groups`: the functions of kafka-consumer-groups, for groups of this coordinator.
 
-Messages are Kafka's, and go to stderr, so that stdout has nothing but what was asked for. Exit codes are
-Kafka's: 1 for wrong usage, else 0, also after an error about single groups; but where the command as a
-whole could not be carried out (nobody answers, a reset was refused), it is 1.
+Messages are Kafka's. They go to stderr, so that stdout has only the requested data. Exit codes are Kafka's: 1
+for wrong usage, otherwise 0, even after an error about single groups. One difference: the exit code is 1 if
+the command as a whole could not be carried out (no answer came, or a reset was refused).
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ USAGE_EXIT_CODE = 1
 
 
 class _Commands(click.Group):
-    """Ends wrong usage with Kafka's exit code."""
+    """Exits with Kafka's exit code on wrong usage."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

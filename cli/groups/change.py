@@ -1,4 +1,4 @@
-"""`groups delete`, `delete-offsets`, `remove-members`: what is to go."""
+"""`groups delete`, `groups delete-offsets` and `groups remove-members`."""
 
 from collections.abc import Sequence
 
@@ -79,7 +79,10 @@ def delete_offsets(
 def _delete_offsets(
     requests: GroupRequests, group_id: str, chosen: Chosen
 ) -> tuple[str | None, list[OffsetDeletion]]:
-    """The group's error, or else the outcome for each partition; those not there are not asked for."""
+    """Return the group's error (None if there is none) and the outcome for each partition.
+
+    No request is sent for a partition that does not exist.
+    """
     code, errors = ErrorCode.NONE, PartitionErrors()
     if chosen.partitions:
         code, errors = requests.delete_offsets(group_id, chosen.partitions)
@@ -105,10 +108,12 @@ def _show_deletion(group_id: str, error: str | None, rows: Sequence[OffsetDeleti
 @click.command("remove-members")
 @connection_options
 @group_options
-@click.option("--member-id", "member_ids", multiple=True, help="A member; repeatable.")
-@click.option("--instance-id", "instance_ids", multiple=True, help="A static member's instance; repeatable.")
-@click.option("--all-members", is_flag=True, help="Every member there is.")
-@click.option("--reason", help="Why; it is kept in the group's history.")
+@click.option("--member-id", "member_ids", multiple=True, help="A member's id; repeatable.")
+@click.option(
+    "--instance-id", "instance_ids", multiple=True, help="A static member's instance id; repeatable."
+)
+@click.option("--all-members", is_flag=True, help="All members of the group.")
+@click.option("--reason", help="The reason, for the group's history.")
 @output_option
 def remove_members(
     cluster: Cluster,
@@ -120,9 +125,9 @@ def remove_members(
     reason: str | None,
     output: str,
 ) -> None:
-    """Take members out of groups now, as if they had left.
+    """Remove members from groups at once, as if they had left.
 
-    A process that still runs will join again.
+    A member whose process still runs joins again.
     """
     members = [LeavingMember(member_id=name) for name in member_ids]
     members += [LeavingMember(group_instance_id=name) for name in instance_ids]
@@ -131,8 +136,8 @@ def remove_members(
     group_ids = cluster.group_ids(named, all_groups)
     leaving = _members_of(cluster.requests, group_ids) if all_members else dict.fromkeys(group_ids, members)
     rows: list[Removal] = []
-    for group_id, those in leaving.items():
-        rows += _remove(cluster.requests, group_id, those, reason) if those else []
+    for group_id, leavers in leaving.items():
+        rows += _remove(cluster.requests, group_id, leavers, reason) if leavers else []
     if output == "json":
         show_json(rows)
     elif rows:

@@ -1,4 +1,4 @@
-"""What the subcommands of `groups` share: options, connections, and how things are said."""
+"""The options, connections and output functions that the subcommands of `groups` share."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Cluster:
-    """The coordinator and its broker; connections are made when they are needed first."""
+    """The coordinator and its broker. Each connection is made at its first use."""
 
     def __init__(self, stack: ExitStack, bootstrap_servers: str, prefix: str, timeout_ms: int) -> None:
         self._stack = stack
@@ -44,7 +44,7 @@ class Cluster:
 
     @cached_property
     def requests(self) -> GroupRequests:
-        """Asks the coordinator."""
+        """The client that sends requests to the coordinator."""
         client = CoordinatorClient(
             self._bootstrap_servers, self.layout, client_id=CLIENT_ID, request_timeout_ms=self._timeout_ms
         )
@@ -52,16 +52,17 @@ class Cluster:
 
     @cached_property
     def log(self) -> LogOffsets:
-        """Asks the broker."""
+        """The reader of log offsets from the broker."""
         return self._stack.enter_context(closing(LogOffsets(self._bootstrap_servers, self._timeout_ms)))
 
     def groups(self) -> list[AnyView]:
-        """The consumer groups there are, of both protocols."""
+        """Return all consumer groups, of both protocols."""
         return consumer_groups(list_groups(self._bootstrap_servers, self.layout, self._timeout_ms))
 
     def group_ids(self, named: Sequence[str], all_groups: bool, *, rocketmq: bool = False) -> list[str]:
-        """The groups that `--group` and `--all-groups` mean, each once; all groups are Kafka's alone unless
-        `rocketmq`.
+        """Return the group ids that `--group` or `--all-groups` select, each once.
+
+        `--all-groups` selects RocketMQ's groups only if `rocketmq` is true.
         """
         if not all_groups:
             return list(dict.fromkeys(named))
@@ -70,7 +71,7 @@ class Cluster:
 
 @contextmanager
 def connected(bootstrap_servers: str, prefix: str, timeout_ms: int) -> Iterator[Cluster]:
-    """The cluster, and connections for as long; what goes wrong with them ends the command."""
+    """Yield the cluster, with its connections open until the end. A connection's error ends the command."""
     with ExitStack() as stack:
         try:
             yield Cluster(stack, bootstrap_servers, prefix, timeout_ms)
@@ -82,7 +83,7 @@ def connected(bootstrap_servers: str, prefix: str, timeout_ms: int) -> Iterator[
 
 
 def failure(reason: str) -> click.ClickException:
-    """The end of a command that could not be carried out."""
+    """Return the error of a command that could not be carried out."""
     return click.ClickException(f"Executing consumer group command failed due to {reason}")
 
 
@@ -93,12 +94,12 @@ timeout_option = click.option(
     metavar="MS",
     default=DEFAULT_REQUEST_TIMEOUT_MS,
     show_default=True,
-    help="How long each answer of the coordinator is waited for.",
+    help="The time to wait for each answer of the coordinator, in milliseconds.",
 )
 
 
 def connection_options(command: Command) -> Command:
-    """`--bootstrap-servers`, `--prefix`, `--timeout`: the command gets an open `cluster` for them."""
+    """Add `--bootstrap-servers`, `--prefix` and `--timeout`; the command gets an open `cluster`."""
 
     @functools.wraps(command)
     def run(*, bootstrap_servers: str, prefix: str, timeout_ms: int, **given: Any) -> None:
@@ -111,7 +112,7 @@ def connection_options(command: Command) -> Command:
             "--bootstrap-servers",
             required=True,
             type=SERVERS,
-            help="Where the coordinator's topics are.",
+            help="The cluster with the coordinator's topics.",
         ),
         click.option(
             "--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the coordinator's topics."
@@ -122,7 +123,7 @@ def connection_options(command: Command) -> Command:
 
 
 def group_options(command: Command) -> Command:
-    """`--group` and `--all-groups`, of which exactly one is given: see `Cluster.group_ids`."""
+    """Add `--group` and `--all-groups`, of which exactly one must be given; see `Cluster.group_ids`."""
 
     @functools.wraps(command)
     def run(*, named: tuple[str, ...], all_groups: bool, **given: Any) -> None:
@@ -143,12 +144,15 @@ output_option = click.option(
     type=click.Choice(["table", "json"]),
     default="table",
     show_default=True,
-    help="How the answer is written.",
+    help="The format of the output.",
 )
 
 
 def parsed_by(parse: Callable[[str], T]) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """A click callback for a parser that raises ValueError; None and each of several values go through it."""
+    """Return a click callback that parses each value of an option. None stays None.
+
+    A ValueError of the parser becomes a usage error.
+    """
 
     def callback(_context: click.Context, _option: click.Parameter, value: Any) -> Any:
         try:
@@ -162,23 +166,23 @@ def parsed_by(parse: Callable[[str], T]) -> Callable[[click.Context, click.Param
 
 
 def tell(line: str) -> None:
-    """Say something beside the answer."""
+    """Print a line to stderr, beside the requested data."""
     click.echo(line, err=True)
 
 
 def tell_errors(errors: Sequence[str]) -> None:
-    """Say what is wrong with single groups."""
+    """Print the errors of single groups to stderr."""
     for error in errors:
         tell(f"Error: {error}")
 
 
 def show_json(answer: Any) -> None:
-    """The answer as one JSON document, indented."""
+    """Print the answer as one indented JSON document."""
     click.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())
 
 
 def show_table(table: str) -> None:
-    """A table, set apart by an empty line as in Kafka's tool."""
+    """Print a table after an empty line, as Kafka's tool does."""
     click.echo(f"\n{table}")
 
 

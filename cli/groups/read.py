@@ -1,4 +1,4 @@
-"""`groups list`, `groups describe`: what there is."""
+"""`groups list` and `groups describe`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -39,7 +39,7 @@ Groups = Mapping[str, DescribeGroupResponse]
 
 
 class _Shown(NamedTuple):
-    """The answer about Kafka's groups, as JSON's rows and as tables."""
+    """The answer about Kafka's groups: `rows` for JSON, `tables` as text."""
 
     rows: Sequence[Any]
     tables: Sequence[str]
@@ -54,7 +54,7 @@ class _Shown(NamedTuple):
     flag_value="",
     metavar="[STATE,...]",
     callback=parsed_by(parse_states),
-    help="Tell states too; only groups in one of these states.",
+    help="Show states too; list only groups in one of these states.",
 )
 @click.option(
     "--type",
@@ -63,13 +63,13 @@ class _Shown(NamedTuple):
     flag_value="",
     metavar="[TYPE,...]",
     callback=parsed_by(parse_types),
-    help="Tell types too; only groups of one of these types.",
+    help="Show types too; list only groups of one of these types.",
 )
 @output_option
 def list_(cluster: Cluster, states: frozenset[str] | None, types: frozenset[str] | None, output: str) -> None:
-    """List the groups, empty ones too.
+    """List the groups, including empty ones.
 
-    Read from the groups topic: the list has all that the coordinator's last committed batch did.
+    The list comes from the groups topic and includes everything up to the coordinator's last committed batch.
     """
     groups = select_groups(cluster.groups(), states or frozenset(), types or frozenset())
     if output == "json":
@@ -84,9 +84,9 @@ def list_(cluster: Cluster, states: frozenset[str] | None, types: frozenset[str]
 @connection_options
 @group_options
 @click.option("--offsets", is_flag=True, help="Partitions with offsets and lag (the default).")
-@click.option("--members", is_flag=True, help="Members, and how many partitions they have.")
+@click.option("--members", is_flag=True, help="Members with their numbers of partitions.")
 @click.option("--state", is_flag=True, help="The state.")
-@click.option("--verbose", is_flag=True, help="More columns: leader epochs, or what members are assigned.")
+@click.option("--verbose", is_flag=True, help="More columns: leader epochs, or the members' assignments.")
 @output_option
 def describe(
     cluster: Cluster,
@@ -100,7 +100,7 @@ def describe(
 ) -> None:
     """Describe groups: their partitions, their members, or their state.
 
-    A RocketMQ group is described from the groups topic: without an option all that is known of it.
+    The description of a RocketMQ group comes from the groups topic; without an option it is complete.
     """
     if offsets + members + state > 1:
         raise click.UsageError("takes at most one of these options: --members, --offsets, --state")
@@ -126,9 +126,9 @@ def describe(
 def _tell_remarks(described: Described) -> None:
     tell_errors(described.errors)
     for group_id, group in described.groups.items():
-        said = remark(group_id, group.group_state)
-        if said is not None:
-            tell(said)
+        text = remark(group_id, group.group_state)
+        if text is not None:
+            tell(text)
 
 
 def _offsets(cluster: Cluster, described: Described, *, verbose: bool) -> _Shown:
@@ -160,19 +160,25 @@ def _by_group(groups: Groups, what: str, rows_of: Mapping[str, Sequence[Any]]) -
 
 
 def _rocketmq_rows(cluster: Cluster, group_ids: Sequence[str], *, with_offsets: bool) -> list[RocketMqRow]:
-    """These groups from the groups topic, which is a batch behind: a group may be new, or have ended."""
+    """Return the rows of these groups from the groups topic, which is a batch behind the coordinator.
+
+    A group that the topic does not have is reported as an error; it may be new, or it may have ended.
+    """
     views = {g.group_id: g for g in cluster.groups() if isinstance(g, GroupSnapshot)} if group_ids else {}
     absent = [group_id for group_id in group_ids if group_id not in views]
-    tell_errors([f"Group '{g}' is one of RocketMQ, and not on the groups topic now." for g in absent])
+    tell_errors([f"Group '{g}' is one of RocketMQ and is not on the groups topic now." for g in absent])
     rows = [rocketmq_row(views[group_id]) for group_id in group_ids if group_id in views]
     for row in rows:
-        for said in (*rocketmq_remarks(row), *([offsets_remark(row.group)] if with_offsets else [])):
-            tell(said)
+        for text in (*rocketmq_remarks(row), *([offsets_remark(row.group)] if with_offsets else [])):
+            tell(text)
     return rows
 
 
 def _rocketmq_tables(*, offsets: bool, members: bool, state: bool) -> list[Callable[[RocketMqRow], str]]:
-    """What the options show of a RocketMQ group: without one everything, and of offsets nothing."""
+    """Return the tables that the options select for a RocketMQ group.
+
+    Without an option all tables are selected; `--offsets` selects none.
+    """
     everything = not (offsets or members or state)
     tables: list[Callable[[RocketMqRow], str]] = []
     tables += [rocketmq_state_table] if state or everything else []

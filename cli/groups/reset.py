@@ -1,4 +1,4 @@
-"""`groups reset-offsets`: let a group without members go on from somewhere else."""
+"""`groups reset-offsets`: sets new offsets for a group without members."""
 
 import time
 from collections import Counter
@@ -50,9 +50,11 @@ _SCENARIOS = (
     help="A topic, or partitions of it; repeatable.",
 )
 @click.option("--all-topics", is_flag=True, help="All partitions that the group has offsets for.")
-@click.option("--to-earliest", is_flag=True, help="To the first offset that is still there.")
+@click.option("--to-earliest", is_flag=True, help="To the first offset of the log.")
 @click.option("--to-latest", is_flag=True, help="To the end of the log.")
-@click.option("--to-current", is_flag=True, help="To what is committed; to the end where nothing is.")
+@click.option(
+    "--to-current", is_flag=True, help="To the committed offset, or to the end of the log if there is none."
+)
 @click.option("--to-offset", type=int, metavar="OFFSET", help="To this offset.")
 @click.option("--shift-by", type=int, metavar="N", help="Forward by N, or back if N is negative.")
 @click.option(
@@ -60,22 +62,22 @@ _SCENARIOS = (
     "to_datetime_ms",
     metavar="YYYY-MM-DDTHH:mm:SS.sss",
     callback=parsed_by(parse_datetime_ms),
-    help="To the first record since then; UTC unless an offset follows.",
+    help="To the first record since this time; UTC unless an offset follows.",
 )
 @click.option(
     "--by-duration",
     "by_duration_ms",
     metavar="PnDTnHnMnS",
     callback=parsed_by(parse_duration_ms),
-    help="To the first record of the time since so long ago.",
+    help="To the first record since this long ago.",
 )
 @click.option(
     "--from-file",
     type=click.File("r", encoding="utf-8"),
-    help="To what a CSV file says, as --export writes it.",
+    help="To the offsets in a CSV file, as --export writes it.",
 )
-@click.option("--dry-run", is_flag=True, help="Only show what would be done (the default).")
-@click.option("--execute", is_flag=True, help="Do it.")
+@click.option("--dry-run", is_flag=True, help="Only show the new offsets (the default).")
+@click.option("--execute", is_flag=True, help="Set the new offsets.")
 @click.option("--export", "as_csv", is_flag=True, help="Show the new offsets as CSV.")
 @output_option
 def reset_offsets(
@@ -88,14 +90,14 @@ def reset_offsets(
     execute: bool,
     as_csv: bool,
     output: str,
-    **asked: Any,
+    **scenarios: Any,
 ) -> None:
     """Reset the offsets of groups that have no members.
 
-    Give one scenario, and --topic or --all-topics unless it is --from-file. All groups are planned before the
-    first is changed.
+    Give exactly one scenario, and --topic or --all-topics unless the scenario is --from-file. The command
+    plans all groups before it changes the first.
     """
-    scenario = _scenario(asked, named)
+    scenario = _scenario(scenarios, named)
     _check_scope(scenario, topics, all_topics)
     if dry_run and execute:
         raise click.UsageError("only accepts one of --execute and --dry-run")
@@ -117,12 +119,12 @@ def reset_offsets(
         raise click.exceptions.Exit(1)
 
 
-def _scenario(asked: Mapping[str, Any], named: Sequence[str]) -> Scenario:
-    """The one scenario among the options."""
-    given = [name for name, value in asked.items() if value is not None and value is not False]
+def _scenario(scenarios: Mapping[str, Any], named: Sequence[str]) -> Scenario:
+    """Return the scenario that the options give. Raises UsageError unless there is exactly one."""
+    given = [name for name, value in scenarios.items() if value is not None and value is not False]
     if len(given) != 1:
         raise click.UsageError(f"requires exactly one of the following scenarios: {_SCENARIOS}")
-    value = asked[given[0]]
+    value = scenarios[given[0]]
     match given[0]:
         case "to_earliest":
             return ToEarliest()
@@ -150,7 +152,10 @@ def _from_file(text: str, named: Sequence[str]) -> FromFile:
 
 
 def _check_scope(scenario: Scenario, topics: Sequence[TopicChoice], all_topics: bool) -> None:
-    """A file brings its own scope, and any other is ignored, as in Kafka's tool."""
+    """Raise UsageError unless the scope is given once.
+
+    A file has its own scope, and any other is ignored, as in Kafka's tool.
+    """
     if isinstance(scenario, FromFile):
         return
     if not (topics or all_topics):
@@ -162,7 +167,7 @@ def _check_scope(scenario: Scenario, topics: Sequence[TopicChoice], all_topics: 
 def _execute(
     requests: GroupRequests, log: LogOffsets, plans: dict[str, dict[TopicPartition, int]]
 ) -> list[str]:
-    """Commit the plans; what is refused is taken out of them, and told."""
+    """Commit the plans. Refused offsets are removed from the plans; the messages about them are returned."""
     refused = []
     topic_ids = log.topic_ids({topic for offsets in plans.values() for topic, _ in offsets})
     for group_id, offsets in plans.items():

@@ -23,7 +23,7 @@ def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("precious")
     done = subprocess.run([COMMAND, "demo", "--data-dir", str(tmp_path)], capture_output=True, text=True)
     assert done.returncode == 2
-    assert "is not empty: the demo starts from nothing" in done.stderr
+    assert "is not empty; the demo needs an empty folder" in done.stderr
 
 
 def test_a_child_that_ends_is_told_with_its_log(tmp_path: Path) -> None:
