@@ -1,4 +1,4 @@
-"""Who speaks with the coordinator: its Python client, the consumer it coordinates, RocketMQ's client.
+"""The coordinator's clients: the Python client, the consumer that it coordinates, RocketMQ's client side.
 
-Adapters let kafka-python's consumers use the assignors here.
+Adapters let kafka-python's consumers use this project's assignors.
 """

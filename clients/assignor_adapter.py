@@ -1,9 +1,10 @@
-"""Our assignors for consumers of kafka-python: its AbstractPartitionAssignor around an `Assignor`.
+"""This project's assignors for kafka-python's consumers: its AbstractPartitionAssignor around an `Assignor`.
 
-A consumer takes one as it is: ``KafkaConsumer(partition_assignment_strategy=[AssignorAdapter(...)], ...)``.
-The other members of the group may be kafka-python's or Java's with an assignor of the same name. Of `sticky`
-that goes with a grain of salt: what kafka-python's own writes of its earlier partitions only it and ours can
-read, and it can not read what Java and ours write; a leader that can not deals without it.
+A consumer takes an adapter directly: ``KafkaConsumer(partition_assignment_strategy=[AssignorAdapter(...)],
+...)``. The other members of the group may be kafka-python's or Java's, with an assignor of the same name.
+`sticky` has a limit: only kafka-python's and this one can read the earlier partitions that kafka-python's
+`sticky` writes, and kafka-python's cannot read those that Java's and this one write. A leader that cannot
+read them assigns without them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -33,20 +34,21 @@ from assignors.lag_aware import LagAwareAssignor
 Member: TypeAlias = JoinGroupResponse.JoinGroupResponseMember
 Weigh = Callable[[frozenset[TopicPartition]], Mapping[TopicPartition, int]]
 
-_TELL_USER_DATA: Final = {StickyAssignor.name, LagAwareAssignor.name}
-_TELL_OWNED: Final = {CooperativeStickyAssignor.name, UniformAssignor.name}
+_SENDS_USER_DATA: Final = {StickyAssignor.name, LagAwareAssignor.name}
+_SENDS_OWNED: Final = {CooperativeStickyAssignor.name, UniformAssignor.name}
 
 
 class AssignorAdapter(AbstractPartitionAssignor):  # type: ignore[misc]  # it has no types
-    """One consumer's view of an assignor: what it tells of itself, and what it deals out as the leader.
+    """An assignor for one consumer: writes the consumer's metadata, and assigns partitions when it leads.
 
-    Each consumer needs its own. `rack_id` is where the consumer runs (Kafka's client.rack), None if unknown.
+    Each consumer needs its own adapter. `rack_id` is the consumer's rack (Kafka's client.rack), None if
+    unknown.
     """
 
     def __init__(self, assignor: Assignor, rack_id: str | None = None) -> None:
         self.assignor = assignor
         self._rack_id = rack_id
-        self._claim: Claim | None = None  # what it was given last
+        self._claim: Claim | None = None  # the consumer's last assignment; None before the first
 
     @property
     def name(self) -> str:
@@ -60,31 +62,31 @@ class AssignorAdapter(AbstractPartitionAssignor):  # type: ignore[misc]  # it ha
         return [RebalanceProtocol.EAGER]
 
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolSubscription:
-        """What to send in JoinGroup: the topics, and what the assignor has to know of earlier partitions."""
+        """Return the metadata for JoinGroup: the topics, and for some assignors the earlier partitions."""
         claim = self._claim or Claim()
         user_data: bytes | None = None
-        if self.assignor.name in _TELL_USER_DATA and self._claim is not None:
+        if self.assignor.name in _SENDS_USER_DATA and self._claim is not None:
             user_data = encode_sticky_user_data(claim)
         elif self.assignor.name == CooperativeStickyAssignor.name:
             user_data = encode_cooperative_user_data(claim.generation_id)
-        tells_owned = self.assignor.name in _TELL_OWNED
+        sends_owned = self.assignor.name in _SENDS_OWNED
         subscription = Subscription(
             tuple(topics),
             user_data,
-            claim.partitions if tells_owned else (),
-            claim.generation_id if tells_owned and self._claim is not None else None,
+            claim.partitions if sends_owned else (),
+            claim.generation_id if sends_owned and self._claim is not None else None,
             self._rack_id,
         )
         return ConsumerProtocolSubscription.decode(encode_subscription(subscription))
 
     def on_assignment(self, assignment: ConsumerProtocolAssignment, generation: int) -> None:
-        """Keep what the consumer has been given, and when."""
+        """Remember the consumer's assignment and its generation."""
         self._claim = Claim(tuple(TopicPartition(*p) for p in assignment.partitions()), generation)
 
     def assign(
         self, cluster: ClusterMetadata, members: Iterable[Member]
     ) -> dict[MemberId, ConsumerProtocolAssignment]:
-        """As the leader, deal out what the cluster has of the topics the members subscribe to."""
+        """Assign, as the leader, all partitions of the topics that the members subscribe to."""
         subscriptions = {
             member.member_id: MemberSubscription(_read(member.metadata), member.group_instance_id)
             for member in members
@@ -93,18 +95,19 @@ class AssignorAdapter(AbstractPartitionAssignor):  # type: ignore[misc]  # it ha
         counts = {topic: len(cluster.partitions_for_topic(topic) or ()) for topic in topics}
         has_racks = any(member.subscription.rack_id for member in subscriptions.values())
         racks = _racks(cluster, counts) if has_racks else NO_RACKS
-        dealt = self._assignor_for(counts).assign(counts, subscriptions, racks)
-        return {member_id: _write(partitions) for member_id, partitions in dealt.items()}
+        assigned = self._assignor_for(counts).assign(counts, subscriptions, racks)
+        return {member_id: _write(partitions) for member_id, partitions in assigned.items()}
 
     def _assignor_for(self, counts: Mapping[str, int]) -> Assignor:
-        """The assignor to deal out these topics with."""
+        """Return the assignor for these topics."""
         return self.assignor
 
 
 class CoordinatorAdapter(AssignorAdapter):
     """Leaves the assignment to the coordinator, which has this assignor of `assignors.kafka` too.
 
-    Behind it the group has to be this project's; the gateway tells the coordinator what partitions there are.
+    The group has to be one of this project's coordinator. The gateway adds the topics' partition counts to
+    the requests.
     """
 
     @property
@@ -115,15 +118,15 @@ class CoordinatorAdapter(AssignorAdapter):
     def assign(
         self, cluster: ClusterMetadata, members: Iterable[Member]
     ) -> dict[MemberId, ConsumerProtocolAssignment]:
-        """Nothing, which the coordinator takes no notice of. Clients that know KIP-814 do not ask."""
+        """Return no assignment; the coordinator ignores it. Clients with KIP-814 do not call this."""
         return {}
 
 
 class LagAwareAdapter(AssignorAdapter):
-    """`lag-aware` with weights asked for anew by each leader.
+    """`lag-aware` with fresh weights in each rebalance that this consumer leads.
 
-    `weigh` is given the partitions to deal out and answers with their lags, or other weights of 0 or more. It
-    runs while the consumer rebalances, so it must not use that consumer, and the group waits for it.
+    `weigh` gets the partitions to assign and returns their lags, or other weights of 0 or more. It runs
+    during the rebalance, so it must not use that consumer, and the group waits for it.
     """
 
     def __init__(self, weigh: Weigh, tolerance: int = 0) -> None:
@@ -137,7 +140,7 @@ class LagAwareAdapter(AssignorAdapter):
 
 
 def _read(metadata: ConsumerProtocolSubscription) -> Subscription:
-    """Like Kafka, and unlike kafka-python, take a negative generation and an empty rack for none."""
+    """Convert a subscription. A negative generation and an empty rack become None, as in Kafka."""
     return Subscription(
         topics=tuple(metadata.topics),
         user_data=metadata.user_data,
@@ -157,11 +160,11 @@ def _write(partitions: Iterable[TopicPartition]) -> ConsumerProtocolAssignment:
 
 
 def _racks(cluster: ClusterMetadata, counts: Mapping[str, int]) -> PartitionRacks:
-    """The racks of all replicas, offline ones too, as in Kafka."""
+    """Return the racks of all replicas, including offline ones, as in Kafka."""
     rack_of = {broker.node_id: broker.rack for broker in cluster.brokers()}
     racks: dict[str, list[frozenset[str]]] = {}
     for topic, count in counts.items():
-        # ClusterMetadata tells leaders only; this is where it keeps the replicas.
+        # ClusterMetadata's public methods give leaders only; this attribute has the replicas.
         partitions = cluster._partitions.get(topic, {})
         replicas = [partitions[n].replica_nodes if n in partitions else () for n in range(count)]
         racks[topic] = [frozenset(rack_of[n] for n in nodes if rack_of.get(n)) for nodes in replicas]

@@ -1,7 +1,7 @@
-"""A member's committed offsets: fetched when it is given partitions, committed while it works.
+"""A member's committed offsets: fetched when it gets partitions, committed while it consumes.
 
-As with Kafka's consumer, what was processed and not committed when a member dies is processed again by the
-next owner (at-least-once).
+As with Kafka's consumer, if a member dies, the next owner processes the uncommitted records again
+(at-least-once).
 """
 
 import threading
@@ -21,14 +21,15 @@ from state.kafka.requests import (
 )
 from state.kafka.responses import NO_GENERATION, OffsetCommitResponse, OffsetFetchResponse
 
-# The versions of Kafka's messages that these requests are. Source: *Request.json of Apache Kafka 4.
+# The versions of Kafka's messages that these requests use. Source: *Request.json of Apache Kafka 4.
 COMMIT_VERSION, FETCH_VERSION = 9, 9
 
 
 class Committer:
-    """Commits one member's positions, one request at a time: while one is under way, newer positions gather.
+    """Commits one member's positions, with one request in flight at a time.
 
-    What a failed request carried goes with the next one. `tell` gets a line for people about the failure.
+    Newer positions gather while a request is in flight. The next request repeats the positions of a failed
+    one. `tell` gets a line of text about each failure.
     """
 
     def __init__(
@@ -49,21 +50,23 @@ class Committer:
         self._under_way: dict[TopicPartition, int] = {}
 
     def identify(self, member_id: str, generation: int) -> None:
-        """Who commits from now on, at the start of a generation."""
+        """Set the member id and generation of later commits, at the start of a generation."""
         with self._changed:
             self._member_id, self._generation = member_id, generation
-            self._gathered.clear()  # they were of partitions that may be another's now
+            self._gathered.clear()  # their partitions may have another owner now
 
     def fetch(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where to go on in each of these; a partition without a committed offset is left out.
+        """Return the committed offset of each partition; one without a committed offset is left out.
 
-        Raises ClientError where the coordinator does not answer, or not with offsets.
+        Raises ClientError if the coordinator does not answer or answers with an error.
         """
         topics = [TopicPartitions(topic, list(numbers)) for topic, numbers in _by_topic(partitions).items()]
         request = OffsetFetch(**self._client.header(self._group_id, FETCH_VERSION), topics=topics)
         answer = self._client.send(request, OffsetFetchResponse).result()
         if answer.error_code is not ErrorCode.NONE:
-            raise CoordinatorError("OffsetFetch", self._group_id, answer.error_code, "no offsets were told")
+            raise CoordinatorError(
+                "OffsetFetch", self._group_id, answer.error_code, "the answer has no offsets"
+            )
         return {
             TopicPartition(topic.name, p.partition_index): p.committed_offset
             for topic in answer.topics
@@ -72,19 +75,19 @@ class Committer:
         }
 
     def commit(self, positions: Mapping[TopicPartition, int]) -> None:
-        """All records before these offsets are processed. Returns at once; see `flush`."""
+        """Commit these positions: all records before them are processed. Returns at once; see `flush`."""
         with self._changed:
             self._gathered.update(positions)
             self._send()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until all that was processed is committed, or a commit fails; False where it takes longer."""
+        """Wait until all positions are committed or a commit fails. Returns False after `timeout_s`."""
         with self._changed:
             self._send()
             return self._changed.wait_for(lambda: not self._under_way, timeout_s)
 
     def _send(self) -> None:
-        """Send what has gathered, unless a commit is under way. The lock is held."""
+        """Send the gathered positions unless a commit is in flight. The caller holds the lock."""
         if self._under_way or not self._gathered:
             return
         positions, self._gathered = self._gathered, {}
@@ -104,7 +107,7 @@ class Committer:
             sent.add_done_callback(lambda done: self._done(_problem(done)))
 
     def _done(self, problem: str | None) -> None:
-        """The commit that was under way is answered, or will not be."""
+        """End the commit in flight. `problem` describes its failure; None means success."""
         if problem is not None:
             self._tell(f"offsets were not committed, records may be processed again: {problem}")
         with self._changed:

@@ -1,8 +1,8 @@
-"""A consumer under the coordinator's rule: joins a group, consumes what it is given, gives it up again.
+"""A consumer in a group of the coordinator: joins the group, consumes its partitions, gives them up again.
 
-It is a real consumer for tests, the demo and the command line. Its records come through kafka-python's
-KafkaConsumer, assigned by hand; the group is entirely this project's. The partitions of topics are looked at
-when this member leads a rebalance; partitions that are added later wait for the next one.
+It is a real consumer for tests, the demo and the command line. It reads records through kafka-python's
+KafkaConsumer with a manual assignment; only this coordinator manages the group. The member looks up the
+topics' partitions when it leads a rebalance. Partitions that are added later wait for the next rebalance.
 """
 
 import threading
@@ -32,17 +32,20 @@ _POLL_MS = 100
 _LEAVE_TIMEOUT_S = 5.0
 _FLUSH_TIMEOUT_S = 10.0
 
-# `records` are kafka-python's ConsumerRecords of one poll; when it returns, they count as processed.
+# The argument has kafka-python's ConsumerRecords of one poll. When the call returns, they count as processed.
 Process = Callable[[Sequence[Any]], None]
 
 
 class ConsumerStopped(RuntimeError):
-    """The consumer cannot go on; the message says why."""
+    """The consumer cannot go on. The message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """What a consumer is: its group, its topics, and how it behaves there. `assignors` come best first."""
+    """A consumer's group, topics and settings. `assignors` come best first.
+
+    With `group_instance_id` None the member is dynamic.
+    """
 
     group_id: str
     topics: tuple[str, ...]
@@ -55,7 +58,7 @@ class ConsumerOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Answered:
-    """What came of the JoinGroup of this round, or of its SyncGroup."""
+    """The outcome of a round's JoinGroup or SyncGroup."""
 
     round_: int
     outcome: AnyResponse | ClientError
@@ -63,7 +66,7 @@ class _Answered:
 
 @dataclass(frozen=True, slots=True)
 class _HeartbeatAnswered:
-    """What came of a heartbeat, and the ids it was sent with."""
+    """The outcome of a heartbeat, with the member id and generation it was sent with."""
 
     member_id: str
     generation: int
@@ -76,12 +79,12 @@ class _StopRequested:
 
 
 class GroupConsumer:
-    """One member. `run` blocks until `stop` is called or the member can not go on.
+    """One member. `run` blocks until `stop` is called or the member cannot go on.
 
-    `consumer` belongs to this member alone. It has no group, and auto_offset_reset "earliest": a partition
-    without a committed offset is read from its beginning. `process` takes the records of each poll; if it
-    raises, the member leaves the group and `run` raises the same. `tell` takes a line of text for each thing
-    that happens.
+    Only this member may use `consumer`. It has no group, and auto_offset_reset "earliest": a partition
+    without a committed offset is read from its beginning. `process` gets the records of each poll. If
+    `process` raises, the member leaves the group and `run` raises the same exception. `tell` gets a line of
+    text for each event.
     """
 
     def __init__(
@@ -101,7 +104,7 @@ class GroupConsumer:
         self._membership = Membership(
             options.topics, options.assignors, self._partition_counts, options.group_instance_id
         )
-        # A SimpleQueue, for its `put` is safe in a signal's handler.
+        # A SimpleQueue, because its `put` is safe in a signal handler.
         self._inbox: SimpleQueue[_Answered | _HeartbeatAnswered | _StopRequested] = SimpleQueue()
         self._heartbeats = _Heartbeats(options.heartbeat_interval_ms)
         self._round = 0
@@ -111,11 +114,11 @@ class GroupConsumer:
         self._stop_reason: str | None = None
 
     def stop(self, reason: str = "the consumer was stopped") -> None:
-        """Make `run` leave the group and return. Safe in a signal's handler and from any thread."""
+        """Make `run` leave the group and return. Safe in a signal handler and from any thread."""
         self._inbox.put(_StopRequested(reason))
 
     def run(self) -> None:
-        """Be a member. Raises ConsumerStopped where the coordinator turns it away for good."""
+        """Join the group and consume until `stop`. Raises ConsumerStopped on a fatal answer."""
         self._rejoin(Rejoin("the consumer starts"))
         self._heartbeats.start()
         try:
@@ -127,8 +130,8 @@ class GroupConsumer:
             self._leave(self._stop_reason or "the consumer failed")
 
     def _turn(self) -> None:
-        """One round of the loop: an answer, or else records, or else the JoinGroup that is due."""
-        wait_s: float | None = None  # an answer will come: requests time out
+        """Run the loop once: consume if there are partitions, then handle one answer or send a due join."""
+        wait_s: float | None = None  # no limit is needed: each request gets an answer or times out
         if self._rejoin_at_s is not None:
             wait_s = max(0.0, self._rejoin_at_s - time.monotonic())
         elif self._partitions:
@@ -161,7 +164,7 @@ class GroupConsumer:
     def _on_heartbeat_answered(self, beaten: _HeartbeatAnswered) -> Next:
         if isinstance(beaten.outcome, HeartbeatResponse):
             return self._membership.beaten(beaten.outcome, beaten.member_id, beaten.generation)
-        # The next one may do better; it is the coordinator that decides how many may be missed.
+        # The next heartbeat may succeed. The coordinator decides how many may be missed.
         self._tell(f"no answer to a heartbeat: {beaten.outcome}")
         return GoOn()
 
@@ -205,7 +208,7 @@ class GroupConsumer:
         membership = self._membership
         role = "leader" if membership.is_leader else "follower"
         self._tell(f"joined generation {membership.generation} as {role}, member id {membership.member_id}")
-        # As Kafka's client since KAFKA-10134: heartbeats begin before the assignment is there.
+        # Heartbeats begin before the assignment arrives, as in Kafka's client since KAFKA-10134.
         self._heartbeats.resume(partial(self._send_heartbeat, membership.member_id, membership.generation))
         future = self._client.sync(
             self._options.group_id,
@@ -219,7 +222,7 @@ class GroupConsumer:
         self._expect(future)
 
     def _send_heartbeat(self, member_id: str, generation: int) -> None:
-        """Called by the heartbeats' thread."""
+        """Send a heartbeat. The heartbeat thread calls this."""
         future = self._client.heartbeat(
             self._options.group_id,
             generation_id=generation,
@@ -235,7 +238,7 @@ class GroupConsumer:
         future.add_done_callback(lambda done: self._inbox.put(_Answered(round_, _outcome(done))))
 
     def _take(self, partitions: tuple[TopicPartition, ...]) -> Next:
-        """Start consuming, where the last owner stopped."""
+        """Start consuming the partitions, each where its last owner stopped."""
         self._tell(f"got partitions {partition_list(partitions) or '(none)'}")
         if not partitions:
             return GoOn()
@@ -254,7 +257,7 @@ class GroupConsumer:
         return GoOn()
 
     def _give_up(self, reason: str) -> None:
-        """Stop consuming. What was processed is committed first, so that the next owner starts behind it."""
+        """Stop consuming. Processed records are committed first, so that the next owner starts after them."""
         if not self._partitions:
             return
         self._consumer.unsubscribe()
@@ -272,7 +275,7 @@ class GroupConsumer:
         self._committer.commit({TopicPartition(r.topic, r.partition): r.offset + 1 for r in records})
 
     def _leave(self, reason: str) -> None:
-        """Leave the group, unless a static member: its place is kept until its session ends (KIP-345)."""
+        """Leave the group. A static member keeps its place until its session expires instead (KIP-345)."""
         member_id = self._membership.member_id
         if not member_id or self._options.group_instance_id is not None:
             return
@@ -287,7 +290,7 @@ class GroupConsumer:
             self._tell(f"left the group: {reason}")
 
     def _counts_for_coordinator(self) -> dict[str, int]:
-        """What the coordinator has to know where it may be asked to assign."""
+        """Return the topics' partition counts if the coordinator may have to assign, else an empty dict."""
         options = self._options
         needs_them = any(is_for_coordinator(name) for name in options.assignors)
         return self._partition_counts(frozenset(options.topics)) if needs_them else {}
@@ -297,7 +300,7 @@ class GroupConsumer:
 
 
 class _Heartbeats:
-    """A thread that sends heartbeats at a fixed rate unless paused, whatever came of earlier ones."""
+    """A thread that sends heartbeats at a fixed rate unless paused, without waiting for answers."""
 
     def __init__(self, interval_ms: int) -> None:
         self._interval_s = interval_ms / 1000
@@ -315,7 +318,7 @@ class _Heartbeats:
             self._beat = None
 
     def resume(self, beat: Callable[[], None]) -> None:
-        """Call `beat` in an interval from now, and so on."""
+        """Call `beat` after one interval, and then once in each interval."""
         with self._changed:
             self._beat = beat
             self._next_s = time.monotonic() + self._interval_s
@@ -335,7 +338,7 @@ class _Heartbeats:
                 return  # the client was closed
 
     def _wait_until_due(self) -> Callable[[], None] | None:
-        """Wait for the next beat; None when it is over."""
+        """Wait until the next heartbeat is due and return its function, or None after `stop`."""
         with self._changed:
             while not self._stopped:
                 now_s = time.monotonic()

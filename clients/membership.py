@@ -1,8 +1,8 @@
-"""The member's side of the protocol, without IO: what a consumer does next, given what it was answered.
+"""The member's side of the protocol, without IO: the next action of a consumer after each answer.
 
-This is the eager protocol of Kafka's consumer: give up everything, JoinGroup, SyncGroup, then heartbeats
-until one of them says that it all starts again. Source: AbstractCoordinator and ConsumerCoordinator of
-Kafka's Java client.
+This is the eager protocol of Kafka's consumer: give up all partitions, JoinGroup, SyncGroup, then heartbeats
+until the answer to one announces a rebalance. Source: AbstractCoordinator and ConsumerCoordinator of Kafka's
+Java client.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ PartitionCounts = Callable[[frozenset[str]], Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class Rejoin:
-    """Send a JoinGroup after `back_off_ms`. Whatever partitions are held are given up now."""
+    """Give up all partitions now, and send a JoinGroup after `back_off_ms`."""
 
     reason: str
     back_off_ms: int = 0
@@ -43,7 +43,7 @@ class Rejoin:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """Send a SyncGroup; a leader's carries the assignment of everyone."""
+    """Send a SyncGroup. `assignments` has all members' assignments if this member leads, else it is empty."""
 
     assignments: list[MemberAssignment]
 
@@ -57,7 +57,7 @@ class Consume:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """This member cannot go on; `reason` says why, in a sentence."""
+    """This member cannot go on. `reason` is a sentence."""
 
     reason: str
 
@@ -69,10 +69,11 @@ class GoOn:
 
 Next = Rejoin | Sync | Consume | Stop | GoOn
 
-# The member's own mistake, or somebody took its place: trying again would not help. As in Kafka's consumer.
+# Errors after which a retry would not help: the member's own mistake, or another process took its place. As
+# in Kafka's consumer.
 _FATAL = {
     ErrorCode.FENCED_INSTANCE_ID: "another process has joined under the same group.instance.id",
-    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "no assignor of this member is one that all others have too",
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "this member has no assignor that all other members have too",
     ErrorCode.INVALID_SESSION_TIMEOUT: "the coordinator does not allow this session timeout",
     ErrorCode.INVALID_GROUP_ID: "the coordinator does not allow this group id",
     ErrorCode.GROUP_MAX_SIZE_REACHED: "the group is full",
@@ -82,10 +83,11 @@ _FATAL = {
 
 
 class Membership:
-    """One member of one group: who it is, in which generation, and what comes next.
+    """One member of one group: its id, its generation, and its next action.
 
-    `topics` are what it subscribes to, `assignors` the names it offers, best first. `partition_counts` gives
-    the partitions of topics when this member leads; a topic it leaves out gives nobody anything.
+    The member subscribes to `topics` and offers `assignors`, best first. `partition_counts` returns the
+    partition counts of topics when this member leads; no member gets partitions of a topic that it leaves
+    out. `member_id` is empty before the coordinator gives one.
     """
 
     def __init__(
@@ -100,7 +102,7 @@ class Membership:
         self.generation = NO_GENERATION
         self.protocol_name = ""
         self.is_leader = False
-        # An eager member holds nothing when it joins, so it has no owned partitions to tell of (KIP-429).
+        # An eager member holds nothing when it joins, so it sends no owned partitions (KIP-429).
         metadata = encode_subscription(Subscription(tuple(topics)))
         self.protocols = [Protocol(name, metadata) for name in assignors]
         self._partition_counts = partition_counts
@@ -108,11 +110,11 @@ class Membership:
 
     @property
     def is_in_generation(self) -> bool:
-        """Whether it has been let into a generation, so that it has to send heartbeats."""
+        """Whether the member is in a generation, so that it has to send heartbeats."""
         return self.generation != NO_GENERATION
 
     def joined(self, response: JoinGroupResponse) -> Next:
-        """The answer to JoinGroup."""
+        """Take the answer to JoinGroup and return the next action."""
         if response.error_code is ErrorCode.MEMBER_ID_REQUIRED:
             self.member_id = response.member_id
             return Rejoin("the coordinator gave this member its id")
@@ -127,13 +129,13 @@ class Membership:
         try:
             return Sync(self._assign(response.members))
         except ProtocolError as error:
-            return Stop(f"as the leader it cannot read what another member subscribes to: {error}")
+            return Stop(f"the leader cannot read the subscription of another member: {error}")
 
     def synced(self, response: SyncGroupResponse) -> Next:
-        """The answer to SyncGroup."""
+        """Take the answer to SyncGroup and return the next action."""
         if response.error_code is not ErrorCode.NONE:
             return self._refused(response.error_code)
-        if not response.assignment:  # the leader had nothing for it
+        if not response.assignment:  # the leader assigned no partition to this member
             return Consume(())
         try:
             return Consume(decode_assignment(response.assignment).partitions)
@@ -141,15 +143,15 @@ class Membership:
             return Stop(f"the assignment cannot be read: {error}")
 
     def beaten(self, response: HeartbeatResponse, member_id: str, generation: int) -> Next:
-        """The answer to a heartbeat that was sent with this member id in this generation."""
+        """Take the answer to a heartbeat with this member id and generation, and return the next action."""
         if (member_id, generation) != (self.member_id, self.generation):
-            return GoOn()  # late: it speaks of a generation this member has left
+            return GoOn()  # a late answer: it concerns a generation that this member has left
         if response.error_code is ErrorCode.NONE:
             return GoOn()
         return self._refused(response.error_code)
 
     def failed(self, error: Exception) -> Next:
-        """JoinGroup or SyncGroup had no answer of their kind."""
+        """Return the next action after a JoinGroup or SyncGroup without an answer of its type."""
         return self._rejoin_later(str(error))
 
     def _refused(self, error: ErrorCode) -> Next:
@@ -177,8 +179,8 @@ class Membership:
             for m in members
         }
         topics = frozenset(t for s in subscriptions.values() for t in s.subscription.topics)
-        dealt = ASSIGNORS[self.protocol_name].assign(self._partition_counts(topics), subscriptions)
+        assigned = ASSIGNORS[self.protocol_name].assign(self._partition_counts(topics), subscriptions)
         return [
             MemberAssignment(member_id, encode_assignment(Assignment(tuple(partitions))))
-            for member_id, partitions in dealt.items()
+            for member_id, partitions in assigned.items()
         ]

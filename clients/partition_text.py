@@ -1,4 +1,4 @@
-"""Partitions as people read them."""
+"""Lists of partitions as short text."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ from assignors.kafka.api import TopicPartition
 
 
 def partition_list(partitions: Iterable[TopicPartition]) -> str:
-    """By topic, neighbours drawn together: `orders 0-3 7, prices 1`."""
+    """Return the partitions by topic, with runs of numbers joined: `orders 0-3 7, prices 1`."""
     by_topic: dict[str, list[int]] = {}
     for topic, partition in partitions:
         by_topic.setdefault(topic, []).append(partition)
@@ -14,7 +14,7 @@ def partition_list(partitions: Iterable[TopicPartition]) -> str:
 
 
 def number_list(numbers: Iterable[int]) -> str:
-    """Neighbours drawn together: `0-3 7`."""
+    """Return the numbers with runs joined: `0-3 7`."""
     runs: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:

@@ -1,7 +1,7 @@
-"""Requests that wait for their answers: a client's book-keeping, with no IO and no clock of its own.
+"""A client's requests that wait for answers, with no IO and no clock of their own.
 
-The responses topic is read by everyone who shares a partition of it, and its writer is at-least-once. So
-most of what comes is for others, and what is ours may come twice: only the first answer is taken.
+Several clients may share a partition of the responses topic, and its writer is at-least-once. So most answers
+are for other clients, and an answer to this client may come twice. Only the first answer counts.
 """
 
 import threading
@@ -18,7 +18,7 @@ from state.messages import ErrorResponse, Response
 from state.rocketmq.responses import AnyResponse as RocketMqResponse
 from state.rocketmq.responses import Response as RocketMqResponseBase
 
-# How many answers are remembered, to tell a duplicate from an answer for somebody else.
+# The number of request ids kept, to distinguish a duplicate from an answer to another client.
 ANSWERED_MAX = 10_000
 
 AnyResponse = KafkaResponse | RocketMqResponse
@@ -27,11 +27,11 @@ R = TypeVar("R", bound=Response | RocketMqResponseBase)
 
 
 class ClientError(RuntimeError):
-    """A request got no answer of its kind; the subclasses say why."""
+    """A request got no answer of its type. The subclass is the reason."""
 
 
 class CoordinatorError(ClientError):
-    """The coordinator refused the request as a whole: malformed, misdirected, or a fault of its own."""
+    """The coordinator refused the request: it was malformed or misdirected, or the coordinator failed."""
 
     def __init__(self, kind: str, group_id: str, error_code: ErrorCode, message: str) -> None:
         super().__init__(f"{kind} for group {group_id!r} was refused with {error_code.name}: {message}")
@@ -39,20 +39,24 @@ class CoordinatorError(ClientError):
 
 
 class RequestTimedOut(ClientError):
-    """No answer came in time. The request stands in the log and may still be worked off."""
+    """No answer came in time. The request is in the log, and the coordinator may still apply it."""
 
 
 class RequestNotSent(ClientError):
-    """The request could not be written; whether it is in the log is known only where the cause says so."""
+    """The write of the request failed. Only the cause can show whether the request is in the log."""
 
 
 class ClientClosed(ClientError):
-    """The client was closed, or its reader ended, with the request unanswered."""
+    """The client was closed, or its reader ended, before the answer came."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingRequest:
-    """A request that was sent. `kind` is its name, for messages; `answer` the type its response has."""
+    """A request in flight.
+
+    `kind` is its name for messages, `answer` the type of its response. `asked_at_s` is in seconds of the
+    clock that `Pending.expire` gets; `timeout_ms` is in milliseconds.
+    """
 
     kind: str
     group_id: str
@@ -68,7 +72,10 @@ class PendingRequest:
 
 @dataclass(slots=True)
 class Counts:
-    """What came over the reply partition."""
+    """Counts of the records of the reply partition.
+
+    `duplicates` were repeated answers, `unknown` were for other clients, `malformed` could not be read.
+    """
 
     answered: int = 0
     duplicates: int = 0
@@ -77,32 +84,32 @@ class Counts:
 
 
 class Pending:
-    """The requests under way, by correlation id. Safe for threads; futures are resolved outside its lock."""
+    """The requests in flight, by correlation id. Thread-safe; futures are resolved outside the lock."""
 
     def __init__(self, answered_max: int = ANSWERED_MAX) -> None:
         self.counts = Counts()
         self._lock = threading.Lock()
-        self._asked: dict[str, PendingRequest] = {}
+        self._in_flight: dict[str, PendingRequest] = {}
         self._answered: OrderedDict[str, None] = OrderedDict()
         self._answered_max = answered_max
         self._closed: ClientClosed | None = None
 
     def __len__(self) -> int:
-        return len(self._asked)
+        return len(self._in_flight)
 
-    def add(self, correlation_id: str, asked: PendingRequest) -> None:
-        """Begin to wait. The future is marked as running: an answer under way cannot be cancelled."""
+    def add(self, correlation_id: str, request: PendingRequest) -> None:
+        """Add a request. Its future is marked as running, so it cannot be cancelled. Raises ClientClosed."""
         with self._lock:
             if self._closed is not None:
                 raise self._closed
-            asked.future.set_running_or_notify_cancel()
-            self._asked[correlation_id] = asked
+            request.future.set_running_or_notify_cancel()
+            self._in_flight[correlation_id] = request
 
     def settle(self, response: AnyResponse) -> None:
-        """Resolve the future this answers; anything else is dropped and counted."""
+        """Resolve the future of the request that this answers. Any other answer is dropped and counted."""
         with self._lock:
-            asked = self._asked.pop(response.correlation_id, None)
-            if asked is None:
+            request = self._in_flight.pop(response.correlation_id, None)
+            if request is None:
                 if response.request in self._answered:
                     self.counts.duplicates += 1
                 else:
@@ -112,45 +119,47 @@ class Pending:
             self._answered[response.request] = None
             if len(self._answered) > self._answered_max:
                 self._answered.popitem(last=False)
-        if isinstance(response, asked.answer):
-            asked.future.set_result(response)
+        if isinstance(response, request.answer):
+            request.future.set_result(response)
         else:
-            asked.future.set_exception(_refused(asked, response))
+            request.future.set_exception(_refused(request, response))
 
     def fail(self, correlation_id: str, error: Exception) -> None:
-        """Give up on one request; nothing if it is not waited for any more."""
+        """Fail one request with RequestNotSent. Does nothing if the request is not in flight."""
         with self._lock:
-            asked = self._asked.pop(correlation_id, None)
-        if asked is not None:
-            text = f"{asked.kind} for group {asked.group_id!r} could not be sent: {error!r}"
+            request = self._in_flight.pop(correlation_id, None)
+        if request is not None:
+            text = f"{request.kind} for group {request.group_id!r} could not be sent: {error!r}"
             failure = RequestNotSent(text)
             failure.__cause__ = error
-            asked.future.set_exception(failure)
+            request.future.set_exception(failure)
 
     def expire(self, now_s: float) -> None:
-        """Give up on every request whose time is over."""
+        """Fail every request whose timeout has passed with RequestTimedOut."""
         with self._lock:
-            late = [name for name, asked in self._asked.items() if asked.deadline_s <= now_s]
-            expired = [self._asked.pop(name) for name in late]
-        for asked in expired:
-            text = f"{asked.kind} for group {asked.group_id!r} had no answer within {asked.timeout_ms} ms"
-            asked.future.set_exception(RequestTimedOut(text))
+            late = [name for name, request in self._in_flight.items() if request.deadline_s <= now_s]
+            expired = [self._in_flight.pop(name) for name in late]
+        for request in expired:
+            text = (
+                f"{request.kind} for group {request.group_id!r} had no answer within {request.timeout_ms} ms"
+            )
+            request.future.set_exception(RequestTimedOut(text))
 
     def close(self, reason: str) -> None:
-        """Fail everything that waits, and everything that is added later."""
+        """Fail all requests in flight, and all that are added later, with ClientClosed."""
         with self._lock:
             if self._closed is None:
                 self._closed = ClientClosed(reason)
-            left, self._asked = list(self._asked.values()), {}
-        for asked in left:
-            text = f"{asked.kind} for group {asked.group_id!r} was not answered: {reason}"
-            asked.future.set_exception(ClientClosed(text))
+            left, self._in_flight = list(self._in_flight.values()), {}
+        for request in left:
+            text = f"{request.kind} for group {request.group_id!r} was not answered: {reason}"
+            request.future.set_exception(ClientClosed(text))
 
 
-def _refused(asked: PendingRequest, response: AnyResponse) -> CoordinatorError:
+def _refused(request: PendingRequest, response: AnyResponse) -> CoordinatorError:
     if isinstance(response, ErrorResponse):
         message = response.error_message
     else:
-        message = f"the answer is a {type(response).__name__}, not a {asked.answer.__name__}"
+        message = f"the answer is a {type(response).__name__}, not a {request.answer.__name__}"
     code = response.error_code if isinstance(response, Response) else ErrorCode.UNKNOWN_SERVER_ERROR
-    return CoordinatorError(asked.kind, asked.group_id, code, message)
+    return CoordinatorError(request.kind, request.group_id, code, message)

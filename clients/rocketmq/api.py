@@ -1,4 +1,4 @@
-"""What a consumer is told to be, and whom it asks."""
+"""A consumer's configuration, and the interface of its broker."""
 
 from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass, field
@@ -13,17 +13,22 @@ from state.rocketmq.split import HeartbeatData
 
 RETRY_GROUP_TOPIC_PREFIX = "%RETRY%"
 
-# Is told of a topic whose queues changed: all queues, and this client's.
+# Called when a topic's queues changed, with the topic, all its queues, and this client's share of them.
 MessageQueueListener = Callable[[str, Set[MessageQueue], Set[MessageQueue]], None]
 
 
 def no_listener(topic: str, mq_all: Set[MessageQueue], mq_divided: Set[MessageQueue]) -> None:
-    """Hears nothing."""
+    """Ignore the change."""
 
 
 @dataclass(slots=True)
 class ConsumerConfig:
-    """One consumer group of a client. `subscriptions` goes from topic to filter."""
+    """One consumer group of a client.
+
+    `subscriptions` maps topics to filters. `consume_timestamp_ms` is in milliseconds since the epoch and
+    counts only for CONSUME_FROM_TIMESTAMP. `orderly` means that the client locks each queue before it
+    consumes it.
+    """
 
     group_id: str
     subscriptions: dict[str, str]
@@ -37,32 +42,36 @@ class ConsumerConfig:
 
 
 class Broker(Protocol):
-    """What a client asks of brokers and of routes. Nothing raises: where there is no answer, it says so."""
+    """A client's requests to brokers, and its look-ups of routes.
+
+    No method raises; each has a return value for a missing answer.
+    """
 
     def heartbeat(self, data: HeartbeatData) -> bool:
-        """Send a heartbeat for all groups; whether every part of it was taken."""
+        """Send a heartbeat for all groups. Returns whether the broker accepted every part of it."""
 
     def unregister(self, group_id: str) -> None:
-        """This connection consumes for the group no more."""
+        """Unregister this connection from the group."""
 
     def topic_queues(self, topic: str) -> Collection[MessageQueue] | None:
-        """The queues of a topic, None where no route to it is known."""
+        """Return the queues of a topic, or None if no route to it is known."""
 
     def consumer_ids(self, group_id: str) -> list[str] | None:
-        """The client ids of a group, None where the broker answers with an error or not at all."""
+        """Return the client ids of a group, or None on an error or without an answer."""
 
     def lock(self, group_id: str, queues: Collection[MessageQueue]) -> Set[MessageQueue]:
-        """Lock queues; those that are this client's now."""
+        """Lock queues. Returns the queues whose lock this client has now."""
 
     def unlock(self, group_id: str, queues: Collection[MessageQueue]) -> None:
-        """Give locks back, one-way."""
+        """Release locks, without waiting for the answer."""
 
     def start_offsets(
         self, config: ConsumerConfig, queues: Collection[MessageQueue]
     ) -> dict[MessageQueue, int]:
-        """Where to begin, by what is stored and else by `consume_from_where`; a queue of which that cannot be
-        told is left out, and owned by nobody until the next round.
+        """Return the start offset of each queue: the stored offset, or else that of `consume_from_where`.
+
+        A queue whose offset cannot be found is left out; no client has it until the next round.
         """
 
     def persist(self, config: ConsumerConfig, offsets: Mapping[MessageQueue, int]) -> None:
-        """Store where to go on."""
+        """Store the offsets at which the next owner goes on."""

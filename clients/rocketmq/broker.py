@@ -1,8 +1,8 @@
 """The coordinator and Kafka as RocketMQ's client sees them: brokers, routes, and a store of offsets.
 
 Queue n of a topic is partition n of the Kafka topic, on one broker of a fixed name. The offsets of a
-clustering group are committed to the coordinator, under a group name of their own, for commits are of Kafka's
-protocol; those of a broadcasting group are each client's own and stand in a file.
+clustering group are committed to the coordinator under a separate group name, because commits are requests of
+Kafka's protocol. Each client of a broadcasting group keeps its own offsets in a file.
 """
 
 from collections.abc import Callable, Collection, Mapping, Set
@@ -51,7 +51,7 @@ _FLUSH_TIMEOUT_S = 10.0
 _offsets_decoder = msgspec.json.Decoder(list[tuple[MessageQueue, int]])
 
 
-class _About(TypedDict):
+class _Header(TypedDict):
     group_id: str
     connection: str
     client_id: str
@@ -60,10 +60,10 @@ class _About(TypedDict):
 
 
 class CoordinatorBroker:
-    """One consumer's `clients.rocketmq.api.Broker`. `connection` is a new name for each connection.
+    """One consumer's `clients.rocketmq.api.Broker`. `connection` is the name of the present connection.
 
-    `local_offsets` is the file of a broadcasting group; None keeps them in memory. `tell` gets a line for
-    people about each failure.
+    `local_offsets` is the offsets file of a broadcasting consumer; with None the offsets stay in memory.
+    `tell` gets a line of text about each failure.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class CoordinatorBroker:
         self.reconnect()
 
     def reconnect(self) -> None:
-        """Be a new connection from now on."""
+        """Take a new connection name, so that the broker sees a new connection."""
         self.connection = f"{self._client.client_id}/{uuid4()}"
 
     def heartbeat(self, data: HeartbeatData) -> bool:
@@ -97,7 +97,7 @@ class CoordinatorBroker:
 
     def unregister(self, group_id: str) -> None:
         """See `Broker`."""
-        self._ask(UnregisterConsumer(**self._about(group_id)), UnregisterResponse)
+        self._ask(UnregisterConsumer(**self._header(group_id)), UnregisterResponse)
 
     def topic_queues(self, topic: str) -> list[MessageQueue] | None:
         """See `Broker`."""
@@ -110,20 +110,20 @@ class CoordinatorBroker:
 
     def consumer_ids(self, group_id: str) -> list[str] | None:
         """See `Broker`."""
-        answer = self._ask(GetConsumerListByGroup(**self._about(group_id)), ConsumerListResponse)
+        answer = self._ask(GetConsumerListByGroup(**self._header(group_id)), ConsumerListResponse)
         if answer is None or answer.code is not ResponseCode.SUCCESS:
             return None
         return list(answer.consumer_id_list)
 
     def lock(self, group_id: str, queues: Collection[MessageQueue]) -> Set[MessageQueue]:
         """See `Broker`."""
-        request = LockBatchMq(**self._about(group_id), mq_set=tuple(queues))
+        request = LockBatchMq(**self._header(group_id), mq_set=tuple(queues))
         answer = self._ask(request, LockBatchMqResponse)
         return frozenset() if answer is None else frozenset(answer.lock_ok_mq_set)
 
     def unlock(self, group_id: str, queues: Collection[MessageQueue]) -> None:
         """See `Broker`."""
-        request = UnlockBatchMq(**self._about(group_id), mq_set=tuple(queues))
+        request = UnlockBatchMq(**self._header(group_id), mq_set=tuple(queues))
         self._send(request, UnlockBatchMqResponse)
 
     def start_offsets(
@@ -135,11 +135,11 @@ class CoordinatorBroker:
             fresh = [queue for queue in queues if queue not in stored]
             return stored | (self._first_offsets(config, fresh) if fresh else {})
         except (ClientError, KafkaError) as error:
-            self._tell(f"it is not known where to start: {error}")
+            self._tell(f"the start offsets are not known: {error}")
             return {}
 
     def persist(self, config: ConsumerConfig, offsets: Mapping[MessageQueue, int]) -> None:
-        """See `Broker`. Commits are under way when this returns."""
+        """See `Broker`. Returns before the commits are answered."""
         if config.message_model is MessageModel.BROADCASTING:
             self._local.update(offsets)
             if self._local_offsets is not None:
@@ -148,7 +148,7 @@ class CoordinatorBroker:
             self._committer.commit({_partition(queue): offset for queue, offset in offsets.items()})
 
     def flush(self) -> None:
-        """Wait until what was persisted is committed."""
+        """Wait until the persisted offsets are committed."""
         if not self._committer.flush(_FLUSH_TIMEOUT_S):
             self._tell("a commit had no answer in time; records may be processed again")
 
@@ -173,7 +173,7 @@ class CoordinatorBroker:
             found |= {partition: at.offset for partition, at in since.items() if at is not None}
         return {queue: found[partition] for queue, partition in partitions.items()}
 
-    def _about(self, group_id: str) -> _About:
+    def _header(self, group_id: str) -> _Header:
         return {
             "group_id": group_id,
             "connection": self.connection,
@@ -183,7 +183,7 @@ class CoordinatorBroker:
         }
 
     def _ask(self, request: AnyAnswered, answer: type[R]) -> R | None:
-        """The answer, None where there is none."""
+        """Send a request and return the answer, or None if there is none."""
         sent = self._send(request, answer)
         try:
             return None if sent is None else sent.result()

@@ -1,7 +1,7 @@
-"""A push consumer that runs: RocketMQ's rebalancing, messages from Kafka.
+"""A push consumer process: RocketMQ's rebalancing, with messages from Kafka.
 
-One thread does everything in turn: what the client has to do, then a poll, then the handling of what came. So
-a round never finds a message being handled, and a queue can be given up at once.
+One thread does everything in turn: the client's due work, then a poll, then the processing of the records. So
+no message is in processing during a rebalance, and a queue can be given up at once.
 """
 
 import time
@@ -33,7 +33,7 @@ class _StopRequested:
 
 @dataclass(frozen=True, slots=True)
 class Inbox:
-    """What others say to a consumer; it is the `listener` of its CoordinatorClient. Safe for threads."""
+    """The messages to a consumer. It is the `listener` of the consumer's CoordinatorClient. Thread-safe."""
 
     messages: SimpleQueue[AnyToConnection | _StopRequested] = field(default_factory=SimpleQueue)
 
@@ -44,10 +44,10 @@ class Inbox:
 class PushConsumer:
     """One consumer of one group. `run` blocks until `stop` is called.
 
-    `client` has `inbox` as its listener, and its client id is the one that the strategies share queues by.
-    `consumer` is for this consumer alone and has no group. `process` is handed the records of each poll, of
-    one queue at a time; when it returns they count as processed, and if it raises, `run` gives everything up
-    and raises the same. `tell` gets a line for people about each thing that happens.
+    `client` has `inbox` as its listener; the strategies use its client id. Only this consumer may use
+    `consumer`, which has no group. `process` gets the records of each poll, one queue at a time. When
+    `process` returns, the records count as processed. If it raises, `run` gives up all queues and raises the
+    same exception. `tell` gets a line of text for each event.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class PushConsumer:
         self._stop_reason: str | None = None
 
     def stop(self, reason: str = "the consumer was stopped") -> None:
-        """Make `run` give its queues up and return. Safe in a signal's handler and from any thread."""
+        """Make `run` give up its queues and return. Safe in a signal handler and from any thread."""
         self._inbox.messages.put(_StopRequested(reason))
 
     def run(self) -> None:
-        """Consume."""
+        """Consume until `stop`, then give up all queues and unregister."""
         self._instance.start(self._now_ms())
         try:
             while self._stop_reason is None:
@@ -92,7 +92,7 @@ class PushConsumer:
             self._tell(f"gave everything up: {self._stop_reason or 'the consumer failed'}")
 
     def _turn(self) -> None:
-        """Do what is due, and consume, or wait."""
+        """Run the loop once: do the due work, poll if there are queues, and handle one message."""
         now_ms = self._now_ms()
         if now_ms >= self._instance.due_ms:
             self._instance.tick(now_ms)
@@ -121,11 +121,11 @@ class PushConsumer:
             self._instance.notified(self._now_ms())
 
     def _assign(self) -> None:
-        """Consume just the queues that may be consumed now; a queue that is new starts where it is to."""
+        """Assign the queues that may be consumed now. A new queue starts at its start offset."""
         now_ms = self._now_ms()
         queues = self._rebalance.process_queues
         wanted = {queue: p for queue, p in queues.items() if self._rebalance.may_consume(queue, now_ms)}
-        self._tell_shares(list(queues))
+        self._report_shares(list(queues))
         if wanted.keys() != self._consumed.keys():
             if wanted:
                 self._consumer.assign([_partition(queue) for queue in wanted])
@@ -136,7 +136,7 @@ class PushConsumer:
                 self._consumer.seek(_partition(queue), process.next_offset)
         self._consumed = wanted
 
-    def _tell_shares(self, queues: list[MessageQueue]) -> None:
+    def _report_shares(self, queues: list[MessageQueue]) -> None:
         if queues != self._held:
             self._held = queues
             topics = sorted({queue.topic for queue in queues})
@@ -156,7 +156,7 @@ class PushConsumer:
             self._consumed[queue].next_offset = records[-1].offset + 1
 
     def _now_ms(self) -> int:
-        """The time of day at the start, and since then a clock that is never set."""
+        """Return the time since the epoch, advanced from the start by a clock that is never set."""
         return int((self._clock_offset_s + time.monotonic()) * 1000)
 
 

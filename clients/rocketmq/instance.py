@@ -18,12 +18,12 @@ log = structlog.get_logger()
 
 
 class GroupTaken(ValueError):
-    """A client has each consumer group once."""
+    """A client's consumers include the same group twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """RocketMQ's defaults, in milliseconds."""
+    """The client's intervals in milliseconds. The defaults are RocketMQ's."""
 
     rebalance_ms: int = DEFAULT_WAIT_INTERVAL_MS
     rebalance_min_ms: int = DEFAULT_MIN_INTERVAL_MS
@@ -35,7 +35,11 @@ class Intervals:
 
 
 class ClientInstance:
-    """`start` it, then `tick` it whenever `due_ms` has come; it does what is due by the time it is given."""
+    """One client. The caller calls `start`, and then `tick` whenever `due_ms` has come.
+
+    All times are in milliseconds of one clock of the caller. Raises GroupTaken if two consumers have one
+    group.
+    """
 
     def __init__(
         self,
@@ -60,24 +64,24 @@ class ClientInstance:
 
     @property
     def due_ms(self) -> int:
-        """When there is something to do next."""
+        """The time of the next due work."""
         return min(self._schedule.due_ms, self._heartbeat_due_ms, self._lock_due_ms, self._persist_due_ms)
 
     def start(self, now_ms: int) -> None:
-        """Tell the broker who is here, and only then rebalance: it has to know this client's id by then."""
+        """Send the first heartbeat, then rebalance, because the broker has to know the client's id first."""
         if self._heartbeat(now_ms):
             self._schedule.wake(now_ms)
 
     def notified(self, now_ms: int) -> None:
-        """NOTIFY_CONSUMER_IDS_CHANGED of any group: all groups rebalance."""
+        """Rebalance all groups after a NOTIFY_CONSUMER_IDS_CHANGED for any group."""
         self._schedule.wake(now_ms)
 
     def reconnected(self, now_ms: int) -> None:
-        """The connection is a new one: the broker has to hear of this client again."""
+        """Register again after a reconnect, because the broker knows clients by their connection."""
         self.start(now_ms)
 
     def tick(self, now_ms: int) -> None:
-        """Do what is due."""
+        """Do all work that is due at `now_ms`."""
         if now_ms >= self._heartbeat_due_ms:
             self._heartbeat(now_ms)
         if now_ms >= self._lock_due_ms:
@@ -92,13 +96,13 @@ class ClientInstance:
                 group.persist_all()
 
     def shut_down(self) -> None:
-        """Store offsets, give locks back, and take leave of the broker."""
+        """Store offsets, release locks, and unregister all groups."""
         for group_id, group in self.groups.items():
             group.shut_down()
             self._broker.unregister(group_id)
 
     def _rebalance(self, now_ms: int) -> None:
-        """A round over all groups; one that fails does not stop the others."""
+        """Rebalance all groups. A group that fails does not stop the others."""
         balanced = True
         for group_id, group in self.groups.items():
             try:

@@ -1,5 +1,6 @@
-"""A queue that a client has, and how much of it the client may hold. Source: ProcessQueue.java,
-RebalancePushImpl.messageQueueChanged.
+"""A queue that a client has, and the limits of the messages that the client holds.
+
+Source: ProcessQueue.java, RebalancePushImpl.messageQueueChanged.
 """
 
 from dataclasses import dataclass
@@ -11,7 +12,10 @@ NO_THRESHOLD = -1
 
 @dataclass(slots=True)
 class ProcessQueue:
-    """`next_offset` is the first that is not yet processed; the lock is for orderly use. Times in ms."""
+    """The client's state of one queue. `next_offset` is the first unprocessed offset.
+
+    `locked` and `last_lock_ms` count only for orderly consumption. Times are in milliseconds.
+    """
 
     next_offset: int
     last_pull_ms: int
@@ -19,23 +23,23 @@ class ProcessQueue:
     last_lock_ms: int = 0
 
     def is_pull_expired(self, now_ms: int) -> bool:
-        """Whether nothing was pulled for so long that pulling must have stopped."""
+        """Whether the last pull is so long ago that pulling must have stopped."""
         return now_ms - self.last_pull_ms > PULL_MAX_IDLE_MS
 
     def is_locked(self, now_ms: int) -> bool:
-        """Whether the lock is held, and was renewed lately enough to be relied on."""
+        """Whether the lock is held and was renewed within LOCK_MAX_LIVE_MS."""
         return self.locked and now_ms - self.last_lock_ms <= LOCK_MAX_LIVE_MS
 
     def lock(self, now_ms: int) -> None:
-        """The broker says that the lock is this client's."""
+        """Record that the broker gave this client the lock at `now_ms`."""
         self.locked, self.last_lock_ms = True, now_ms
 
 
 @dataclass(slots=True)
 class PullThresholds:
-    """How many messages, and how many MiB of them, may wait in a client: of a topic, and so of each queue.
+    """The limits of the messages that wait in a client, by queue and by topic: their number, and MiB of them.
 
-    A topic's threshold of -1 leaves that of its queues alone.
+    With a topic's threshold of -1 (none), the threshold of its queues stays as it is.
     """
 
     for_queue: int = 1_000
@@ -44,7 +48,7 @@ class PullThresholds:
     size_mib_for_topic: int = NO_THRESHOLD
 
     def share(self, queues: int) -> None:
-        """Deal a topic's thresholds out to the queues of a group, of all topics together as RocketMQ does."""
+        """Divide the topic's thresholds by the number of the group's queues of all topics, as in RocketMQ."""
         if queues == 0:
             return
         if self.for_topic != NO_THRESHOLD:

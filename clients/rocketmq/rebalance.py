@@ -1,7 +1,7 @@
-"""One consumer group in one client: which queues it takes, keeps and gives up.
+"""One consumer group in one client: the queues that the client takes, keeps and gives up.
 
-Every client of a group works its share out by itself. Where the clients' views differ for a while, two may
-have a queue at once, or nobody. Source: RebalanceImpl.java, RebalancePushImpl.java.
+Every client of a group computes its own share. While the clients' views differ, two clients may have one
+queue, or no client may have it. Source: RebalanceImpl.java, RebalancePushImpl.java.
 """
 
 from collections.abc import Set
@@ -20,10 +20,11 @@ log = structlog.get_logger()
 
 
 class Rebalance:
-    """The group's process queue table, and what changes it.
+    """The group's process queue table, and the operations on it.
 
-    `again_at_ms` is when the next round should be at the latest, because a lock was not to be had.
-    `subscription_version_ms` is what the next heartbeat gives the subscriptions.
+    `again_at_ms` is the latest time of the next round after a lock was refused, None if none was refused.
+    `subscription_version_ms` is the version of the subscriptions in the next heartbeat. `heartbeat_is_due` is
+    true after a change that brokers have to learn of. Times are in milliseconds.
     """
 
     def __init__(self, config: ConsumerConfig, client_id: str, broker: Broker, now_ms: int) -> None:
@@ -37,8 +38,9 @@ class Rebalance:
         self._broker = broker
 
     def do_rebalance(self, now_ms: int) -> bool:
-        """One round over all topics; whether each has just the queues it should. One topic's failure does not
-        stop the others.
+        """Rebalance all topics. Returns whether the client has exactly its share of each.
+
+        A topic that fails does not stop the others.
         """
         self.again_at_ms = None
         if self.paused:
@@ -58,16 +60,16 @@ class Rebalance:
         return balanced
 
     def held(self, topic: str) -> set[MessageQueue]:
-        """The topic's queues that are this client's now."""
+        """Return the topic's queues that this client has now."""
         return {queue for queue in self.process_queues if queue.topic == topic}
 
     def may_consume(self, queue: MessageQueue, now_ms: int) -> bool:
-        """Whether messages of the queue may be handled now."""
+        """Whether messages of the queue may be processed now."""
         process = self.process_queues.get(queue)
         return process is not None and (not self._needs_locks or process.is_locked(now_ms))
 
     def lock_all(self, now_ms: int) -> None:
-        """Renew the locks of all queues; one that is not to be had is not consumed until it is."""
+        """Renew the locks of all queues. A queue is not consumed while its lock is refused."""
         queues = list(self.process_queues)
         if not self._needs_locks or not queues:
             return
@@ -79,13 +81,13 @@ class Rebalance:
                 self.process_queues[queue].locked = False
 
     def persist_all(self) -> None:
-        """Store where every queue stands."""
+        """Store the next offset of every queue."""
         offsets = {queue: process.next_offset for queue, process in self.process_queues.items()}
         if offsets:
             self._broker.persist(self.config, offsets)
 
     def shut_down(self) -> None:
-        """Give everything up."""
+        """Store all offsets, release all locks and give up all queues."""
         self.persist_all()
         if self._needs_locks and self.process_queues:
             self._broker.unlock(self.config.group_id, list(self.process_queues))
@@ -97,7 +99,7 @@ class Rebalance:
 
     def _by_topic(self, topic: str, now_ms: int) -> bool:
         queues = self._broker.topic_queues(topic)
-        if queues is None:  # what is held is kept
+        if queues is None:  # the client keeps its queues
             if not topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
                 self.config.listener(topic, frozenset(), frozenset())
             return True
@@ -119,7 +121,10 @@ class Rebalance:
         return frozenset(share or ())
 
     def _update_process_queue_table(self, topic: str, divided: Set[MessageQueue], now_ms: int) -> bool:
-        """Give up what is another's or stands still, then take what is new; whether anything changed."""
+        """Give up queues outside the share and queues without pulls, then take the new queues.
+
+        Returns whether the table changed.
+        """
         removed = [
             queue
             for queue, process in self.process_queues.items()
@@ -130,8 +135,9 @@ class Rebalance:
         return self._add(new, now_ms) or bool(removed)
 
     def _remove(self, queues: list[MessageQueue]) -> None:
-        """Drop queues, store where they stand, and free their locks. Nothing of them is being handled: rounds
-        and messages have the same thread.
+        """Drop queues, store their offsets, and release their locks.
+
+        None of their messages is in processing, because one thread does rebalances and messages.
         """
         offsets = {queue: self.process_queues.pop(queue).next_offset for queue in queues}
         if offsets:
@@ -140,7 +146,7 @@ class Rebalance:
                 self._broker.unlock(self.config.group_id, queues)
 
     def _add(self, queues: list[MessageQueue], now_ms: int) -> bool:
-        """Take queues that are not held; orderly consumption has to have their locks first."""
+        """Take new queues, for orderly consumption only those with a lock. Returns whether any was taken."""
         if self._needs_locks and queues:
             locked = self._broker.lock(self.config.group_id, queues)
             if len(locked) < len(queues):
@@ -156,13 +162,13 @@ class Rebalance:
     def _message_queue_changed(
         self, topic: str, mq_all: Set[MessageQueue], divided: Set[MessageQueue], now_ms: int
     ) -> None:
-        """Brokers are to hear of it by a heartbeat, and thresholds of topics are dealt out anew."""
+        """Request a heartbeat for the brokers, divide the thresholds again, and call the listener."""
         self.subscription_version_ms = now_ms
         self.heartbeat_is_due = True
         self.config.thresholds.share(len(self.process_queues))
         self.config.listener(topic, mq_all, divided)
 
     def _drop_other_topics(self) -> None:
-        """Queues of topics that are not subscribed to any more go as they are: no offset, no lock."""
+        """Drop the queues of unsubscribed topics, without storing offsets or releasing locks."""
         for queue in [q for q in self.process_queues if q.topic not in self.config.subscriptions]:
             del self.process_queues[queue]

@@ -1,14 +1,14 @@
-"""When a client rebalances. Source: RebalanceService.java, ServiceThread.java."""
+"""The times at which a client rebalances. Source: RebalanceService.java, ServiceThread.java."""
 
 DEFAULT_WAIT_INTERVAL_MS = 20_000
 DEFAULT_MIN_INTERVAL_MS = 1_000
 
 
 class Schedule:
-    """Every `wait_interval_ms`, or `min_interval_ms` after a round that left something unbalanced.
+    """A round is due `wait_interval_ms` after the last one, or `min_interval_ms` after an unbalanced one.
 
-    A wake-up asks for a round now. Wake-ups coalesce, and one that comes sooner than `min_interval_ms` after
-    the last round waits for the rest of that time. Times in milliseconds of one clock.
+    A wake-up makes a round due at once. Wake-ups coalesce. A wake-up within `min_interval_ms` of the last
+    round waits for the rest of that time. Times are in milliseconds of one clock.
     """
 
     def __init__(
@@ -23,10 +23,10 @@ class Schedule:
         self.due_ms = now_ms + wait_interval_ms
 
     def wake(self, at_ms: int) -> None:
-        """Rebalance at that time, or earlier where a round is due already."""
+        """Make a round due at `at_ms`, unless one is due earlier."""
         self.due_ms = min(self.due_ms, max(at_ms, self._last_ms + self._min_interval_ms))
 
     def ran(self, now_ms: int, *, balanced: bool) -> None:
-        """A round is over."""
+        """Record that a round ended at `now_ms`, and schedule the next one."""
         self._last_ms = now_ms
         self.due_ms = now_ms + (self._wait_interval_ms if balanced else self._min_interval_ms)

@@ -1,4 +1,4 @@
-"""Options that name an address: each is checked when it is parsed, and a sentence says what is expected."""
+"""Options with an address are checked when they are parsed, and the error says what is expected."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ NOT_ADDRESSES = {"no_gateway"}
 def commands(
     command: click.Command, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """All commands, those of groups too."""
+    """Return all commands, including those of `groups`."""
     if not isinstance(command, click.Group):
         yield path, command
         return

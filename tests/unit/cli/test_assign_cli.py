@@ -1,4 +1,4 @@
-"""The command `assign`: where a group comes from, members that come and go, and what is refused."""
+"""The command `assign`: the sources of a group, added and removed members, and refused input."""
 
 import json
 import re
@@ -45,12 +45,12 @@ def test_one_dies_and_another_joins() -> None:
 
 
 def test_what_is_held_now_is_a_strategys(tmp_path: Path) -> None:
-    told = run(*THREE, "--current", "range", "--strategy", "sticky", "-o", "json").stdout
-    now, sticky = json.loads(told)
+    from_strategy = run(*THREE, "--current", "range", "--strategy", "sticky", "-o", "json").stdout
+    now, sticky = json.loads(from_strategy)
     assert (now["strategy"], now["shares"]) == ("now", sticky["shares"])
     path = tmp_path / "now.json"
     path.write_text(json.dumps({share["member_id"]: share["assignment"] for share in now["shares"]}))
-    assert run(*THREE, "--current", str(path), "--strategy", "sticky", "-o", "json").stdout == told
+    assert run(*THREE, "--current", str(path), "--strategy", "sticky", "-o", "json").stdout == from_strategy
 
 
 def test_a_file_with_weights_and_a_picture(tmp_path: Path) -> None:

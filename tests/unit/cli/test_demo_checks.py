@@ -1,4 +1,4 @@
-"""The demo's own checks: each finds what it is there to find."""
+"""The demo's own checks: each finds the fault it exists for."""
 
 import subprocess
 import sys
@@ -73,15 +73,15 @@ def test_a_client_is_known_by_its_member_id() -> None:
 
 
 def test_the_consumer_is_one_as_anybody_would_write_it() -> None:
-    """Of this project it has what writes the records to its file, and nothing else."""
+    """It imports only one module of this project: the one that writes records to a file."""
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
     ours = tuple(project["tool"]["importlinter"]["root_packages"])
     code = (
         "import sys, cli.demo.consumer;"
         f"print(*sorted(name for name in sys.modules if name.partition('.')[0] in {ours}))"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.split() == [
+    imported = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert imported.stdout.split() == [
         "cli",
         "cli.consumed",
         "cli.demo",
@@ -219,10 +219,10 @@ def test_the_timeline_is_in_the_order_of_time_and_names_the_consumers() -> None:
         "  ok    it holds (found)",
         "  FAIL  it does not (lost)",
     ]
-    told = report.as_json(outcome, 1.23)
-    assert (told["ok"], told["seconds"], told["counts"]) == (False, 1.2, {"records_produced": 3})
-    assert [entry["who"] for entry in told["timeline"]] == ["coordinator", "demo", "group", "group"]
-    assert told["timeline"][3]["member_id"] == f"consumer-1-{UUID}"
+    printed = report.as_json(outcome, 1.23)
+    assert (printed["ok"], printed["seconds"], printed["counts"]) == (False, 1.2, {"records_produced": 3})
+    assert [entry["who"] for entry in printed["timeline"]] == ["coordinator", "demo", "group", "group"]
+    assert printed["timeline"][3]["member_id"] == f"consumer-1-{UUID}"
 
 
 def test_the_consumers_files_are_counted_but_not_a_line_cut_short(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_the_consumers_files_are_counted_but_not_a_line_cut_short(tmp_path: Path
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
-    """A checkpoint with batches 6 and 7 planned and batch 6 committed, as Spark writes them."""
+    """A checkpoint as Spark writes it, with batches 6 and 7 planned and batch 6 committed."""
     folder = Folder(tmp_path)
     for log in ("offsets", "commits"):
         (folder.spark / log).mkdir(parents=True)

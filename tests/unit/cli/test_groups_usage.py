@@ -1,4 +1,4 @@
-"""Wrong usage of `groups` is told before anybody is asked, with Kafka's exit code."""
+"""Wrong usage of `groups` is reported before any request is sent, with Kafka's exit code."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The command `why` itself, as far as no broker is needed."""
+"""The command `why`, as far as it needs no broker."""
 
 from click.testing import CliRunner
 
@@ -6,14 +6,14 @@ from cli import main
 
 
 def test_a_time_that_is_none_is_wrong_usage() -> None:
-    told = CliRunner().invoke(
+    result = CliRunner().invoke(
         main, ["why", "g", "--bootstrap-servers", "localhost:1", "--since", "yesterday"]
     )
-    assert told.exit_code == 2
-    assert "'yesterday' is neither a duration such as 2h nor an ISO time" in told.stderr
+    assert result.exit_code == 2
+    assert "'yesterday' is neither a duration such as 2h nor an ISO time" in result.stderr
 
 
 def test_a_group_has_to_be_named() -> None:
-    told = CliRunner().invoke(main, ["why", "--bootstrap-servers", "localhost:1"])
-    assert told.exit_code == 2
-    assert "GROUP" in told.stderr
+    result = CliRunner().invoke(main, ["why", "--bootstrap-servers", "localhost:1"])
+    assert result.exit_code == 2
+    assert "GROUP" in result.stderr

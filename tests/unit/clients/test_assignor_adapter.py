@@ -1,4 +1,4 @@
-"""The adapters in the hands of kafka-python, without a broker: its metadata and messages, its assignors."""
+"""The adapters with kafka-python's metadata, messages and assignors, without a broker."""
 
 from collections.abc import Iterable
 
@@ -23,7 +23,7 @@ Owned = dict[str, set[KafkaTopicPartition]]
 
 
 def make_cluster(counts: dict[str, int], racks: tuple[str, ...] = ("a", "b")) -> ClusterMetadata:
-    """A broker in each rack; partition number n has its one replica on broker n, counted around."""
+    """A broker in each rack. Partition n has its one replica on broker n modulo the number of brokers."""
     response_topic = MetadataResponse.MetadataResponseTopic
     partition_of = response_topic.MetadataResponsePartition
     topics = [
@@ -47,7 +47,7 @@ def make_cluster(counts: dict[str, int], racks: tuple[str, ...] = ("a", "b")) ->
 
 
 class Group:
-    """Consumers that rebalance by the messages they would send; the leader is any of them."""
+    """Consumers that rebalance with the messages they would send. Any of them can lead."""
 
     def __init__(self, cluster: ClusterMetadata, *topics: str) -> None:
         self.cluster = cluster
@@ -56,7 +56,7 @@ class Group:
         self.generation = 0
 
     def rebalance(self, leader: str | None = None) -> Owned:
-        """One round. All bytes go over the wire, as the coordinator would pass them on."""
+        """Run one round. All metadata and assignments are encoded, as the coordinator would pass them on."""
         self.generation += 1
         members = [
             Member(
@@ -101,7 +101,7 @@ def test_it_is_an_assignor_of_kafka_python(name: str) -> None:
 def test_a_consumer_takes_them_and_offers_them_in_its_order() -> None:
     consumer = KafkaConsumer(
         "t",
-        bootstrap_servers=["127.0.0.1:1"],  # it does not connect before it is polled
+        bootstrap_servers=["127.0.0.1:1"],  # the consumer does not connect before its first poll
         api_version=(2, 5),
         group_id="g",
         partition_assignment_strategy=[

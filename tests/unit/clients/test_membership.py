@@ -1,4 +1,4 @@
-"""A member's side of the protocol: what it does next for each thing the coordinator can answer."""
+"""A member's side of the protocol: its next action after each possible answer of the coordinator."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -178,7 +178,7 @@ def test_errors_that_do_not_pass_stop_it_with_the_reason(by: str, error: ErrorCo
     assert isinstance(next_, Stop) and next_.reason.startswith(error.name)
 
 
-def test_the_back_off_grows_to_a_bound_and_starts_anew_after_a_success() -> None:
+def test_the_back_off_grows_to_a_bound_and_restarts_after_a_success() -> None:
     member = new_member()
     waits = [wait(member.failed(TimeoutError("no answer"))) for _ in range(6)]
     assert waits == [100, 200, 400, 800, LONGEST_BACK_OFF_MS, LONGEST_BACK_OFF_MS]

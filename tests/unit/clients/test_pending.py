@@ -1,4 +1,4 @@
-"""A client's book-keeping: whose answer is whose, what came twice, and what is given up."""
+"""A client's requests in flight: matching of answers, duplicates, and requests that fail."""
 
 from concurrent.futures import Future
 from typing import Any
@@ -106,7 +106,7 @@ def test_a_request_expires_at_its_own_deadline() -> None:
         short.result(0)
     assert not long.done()
     pending.settle(heartbeat("a"))
-    assert pending.counts == Counts(unknown=1), "an answer that comes too late is nobody's"
+    assert pending.counts == Counts(unknown=1), "an answer that comes too late belongs to no request"
 
 
 def test_what_could_not_be_sent_fails_with_the_cause() -> None:

@@ -1,4 +1,4 @@
-"""RocketMQ's clients against the real core: rounds, notifications, locks, and what goes wrong by design."""
+"""RocketMQ's clients with the real core: rounds, notifications, locks, and the failures of the design."""
 
 from collections.abc import Sequence, Set
 
@@ -16,7 +16,7 @@ from tests.harness.rocketmq_world import A_MOMENT_MS, World, consumer, pulled, q
 
 
 def test_s1_the_heartbeat_comes_before_the_first_round() -> None:
-    """The broker knows the id when the client asks for the ids, so the first round gives it its share."""
+    """The broker knows the client's id when the client asks for the ids, so the first round has its share."""
     world = World(t=4)
     client = world.start("A", consumer())
     assert [entry.type for entry in world.history][1] is EntryType.CONSUMER_CONNECTED
@@ -33,7 +33,7 @@ def test_s1_without_an_answer_to_the_heartbeat_the_first_round_is_the_timers() -
     assert client.due_ms <= 20_000
     world.run_for(19_999)
     assert world.shares() == {"c1": []}
-    world.run_for(11_001)  # the timer's round finds no ids; the heartbeat of 30 s brings them
+    world.run_for(11_001)  # the timer's round finds no ids; the heartbeat at 30 s registers the client
     assert world.shares() == {"c1": [0, 1, 2, 3]}
 
 
@@ -41,7 +41,7 @@ def test_s2_a_round_comes_every_20_s() -> None:
     world = World(t=4)
     world.start("A", consumer())
     world.run_for(A_MOMENT_MS)
-    world.topics["t"] = 6  # nobody is notified of more queues
+    world.topics["t"] = 6  # no client is notified of new queues
     world.run_for(17_000)
     assert world.shares() == {"c1": [0, 1, 2, 3]}
     world.run_for(3_000)
@@ -54,7 +54,7 @@ def test_s3_wake_ups_coalesce_and_wait_for_a_second_between_rounds() -> None:
     schedule.ran(5_000, balanced=True)
     schedule.wake(5_100)
     schedule.wake(5_200)
-    assert schedule.due_ms == 6_000  # not lost, not sooner
+    assert schedule.due_ms == 6_000  # the wake-up is neither lost nor early
     schedule.ran(6_000, balanced=True)
     assert schedule.due_ms == 26_000
     schedule.wake(20_000)
@@ -68,7 +68,7 @@ def test_s4_a_notification_rebalances_all_groups_of_the_client() -> None:
     world.start("A", consumer("g", "t"), consumer("h", "u"))
     world.run_for(A_MOMENT_MS)
     world.topics["u"] = 4
-    world.start("B", consumer("g", "t"))  # a newcomer in g alone
+    world.start("B", consumer("g", "t"))  # a new client only in g
     world.run_for(A_MOMENT_MS)
     assert world.shares("u")["c1"] == [0, 1, 2, 3]
 
@@ -78,12 +78,12 @@ class Broken:
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
-        self.heard: list[str] = []
+        self.calls: list[str] = []
 
     def __call__(self, topic: str, mq_all: Set[MessageQueue], mq_divided: Set[MessageQueue]) -> None:
-        self.heard.append(topic)
+        self.calls.append(topic)
         if topic == self.topic:
-            raise ValueError("told to")
+            raise ValueError("this topic fails")
 
 
 def test_s4_one_group_that_fails_does_not_stop_the_others() -> None:
@@ -98,7 +98,7 @@ def test_s5_one_topic_that_fails_does_not_stop_the_others() -> None:
     listener = Broken("t")
     world.start("A", consumer("g", "t", "u", listener=listener))
     world.run_for(A_MOMENT_MS)
-    assert listener.heard == ["t", "u"]
+    assert listener.calls == ["t", "u"]
     assert world.shares("u") == {"c1": [0, 1]}
 
 
@@ -116,14 +116,14 @@ def test_s5_queues_of_topics_no_longer_subscribed_to_go_as_they_are() -> None:
 
 def test_s6_an_unknown_topic_allocates_nothing_and_keeps_what_is_held() -> None:
     world = World(t=2)
-    heard: list[tuple[Set[MessageQueue], Set[MessageQueue]]] = []
-    world.start("A", consumer(listener=lambda _, mq_all, mine: heard.append((mq_all, mine))))
+    calls: list[tuple[Set[MessageQueue], Set[MessageQueue]]] = []
+    world.start("A", consumer(listener=lambda _, mq_all, mine: calls.append((mq_all, mine))))
     world.run_for(A_MOMENT_MS)
-    assert heard == [(set(queues_of("t", 2)), set(queues_of("t", 2)))]
+    assert calls == [(set(queues_of("t", 2)), set(queues_of("t", 2)))]
     del world.topics["t"]
     world.run_for(20_000)
     assert world.shares() == {"c1": [0, 1]}
-    assert heard[1:] == [(frozenset(), frozenset())]
+    assert calls[1:] == [(frozenset(), frozenset())]
 
 
 def test_s8_an_error_of_the_broker_keeps_what_is_held_and_counts_as_balanced() -> None:
@@ -144,10 +144,10 @@ def test_s9_ids_are_sorted_as_java_sorts_them() -> None:
 
 
 class Recording(AllocateMessageQueueAveragely):
-    """Remembers what it was asked."""
+    """A strategy that records its arguments."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[object, ...]] = []
+        self.calls: list[tuple[object, ...]] = []
 
     def allocate(
         self,
@@ -156,7 +156,7 @@ class Recording(AllocateMessageQueueAveragely):
         mq_all: Sequence[MessageQueue] | None,
         cid_all: Sequence[str] | None,
     ) -> list[MessageQueue]:
-        self.asked.append((consumer_group, current_cid, mq_all, cid_all))
+        self.calls.append((consumer_group, current_cid, mq_all, cid_all))
         return super().allocate(consumer_group, current_cid, mq_all, cid_all)
 
 
@@ -167,7 +167,7 @@ def test_s11_every_client_asks_the_strategy_the_same_but_for_its_own_id() -> Non
         world.start(client_id, consumer(strategy=strategy))
     world.run_for(A_MOMENT_MS)
     for client_id, strategy in strategies.items():
-        assert strategy.asked[-1] == ("g", client_id, queues_of("t", 4), ["A", "B"])
+        assert strategy.calls[-1] == ("g", client_id, queues_of("t", 4), ["A", "B"])
 
 
 def test_s12_seven_queues_of_two_clients_are_four_and_three_and_a_third_is_told() -> None:
@@ -199,12 +199,12 @@ def test_a_lost_notification_costs_the_rest_of_the_interval() -> None:
     world.notifications_are_lost = True
     world.start("B", consumer())
     world.run_for(A_MOMENT_MS)
-    assert world.shares() == {"c1": [0, 1, 2, 3], "c2": [2, 3]}  # two have a queue for a while
+    assert world.shares() == {"c1": [0, 1, 2, 3], "c2": [2, 3]}  # two clients have one queue for a while
     world.run_for(20_000)
     assert world.shares() == {"c1": [0, 1], "c2": [2, 3]}
 
 
-def test_a_silent_death_is_found_by_the_scan_and_told_to_nobody() -> None:
+def test_a_scan_finds_a_silent_death_and_notifies_no_client() -> None:
     world = World(t=4)
     world.start("A", consumer())
     dead = world.start("B", consumer())
@@ -218,7 +218,7 @@ def test_a_silent_death_is_found_by_the_scan_and_told_to_nobody() -> None:
     assert world.shares() == {"c1": [0, 1, 2, 3]}
 
 
-def test_a_death_whose_connection_is_seen_to_close_is_told_at_once() -> None:
+def test_a_death_whose_connection_is_seen_to_close_notifies_the_others_at_once() -> None:
     world = World(t=4)
     world.start("A", consumer())
     dead = world.start("B", consumer())
@@ -272,7 +272,8 @@ def test_s19_whatever_happened_and_was_not_heard_of_shares_become_a_partition(
         _do(world, deed, number)
         world.run_for(wait_ms)
         pulled(world)
-    for _ in range(20):  # silent deaths are found after 130 s, locks expire after 60 s, a round is 20 s
+    # A silent death is found after 130 s, a lock expires after 60 s, a round comes every 20 s.
+    for _ in range(20):
         world.run_for(10_000)
         pulled(world)
     if world.clients:

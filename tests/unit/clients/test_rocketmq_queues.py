@@ -1,4 +1,4 @@
-"""What RocketMQ's clients do with the queues they have: offsets, locks, thresholds, pauses."""
+"""How RocketMQ's clients handle their queues: offsets, locks, thresholds, pauses."""
 
 import pytest
 
@@ -18,7 +18,9 @@ def test_offsets_go_with_their_queues() -> None:
     for number, queue in enumerate(queues_of("t", 2)):
         first.groups["g"].process_queues[queue].next_offset = 50 + number
     second = world.start("B", consumer())
-    world.run_for(A_MOMENT_MS)  # the first gives the queue up a second before the second may take it
+    world.run_for(
+        A_MOMENT_MS
+    )  # the first client gives the queue up a second before the second client may take it
     (process,) = second.groups["g"].process_queues.values()
     assert process.next_offset == 51
     world.stop(first)
@@ -82,7 +84,7 @@ def test_broadcasting_takes_all_queues_without_asking_or_locking() -> None:
     assert world.shares() == {"c1": [0, 1, 2], "c2": [0, 1, 2]}
 
 
-def test_a_queue_that_is_not_pulled_is_made_anew() -> None:
+def test_a_queue_that_is_not_pulled_is_created_again() -> None:
     world = World(t=1)
     client = world.start("A", consumer())
     world.run_for(A_MOMENT_MS)
