@@ -41,7 +41,7 @@ _NO_PICTURE = (
 @click.option(
     "--since",
     metavar="TIME|DURATION",
-    help="Leave out rebalances that ended before an ISO time, or before so long ago, as 2h or 30m.",
+    help="Leave out what ended before this: an ISO time, or a duration ago such as 2h or 30m.",
 )
 @click.option(
     "-o",

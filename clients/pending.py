@@ -27,7 +27,7 @@ R = TypeVar("R", bound=Response | RocketMqResponseBase)
 
 
 class ClientError(RuntimeError):
-    """A request got no answer of its type. The subclass is the reason."""
+    """A request got no answer of its type. Each subclass is one reason."""
 
 
 class CoordinatorError(ClientError):

@@ -63,9 +63,8 @@ def _flat(path: str, value: Any, told: Told) -> Iterator[tuple[str, str]]:
 def _sorted(name: str, value: Any, told: Told) -> Any:
     if name not in _UNORDERED or not value:
         return value
-    if hasattr(
-        value[0], "group_type"
-    ):  # the cases share the servers, so ListGroups has other cases' groups too
+    # The cases share the servers, so ListGroups has other cases' groups too.
+    if hasattr(value[0], "group_type"):
         value = [group for group in value if group.group_id.startswith(told.prefix)]
     known = [key for key in _UNORDERED[name] if hasattr(value[0], key)] if value else []
     return sorted(value, key=lambda item: [_text(getattr(item, key), told) for key in known])
