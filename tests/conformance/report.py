@@ -1,4 +1,4 @@
-"""Plays all conformance cases at both coordinators; `--write` writes docs/conformance.md (`make conformance`)."""
+"""Plays all conformance cases at both coordinators; `--write` writes docs/conformance.md."""
 
 import argparse
 import re
