@@ -25,7 +25,7 @@ from records.layout import TopicLayout
 from records.partitioner import partition_of
 from state.errors import ErrorCode
 from state.kafka.history import EntryType
-from streaming.service import coordinator as coordinator_module
+from streaming.service import supervision
 from streaming.service.coordinator import Coordinator, Options
 from streaming.service.status import Phase, read_status
 from streaming.service.ticker import Ticker
@@ -367,7 +367,7 @@ def test_nobody_expires_while_no_coordinator_runs(service: Service) -> None:
 
 
 def test_without_clock_records_nobody_expires(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator_module, "TICKER_ALARM_AGE_S", 1.0)
+    monkeypatch.setattr(supervision, "TICKER_ALARM_AGE_S", 1.0)
     ticker = service.coordinator._ticker
     assert ticker is not None
     ticker.stop()

@@ -1,0 +1,288 @@
+"""The supervisor: it starts the query, and starts it again whenever it ends.
+
+A query ends when the broker is away for long, a batch fails, a disk is full or a Python worker dies twice.
+The next query starts from the checkpoint after a pause that grows. The batch that was running runs again and
+gives the same output.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import replace
+from typing import NoReturn
+
+import structlog
+from kafka.errors import KafkaError
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql.streaming import StreamingQuery
+
+from checkpoints.damage import describe_damage
+from checkpoints.disk import describe_full_disk
+from checkpoints.folder import Folder, FolderError, FolderNotWritable
+from records.layout import TopicLayout
+from streaming.query import pipeline
+from streaming.query.operator import Operator
+from streaming.query.progress import BatchProgress, ProgressReader
+from streaming.query.session import Session
+from streaming.service.committed_pin import CommittedPin
+from streaming.service.failing_batch import describe_damaged_checkpoint, describe_failing_batch
+from streaming.service.outage import FirstRequest, end_outage
+from streaming.service.owner import Claim, NotOwner, Ownership
+from streaming.service.status import Phase, StatusBoard
+from streaming.service.ticker import Ticker
+
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 30.0
+FAILURES_TO_NAME_THE_BATCH = 3
+TICKER_ALARM_AGE_S = 10.0
+# After a longer time without a broker no client was heard: what follows is a takeover, as after a restart.
+CUT_OFF_S = 5.0
+POLL_S = 0.2
+# How often the disk is tried while it is full.
+SPACE_POLL_S = 1.0
+
+log = structlog.get_logger()
+
+
+class Supervisor:
+    """Keeps the query of one coordinator running, on a thread of its own, until `stop`.
+
+    `first_request` is what ends the outage where gateways are processes of their own, None where the gateway
+    of this process listens already; it is waited for at most `first_request_wait_s` seconds. `on_batch` is
+    called with each committed batch. `on_end` is called at most once, when no query can run any more: with
+    the reason, and whether the topics have another owner. Both are called on the supervisor's thread.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        layout: TopicLayout,
+        folder: Folder,
+        status: StatusBoard,
+        *,
+        operator: Operator,
+        session: Session,
+        ticker: Ticker,
+        ownership: Ownership,
+        first_request: FirstRequest | None,
+        first_request_wait_s: float,
+        on_batch: Callable[[BatchProgress], None],
+        on_end: Callable[[str, bool], None],
+    ) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._layout = layout
+        self._folder = folder
+        self._status = status
+        self._operator = operator
+        self._session = session
+        self._ticker = ticker
+        self._ownership = ownership
+        # The epoch above which a clock record is a later owner's; None: clock records are not looked at.
+        self._owner_epoch: int | None = ownership.epoch
+        self._first_request = first_request
+        self._first_request_wait_s = first_request_wait_s
+        self._on_batch = on_batch
+        self._on_end = on_end
+        self._committed_pin = CommittedPin(folder, layout.requests_topic)
+        self._disk_alarm: str | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the query and the thread. The batch that was running runs again at the next start."""
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._keep_running()
+        except Exception as error:
+            if self._stopping.is_set():
+                return
+            if isinstance(error, NotOwner):
+                reason = str(error)
+                log.error("the coordinator has lost its topics", reason=reason)
+            elif self._session.has_lost_jvm():
+                reason = f"Spark's JVM has ended; its log is {self._folder.path / 'spark.log'}"
+                log.error("the coordinator failed", reason=reason)
+            elif isinstance(error, FolderError):
+                reason = str(error)
+                log.error("the coordinator failed", reason=reason)
+            else:
+                reason = f"the supervisor ended: {type(error).__name__}: {first_line(error)}"
+                log.exception("the coordinator failed")
+            self._status.enter(Phase.STOPPED, reason)
+            self._on_end(reason, isinstance(error, NotOwner))
+
+    def _keep_running(self) -> None:
+        """Start the query, and start it again whenever it ends, until the service stops."""
+        failures, failed_batch = 0, -1
+        while not self._stopping.is_set():
+            error = self._run_query()
+            self._committed_pin.take(self._folder.last_batch("commits"))
+            if error is None or self._stopping.is_set() or self._waited_for_space(error):
+                continue
+            batch = self._folder.last_batch("commits") + 1
+            failures = failures + 1 if batch == failed_batch else 1
+            failed_batch = batch
+            pause_s = min(FIRST_PAUSE_S * 2 ** (failures - 1), LONGEST_PAUSE_S)
+            self._report_failure(error, batch, failures, pause_s)
+            self._pause(pause_s)
+
+    def _waited_for_space(self, error: Exception) -> bool:
+        """Where the query ended because a disk is full: wait for space, with an alarm; False where none is.
+
+        A full disk is no failure of the batch, which is planned again, or runs again, when there is space.
+        """
+        full = self._look_at_disk()
+        if full is None:
+            return False
+        log.error("query stopped until there is space", reason=full, error=first_line(error))
+        self._status.enter(Phase.RESTARTING, full, batch_id=self._folder.last_batch("commits"))
+        while full is not None and not self._stopping.is_set():
+            self._pause(SPACE_POLL_S)
+            full = self._look_at_disk()
+        log.info("there is space again" if full is None else "stopped while a disk is full")
+        return True
+
+    def _look_at_disk(self) -> str | None:
+        self._disk_alarm = describe_full_disk((self._folder.path, self._session.local_dir))
+        return self._disk_alarm
+
+    def _run_query(self) -> PySparkException | KafkaError | FolderNotWritable | None:
+        """Run the query until it fails (what with), or the service stops or no broker answers (None).
+
+        Raises NotOwner where the topics have another owner.
+        """
+        try:
+            self._wait_for_clients()
+            outages = end_outage(self._bootstrap_servers, self._layout, self._folder)
+            running = pipeline.start(
+                self._session.spark,
+                self._bootstrap_servers,
+                str(self._folder.spark),
+                replace(self._operator, outages=tuple(outages)),
+                self._owner_epoch,
+            )
+            log.info("query started", run_id=running.runId)
+            progress = ProgressReader(running)
+            while not self._stopping.is_set():
+                if running.awaitTermination(POLL_S):  # type: ignore[arg-type]
+                    return PySparkException("the query ended by itself")
+                self._watch_progress(progress)
+                self._watch_ticker()
+                if self._ticker.cut_off_s() > CUT_OFF_S:
+                    break
+                self._watch_owner(running)
+            running.stop()
+            self._wait_for_broker()
+        except Py4JJavaError as error:  # what pyspark does not know, such as Java's IOException
+            return PySparkException(error.java_exception.toString())
+        except PySparkException as error:
+            return self._check_owner(error)
+        except (KafkaError, FolderNotWritable) as error:
+            return error
+        return None
+
+    def _wait_for_clients(self) -> None:
+        """At the first start of the query, wait until a client is heard. A bound holds."""
+        if self._first_request is None:
+            return
+        wait_s = self._first_request_wait_s
+        self._status.enter(
+            Phase.STARTING, f"sessions begin with the first request, in {wait_s:.0f} s at the latest"
+        )
+        with closing(self._first_request) as first:
+            has_come = first.wait(wait_s, self._stopping.is_set)
+        log.info("the outage ends", because="a request came" if has_come else "no client was heard")
+        self._first_request = None
+
+    def _watch_owner(self, running: StreamingQuery) -> None:
+        """Stop the query when another coordinator has taken the topics."""
+        successor = self._ownership.lost()
+        if successor is not None:
+            self._depose(successor, running)
+
+    def _check_owner(self, error: PySparkException) -> PySparkException | KafkaError:
+        """See whether the query failed on the clock record of a later owner, one that has claimed the topics.
+
+        What only looks like one must not end the service: from then on, claims alone are looked at.
+        """
+        if pipeline.LATER_OWNER not in str(error):
+            return error
+        try:
+            successor = self._ownership.confirm_lost()
+        except KafkaError as unread:
+            return unread
+        if successor is not None:
+            self._depose(successor)
+        log.error("a clock record has the epoch of an owner that made no claim; it is not believed")
+        self._owner_epoch = None
+        return error
+
+    def _depose(self, successor: Claim, running: StreamingQuery | None = None) -> NoReturn:
+        if running is not None:
+            with suppress(PySparkException):
+                running.stop()
+        raise NotOwner(
+            f"the topics have another owner: {successor}. This coordinator has stopped; no request that "
+            "stands behind the first clock record of that one is answered here"
+        )
+
+    def _wait_for_broker(self) -> None:
+        """Wait until clock records are acknowledged again, or the service stops."""
+        if self._ticker.cut_off_s() > CUT_OFF_S:
+            log.warning("query stopped until a broker answers")
+            self._status.enter(
+                Phase.RESTARTING, "no broker answers", batch_id=self._folder.last_batch("commits")
+            )
+        looked_s = float("-inf")
+        while self._ticker.cut_off_s() > CUT_OFF_S and not self._stopping.is_set():
+            if time.monotonic() - looked_s > SPACE_POLL_S:
+                self._look_at_disk()  # it may be full, and the broker have died of that
+                looked_s = time.monotonic()
+            self._pause(POLL_S)
+        self._disk_alarm = None
+
+    def _pause(self, pause_s: float) -> None:
+        end_s = time.monotonic() + pause_s
+        while time.monotonic() < end_s and not self._stopping.wait(POLL_S):
+            self._watch_ticker()
+
+    def _report_failure(self, error: Exception, batch: int, failures: int, pause_s: float) -> None:
+        phase = Phase.RESTARTING
+        reason = f"batch {batch} failed, attempt {failures}: {first_line(error)}"
+        if damage := describe_damage(self._folder.spark):
+            phase, reason = Phase.FAILING, describe_damaged_checkpoint(batch, damage)
+        elif failures >= FAILURES_TO_NAME_THE_BATCH:
+            phase = Phase.FAILING
+            what, _, _ = str(error).partition("\n=== Streaming Query ===")  # its plan helps nobody here
+            reason = describe_failing_batch(self._folder, batch, failures, what)
+        self._status.enter(phase, reason, batch_id=batch - 1)
+        log.error("query failed", batch=batch, attempt=failures, again_in_s=pause_s, error=reason)
+
+    def _watch_progress(self, progress: ProgressReader) -> None:
+        """Look at the batches since the last look."""
+        for batch in progress.new():
+            if batch.rows_dropped:
+                # Requests have no event time, so Spark has no reason to drop one: this is a lost request.
+                log.critical("Spark dropped requests", rows=batch.rows_dropped, batch=batch.batch_id)
+            self._on_batch(batch)
+            self._status.batch_committed(batch.batch_id)
+            self._committed_pin.take_often(batch.batch_id)
+
+    def _watch_ticker(self) -> None:
+        alarm = self._ticker.alarm
+        if alarm is None and self._ticker.age_s() > TICKER_ALARM_AGE_S:
+            alarm = f"no clock record was acknowledged for {self._ticker.age_s():.0f} s: time stands still"
+        self._status.set_alarm("; ".join(filter(None, (self._disk_alarm, alarm))) or None)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text."""
+    return str(error).strip().partition("\n")[0]
