@@ -1,6 +1,6 @@
 """The service: it claims the topics, lets clients in, and starts Spark, the ticker and the supervisor.
 
-The order of the start decides whether clients can be heard before their sessions run: see `Coordinator._start`.
+The order of the start decides whether clients can be heard before their sessions run: `Coordinator._start`.
 What happens to the query from then on is `streaming.service.supervision`.
 """
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+import click
 import msgspec
 from kafka.consumer.fetcher import ConsumerRecord
 
@@ -206,3 +207,9 @@ def wait_until(holds: Callable[[], bool], what: str, timeout_s: float = WAIT_TIM
     while not holds():
         assert time.monotonic() < give_up_s, f"not within {timeout_s:.0f} s: {what}"
         time.sleep(0.05)
+
+
+def note(record: Callable[[str, object], None], what: str, measured: str) -> None:
+    """Keep a measurement in the report, and show it with `pytest -s`."""
+    record(what, measured)
+    click.echo(f"measured: {what}: {measured}")

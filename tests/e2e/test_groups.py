@@ -35,7 +35,7 @@ from state.kafka.requests import (
 )
 from state.kafka.responses import JoinGroupResponse, OffsetCommitResponse
 from streaming.service.topics import prepare_topics
-from tests.e2e.harness import create_topic, history_of, new_layout, offset_records, topic_id_of
+from tests.e2e.harness import create_topic, history_of, new_layout, note, offset_records, topic_id_of
 from tests.harness.shared import PREFIX
 
 pytestmark = pytest.mark.e2e
@@ -356,12 +356,6 @@ def timed(ask: Ask, record: Callable[[str, object], None], *arguments: str) -> S
     took_s = time.perf_counter() - began_s
     note(record, f"groups {' '.join(arguments)}", f"{took_s:.2f} s, {len(said.out):,} characters")
     return said
-
-
-def note(record: Callable[[str, object], None], what: str, measured: str) -> None:
-    """Keep a measurement in the report, and show it with `pytest -s`."""
-    record(what, measured)
-    click.echo(f"measured: {what}: {measured}")
 
 
 def test_a_group_of_500_members_and_5_000_partitions(
