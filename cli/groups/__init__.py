@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from cli.groups.change import delete, delete_offsets, remove_members
+from cli.groups.change import delete, delete_offsets, release, remove_members
 from cli.groups.read import describe, list_
 from cli.groups.reset import reset_offsets
 
@@ -29,8 +29,8 @@ class _Commands(click.Group):
 
 @click.group(cls=_Commands)
 def groups() -> None:
-    """List, describe, reset and delete consumer groups."""
+    """List, describe, reset, delete and release consumer groups."""
 
 
-for _command in (list_, describe, reset_offsets, delete, delete_offsets, remove_members):
+for _command in (list_, describe, reset_offsets, delete, delete_offsets, remove_members, release):
     groups.add_command(_command)

@@ -1,4 +1,4 @@
-"""`groups delete`, `groups delete-offsets` and `groups remove-members`."""
+"""`groups delete`, `delete-offsets`, `remove-members`, `release`: the subcommands that change a group."""
 
 from collections.abc import Sequence
 
@@ -167,3 +167,30 @@ def _remove(
         )
         for member, outcome in zip(members, outcomes, strict=True)
     ]
+
+
+@click.command()
+@connection_options
+@group_options
+@output_option
+def release(cluster: Cluster, named: Sequence[str], all_groups: bool, output: str) -> None:
+    """Release quarantined groups of either protocol.
+
+    Release a group after the cause of the fault is gone. A group that is not quarantined stays unchanged.
+    --all-groups releases every group that the groups topic shows as quarantined.
+    """
+    group_ids = list(dict.fromkeys(named))
+    if all_groups:
+        group_ids = [group.group_id for group in cluster.groups() if group.quarantined is not None]
+    outcomes = cluster.requests.release_groups(group_ids)
+    errors = {group_id: error_name(code) for group_id, code in outcomes.items()}
+    if output == "json":
+        show_json([{"group": group_id, "error": error} for group_id, error in errors.items()])
+        return
+    for group_id, error in errors.items():
+        if error is None:
+            click.echo(f"Group '{group_id}' is not quarantined any more.")
+        else:
+            tell(f"Error: Group '{group_id}' could not be released due to: {error_text(error)}")
+    if not errors:
+        tell("No group is quarantined.")

@@ -157,6 +157,14 @@ class GroupRequests:
         answer = self._client.leave(group_id, leaving).result()
         return answer.error_code, [member.error_code for member in answer.members]
 
+    def release_groups(self, group_ids: Iterable[str]) -> dict[str, ErrorCode]:
+        """ReleaseGroup of each group, of either protocol: the error code by group id.
+
+        The code is NONE also where the group is not quarantined or does not exist.
+        """
+        responses = {group_id: self._client.release(group_id) for group_id in group_ids}
+        return {group_id: future.result().error_code for group_id, future in responses.items()}
+
 
 def _of_kafka(pending: Mapping[str, Future[R]]) -> dict[str, R]:
     """Return the responses except those that refuse the group as one of another protocol."""

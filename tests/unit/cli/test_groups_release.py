@@ -1,0 +1,125 @@
+"""`groups release` ends a quarantine: the command over the coordinator's real core."""
+
+import json
+from collections.abc import Iterable
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from cli.groups import common, groups
+from clients.coordinator_client import CoordinatorClient, Header
+from records.layout import TopicLayout
+from state.config import CoordinatorConfig
+from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
+from state.kafka.requests import Heartbeat, JoinGroup, Protocol
+from state.kafka.snapshot import GroupSnapshot, snapshot
+from state.kafka.timers import DeadlineReached
+from state.timeline import Row, Timeline
+from tests.harness.common import kafka_group
+
+GROUPS = ("orders", "billing")
+NOW_MS = 60_000
+
+
+def failing_step(
+    group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
+) -> AnyEffects:
+    """The step, which raises at a deadline of the group `orders`."""
+    if isinstance(event, DeadlineReached) and group_id == "orders":
+        raise ArithmeticError("a fault of the coordinator")
+    return step(group, group_id, event, now_ms, config)
+
+
+def join(header: Header) -> JoinGroup:
+    """A new member's first JoinGroup, which starts a rebalance and so the deadline that raises."""
+    return JoinGroup(
+        **header,
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=60_000,
+        member_id="",
+        group_instance_id=None,
+        protocol_type="consumer",
+        protocols=[Protocol("range", b"")],
+    )
+
+
+class CoreClient(CoordinatorClient):
+    """A client whose requests go to the core in this process instead of the requests topic."""
+
+    def __init__(self) -> None:
+        self._offset = 0
+        self.timelines = {
+            name: Timeline(name, None, CoordinatorConfig(), step=failing_step) for name in GROUPS
+        }
+        for name in GROUPS:
+            self._apply(join(self.header(name)), at_ms=0)
+            self.timelines[name].fire_until(NOW_MS)
+
+    def header(self, group_id: str, api_version: int = 0) -> Header:
+        self._offset += 1
+        return Header(
+            group_id=group_id,
+            correlation_id=str(self._offset),
+            reply_partition=0,
+            api_version=api_version,
+            client_id="admin",
+            client_host="host",
+        )
+
+    def send(self, request: Any, answer: Any, *, timeout_ms: int | None = None) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(self._apply(request, NOW_MS))
+        return future
+
+    def heartbeat_error(self, group_id: str) -> str:
+        request = Heartbeat(**self.header(group_id), member_id="stranger", generation_id=1)
+        return str(self._apply(request, NOW_MS).error_code.name)
+
+    def views(self) -> list[GroupSnapshot]:
+        known = [kafka_group(timeline.group) for timeline in self.timelines.values()]
+        return [snapshot(group) for group in known if group is not None]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _apply(self, request: Any, at_ms: int) -> Any:
+        timeline = self.timelines[request.group_id]
+        timeline.apply(Row(at_ms, f"requests-0-{request.correlation_id}", request))
+        replies = [reply for effects in timeline.take_effects() for reply in effects.replies]
+        return replies[-1].response if replies else None
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> CoreClient:
+    """A core with the quarantined group `orders` and the healthy group `billing`."""
+    core = CoreClient()
+
+    def list_groups(*_: object) -> Iterable[GroupSnapshot]:
+        return core.views()
+
+    monkeypatch.setattr(common, "CoordinatorClient", lambda *_, **__: core)
+    monkeypatch.setattr(common, "layout_on", lambda *_: TopicLayout.named())
+    monkeypatch.setattr(common, "list_groups", list_groups)
+    assert core.heartbeat_error("orders") == "COORDINATOR_NOT_AVAILABLE"
+    assert core.heartbeat_error("billing") == "UNKNOWN_MEMBER_ID"
+    return core
+
+
+def release(*arguments: str) -> tuple[str, str]:
+    result = CliRunner().invoke(groups, ["release", "--bootstrap-servers", "127.0.0.1:1", *arguments])
+    assert result.exit_code == 0, result.output
+    return result.stdout, result.stderr
+
+
+def test_release_ends_the_quarantine_of_the_named_group(client: CoreClient) -> None:
+    assert release("--group", "orders") == ("Group 'orders' is not quarantined any more.\n", "")
+    assert client.heartbeat_error("orders") == "UNKNOWN_MEMBER_ID"
+
+
+def test_release_of_all_groups_means_the_quarantined_ones(client: CoreClient) -> None:
+    out, _ = release("--all-groups", "-o", "json")
+    assert json.loads(out) == [{"group": "orders", "error": None}]
+    assert client.heartbeat_error("orders") == "UNKNOWN_MEMBER_ID"
+    assert release("--all-groups") == ("", "No group is quarantined.\n")
