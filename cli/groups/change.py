@@ -189,7 +189,7 @@ def release(cluster: Cluster, named: Sequence[str], all_groups: bool, output: st
         return
     for group_id, error in errors.items():
         if error is None:
-            click.echo(f"Group '{group_id}' is not quarantined any more.")
+            click.echo(f"Group '{group_id}' is not quarantined now.")
         else:
             tell(f"Error: Group '{group_id}' could not be released due to: {error_text(error)}")
     if not errors:

@@ -114,7 +114,7 @@ def release(*arguments: str) -> tuple[str, str]:
 
 
 def test_release_ends_the_quarantine_of_the_named_group(client: CoreClient) -> None:
-    assert release("--group", "orders") == ("Group 'orders' is not quarantined any more.\n", "")
+    assert release("--group", "orders") == ("Group 'orders' is not quarantined now.\n", "")
     assert client.heartbeat_error("orders") == "UNKNOWN_MEMBER_ID"
 
 
