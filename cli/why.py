@@ -23,7 +23,7 @@ from insight.why.since import parse_since
 from insight.why.text import report_text
 from records.layout import DEFAULT_PREFIX
 from state.kafka.history import HistoryEntry
-from state.rocketmq.effects import HistoryEntry as RocketMqHistoryEntry
+from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 
 R = TypeVar("R", Report, RocketMqReport)
 

@@ -32,7 +32,7 @@ from records.outage_warning import OutageWarning
 from records.reader import TopicReader
 from records.truncation import AnyHistoryEntry, AnyView
 from state.kafka.snapshot import GroupSnapshot, MemberSnapshot
-from state.rocketmq.effects import HistoryEntry as RocketMqHistoryEntry
+from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from state.rocketmq.snapshot import ConnectionSnapshot
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 

@@ -4,7 +4,7 @@ import msgspec
 from msgspec import Struct
 
 from state.dispatch import GroupType
-from state.rocketmq.effects import EntryType, HistoryEntry
+from state.rocketmq.history import EntryType, HistoryEntry
 from state.rocketmq.snapshot import GroupSnapshot
 
 

@@ -13,7 +13,7 @@ from state.kafka.history import HistoryEntry
 from state.kafka.responses import AnyResponse
 from state.kafka.snapshot import GroupSnapshot
 from state.messages import ErrorResponse
-from state.rocketmq import effects as rocketmq
+from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from state.rocketmq.responses import AnyResponse as RocketMqResponse
 from state.rocketmq.responses import Response as RocketMqResponseBase
 from state.rocketmq.responses import ResponseCode
@@ -23,7 +23,7 @@ from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 SHORTENED_TEXT_CHARS = 16_384
 
 AnyView = GroupSnapshot | RocketMqSnapshot
-AnyHistoryEntry = HistoryEntry | rocketmq.HistoryEntry
+AnyHistoryEntry = HistoryEntry | RocketMqHistoryEntry
 
 T = TypeVar("T", bound=Struct)
 
@@ -39,7 +39,7 @@ def encode_view(view: AnyView, max_bytes: int) -> bytes:
 
 def encode_event(event: AnyHistoryEntry, max_bytes: int) -> bytes:
     """A record of the events topic; where it is too large, what it lists is left out."""
-    if isinstance(event, rocketmq.HistoryEntry):
+    if isinstance(event, RocketMqHistoryEntry):
         return _fitting(event, max_bytes, _event_without_connections)
     return _fitting(event, max_bytes, _event_without_assignments, _event_without_members)
 
@@ -120,5 +120,5 @@ def _event_without_members(event: HistoryEntry) -> HistoryEntry:
     )
 
 
-def _event_without_connections(event: rocketmq.HistoryEntry) -> rocketmq.HistoryEntry:
+def _event_without_connections(event: RocketMqHistoryEntry) -> RocketMqHistoryEntry:
     return structs.replace(event, connections=None, topics=None, reason=event.reason[:SHORTENED_TEXT_CHARS])

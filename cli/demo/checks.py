@@ -12,7 +12,7 @@ from clients.coordinator_client import decode_response
 from records.history import CoordinatorStarted, HistoryReader, decode_any_entry
 from state.kafka.group import GroupState
 from state.kafka.history import EntryType, HistoryEntry
-from state.rocketmq.effects import HistoryEntry as RocketMqHistoryEntry
+from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from state.rocketmq.responses import ToConnection
 
 AnyEntry = HistoryEntry | RocketMqHistoryEntry | CoordinatorStarted

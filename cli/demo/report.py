@@ -9,7 +9,7 @@ import msgspec
 from cli.demo.proof import Outcome
 from records.history import CoordinatorStarted
 from state.kafka.history import HistoryEntry
-from state.rocketmq.effects import HistoryEntry as RocketMqHistoryEntry
+from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 
 # The part of a member id after the client id. The text leaves it out, because readers know the client ids.
 _UUID = re.compile(r"-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")

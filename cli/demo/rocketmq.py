@@ -15,7 +15,7 @@ from embedded.broker import EmbeddedBroker
 from records.layout import TopicLayout
 from records.reader import TopicReader
 from records.rocketmq_history import decode_entry
-from state.rocketmq.effects import EntryType, HistoryEntry
+from state.rocketmq.history import EntryType, HistoryEntry
 
 GROUP = "demo-clustering"
 BROADCAST_GROUP = "demo-broadcasting"

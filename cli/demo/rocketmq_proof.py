@@ -18,7 +18,7 @@ from insight.why.rocketmq.text import report_text
 from records.history import CoordinatorStarted
 from records.layout import TopicLayout
 from records.rocketmq_history import is_expiry
-from state.rocketmq.effects import EntryType, HistoryEntry
+from state.rocketmq.history import EntryType, HistoryEntry
 from state.rocketmq.responses import NotifyConsumerIdsChanged
 
 

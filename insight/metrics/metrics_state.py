@@ -23,8 +23,8 @@ from state.dispatch import GroupType
 from state.errors import ErrorCode
 from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.responses import OffsetCommitResponse
-from state.rocketmq.effects import EntryType as RocketMqEntryType
-from state.rocketmq.effects import HistoryEntry as RocketMqHistoryEntry
+from state.rocketmq.history import EntryType as RocketMqEntryType
+from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from state.rocketmq.responses import AnyToConnection, ResponseCode
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqGroup
 from streaming.query.progress import BatchProgress

@@ -4,8 +4,9 @@ Source: ConsumerManager.java, ConsumerGroupInfo.java.
 """
 
 from state.rocketmq.context import StepContext
-from state.rocketmq.effects import ConsumerGroupEvent, EntryType
+from state.rocketmq.effects import ConsumerGroupEvent
 from state.rocketmq.group import ClientChannelInfo
+from state.rocketmq.history import EntryType
 from state.rocketmq.requests import (
     ConnectionClosed,
     GetConsumerListByGroup,

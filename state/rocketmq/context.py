@@ -4,16 +4,9 @@ from state.config import BrokerConfig
 from state.context import BaseContext
 from state.errors import ErrorCode
 from state.messages import RECORD_VERSION, ReleaseGroup, ReleaseGroupResponse
-from state.rocketmq.effects import (
-    ConsumerGroupEvent,
-    Effects,
-    EntryType,
-    HistoryEntry,
-    ListenerCall,
-    Push,
-    Reply,
-)
+from state.rocketmq.effects import ConsumerGroupEvent, Effects, ListenerCall, Push, Reply
 from state.rocketmq.group import ClientChannelInfo, Group
+from state.rocketmq.history import EntryType, HistoryEntry
 from state.rocketmq.requests import AnyAnswered
 from state.rocketmq.responses import AnyResponse, CloseConnection, NotifyConsumerIdsChanged
 from state.rocketmq.timers import scan_after

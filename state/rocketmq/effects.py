@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from state.messages import ErrorResponse, ReleaseGroupResponse
 from state.rocketmq.group import Group
-from state.rocketmq.requests import MessageModel
+from state.rocketmq.history import HistoryEntry
 from state.rocketmq.responses import (
     AnyResponse,
     AnyToConnection,
@@ -37,53 +37,6 @@ class ListenerCall(Struct, frozen=True, omit_defaults=True):
     connection: str | None = None
     client_id: str | None = None
     topics: tuple[str, ...] | None = None
-
-
-class EntryType(StrEnum):
-    """The kinds of history entries."""
-
-    GROUP_CREATED = "GroupCreated"
-    CONSUMER_CONNECTED = "ConsumerConnected"
-    CONSUMER_REMOVED = "ConsumerRemoved"
-    CLIENT_ID_REPLACED = "ClientIdReplaced"
-    DUPLICATE_CLIENT_ID = "DuplicateClientId"
-    DUPLICATE_CLIENT_ID_OVER = "DuplicateClientIdOver"
-    SUBSCRIPTION_CHANGED = "SubscriptionChanged"
-    CONSUMERS_NOTIFIED = "ConsumersNotified"
-    PRODUCER_CONNECTED = "ProducerConnected"
-    PRODUCER_REMOVED = "ProducerRemoved"
-    QUEUE_LOCKS_TAKEN_OVER = "QueueLocksTakenOver"
-    MESSAGE_REQUEST_MODE_SET = "MessageRequestModeSet"
-    APPLIED_LATE = "AppliedLate"
-    QUARANTINED = "Quarantined"
-    RELEASED = "Released"
-    TAKEN_OVER = "TakenOver"
-
-
-class HistoryEntry(
-    Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="protocol", tag="RocketMQ"
-):
-    """A history entry: what happened to a group, when, and why.
-
-    `(group_id, incarnation, seq)` is its name, as in `state.kafka.history`; `cause` is the id of the request
-    or the scan that led to it. `protocol` tells it from an entry of one of Kafka's groups, which has none.
-    `message_model` is told where it decides what an entry means: a client id that several have.
-    """
-
-    version: int  # no default, so that it is always written
-    type: EntryType
-    group_id: str
-    incarnation: str
-    seq: int
-    at_ms: int
-    reason: str
-    cause: str
-    client_id: str | None = None
-    connection: str | None = None
-    connections: list[str] | None = None
-    topics: list[str] | None = None
-    message_model: MessageModel | None = None
-    late_by_ms: int | None = None
 
 
 class Reply(Struct, frozen=True):

@@ -5,8 +5,8 @@ Source: ProducerManager.java.
 
 from state.config import PRODUCER_CHANNEL_EXPIRED_TIMEOUT_MS
 from state.rocketmq.context import StepContext
-from state.rocketmq.effects import EntryType
 from state.rocketmq.group import ClientChannelInfo
+from state.rocketmq.history import EntryType
 from state.rocketmq.requests import ConnectionClosed, RegisterProducer, UnregisterProducer
 from state.rocketmq.responses import RegisterResponse, UnregisterResponse
 

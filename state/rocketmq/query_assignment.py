@@ -12,8 +12,8 @@ from assignors.rocketmq.averagely import AllocateMessageQueueAveragely, Allocate
 from assignors.rocketmq.message_queue import MessageQueue, sort_client_ids, sort_queues
 from assignors.rocketmq.pop import allocate_for_pop
 from state.rocketmq.context import StepContext
-from state.rocketmq.effects import EntryType
 from state.rocketmq.group import RequestMode
+from state.rocketmq.history import EntryType
 from state.rocketmq.requests import MessageModel, QueryAssignment, SetMessageRequestMode
 from state.rocketmq.responses import (
     MessageQueueAssignment,

@@ -6,8 +6,8 @@ A lock is held by a client id, not by a connection: two clients of one id both h
 from assignors.rocketmq.message_queue import MessageQueue
 from state.config import BrokerConfig
 from state.rocketmq.context import StepContext
-from state.rocketmq.effects import EntryType
 from state.rocketmq.group import Group, LockEntry
+from state.rocketmq.history import EntryType
 from state.rocketmq.requests import LockBatchMq, UnlockBatchMq
 from state.rocketmq.responses import LockBatchMqResponse, UnlockBatchMqResponse
 

@@ -6,9 +6,10 @@ from state.inputs import Failed, Outage, Quarantine, Received, cause_of
 from state.messages import ReleaseGroup
 from state.rocketmq import consumer_manager, producer_manager, query_assignment, rebalance_lock_manager
 from state.rocketmq.context import StepContext
-from state.rocketmq.effects import Effects, EntryType
+from state.rocketmq.effects import Effects
 from state.rocketmq.group import Group
 from state.rocketmq.heartbeat import heartbeat
+from state.rocketmq.history import EntryType
 from state.rocketmq.requests import (
     AnyAnswered,
     AnyRequest,

@@ -2,8 +2,8 @@
 
 from state.inputs import Outage
 from state.rocketmq.context import StepContext
-from state.rocketmq.effects import EntryType
 from state.rocketmq.group import ClientChannelInfo, Group, LockEntry
+from state.rocketmq.history import EntryType
 
 
 def take_over(context: StepContext, outage: Outage) -> None:

@@ -6,8 +6,9 @@ from assignors.rocketmq.api import MessageRequestMode
 from assignors.rocketmq.message_queue import MessageQueue
 from state.config import BrokerConfig
 from state.inputs import Received
-from state.rocketmq.effects import Effects, HistoryEntry
+from state.rocketmq.effects import Effects
 from state.rocketmq.group import Group
+from state.rocketmq.history import HistoryEntry
 from state.rocketmq.requests import (
     AnyRequest,
     ConnectionClosed,

@@ -9,7 +9,8 @@ from assignors.rocketmq.message_queue import MessageQueue
 from clients.rocketmq.api import ConsumerConfig
 from clients.rocketmq.instance import ClientInstance, Intervals
 from state.config import CoordinatorConfig
-from state.rocketmq.effects import Effects, HistoryEntry
+from state.rocketmq.effects import Effects
+from state.rocketmq.history import HistoryEntry
 from state.rocketmq.requests import (
     AnyRequest,
     ConnectionClosed,

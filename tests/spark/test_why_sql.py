@@ -11,7 +11,7 @@ from insight.why.table import events_table
 from records.codec import encode
 from records.history import CoordinatorStarted
 from state.kafka.history import HistoryEntry
-from state.rocketmq.effects import HistoryEntry as RocketMqHistoryEntry
+from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from tests.harness.histories import Recorder
 from tests.unit.insight.why_story import STORY
 from tests.unit.state.rocketmq_story import BEGIN_MS, night

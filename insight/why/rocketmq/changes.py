@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from insight.why.lives import Life
 from insight.why.rocketmq.model import Change, ChangeKind, Concerned, Consumer, Trap
 from records.rocketmq_history import is_expiry
-from state.rocketmq.effects import EntryType, HistoryEntry
+from state.rocketmq.history import EntryType, HistoryEntry
 from state.rocketmq.requests import MessageModel
 
 _KINDS = {

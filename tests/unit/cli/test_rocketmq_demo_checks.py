@@ -14,7 +14,7 @@ from insight.view import entry_line
 from records.codec import encode
 from records.rocketmq_history import decode_entry, decode_snapshot
 from state.messages import RECORD_VERSION
-from state.rocketmq.effects import EntryType, HistoryEntry
+from state.rocketmq.history import EntryType, HistoryEntry
 from state.rocketmq.responses import NotifyConsumerIdsChanged
 from tests.harness.rocketmq_broker import Broker
 

@@ -17,8 +17,8 @@ from insight.why.rocketmq.text import MAX_CHANGES, report_text
 from records.history import decode_any_entry
 from records.truncation import encode_event
 from state.config import CoordinatorConfig
-from state.rocketmq.effects import HistoryEntry
 from state.rocketmq.group import Group
+from state.rocketmq.history import HistoryEntry
 from state.rocketmq.requests import MessageModel, SetMessageRequestMode, SubscriptionGroupConfig
 from state.timeline import Timeline
 from tests.harness.examples import examples

@@ -1,6 +1,6 @@
 """A RocketMQ group's night: three come, one falls silent, one comes with another's client id."""
 
-from state.rocketmq.effects import HistoryEntry
+from state.rocketmq.history import HistoryEntry
 from tests.harness.rocketmq_world import World, consumer
 
 BEGIN_MS = 1_795_230_000_000  # 2026-11-21 03:00 UTC

@@ -6,7 +6,7 @@ import pytest
 from assignors.rocketmq.api import MessageRequestMode
 from assignors.rocketmq.message_queue import MessageQueue
 from state.config import BrokerConfig
-from state.rocketmq.effects import EntryType
+from state.rocketmq.history import EntryType
 from state.rocketmq.rebalance_lock_manager import is_lock_all_expired
 from state.rocketmq.requests import (
     AnyRequest,

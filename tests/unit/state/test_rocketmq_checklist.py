@@ -7,7 +7,8 @@ from assignors.rocketmq.averagely import AllocateMessageQueueAveragely
 from assignors.rocketmq.message_queue import MessageQueue, sort_client_ids, sort_queues
 from assignors.rocketmq.strategies import Settings, strategy_named
 from state.config import BrokerConfig
-from state.rocketmq.effects import Effects, EntryType
+from state.rocketmq.effects import Effects
+from state.rocketmq.history import EntryType
 from state.rocketmq.requests import (
     MessageModel,
     RegisterConsumer,

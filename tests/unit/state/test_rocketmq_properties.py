@@ -10,8 +10,9 @@ from assignors.rocketmq.api import MessageRequestMode
 from assignors.rocketmq.message_queue import MessageQueue
 from state.config import BrokerConfig
 from state.inputs import Received
-from state.rocketmq.effects import ConsumerGroupEvent, Effects, EntryType
+from state.rocketmq.effects import ConsumerGroupEvent, Effects
 from state.rocketmq.group import Group
+from state.rocketmq.history import EntryType
 from state.rocketmq.rebalance_lock_manager import is_expired
 from state.rocketmq.requests import (
     AnyRequest,

@@ -14,7 +14,8 @@ from state.inputs import Outage, Received
 from state.kafka.group import Group as KafkaGroup
 from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, TopicMetadata
 from state.messages import ErrorResponse, ReleaseGroup, ReleaseGroupResponse
-from state.rocketmq.effects import Effects, EntryType
+from state.rocketmq.effects import Effects
+from state.rocketmq.history import EntryType
 from state.rocketmq.requests import (
     ConnectionClosed,
     GetConsumerListByGroup,

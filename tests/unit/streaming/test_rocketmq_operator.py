@@ -14,8 +14,8 @@ from records.history import decode_entry, decode_snapshot
 from state.dispatch import AnyEffects, step
 from state.errors import ErrorCode
 from state.inputs import Received
-from state.rocketmq.effects import HistoryEntry
 from state.rocketmq.group import Group
+from state.rocketmq.history import HistoryEntry
 from state.rocketmq.requests import (
     ConnectionClosed,
     GetConsumerListByGroup,
