@@ -39,24 +39,24 @@ def record_partition_counts(context: StepContext, request: JoinGroup) -> Verdict
     where the group would have too many partitions: then nothing is learned. None: the JoinGroup is accepted.
     """
     group, most = context.group, context.config.group_max_partitions
-    told = dict(group.reported_partition_counts)
+    reported = dict(group.reported_partition_counts)
     for topic, count in request.partitions_per_topic.items():
-        told[topic] = max(count, told.get(topic, 0))
-    known = group.partitions_per_topic | told
+        reported[topic] = max(count, reported.get(topic, 0))
+    known = group.partitions_per_topic | reported
     if _size(known.values()) > most:
         # Counts are also known of topics that nobody subscribes to any more.
         wanted = _topics_for_coordinator(group, request)
         if _size(count for topic, count in known.items() if topic in wanted) > most:
             return context.rule("M5"), ErrorCode.GROUP_MAX_SIZE_REACHED
-        told = {topic: count for topic, count in told.items() if topic in wanted}
+        reported = {topic: count for topic, count in reported.items() if topic in wanted}
     if request.partitions_per_topic:
         context.rule("M3")
-    group.reported_partition_counts = told
+    group.reported_partition_counts = reported
     return None
 
 
 def settle_partitions(context: StepContext) -> list[str]:
-    """Keep what this generation needs: counts that were told for it, else those of the last one.
+    """Keep what this generation needs: counts that were reported for it, else those of the last one.
 
     Returns the topics that are left out because they have too many partitions. M5 refuses such JoinGroups, so
     there are none unless the group is older than the setting.
@@ -104,13 +104,13 @@ def assign(group: Group, last_generation: int) -> dict[str, bytes]:
     subscriptions = {}
     for member in group.members.values():
         subscription = decode_subscription(member.metadata(group.protocol_name))
-        subscription = with_last_assignment(assignor, subscription, _held(member), last_generation)
+        subscription = with_last_assignment(assignor, subscription, _last_assigned(member), last_generation)
         subscriptions[member.member_id] = MemberSubscription(subscription, member.group_instance_id)
     dealt = assignor.assign(group.partitions_per_topic, subscriptions)
     return {m: encode_assignment(Assignment(tuple(partitions))) for m, partitions in dealt.items()}
 
 
-def _held(member: Member) -> tuple[TopicPartition, ...]:
+def _last_assigned(member: Member) -> tuple[TopicPartition, ...]:
     """What the member was given last; a leader may have put anything there."""
     try:
         return decode_assignment(member.assignment).partitions

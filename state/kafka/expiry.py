@@ -17,18 +17,18 @@ def deadline_reached(context: StepContext, deadline: DeadlineReached) -> None:
     context.group.last_fired_ms = max(context.group.last_fired_ms, deadline.deadline_ms)
     match deadline.kind:
         case TimerKind.HEARTBEAT if deadline.member_id in context.group.pending_members:
-            _pending_member_expired(context, deadline.member_id)
+            _expire_pending_member(context, deadline.member_id)
         case TimerKind.HEARTBEAT:
-            _session_expired(context, context.group.members[deadline.member_id])
+            _expire_member_heartbeat(context, context.group.members[deadline.member_id])
         case TimerKind.JOIN:
             _join_phase_over(context)
         case TimerKind.SYNC:
-            _sync_overdue(context)
+            _expire_pending_sync(context)
         case TimerKind.RETENTION:
             retention_pass(context)
 
 
-def _pending_member_expired(context: StepContext, member_id: str) -> None:
+def _expire_pending_member(context: StepContext, member_id: str) -> None:
     row = context.rule("T2")
     pending = context.group.pending_members[member_id]
     context.group.remove(member_id)
@@ -43,7 +43,7 @@ def _pending_member_expired(context: StepContext, member_id: str) -> None:
     _complete_if_all_joined(context)
 
 
-def _session_expired(context: StepContext, member: Member) -> None:
+def _expire_member_heartbeat(context: StepContext, member: Member) -> None:
     group = context.group
     member.heartbeat_deadline_ms = None
     if member.is_new and member.parked_join is not None:
@@ -84,7 +84,7 @@ def _join_phase_over(context: StepContext) -> None:
         rebalance.initial_delay_over(context, phase, phase.initial_remaining_ms)
 
 
-def _sync_overdue(context: StepContext) -> None:
+def _expire_pending_sync(context: StepContext) -> None:
     """Row Y2: members that joined and did not sync within the rebalance timeout are removed (KAFKA-12890)."""
     row = context.rule("Y2")
     group = context.group

@@ -70,7 +70,7 @@ def _refuse_for_size(context: StepContext, request: JoinGroup, reply_to: ReplyTo
 def _join_new_member(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
     """Rows N2 to N6: a client that has no member id yet."""
     group = context.group
-    if not _supports(context, request):
+    if not _supports_protocols(context, request):
         verdict = context.rule("N2"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         return _refuse(context, reply_to, verdict, "")
     instance_id = request.group_instance_id
@@ -78,7 +78,7 @@ def _join_new_member(context: StepContext, request: JoinGroup, reply_to: ReplyTo
     member_id = new_member_id(prefix, reply_to.request, context.config.member_id_namespace)
     if instance_id is None and request.api_version >= FIRST_VERSION_WITH_MEMBER_ID_REQUIRED:
         return _require_member_id(context, context.rule("N5"), request, reply_to, member_id)
-    if not _learns_partitions(context, request, reply_to):
+    if not _record_partition_counts(context, request, reply_to):
         return None
     if instance_id is None:
         return rebalance.add_member(context, context.rule("N6"), request, reply_to, member_id)
@@ -88,7 +88,7 @@ def _join_new_member(context: StepContext, request: JoinGroup, reply_to: ReplyTo
     return static_member.replace_static_member(context, request, reply_to, member_id)
 
 
-def _learns_partitions(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> bool:
+def _record_partition_counts(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> bool:
     """Rows M3 and M5, the last check of a JoinGroup: only one that is accepted changes the counts."""
     refusal = assignment.record_partition_counts(context, request)
     if refusal is not None:
@@ -130,20 +130,20 @@ def _require_member_id(
 def _join_existing_member(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
     """Rows E2 to E5: a client that brings a member id."""
     group = context.group
-    if not _supports(context, request):
+    if not _supports_protocols(context, request):
         verdict = context.rule("E2"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         return _refuse(context, reply_to, verdict, request.member_id)
     if request.member_id in group.pending_members:
         if request.group_instance_id is not None:
             # Ids are handed out to dynamic members alone. Kafka throws here, so its answer names no member.
             return _refuse(context, reply_to, (context.rule("E3"), ErrorCode.UNKNOWN_SERVER_ERROR), "")
-        if not _learns_partitions(context, request, reply_to):
+        if not _record_partition_counts(context, request, reply_to):
             return None
         return rebalance.add_member(context, context.rule("E4"), request, reply_to, request.member_id)
     error = group.validate_member(request.member_id, request.group_instance_id)
     if error is not ErrorCode.NONE:
         return _refuse(context, reply_to, (context.rule("E5"), error), request.member_id)
-    if not _learns_partitions(context, request, reply_to):
+    if not _record_partition_counts(context, request, reply_to):
         return None
     return _rejoin(context, request, reply_to, group.members[request.member_id])
 
@@ -188,7 +188,7 @@ def _answer_current_generation(context: StepContext, rule: RuleId, reply_to: Rep
     rebalance.answer_join(context, rule, reply_to, member)
 
 
-def _supports(context: StepContext, request: JoinGroup) -> bool:
+def _supports_protocols(context: StepContext, request: JoinGroup) -> bool:
     """Rows U1 (Empty) and U2: whether the offered protocols fit the group."""
     context.rule("U1" if context.group.state is GroupState.EMPTY else "U2")
     return context.group.supports_protocols(request.protocol_type, request.protocols)

@@ -15,7 +15,7 @@ def leave(context: StepContext, request: LeaveGroup, reply_to: ReplyTo) -> None:
     left = [(leaving, error) for leaving, (_, error) in zip(request.members, verdicts, strict=True)]
     gone = [leaving for leaving, error in left if error is ErrorCode.NONE]
     if gone:
-        _after_the_batch(context, gone)
+        _maybe_prepare_rebalance_or_complete_join(context, gone)
     members = [LeftMember(leaving.member_id, leaving.group_instance_id, error) for leaving, error in left]
     context.reply(reply_to, LeaveGroupResponse, deciding(verdicts), members=members)
 
@@ -29,7 +29,7 @@ def _leave_one(context: StepContext, leaving: LeavingMember) -> Verdict:
         if instance_id is None or instance_id not in group.static_members:
             return context.rule("L3"), ErrorCode.UNKNOWN_MEMBER_ID
         member = group.members[group.static_members[instance_id]]
-        return _take_out(context, context.rule("L2"), member, leaving.reason)
+        return _remove_member(context, context.rule("L2"), member, leaving.reason)
     if leaving.member_id in group.pending_members:
         row = context.rule("L4")
         pending = group.pending_members[leaving.member_id]
@@ -46,10 +46,10 @@ def _leave_one(context: StepContext, leaving: LeavingMember) -> Verdict:
     error = group.validate_member(leaving.member_id, leaving.group_instance_id)
     if error is not ErrorCode.NONE:
         return context.rule("L5"), error
-    return _take_out(context, context.rule("L6"), group.members[leaving.member_id], leaving.reason)
+    return _remove_member(context, context.rule("L6"), group.members[leaving.member_id], leaving.reason)
 
 
-def _take_out(context: StepContext, rule: RuleId, member: Member, client_reason: str | None) -> Verdict:
+def _remove_member(context: StepContext, rule: RuleId, member: Member, client_reason: str | None) -> Verdict:
     if member.parked_join is not None:
         context.reply(member.parked_join, JoinGroupResponse, rule, ErrorCode.UNKNOWN_MEMBER_ID)
     if member.parked_sync is not None:
@@ -62,7 +62,7 @@ def _take_out(context: StepContext, rule: RuleId, member: Member, client_reason:
     return rule, ErrorCode.NONE
 
 
-def _after_the_batch(context: StepContext, gone: list[LeavingMember]) -> None:
+def _maybe_prepare_rebalance_or_complete_join(context: StepContext, gone: list[LeavingMember]) -> None:
     """Rows L7 and L8. A pending id that leaves a formed group starts a rebalance too, as in Kafka."""
     group = context.group
     if group.state is GroupState.PREPARING_REBALANCE:

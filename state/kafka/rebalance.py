@@ -181,7 +181,7 @@ def complete_join(context: StepContext) -> None:
             context.record_member(
                 row, EntryType.MEMBER_REMOVED, member, "did not rejoin within the rebalance timeout"
             )
-    if not _settle_leader(context):
+    if not _maybe_elect_new_joined_leader(context):
         return
     group.generation += 1
     if not group.members:
@@ -191,12 +191,12 @@ def complete_join(context: StepContext) -> None:
         assignment.settle_partitions(context)
         context.transition(row, GroupState.EMPTY, EntryType.EMPTY, "the last member is gone")
         return
-    left_out = _begin_generation(context, context.rule("C5"))
+    left_out = _init_next_generation(context, context.rule("C5"))
     if is_for_coordinator(group.protocol_name):
         _assign(context, left_out)
 
 
-def _begin_generation(context: StepContext, rule: RuleId) -> list[str]:
+def _init_next_generation(context: StepContext, rule: RuleId) -> list[str]:
     """Answer every parked join; a SyncGroup is due from all. Returns what `settle_partitions` leaves out."""
     group = context.group
     group.protocol_name = group.select_protocol()
@@ -241,7 +241,7 @@ def _assign(context: StepContext, left_out: list[str]) -> None:
     become_stable(context, row, assignment.assign(group, group.generation - 1), reason)
 
 
-def _settle_leader(context: StepContext) -> bool:
+def _maybe_elect_new_joined_leader(context: StepContext) -> bool:
     """Rows C2 and C3: a leader that did not rejoin loses its place. False: nobody rejoined, the round goes
     on.
     """

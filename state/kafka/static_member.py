@@ -26,7 +26,7 @@ def replace_static_member(
     old_leader_id = group.leader_id
     old = group.members[group.static_members[request.group_instance_id]]
     taken_over = context.rule("W1")
-    member = _take_place(context, taken_over, old, member_id)
+    member = _replace_member(context, taken_over, old, member_id)
     member.protocols = request.protocols
     member.session_timeout_ms = request.session_timeout_ms
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
@@ -55,7 +55,7 @@ def replace_static_member(
     rebalance.prepare(context, row, reason, member_id=member_id, client_reason=request.reason)
 
 
-def _take_place(context: StepContext, rule: RuleId, old: Member, member_id: str) -> Member:
+def _replace_member(context: StepContext, rule: RuleId, old: Member, member_id: str) -> Member:
     """Row W1: fence the old id's parked requests and put a copy under the new id in its place."""
     group = context.group
     fenced = rule, ErrorCode.FENCED_INSTANCE_ID

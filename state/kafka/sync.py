@@ -21,7 +21,7 @@ def sync(context: StepContext, request: SyncGroup, reply_to: ReplyTo) -> None:
     if group.state is GroupState.PREPARING_REBALANCE:
         context.reply(reply_to, SyncGroupResponse, context.rule("S6"), ErrorCode.REBALANCE_IN_PROGRESS)
         return
-    _has_synced(group, member)
+    _remove_pending_sync_member(group, member)
     if group.state is GroupState.STABLE:
         # Here no session is re-armed: the coordinator of Kafka 2.x did, today's does not.
         rebalance.answer_sync(context, context.rule("S9"), reply_to, member)
@@ -61,7 +61,7 @@ def _differ(given: str | None, own: str | None) -> bool:
     return given is not None and own is not None and given != own
 
 
-def _has_synced(group: Group, member: Member) -> None:
+def _remove_pending_sync_member(group: Group, member: Member) -> None:
     member.pending_sync = False
     if not any(m.pending_sync for m in group.members.values()):
         group.sync_deadline_ms = None

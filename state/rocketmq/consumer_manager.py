@@ -145,7 +145,7 @@ def _update_subscription(context: StepContext, request: RegisterConsumer) -> boo
 def unregister_consumer(context: StepContext, request: UnregisterConsumer) -> None:
     """The connection leaves. All others are told, even where it was not there."""
     if context.has_consumers:
-        _remove(context, request.connection, request.client_id, "unregistered")
+        _unregister(context, request.connection, request.client_id, "unregistered")
         config = request.group_config or SubscriptionGroupConfig()
         _change(context, config, f"client {request.client_id} unregistered")
         _forget_if_empty(context)
@@ -160,7 +160,7 @@ def channel_closed(context: StepContext, request: ConnectionClosed) -> None:
     if not context.has_consumers or request.connection not in context.group.channels:
         return
     client_id = context.group.channels[request.connection].client_id
-    _remove(context, request.connection, client_id, "its connection closed")
+    _unregister(context, request.connection, client_id, "its connection closed")
     is_broadcasting = context.group.message_model is MessageModel.BROADCASTING
     if context.config.enable_fast_channel_event_process or not is_broadcasting:
         context.change(f"client {client_id}: its connection closed")
@@ -182,7 +182,7 @@ def scan_consumers(context: StepContext) -> None:
         )
         reason = f"silent for {silent_ms} ms, over {limit_ms}"
         context.close(connection, group.channels[connection], reason)
-        _take_out(context, connection, f"{reason}; the others are not notified")
+        _remove_channel(context, connection, f"{reason}; the others are not notified")
     _forget_if_empty(context)
 
 
@@ -196,7 +196,7 @@ def consumer_list(context: StepContext, request: GetConsumerListByGroup) -> None
     context.reply(request, ConsumerListResponse, code=ResponseCode.SYSTEM_ERROR, remark=remark)
 
 
-def _remove(context: StepContext, connection: str, named_client_id: str, reason: str) -> None:
+def _unregister(context: StepContext, connection: str, named_client_id: str, reason: str) -> None:
     """Take a connection out, if it is in, and tell the listener; `named_client_id` is what it is told."""
     group = context.group
     if connection in group.channels:
@@ -206,12 +206,12 @@ def _remove(context: StepContext, connection: str, named_client_id: str, reason:
             client_id=named_client_id,
             topics=tuple(group.subscriptions),
         )
-        _take_out(context, connection, reason)
+        _remove_channel(context, connection, reason)
     if not group.channels:
         context.call(ConsumerGroupEvent.UNREGISTER)
 
 
-def _take_out(context: StepContext, connection: str, reason: str) -> None:
+def _remove_channel(context: StepContext, connection: str, reason: str) -> None:
     gone = context.group.channels.pop(connection)
     about = {"client_id": gone.client_id, "connection": connection}
     context.record(EntryType.CONSUMER_REMOVED, reason, **about)

@@ -92,7 +92,9 @@ def _commit_partition(
         leader_epoch=partition.committed_leader_epoch,
         metadata=metadata,
         committed_at_ms=context.now_ms,
-        expire_at_ms=None if kept_for_ms == OWN_RETENTION_TIME else _end(context.now_ms, kept_for_ms),
+        expire_at_ms=None
+        if kept_for_ms == OWN_RETENTION_TIME
+        else _expire_at_ms(context.now_ms, kept_for_ms),
         topic_id=_topic_id(context.group, topic, partition.partition_index),
     )
     context.commit(topic.name, partition.partition_index, offset)
@@ -110,7 +112,7 @@ def _topic_id(group: Group, topic: CommittedTopic, partition: int) -> bytes | No
     return None if replaced is None else replaced.topic_id
 
 
-def _end(now_ms: int, kept_for_ms: int) -> int:
+def _expire_at_ms(now_ms: int, kept_for_ms: int) -> int:
     return min(now_ms + kept_for_ms, END_OF_TIME_MS)
 
 

@@ -31,10 +31,10 @@ def topic_metadata(context: StepContext, request: TopicMetadata) -> None:
         elif image.id.bytes in context.group.deleted_topic_ids:
             context.rule("D9")
         else:
-            _take_id(context, name, image, offsets)
+            _update_topic_id(context, name, image, offsets)
 
 
-def _take_id(context: StepContext, name: str, image: TopicImage, offsets: dict[int, Offset]) -> None:
+def _update_topic_id(context: StepContext, name: str, image: TopicImage, offsets: dict[int, Offset]) -> None:
     topic_id = image.id.bytes
     unknown = {p: offset for p, offset in offsets.items() if offset.topic_id is None}
     if any(is_of_another_topic(offset, topic_id) for offset in offsets.values()):
