@@ -1,6 +1,6 @@
-"""The pure core: one consumer group's life as a function of its log.
+"""The pure core: the life of a consumer group as a function of its log.
 
-Nothing here reads a clock, draws a random number, touches a file or a socket, or knows Spark.
-`state.kafka.step.step` is the one entry for one event; `state.timeline.Timeline` runs the rows of a log
-through it in time order.
+Nothing here reads a clock, draws a random number, touches a file or a socket, or imports Spark.
+`state.dispatch.step` applies one event to one group. `state.timeline.Timeline` applies the rows of a log in
+time order.
 """

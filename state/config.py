@@ -1,7 +1,7 @@
-"""The coordinator's settings: Kafka's under its own names, RocketMQ's behind `rocketmq.`.
+"""The coordinator's settings: Kafka's under Kafka's names, RocketMQ's with the prefix `rocketmq.`.
 
-A setting is an input of the core like a request is: the same log under the same settings has the same
-outcome. Source: GroupCoordinatorConfig.java, BrokerConfig.java.
+A setting is an input of the core, as a request is: the same log under the same settings has the same outcome.
+Source: GroupCoordinatorConfig.java, BrokerConfig.java.
 """
 
 from collections.abc import Mapping
@@ -12,15 +12,14 @@ from assignors.rocketmq.api import MessageRequestMode
 
 INT32_MAX = 2**31 - 1
 
-# Kafka keeps this one internal: how long a new member's parked JoinGroup may wait before the member is given
-# up.
+# Internal in Kafka: a new member is removed when its first JoinGroup was parked for this time.
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 
 # An assignment of 20,000 partitions by the coordinator takes 2 s at the worst (`sticky`, members that
-# subscribe to different topics), one of 100,000 takes 25 s. Requests of all groups wait meanwhile.
+# subscribe to different topics), one of 100,000 takes 25 s. The requests of all groups wait during that time.
 GROUP_MAX_PARTITIONS = 20_000
 
-# Times; the rest of a RocketMQ broker's configuration is as RocketMQ has it.
+# Only these times can be set. The other settings of a RocketMQ broker have RocketMQ's defaults.
 _ROCKETMQ_SETTINGS = {
     "rocketmq.channel.expired.timeout.ms": "channel_expired_timeout_ms",
     "rocketmq.lock.max.live.ms": "lock_max_live_ms",
@@ -28,16 +27,16 @@ _ROCKETMQ_SETTINGS = {
 }
 
 
-# Producers have no setting of their own for this. Source: ProducerManager.CHANNEL_EXPIRED_TIMEOUT.
+# RocketMQ has no setting for the timeout of producers. Source: ProducerManager.CHANNEL_EXPIRED_TIMEOUT.
 PRODUCER_CHANNEL_EXPIRED_TIMEOUT_MS = 120_000
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """Defaults are RocketMQ's; times in milliseconds.
+    """A RocketMQ broker's settings with RocketMQ's defaults. Times are in milliseconds.
 
-    `scan_interval_ms` is how often silent connections are looked for (ClientHousekeepingService),
-    `lock_max_live_ms` how long a queue's lock lives (rocketmq.broker.rebalance.lockMaxLiveTime).
+    `scan_interval_ms` is the time between two scans for silent connections (ClientHousekeepingService).
+    `lock_max_live_ms` is the lifetime of a queue's lock (rocketmq.broker.rebalance.lockMaxLiveTime).
     """
 
     broker_name: str = "broker"
@@ -53,7 +52,7 @@ class BrokerConfig:
 
 
 class ConfigError(ValueError):
-    """A setting that is not known, not a number, or out of its bounds."""
+    """A setting is unknown, is not a number, or is out of bounds."""
 
 
 def _setting(name: str, default: int, *, at_least: int = -(2**31)) -> int:
@@ -63,12 +62,13 @@ def _setting(name: str, default: int, *, at_least: int = -(2**31)) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorConfig:
-    """All settings the core reads; times in milliseconds, sizes in members.
+    """All settings that the core reads. Times are in milliseconds, sizes in members.
 
-    `group_max_partitions` is not Kafka's: the most partitions that the coordinator assigns to one group.
+    `group_max_partitions` is not a setting of Kafka. It bounds the number of partitions that the coordinator
+    assigns to one group.
 
-    `member_id_namespace` is the secret UUID member ids are derived in: it is pinned with the checkpoint,
-    never announced.
+    `member_id_namespace` is the secret UUID from which member ids are derived. It is pinned in the checkpoint
+    and never published.
     """
 
     group_min_session_timeout_ms: int = _setting("group.min.session.timeout.ms", 6_000)
@@ -89,9 +89,9 @@ class CoordinatorConfig:
         return self.offsets_retention_minutes * 60_000
 
     def with_settings(self, settings: Mapping[str, str | int]) -> "CoordinatorConfig":
-        """This configuration with some settings changed, given by their dotted names.
+        """Return a copy of this configuration with `settings` applied. The keys are dotted names.
 
-        Raises ConfigError naming the setting, what was given and what is allowed.
+        Raises ConfigError with the setting, the given value and the allowed values.
         """
         known = {f.metadata["name"]: f for f in fields(self) if f.metadata}
         changes: dict[str, Any] = {}
@@ -114,7 +114,7 @@ class CoordinatorConfig:
         return changed
 
     def settings(self) -> dict[str, int]:
-        """Every setting by its dotted name."""
+        """Return every setting by its dotted name."""
         kafka = {f.metadata["name"]: getattr(self, f.name) for f in fields(self) if f.metadata}
         return kafka | {name: getattr(self.rocketmq, field) for name, field in _ROCKETMQ_SETTINGS.items()}
 

@@ -1,4 +1,4 @@
-"""One step under way, as far as it is the same for every protocol."""
+"""The part of a step's context that all protocols share."""
 
 from typing import Generic, TypeVar
 
@@ -7,9 +7,9 @@ C = TypeVar("C")
 
 
 class BaseContext(Generic[G, C]):
-    """The group (None while there is none), what is happening to it, when, and what it armed.
+    """The group, the time, the cause and the configuration of one step, and the deadlines that the step arms.
 
-    `cause` is the id of the request or the deadline that the step is about.
+    `cause` is the id of the request or the deadline that is handled. `now_ms` is the group's time in ms.
     """
 
     def __init__(self, group: G | None, group_id: str, cause: str, now_ms: int, config: C) -> None:
@@ -30,7 +30,7 @@ class BaseContext(Generic[G, C]):
         return self._group is not None
 
     def deadline_at(self, deadline_ms: int) -> int:
-        """This time, for a timer that is being armed."""
+        """Return `deadline_ms`, and note it as armed if it is the earliest of this step."""
         if self._earliest_armed_ms is None or deadline_ms < self._earliest_armed_ms:
             self._earliest_armed_ms = deadline_ms
         return deadline_ms

@@ -1,7 +1,7 @@
-"""The protocols a group can be of, behind one step: Kafka's and RocketMQ's.
+"""One step function for groups of both protocols, Kafka's and RocketMQ's.
 
-The request that creates a group decides, and it holds until the group ends. A request of the other protocol
-is refused, and the group does not notice.
+The request that creates a group decides the group's protocol. The protocol does not change until the group
+ends. A request of the other protocol is refused and leaves the group unchanged.
 """
 
 from enum import StrEnum
@@ -36,7 +36,7 @@ _ROCKETMQ_REQUESTS = frozenset(get_args(RocketMqRequest))
 
 
 class GroupType(StrEnum):
-    """Whose rules a group follows."""
+    """The protocol of a group."""
 
     KAFKA = "Kafka"
     ROCKETMQ = "RocketMQ"
@@ -58,19 +58,21 @@ def step(
 
 
 def next_deadline(group: AnyGroup, config: CoordinatorConfig) -> AnyDeadline | None:
-    """The deadline of the group that is due first, None where none is armed."""
+    """Return the group's earliest deadline, None if no deadline is armed."""
     if isinstance(group, RocketMqGroup):
         return next_scan(group, config.rocketmq)
     return timers.next_deadline(group)
 
 
 def group_type_of(group: AnyGroup) -> GroupType:
-    """Whose rules the group follows."""
+    """Return the protocol of the group."""
     return GroupType.ROCKETMQ if isinstance(group, RocketMqGroup) else GroupType.KAFKA
 
 
 def _requested_type(event: AnyEvent) -> GroupType | None:
-    """Whose request this is; None for what is no request, and for what an operator asks of any group."""
+    """Return the protocol of the event's request. None if the event is not a request, or is an operator's
+    request that fits both protocols.
+    """
     if not isinstance(event, Received | Failed) or isinstance(event.request, ReleaseGroup):
         return None
     is_rocketmq = type(event.request) in _ROCKETMQ_REQUESTS
@@ -80,7 +82,7 @@ def _requested_type(event: AnyEvent) -> GroupType | None:
 def _refuse(
     group: AnyGroup, requested: GroupType, event: Received[AnyRequest] | Failed[AnyRequest]
 ) -> AnyEffects:
-    """Answer with an error and leave the group alone, its clock too: the request is none of its own."""
+    """Answer with INCONSISTENT_GROUP_PROTOCOL. The group, including its clock, is unchanged."""
     request = event.request
     answers = []
     if not isinstance(request, ConnectionClosed | TopicMetadata):

@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """What a response's `error_code` may be: Kafka's own numbers and names."""
+    """The values of a response's `error_code`, with Kafka's numbers and names."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0

@@ -1,6 +1,6 @@
-"""What can happen to a group, beside its deadlines; the same for every protocol.
+"""The events of a group that are not deadlines, the same for every protocol.
 
-`R_co` are a protocol's requests, `D_co` its deadlines.
+`R_co` is the type of a protocol's requests, `D_co` the type of its deadlines.
 """
 
 from typing import Any, Generic, TypeVar
@@ -13,8 +13,10 @@ D = TypeVar("D")
 
 
 class Received(Struct, Generic[R_co], frozen=True):
-    """An event: a request read from the log. `late_by_ms` is how far behind an already fired deadline it
-    stands.
+    """An event: a request was read from the log.
+
+    `late_by_ms` is by how many ms the request's append time precedes the latest deadline that already fired;
+    0 if it does not.
     """
 
     request_id: str
@@ -23,21 +25,25 @@ class Received(Struct, Generic[R_co], frozen=True):
 
 
 class Failed(Struct, Generic[R_co], frozen=True):
-    """An event: handling this request raised, and the group is as it was before. It is answered, no more."""
+    """An event: the handling of this request raised, and the group was restored to its state before. The
+    request is answered with an error.
+    """
 
     request_id: str
     request: R_co
 
 
 class Quarantine(Struct, Generic[D_co], frozen=True):
-    """An event: handling a deadline raised, and the group is as it was before. Its deadlines are stopped."""
+    """An event: the handling of a deadline raised, and the group was restored to its state before. The
+    group's deadlines are stopped.
+    """
 
     deadline: D_co
     error: str
 
 
 class Outage(Struct, frozen=True):
-    """An event: no coordinator ran after `after_ms`, and at `until_ms` one takes the group over."""
+    """An event: no coordinator ran after `after_ms`, and a coordinator takes the group over at `until_ms`."""
 
     after_ms: int
     until_ms: int
@@ -51,7 +57,7 @@ class Outage(Struct, frozen=True):
 
 
 def cause_of(event: Received[Any] | Failed[Any] | Quarantine[Any] | D) -> str:
-    """What led to a step: the id of the request, or the deadline."""
+    """Return the cause of a step: the id of the request, or the deadline as text."""
     if isinstance(event, Received | Failed):
         return event.request_id
     return str(event.deadline if isinstance(event, Quarantine) else event)

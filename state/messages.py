@@ -1,6 +1,6 @@
-"""What requests and responses of both protocols share, and the messages that are of neither.
+"""The base types of requests and responses of both protocols, and the messages that belong to neither.
 
-Numbers are bounded as on Kafka's wire. Bytes are base64 in JSON. Unknown fields are ignored.
+Numbers have the bounds of Kafka's wire format. Bytes are base64 in JSON. Unknown fields are ignored.
 """
 
 from typing import Annotated
@@ -19,9 +19,9 @@ ShortStr = Annotated[str, Meta(max_length=32_767)]
 
 
 class Request(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """What every request carries: who asks, about which group, and where the answer goes.
+    """The fields of every request: the client, the group, and the address of the answer.
 
-    `reply_partition` is the partition of the responses topic, `correlation_id` the asker's own name for this
+    `reply_partition` is the partition of the responses topic. `correlation_id` is the client's own id of this
     request.
     """
 
@@ -35,11 +35,15 @@ class Request(Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class ReleaseGroup(Request, frozen=True, kw_only=True, tag=True):
-    """Let a quarantined group go on (an operator's request, not Kafka's): see `Group.quarantined`."""
+    """Release a quarantined group. This is an operator's request, which Kafka does not have: see
+    `Group.quarantined`.
+    """
 
 
 class Response(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """What every response carries. `rule` is the row of docs/rules.md that decided it."""
+    """The fields of every response. `rule` is the row of docs/rules.md that decided the answer, "" if no row
+    did.
+    """
 
     group_id: str
     correlation_id: str
@@ -50,12 +54,12 @@ class Response(Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class ReleaseGroupResponse(Response, frozen=True, kw_only=True, tag="ReleaseGroup"):
-    """Nothing but the error code."""
+    """Only the error code."""
 
 
 class ErrorResponse(Response, frozen=True, kw_only=True, tag="Error"):
-    """The answer to what no handler could answer: malformed, of an unknown type, or a fault of the
-    coordinator.
+    """The answer to a request that no handler could answer: it is malformed, its type is unknown, or the
+    coordinator failed.
     """
 
     error_message: str

@@ -1,15 +1,14 @@
-"""A group's log, run through its protocol's `step` in time order: this is where time is made.
+"""The timeline of one group: it applies the group's log and deadlines in time order.
 
-For each row, in the log's order: every deadline that is due by then fires first, one by one, each at its own
-time; then the row is applied; then whatever is due at that very moment fires. After the last row the
-watermark is the licence to fire what is due by it. So the outcome is a function of the log, however it is cut
+For each row of the log, in order: every deadline that is due at the row's time fires first, each at its own
+time. Then the row is applied. Then the deadlines that are due at the same time fire. After the last row, the
+deadlines that are due at the watermark fire. The outcome is a function of the log, however the log is cut
 into calls (batching invariance).
 
-While no coordinator runs, time stands still: nothing is due in an outage, and what was appended in one is
-handled at its end, when the group has been taken over. Outages are an input like the log.
+Time stands still while no coordinator runs: no deadline is due in an outage. A row that was appended in an
+outage is applied at the end of the outage, after the takeover. Outages are an input, as the log is.
 
-It is also where one record cannot stop the others: a step that raises is undone and answered, see
-`Timeline._undo`.
+One record cannot stop the others: a step that raises is undone and answered, see `Timeline._undo`.
 """
 
 import traceback
@@ -23,7 +22,7 @@ from state.config import CoordinatorConfig
 from state.dispatch import AnyDeadline, AnyEffects, AnyEvent, AnyGroup, AnyRequest, next_deadline, step
 from state.inputs import Failed, Outage, Quarantine, Received
 
-# A copy of the group is made when the steps since the last one are this many, or this large.
+# The group is copied when the journal reaches this number of steps, or this size of their records.
 JOURNAL_MAX_STEPS = 4_096
 JOURNAL_MAX_BYTES = 32 * 1024 * 1024
 
@@ -31,8 +30,8 @@ Step = Callable[[AnyGroup | None, str, AnyEvent, int, CoordinatorConfig], AnyEff
 
 
 class Row(Struct, frozen=True):
-    """A request as it stands in the log: when the broker appended it, its id `<topic>-<partition>-<offset>`,
-    itself, and how large the record is.
+    """One request of the log. `at_ms` is the broker's append time in ms, `request_id` is
+    `<topic>-<partition>-<offset>`, and `size_bytes` is the size of the record.
     """
 
     at_ms: int
@@ -42,19 +41,18 @@ class Row(Struct, frozen=True):
 
 
 class Fault(Struct, frozen=True):
-    """A step of ours that raised: at which request or deadline, and the traceback."""
+    """A step that raised: its request or deadline, and the traceback."""
 
     cause: str
     traceback: str
 
 
 class Timeline:
-    """One group's run through a stretch of its log.
+    """The run of one group through a part of its log.
 
-    `restore` makes the group as it is at the start anew; it is called only when a step has to be undone.
-    Where none is given, `group` is copied at once. Effects gather in `effects`, faults in `faults`; the
-    caller takes them (`take_effects`) as often as it likes. `outages` are in the order of time and do not
-    overlap.
+    `restore` returns a new copy of the group as it was at the start. It is called only when a step is undone.
+    If `restore` is None, `group` is copied at once. Steps append to `effects` and `faults`. The caller may
+    call `take_effects` at any time. `outages` are sorted by time and do not overlap.
     """
 
     def __init__(
@@ -73,29 +71,31 @@ class Timeline:
         self._config = config
         self._step = step
         self._outages = outages
-        # How many of them time has gone past.
+        # The number of outages that end before the group's time.
         self._passed = 0 if group is None else bisect_right(outages, group.clock_ms, key=_until)
         self._effects: list[AnyEffects] = []
         self._given = group
         self._restore = restore or _copier(deepcopy(group))
         self._journal: list[tuple[AnyEvent, int]] = []
         self._journal_bytes = 0
-        # Never later than the next deadline: re-arming moves deadlines away, and it is searched for only when
-        # reached.
+        # Never later than the next deadline, because re-arming only postpones deadlines. The next deadline is
+        # searched when this time is reached.
         self._due_ms = self.next_deadline_ms()
 
     def next_deadline_ms(self) -> int | None:
-        """When the next deadline is due, None where none is armed."""
+        """Return the time of the earliest deadline in ms, None if no deadline is armed."""
         deadline = next_deadline(self.group, self._config) if self.group is not None else None
         return None if deadline is None else deadline.deadline_ms
 
     def take_effects(self) -> list[AnyEffects]:
-        """What the steps since the last call said."""
+        """Return the effects of the steps since the last call."""
         taken, self._effects = self._effects, []
         return taken
 
     def apply(self, row: Row) -> None:
-        """Bring the group to the row's time, apply the row, and fire what is due at once."""
+        """Fire the deadlines until the row's time, apply the row, and fire the deadlines that are due at
+        once.
+        """
         at_ms = self._handled_at(row.at_ms)
         self.fire_until(at_ms)
         clock_ms, late_by_ms = at_ms, 0
@@ -105,14 +105,14 @@ class Timeline:
         self._journal_bytes += row.size_bytes
         try:
             self._take(Received(row.request_id, row.request, late_by_ms), clock_ms)
-        except Exception:  # noqa: BLE001 - whatever it is, it must not stop the other records
+        except Exception:  # noqa: BLE001 - no exception may stop the other records
             self._undo(row.request_id)
             self._take(Failed(row.request_id, row.request), clock_ms)
         self.fire_until(clock_ms)
 
     def fire_until(self, until_ms: int) -> None:
-        """Fire every deadline due by then, in order, those armed on the way included, and take over where an
-        outage lies on it.
+        """Fire every deadline that is due at `until_ms`, in order, including deadlines that are armed
+        meanwhile. Apply a takeover at the end of each outage that was reached.
         """
         while self._passed < len(self._outages):
             outage = self._outages[self._passed]
@@ -126,7 +126,9 @@ class Timeline:
         self._fire_until(until_ms)
 
     def _handled_at(self, appended_ms: int) -> int:
-        """What was appended while no coordinator ran is handled when one runs again."""
+        """Return the time at which a row is handled: the end of the outage in which it was appended, else its
+        append time.
+        """
         at = bisect_left(self._outages, appended_ms, key=_until)
         if at < len(self._outages) and self._outages[at].after_ms < appended_ms:
             return self._outages[at].until_ms
@@ -160,7 +162,9 @@ class Timeline:
             self._begin_journal()
 
     def _undo(self, cause: str) -> None:
-        """Put the group back to before the step that raised: from the last copy, by the same steps again."""
+        """Restore the group to its state before the step that raised: take the last copy and repeat the steps
+        since.
+        """
         self.faults.append(Fault(cause, traceback.format_exc()))
         group = self._restore()
         assert group is None or group is not self._given, "restore gives the group that steps have changed"

@@ -1,4 +1,4 @@
-"""What an administrator asks of a group: DescribeGroups (rows V1 to V3), DeleteGroups (rows K1 to K3).
+"""An administrator's requests: DescribeGroups (rows V1 to V3) and DeleteGroups (rows K1 to K3).
 
 Source: GroupMetadataManager.describeGroups, ClassicGroup.describe, ClassicGroup.validateDeleteGroup.
 """
@@ -11,7 +11,9 @@ from state.kafka.responses import DeleteGroupResponse, DescribedMember, Describe
 
 
 def describe(context: StepContext, _: DescribeGroup, reply_to: ReplyTo) -> None:
-    """The group as Kafka shows it: only a Stable one tells its protocol and its members' metadata."""
+    """Answer with the group as Kafka describes it. Protocol and members' metadata are shown only if the group
+    is Stable.
+    """
     if not context.has_group:
         context.reply(reply_to, DescribeGroupResponse, context.rule("V1"))
         return
@@ -41,7 +43,7 @@ def describe(context: StepContext, _: DescribeGroup, reply_to: ReplyTo) -> None:
 
 
 def delete_group(context: StepContext, _: DeleteGroup, reply_to: ReplyTo) -> None:
-    """Members keep a group alive; ids that were handed out and have not joined do not."""
+    """Delete an Empty group. Pending member ids do not prevent it."""
     row, error = _validate_delete(context)
     if error is ErrorCode.NONE:
         context.delete_group(row, "deleted by request")

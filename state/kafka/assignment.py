@@ -1,7 +1,8 @@
-"""Groups that leave their assignment to the coordinator. Rows M1 to M5.
+"""Groups whose assignment the coordinator makes. Rows M1 to M5.
 
-Kafka's classic groups have a leader assign; that the coordinator does is an idea of KIP-848, brought here to
-the classic protocol. Partition counts come with the JoinGroups, for the coordinator knows no topics.
+In Kafka's classic groups the leader assigns. Assignment by the coordinator is an idea of KIP-848, applied
+here to the classic protocol. The JoinGroups carry the partition counts, because the coordinator has no topic
+metadata.
 """
 
 from collections.abc import Iterable
@@ -23,7 +24,9 @@ from state.kafka.requests import JoinGroup
 
 
 def validate_protocols(context: StepContext, request: JoinGroup) -> Verdict | None:
-    """Rows M1 and M2: what the coordinator could not carry out; None where it can all it may be asked to."""
+    """Rows M1 and M2: refuse a protocol that the coordinator cannot assign for. None if it can assign for all
+    of them.
+    """
     for protocol in request.protocols:
         if not is_for_coordinator(protocol.name):
             continue
@@ -35,8 +38,10 @@ def validate_protocols(context: StepContext, request: JoinGroup) -> Verdict | No
 
 
 def record_partition_counts(context: StepContext, request: JoinGroup) -> Verdict | None:
-    """Row M3: of what JoinGroups tell of a topic the most holds; some members hear late that it grew. Row M5,
-    where the group would have too many partitions: then nothing is learned. None: the JoinGroup is accepted.
+    """Record the partition counts of a JoinGroup that is about to be accepted. None if it is accepted.
+
+    Row M3: the highest count reported for a topic holds, because some members see late that a topic grew. Row
+    M5: the JoinGroup is refused, and no count is recorded, if the group would have too many partitions.
     """
     group, most = context.group, context.config.group_max_partitions
     reported = dict(group.reported_partition_counts)
@@ -44,7 +49,7 @@ def record_partition_counts(context: StepContext, request: JoinGroup) -> Verdict
         reported[topic] = max(count, reported.get(topic, 0))
     known = group.partitions_per_topic | reported
     if _size(known.values()) > most:
-        # Counts are also known of topics that nobody subscribes to any more.
+        # Counts are also known for topics without any subscriber.
         wanted = _topics_for_coordinator(group, request)
         if _size(count for topic, count in known.items() if topic in wanted) > most:
             return context.rule("M5"), ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -56,10 +61,10 @@ def record_partition_counts(context: StepContext, request: JoinGroup) -> Verdict
 
 
 def settle_partitions(context: StepContext) -> list[str]:
-    """Keep what this generation needs: counts that were reported for it, else those of the last one.
+    """Fix the partition counts of this generation: counts reported for it, else those of the last generation.
 
-    Returns the topics that are left out because they have too many partitions. M5 refuses such JoinGroups, so
-    there are none unless the group is older than the setting.
+    Returns the topics that have too many partitions to be assigned. M5 refuses such JoinGroups, so there are
+    such topics only if the group is older than the setting.
     """
     group = context.group
     needed = (group.subscribed_topics or []) if is_for_coordinator(group.protocol_name) else []
@@ -78,12 +83,14 @@ def settle_partitions(context: StepContext) -> list[str]:
 
 
 def _size(counts: Iterable[int]) -> int:
-    """What topics with so many partitions count for; one without any counts for its name."""
+    """The number of partitions of topics with these counts. A topic without partitions counts as one, because
+    its name takes space.
+    """
     return sum(max(count, 1) for count in counts)
 
 
 def _topics_for_coordinator(group: Group, request: JoinGroup) -> set[str]:
-    """What the coordinator may have to assign once this JoinGroup is accepted: the topics of every member."""
+    """The topics of every member that the coordinator may have to assign after this JoinGroup."""
     replaced = {request.member_id, group.static_members.get(request.group_instance_id or "")}
     others = [member.protocols for id_, member in group.members.items() if id_ not in replaced]
     topics: set[str] = set()
@@ -95,10 +102,10 @@ def _topics_for_coordinator(group: Group, request: JoinGroup) -> set[str]:
 
 
 def assign(group: Group, last_generation: int) -> dict[str, bytes]:
-    """Who gets what in the generation that was just formed, by member id.
+    """Return the assignment of the new generation, by member id.
 
-    `last_generation` is the one whose assignment the members still have. `validate_protocols` has seen to it
-    that nothing here can fail.
+    `last_generation` is the generation whose assignment the members still have. Nothing here can fail,
+    because `validate_protocols` checked every protocol.
     """
     assignor = COORDINATOR_ASSIGNORS[group.protocol_name or ""]
     subscriptions = {}
@@ -111,7 +118,7 @@ def assign(group: Group, last_generation: int) -> dict[str, bytes]:
 
 
 def _last_assigned(member: Member) -> tuple[TopicPartition, ...]:
-    """What the member was given last; a leader may have put anything there."""
+    """The partitions that the member was assigned last. Empty if the leader's bytes are not an assignment."""
     try:
         return decode_assignment(member.assignment).partitions
     except ProtocolError:

@@ -1,4 +1,4 @@
-"""One step under way: the group it changes, the time it is, and what it has said so far."""
+"""The context of one step: the group, the time, and the effects so far."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import NewType
@@ -21,7 +21,7 @@ Verdict = tuple[RuleId, ErrorCode]
 
 
 class StepContext(BaseContext[Group, CoordinatorConfig]):
-    """What handlers are given. They read and change `group`, and speak through the methods here."""
+    """The context of Kafka's handlers. Handlers change `group` and add effects by the methods here."""
 
     def __init__(
         self, group: Group | None, group_id: str, cause: str, now_ms: int, config: CoordinatorConfig
@@ -29,12 +29,12 @@ class StepContext(BaseContext[Group, CoordinatorConfig]):
         super().__init__(group, group_id, cause, now_ms, config)
         self.rules: list[str] = []
         self.offset_changes: list[OffsetChange] = []
-        self.retention_is_stale = False  # whether all offsets have to be looked at to know what expires next
+        self.retention_is_stale = False  # whether the next expiry must be searched in all offsets
         self._replies: list[Reply] = []
         self._history: list[HistoryEntry] = []
 
     def create_group(self, rule: RuleId, reason: str) -> None:
-        """Begin the group's life; its incarnation is the request that asked for it."""
+        """Create the group. Its incarnation is the id of the request."""
         assert self._group is None, "the group is there already"
         self._group = Group(
             group_id=self.group_id,
@@ -46,19 +46,19 @@ class StepContext(BaseContext[Group, CoordinatorConfig]):
         self.record(rule, EntryType.GROUP_CREATED, reason)
 
     def delete_group(self, rule: RuleId, reason: str) -> None:
-        """End the group's life; its offsets go with it."""
+        """Delete the group and its offsets."""
         self.record(rule, EntryType.GROUP_DELETED, reason, to_state=DEAD)
         for topic, partitions in self.group.offsets.items():
             self.offset_changes += [OffsetChange(topic, partition, None) for partition in partitions]
         self._group = None
 
     def commit(self, topic: str, partition: int, offset: Offset) -> None:
-        """Keep an offset."""
+        """Store a committed offset."""
         self.group.offsets.setdefault(topic, {})[partition] = offset
         self.offset_changes.append(OffsetChange(topic, partition, offset))
 
     def forget(self, partitions: Mapping[str, Collection[int]]) -> None:
-        """Drop offsets, which are there."""
+        """Remove offsets. Each of them must exist."""
         self.retention_is_stale = True
         for topic, numbers in partitions.items():
             for partition in numbers:
@@ -78,21 +78,25 @@ class StepContext(BaseContext[Group, CoordinatorConfig]):
         )
 
     def deadline(self, delay_ms: int) -> int:
-        """The time `delay_ms` from now, for a timer that is being armed; a negative delay is none."""
+        """Return and arm the time `delay_ms` from now. A negative delay counts as 0."""
         return self.deadline_at(self.now_ms + max(delay_ms, 0))
 
     def arm_session(self, member: Member) -> None:
-        """The member has a session timeout from now on to be heard of again."""
+        """Arm the member's session timeout from now on."""
         member.heartbeat_deadline_ms = self.deadline(member.session_timeout_ms)
 
     def rule(self, row: str) -> RuleId:
-        """Note that this row of docs/rules.md applies. The answer or entry it decides is given it."""
+        """Note that this row of docs/rules.md applies, and return its id for the answer or the entry that it
+        decides.
+        """
         self.rules.append(row)
         return RuleId(row)
 
     def record(self, rule: RuleId, event: EntryType, reason: str, **details: object) -> None:
-        """Add a history entry: `rule` is the row that brought it about. Call it after the change it tells of;
-        `from_state` is given when the state changed, `to_state` when the group is no more.
+        """Add a history entry. Call this after the change that the entry describes.
+
+        `rule` is the row that decided the change. `from_state` is passed if the state changed, `to_state` if
+        the group was deleted.
         """
         group = self.group
         group.seq += 1
@@ -135,7 +139,7 @@ class StepContext(BaseContext[Group, CoordinatorConfig]):
     def transition(
         self, rule: RuleId, to: GroupState, event: EntryType, reason: str, **details: object
     ) -> None:
-        """Move the group to another state, and say why."""
+        """Move the group to another state, and record the reason."""
         group = self.group
         assert group.state in LEGAL_PREVIOUS_STATES[to], f"{group.state} -> {to} is no legal transition"
         group.previous_state, group.state = group.state, to
@@ -164,8 +168,9 @@ class StepContext(BaseContext[Group, CoordinatorConfig]):
 
 
 def deciding(verdicts: Iterable[Verdict]) -> RuleId:
-    """The row that decides an answer about several members or topics: the first that refuses one, else the
-    first of all. An answer about none of them has no row.
+    """Return the row that decides an answer about several members or topics.
+
+    It is the row of the first error, else the first row. An answer about no member or topic has the row "".
     """
     rows = list(verdicts)
     return next(

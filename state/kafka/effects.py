@@ -1,10 +1,10 @@
-"""What a step wants done, as data.
+"""The effects of a step, as data.
 
-Ordering contract: the replies and history entries of one step are published in the order they stand here,
-steps in the order they were taken, and none before the group's new state is as durable as the log it came
-from. The micro-batch gives that: a batch whose state was not committed runs again and says the same, byte for
-byte, so a reader who drops what it has already seen (by `Response.request`, by `(group_id, incarnation,
-seq)`) never sees two different truths.
+Ordering contract: replies and history entries of one step are published in their order here, and steps in the
+order in which they ran. Nothing is published before the group's new state is as durable as its log. The
+micro-batch guarantees this: a batch whose state was not committed runs again with byte-identical output. A
+reader that drops duplicates (by `Response.request`, by `(group_id, incarnation, seq)`) therefore never sees
+two different outcomes.
 """
 
 from msgspec import Struct
@@ -15,14 +15,14 @@ from state.kafka.responses import AnyResponse
 
 
 class Reply(Struct, frozen=True):
-    """An answer, and the partition of the responses topic it goes to."""
+    """An answer, and the partition of the responses topic for it."""
 
     reply_partition: int
     response: AnyResponse
 
 
 class OffsetChange(Struct, frozen=True):
-    """A partition's committed offset is another one now; None: there is none any more."""
+    """The new committed offset of a partition. None: the offset was removed."""
 
     topic: str
     partition: int
@@ -30,10 +30,10 @@ class OffsetChange(Struct, frozen=True):
 
 
 class Effects(Struct, frozen=True):
-    """The outcome of one step: the group after it (None where there is none), and what it said.
+    """The outcome of one step: the group after it (None if there is no group), and the messages.
 
     `rules` are the rows of docs/rules.md that were applied, in order. `earliest_armed_ms` is the earliest
-    deadline the step armed, None where it armed none: whoever keeps time need not search for it.
+    deadline that the step armed, in ms, None if it armed none. The timeline uses it instead of a search.
     """
 
     group: Group | None

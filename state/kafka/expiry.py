@@ -1,5 +1,5 @@
-"""Deadlines that have come: sessions (rows T), the join phase (rows I, C), missing syncs (row Y), and
-the pass that expires offsets (rows Z).
+"""Due deadlines: sessions (rows T), the join phase (rows I, C), missing syncs (row Y), and the pass that
+expires offsets (rows Z).
 """
 
 from state.errors import ErrorCode
@@ -13,7 +13,7 @@ from state.kafka.timers import DeadlineReached, TimerKind
 
 
 def deadline_reached(context: StepContext, deadline: DeadlineReached) -> None:
-    """Do what this deadline was set for; it is armed no more unless what it does arms it again."""
+    """Handle a due deadline. The deadline is disarmed unless the handling arms it again."""
     context.group.last_fired_ms = max(context.group.last_fired_ms, deadline.deadline_ms)
     match deadline.kind:
         case TimerKind.HEARTBEAT if deadline.member_id in context.group.pending_members:
@@ -51,7 +51,7 @@ def _expire_member_heartbeat(context: StepContext, member: Member) -> None:
         context.reply(member.parked_join, JoinGroupResponse, row, ErrorCode.UNKNOWN_MEMBER_ID)
         reason = "its first JoinGroup waited for longer than a new member may"
     elif member.parked_join is not None or member.parked_sync is not None:
-        # It waits for us, not we for it. It has a session again when it is answered.
+        # The member waits for the coordinator. Its session is armed again when the member is answered.
         context.rule("T4")
         return
     else:
@@ -67,9 +67,9 @@ def _expire_member_heartbeat(context: StepContext, member: Member) -> None:
 
 
 def _complete_if_all_joined(context: StepContext) -> None:
-    """See whether the running round now has everyone.
+    """Complete the join phase if every member has joined.
 
-    Kafka does not ask here whether it is an initial round, so an expiry can end an initial delay early.
+    As in Kafka, this includes an initial rebalance: an expiry can end the initial delay early.
     """
     if context.group.state is GroupState.PREPARING_REBALANCE and context.group.has_all_members_joined():
         rebalance.complete_join(context)
@@ -85,7 +85,7 @@ def _join_phase_over(context: StepContext) -> None:
 
 
 def _expire_pending_sync(context: StepContext) -> None:
-    """Row Y2: members that joined and did not sync within the rebalance timeout are removed (KAFKA-12890)."""
+    """Row Y2: remove members that joined and did not sync within the rebalance timeout (KAFKA-12890)."""
     row = context.rule("Y2")
     group = context.group
     group.sync_deadline_ms = None

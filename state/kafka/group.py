@@ -1,10 +1,9 @@
-"""A consumer group: its states, its members, and the questions one asks of them.
+"""A consumer group: its states, its members, its offsets, and queries on them.
 
-This file holds data and queries only; what changes a group is in `state.kafka`. Deadlines stand with what
-they are for (a member, a pending id, the running join or sync phase), so a timer for something that is gone
-cannot exist. The order of the fields here is the layout of the stored state: a change of it is a new version
-in `checkpoints.codec`.
-Source: ClassicGroup.java, ClassicGroupMember.java, ClassicGroupState.java.
+This file holds data and queries only; the other modules of `state.kafka` change a group. A deadline is stored
+with its subject (a member, a pending id, the join or sync phase), so a timer cannot outlive its subject. The
+order of the fields is the layout of the stored state: a change of the order is a new version in
+`checkpoints.codec`. Source: ClassicGroup.java, ClassicGroupMember.java, ClassicGroupState.java.
 """
 
 from collections import Counter
@@ -19,16 +18,20 @@ from state.kafka.requests import Protocol, ReplyTo
 
 
 class GroupState(StrEnum):
-    """Where a group stands in its rebalance.
+    """The state of a group in its rebalance.
 
-    Empty: no members. A join opens PreparingRebalance.
-    PreparingRebalance: joins are parked until every member is in, or time is up; then CompletingRebalance
-    (or Empty).
-    CompletingRebalance: the generation is formed, syncs are parked until the leader brings the assignment;
-    then Stable.
-    Stable: every member can have its assignment. A join that changes something, a leave or an expiry opens
-    the next round.
-    Kafka's fifth state, Dead, is a group that is no more: here that is no state at all, only a word for it.
+    Empty: no members. A JoinGroup starts PreparingRebalance.
+
+    PreparingRebalance: JoinGroups are parked until every member joined or the time is over. The next state is
+    CompletingRebalance, or Empty.
+
+    CompletingRebalance: the generation is formed. SyncGroups are parked until the leader sends the
+    assignment. The next state is Stable.
+
+    Stable: the assignment is known. A JoinGroup with a change, a leave or an expiry starts
+    PreparingRebalance.
+
+    Kafka's fifth state, Dead, is a deleted group. It is no state here, only a word in answers and history.
     """
 
     EMPTY = "Empty"
@@ -50,8 +53,11 @@ LEGAL_PREVIOUS_STATES: dict[GroupState, frozenset[GroupState]] = {
 
 
 class Member(Struct, array_like=True, forbid_unknown_fields=True):
-    """One member. `heartbeat_deadline_ms` is None while only an answer of ours, not a heartbeat of its, is
-    due.
+    """One member of the group.
+
+    Times are in milliseconds. `heartbeat_deadline_ms` is None while the member waits for an answer and no
+    heartbeat is due. `parked_join` and `parked_sync` are the addresses of the parked requests, None if no
+    request is parked. `group_instance_id` is None for a dynamic member.
     """
 
     member_id: str
@@ -64,21 +70,21 @@ class Member(Struct, array_like=True, forbid_unknown_fields=True):
     heartbeat_deadline_ms: int | None = None
     assignment: bytes = b""
     is_new: bool = False
-    pending_sync: bool = False  # joined this generation, has not asked for its assignment yet
+    pending_sync: bool = False  # joined this generation and has not synced yet
     parked_join: ReplyTo | None = None
     parked_sync: ReplyTo | None = None
 
     def waits(self) -> bool:
-        """Whether the member waits for an answer of ours."""
+        """Whether a request of the member is parked."""
         return self.parked_join is not None or self.parked_sync is not None
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """The member's metadata for one protocol, empty where it does not offer it."""
+        """Return the member's metadata for a protocol, b"" if the member does not offer the protocol."""
         return next((p.metadata for p in self.protocols if p.name == protocol_name), b"")
 
 
 class PendingMember(Struct, array_like=True, forbid_unknown_fields=True):
-    """An id that was handed out with MEMBER_ID_REQUIRED and has not joined yet (KIP-394)."""
+    """A member id that was assigned with MEMBER_ID_REQUIRED and has not joined yet (KIP-394)."""
 
     client_id: str
     client_host: str
@@ -86,8 +92,10 @@ class PendingMember(Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class JoinPhase(Struct, array_like=True, forbid_unknown_fields=True):
-    """The timer of PreparingRebalance. `initial_remaining_ms` is set in an Empty group's first round alone:
-    how much longer the initial delay may still be extended after this timer.
+    """The timer of PreparingRebalance, in milliseconds.
+
+    `initial_remaining_ms` is by how much the initial delay may still be extended after this timer. None if
+    the rebalance did not start at Empty.
     """
 
     deadline_ms: int
@@ -96,9 +104,10 @@ class JoinPhase(Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class Offset(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What is committed for one partition. `expire_at_ms` is set where the committer chose its own retention
-    time. `topic_id` is the topic that it was committed for, None while that is not known: the 16 bytes of the
-    UUID, which are decoded in half the time.
+    """The committed offset of one partition.
+
+    `expire_at_ms` is the expiry time if the committer chose a retention time, else None. `topic_id` is the 16
+    bytes of the topic's UUID, None if it is unknown. Bytes decode in half the time of a UUID.
     """
 
     offset: int
@@ -110,10 +119,10 @@ class Offset(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 class Group(Struct, array_like=True, forbid_unknown_fields=True, tag="Kafka"):
-    """All the coordinator knows of one group.
+    """The state of one group.
 
-    `clock_ms` is the time of the last thing that happened to the group; `last_fired_ms` the latest deadline
-    that fired. `quarantined` holds why its timers were stopped after a fault of ours, None in a healthy
+    `clock_ms` is the time of the group's last event. `last_fired_ms` is the latest deadline that fired.
+    `quarantined` is the text of the coordinator's fault that stopped the group's timers, None in a healthy
     group. The deadlines of a quarantined group move with its clock.
     """
 
@@ -138,27 +147,27 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True, tag="Kafka"):
     last_rebalance_at_ms: int | None = None
     last_rebalance_reason: str = ""
     quarantined: str | None = None
-    # The topics of this generation's members, None where they cannot be known: ClassicGroup.subscribedTopics
+    # The topics of this generation's members, None if they are unreadable: ClassicGroup.subscribedTopics
     subscribed_topics: list[str] | None = None
     offsets: dict[str, dict[int, Offset]] = {}  # by topic and partition
     retention_deadline_ms: int | None = None
-    # Of topics that the coordinator is to assign: as this generation has it, and as JoinGroups told since.
+    # Topics that the coordinator assigns: this generation's counts, and those that JoinGroups reported since.
     partitions_per_topic: dict[str, int] = {}
     reported_partition_counts: dict[str, int] = {}
     # Ids of topics that TopicMetadata showed to be deleted or replaced, the latest last.
     deleted_topic_ids: list[bytes] = []
 
     def is_initial_rebalance(self) -> bool:
-        """Whether the running PreparingRebalance began at Empty."""
+        """Whether the current PreparingRebalance started at Empty."""
         return self.state is GroupState.PREPARING_REBALANCE and self.previous_state is GroupState.EMPTY
 
     def is_consumer_group(self) -> bool:
-        """Whether members speak the protocol of Kafka's consumer, whose metadata the coordinator can read."""
+        """Whether the protocol type is that of Kafka's consumer, whose metadata the coordinator can read."""
         return self.protocol_type == PROTOCOL_TYPE
 
     def subscribed_of(self, topics: Iterable[str]) -> set[str]:
-        """Those of the topics that a member subscribes to; where subscriptions cannot be read, a consumer
-        group may subscribe to all of them.
+        """Return those of the topics that a member subscribes to. If a consumer group's subscriptions are
+        unreadable, return all of the topics.
         """
         if self.subscribed_topics is None:
             return set(topics) if self.is_consumer_group() else set()
@@ -168,15 +177,15 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True, tag="Kafka"):
         return [m for m in self.members.values() if m.parked_join is None]
 
     def has_all_members_joined(self) -> bool:
-        """Whether nobody is waited for any more: no member, and no pending id either."""
+        """Whether every member has a parked JoinGroup and no member id is pending."""
         return not self.pending_members and all(m.parked_join is not None for m in self.members.values())
 
     def rebalance_timeout_ms(self) -> int:
-        """The longest rebalance timeout of any member, 0 without members."""
+        """Return the longest rebalance timeout of the members, 0 without members."""
         return max((m.rebalance_timeout_ms for m in self.members.values()), default=0)
 
     def supports_protocols(self, protocol_type: str, protocols: list[Protocol]) -> bool:
-        """Whether a member offering these could be in the group (rows U1, U2)."""
+        """Whether a member with these protocols may join the group (rows U1, U2)."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         if protocol_type != self.protocol_type:
@@ -187,9 +196,10 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True, tag="Kafka"):
         return any(offered_by[p.name] == len(self.members) for p in protocols)
 
     def select_protocol(self) -> str:
-        """The protocol of the next generation: each member votes for the first of its own that all support.
+        """Return the protocol of the next generation. Each member votes for the first of its protocols that
+        all members support.
 
-        Ties go to the one listed first by the member that joined first (Kafka leaves them to its map's
+        A tie goes to the protocol that the member that joined first lists first (in Kafka, to its map's
         order).
         """
         members = list(self.members.values())
@@ -199,7 +209,13 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True, tag="Kafka"):
         return max(listed_first, key=lambda name: votes[name])
 
     def validate_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
-        """Kafka's common check V of a member's identity; NONE, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
+        """Check a member's identity: ClassicGroup.validateMember. JoinGroup, SyncGroup, Heartbeat, LeaveGroup
+        and OffsetCommit share this check.
+
+        Returns UNKNOWN_MEMBER_ID if the instance id or the member id is unknown, FENCED_INSTANCE_ID if the
+        instance id belongs to another member id, else NONE. A pending member id is unknown. A static member's
+        id without its instance id is accepted.
+        """
         if group_instance_id is not None:
             mapped = self.static_members.get(group_instance_id)
             if mapped is None:
@@ -209,7 +225,7 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True, tag="Kafka"):
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def add(self, member: Member, protocol_type: str) -> None:
-        """Take a member in; the first sets the protocol type, and leads if nobody does."""
+        """Add a member. The first member sets the protocol type. A member becomes leader if there is none."""
         if not self.members:
             self.protocol_type = protocol_type
         if self.leader_id is None:
@@ -220,7 +236,9 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True, tag="Kafka"):
         self.pending_members.pop(member.member_id, None)
 
     def remove(self, member_id: str) -> None:
-        """Forget a member or a pending id; a leader's place falls to the member that joined first."""
+        """Remove a member or a pending id. If the leader is removed, the longest-standing member becomes
+        leader.
+        """
         self.pending_members.pop(member_id, None)
         member = self.members.pop(member_id, None)
         if member is not None and member.group_instance_id is not None:
@@ -229,7 +247,7 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True, tag="Kafka"):
             self.leader_id = next(iter(self.members), None)
 
     def parked(self) -> Iterator[ReplyTo]:
-        """Every request that still waits for its answer."""
+        """Return the address of every parked request."""
         for member in self.members.values():
             if member.parked_join is not None:
                 yield member.parked_join

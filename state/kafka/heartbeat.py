@@ -1,4 +1,4 @@
-"""Heartbeat: a member is alive, and is told whether it has to rejoin. Rows H1 to H8."""
+"""Heartbeat: renewal of a member's session. The answer says whether the member must rejoin. Rows H1 to H8."""
 
 from state.errors import ErrorCode
 from state.kafka.context import StepContext, Verdict
@@ -8,7 +8,7 @@ from state.kafka.responses import HeartbeatResponse
 
 
 def heartbeat(context: StepContext, request: Heartbeat, reply_to: ReplyTo) -> None:
-    """Extend the session of a member of this generation."""
+    """Renew the session of a member of this generation."""
     context.reply(reply_to, HeartbeatResponse, *_validate(context, request))
 
 
@@ -24,6 +24,6 @@ def _validate(context: StepContext, request: Heartbeat) -> Verdict:
     context.arm_session(group.members[request.member_id])
     if group.state is GroupState.PREPARING_REBALANCE:
         return context.rule("H6"), ErrorCode.REBALANCE_IN_PROGRESS
-    # While the leader assigns, a heartbeat is welcome and says nothing (KAFKA-10134).
+    # While the leader assigns, a heartbeat renews the session and has no error (KAFKA-10134).
     row = context.rule("H7" if group.state is GroupState.COMPLETING_REBALANCE else "H8")
     return row, ErrorCode.NONE

@@ -1,7 +1,7 @@
 """History entries: what happened to a group, when, and why. They go to the events topic.
 
-`(group_id, incarnation, seq)` is an entry's name: `seq` counts from 1 without gaps while the group lives, so
-a reader drops the duplicates of an at-least-once sink and can prove that nothing is missing.
+An entry's name is `(group_id, incarnation, seq)`. `seq` counts from 1 without gaps while the group lives. A
+reader can therefore drop the duplicates of an at-least-once sink and prove that no entry is missing.
 """
 
 from enum import StrEnum
@@ -10,7 +10,9 @@ from msgspec import Struct
 
 
 class EntryType(StrEnum):
-    """The kinds of entries. The four names of states are the group's transitions into them."""
+    """The types of entries. The four types with names of states are the group's transitions to
+    these states.
+    """
 
     GROUP_CREATED = "GroupCreated"
     MEMBER_ID_ASSIGNED = "MemberIdAssigned"
@@ -38,11 +40,14 @@ class EntryType(StrEnum):
 
 
 class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One entry. `generation` is the one after the change; `cause` is the request id or the deadline that led
-    to it. `topics` are those a generation subscribes to; who subscribes to what is in `subscriptions` where
-    members differ. `last_rebalance_at_ms` is when the latest rebalance before this entry began: the one under
-    way, or else the last one, and None before the first; so a reader finds what the members held without
-    reading everything. `replaced_member_id` is the id that a static member had before it came back.
+    """One history entry of a Kafka group.
+
+    Times are in milliseconds. `generation` is the generation after the change. `cause` is the id of the
+    request, or the deadline, that led to the entry. `topics` are the topics of a generation. `subscriptions`
+    are the topics of each member, set only if members differ. `last_rebalance_at_ms` is the start of the
+    latest rebalance before this entry, running or complete, None before the first: it lets a reader find the
+    members' last assignment without reading the whole history. `replaced_member_id` is the former id of a
+    static member that came back. A field is None where the entry's type does not use it.
     """
 
     version: int  # no default, so that it is always written

@@ -1,4 +1,4 @@
-"""What always holds of a group between two steps. Tests ask this after every step."""
+"""Invariants of a group between two steps. Tests check them after every step."""
 
 from assignors.kafka.api import TopicPartition
 from assignors.kafka.consumer_protocol import decode_assignment
@@ -6,16 +6,16 @@ from assignors.kafka.server_side import COORDINATOR_ASSIGNORS, PREFIX
 from assignors.kafka.sticky.assignor import CooperativeStickyAssignor
 from state.kafka.group import Group, GroupState
 
-# A cooperative one leaves out what has to be given up first.
+# A cooperative assignor omits partitions that their owner has to revoke first.
 _EACH_ONCE = COORDINATOR_ASSIGNORS.keys() - {PREFIX + CooperativeStickyAssignor.name}
 
 
 class InvariantError(AssertionError):
-    """A fault of ours: the group is in a state it must never be in."""
+    """A fault of the coordinator: the group is in an illegal state."""
 
 
 def check(group: Group) -> None:
-    """Raise InvariantError naming the first invariant that does not hold."""
+    """Raise InvariantError with the name of the first invariant that does not hold."""
     for name, holds in _invariants(group):
         if not holds:
             raise InvariantError(f"group {group.group_id!r}: {name}")

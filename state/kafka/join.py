@@ -1,4 +1,4 @@
-"""JoinGroup: who may enter, under which id, and whether that starts a rebalance. Rows J, A, N, E, U."""
+"""JoinGroup: admission of a member, its id, and the rebalance that follows. Rows J, A, N, E, U."""
 
 from state.errors import ErrorCode
 from state.kafka import assignment, rebalance, static_member
@@ -13,7 +13,7 @@ FIRST_VERSION_WITH_MEMBER_ID_REQUIRED = 4  # KIP-394
 
 
 def join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
-    """Rows J1 to J8, M1 and M2: the checks before the member itself is looked at."""
+    """Rows J1 to J8, M1 and M2: the checks before those of the member."""
     config = context.config
     timeout_ms = request.session_timeout_ms
     if not config.group_min_session_timeout_ms <= timeout_ms <= config.group_max_session_timeout_ms:
@@ -37,13 +37,13 @@ def join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
 
 
 def _accept_joining_member(context: StepContext, group: Group, member_id: str) -> bool:
-    """Rows A1 to A3: whether group.max.size leaves a place. Pending ids take none."""
+    """Rows A1 to A3: whether group.max.size allows this member. Pending ids are not counted."""
     if group.state is GroupState.EMPTY:
         context.rule("A1")
         return True
     member = group.members.get(member_id)
     if group.state is GroupState.PREPARING_REBALANCE:
-        # In an over-full group it is the last to rejoin that are turned away.
+        # In an over-full group the last members to rejoin are refused.
         context.rule("A2")
         if member is not None and member.parked_join is not None:
             return True
@@ -53,7 +53,7 @@ def _accept_joining_member(context: StepContext, group: Group, member_id: str) -
 
 
 def _refuse_for_size(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
-    """Row J6: no place. The id is forgotten, be it a member's or a pending one, without a rebalance."""
+    """Row J6: the group is full. The member id or pending id is removed without a rebalance."""
     row = context.rule("J6")
     group = context.group
     full = f"the group is full: group.max.size is {context.config.group_max_size}"
@@ -68,7 +68,7 @@ def _refuse_for_size(context: StepContext, request: JoinGroup, reply_to: ReplyTo
 
 
 def _join_new_member(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
-    """Rows N2 to N6: a client that has no member id yet."""
+    """Rows N2 to N6: a JoinGroup without a member id."""
     group = context.group
     if not _supports_protocols(context, request):
         verdict = context.rule("N2"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -89,7 +89,9 @@ def _join_new_member(context: StepContext, request: JoinGroup, reply_to: ReplyTo
 
 
 def _record_partition_counts(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> bool:
-    """Rows M3 and M5, the last check of a JoinGroup: only one that is accepted changes the counts."""
+    """Rows M3 and M5, the last check of a JoinGroup, because only an accepted JoinGroup changes the counts.
+    Return whether it is accepted.
+    """
     refusal = assignment.record_partition_counts(context, request)
     if refusal is not None:
         most = context.config.group_max_partitions
@@ -108,8 +110,8 @@ def _record_partition_counts(context: StepContext, request: JoinGroup, reply_to:
 def _require_member_id(
     context: StepContext, rule: RuleId, request: JoinGroup, reply_to: ReplyTo, member_id: str
 ) -> None:
-    """Row N5: the client gets its id first and joins with it (KIP-394), so a lost answer leaves no ghost
-    member.
+    """Row N5: answer with a member id that the client joins with (KIP-394). A lost answer therefore leaves no
+    ghost member.
     """
     deadline_ms = context.deadline(request.session_timeout_ms)
     context.group.pending_members[member_id] = PendingMember(
@@ -128,14 +130,14 @@ def _require_member_id(
 
 
 def _join_existing_member(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
-    """Rows E2 to E5: a client that brings a member id."""
+    """Rows E2 to E5: a JoinGroup with a member id."""
     group = context.group
     if not _supports_protocols(context, request):
         verdict = context.rule("E2"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         return _refuse(context, reply_to, verdict, request.member_id)
     if request.member_id in group.pending_members:
         if request.group_instance_id is not None:
-            # Ids are handed out to dynamic members alone. Kafka throws here, so its answer names no member.
+            # Only dynamic members have pending ids. Kafka throws here, so its answer names no member.
             return _refuse(context, reply_to, (context.rule("E3"), ErrorCode.UNKNOWN_SERVER_ERROR), "")
         if not _record_partition_counts(context, request, reply_to):
             return None
@@ -149,7 +151,7 @@ def _join_existing_member(context: StepContext, request: JoinGroup, reply_to: Re
 
 
 def _rejoin(context: StepContext, request: JoinGroup, reply_to: ReplyTo, member: Member) -> None:
-    """Rows E6 to E11: a member joins again, which may or may not change anything."""
+    """Rows E6 to E11: a JoinGroup of a known member."""
     group = context.group
     same_protocols = member.protocols == request.protocols
     match group.state:
@@ -163,7 +165,7 @@ def _rejoin(context: StepContext, request: JoinGroup, reply_to: ReplyTo, member:
                 context, context.rule("E8"), request, reply_to, member, "changed its metadata"
             )
         case GroupState.STABLE if group.leader_id == member.member_id:
-            # A leader that rejoins asks for a new assignment, whether or not it says anything new.
+            # A leader that rejoins asks for a new assignment, with or without changed metadata.
             _rejoin_and_rebalance(
                 context, context.rule("E9"), request, reply_to, member, "is the leader and joined again"
             )
@@ -184,7 +186,7 @@ def _rejoin_and_rebalance(
 
 
 def _answer_current_generation(context: StepContext, rule: RuleId, reply_to: ReplyTo, member: Member) -> None:
-    """The member missed an answer, nothing more; timeouts in the request are ignored, as in Kafka."""
+    """Answer a member that missed its answer. As in Kafka, the request's timeouts are ignored."""
     rebalance.answer_join(context, rule, reply_to, member)
 
 

@@ -1,4 +1,4 @@
-"""LeaveGroup: a batch of members goes now (KIP-345). Rows L1 to L8."""
+"""LeaveGroup: removal of a batch of members (KIP-345). Rows L1 to L8."""
 
 from state.errors import ErrorCode
 from state.kafka import rebalance
@@ -10,7 +10,7 @@ from state.kafka.responses import JoinGroupResponse, LeaveGroupResponse, LeftMem
 
 
 def leave(context: StepContext, request: LeaveGroup, reply_to: ReplyTo) -> None:
-    """Take out each member of the batch, then rebalance once for all of them."""
+    """Remove each member of the batch, then rebalance once."""
     verdicts = [_leave_one(context, leaving) for leaving in request.members]
     left = [(leaving, error) for leaving, (_, error) in zip(request.members, verdicts, strict=True)]
     gone = [leaving for leaving, error in left if error is ErrorCode.NONE]
@@ -63,7 +63,7 @@ def _remove_member(context: StepContext, rule: RuleId, member: Member, client_re
 
 
 def _maybe_prepare_rebalance_or_complete_join(context: StepContext, gone: list[LeavingMember]) -> None:
-    """Rows L7 and L8. A pending id that leaves a formed group starts a rebalance too, as in Kafka."""
+    """Rows L7 and L8. As in Kafka, a pending id that leaves a formed group starts a rebalance."""
     group = context.group
     if group.state is GroupState.PREPARING_REBALANCE:
         context.rule("L8")

@@ -1,12 +1,12 @@
-"""Ids of new members: Kafka's form, `<prefix>-<uuid>`, but the uuid follows from the request instead of
-chance.
+"""Ids of new members in Kafka's form, `<prefix>-<uuid>`. The uuid is derived from the request and is not
+random.
 
-The same log then names the same members on every replay, and nobody without the namespace can guess an id.
+A replay of the same log assigns the same ids. Without the namespace an id cannot be guessed.
 """
 
 from uuid import UUID, uuid5
 
 
 def new_member_id(prefix: str, request_id: str, namespace: str) -> str:
-    """The id of the member that request `<topic>-<partition>-<offset>` asks for."""
+    """Return the member id for the request `<topic>-<partition>-<offset>`."""
     return f"{prefix}-{uuid5(UUID(namespace), request_id)}"

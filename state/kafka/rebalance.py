@@ -1,4 +1,5 @@
-"""What all requests share: a member enters, a rebalance opens, and a generation is formed. Rows B, R, I, C.
+"""The steps that requests share: adding a member, starting a rebalance, forming a generation. Rows B, R, I,
+C.
 
 Source: GroupMetadataManager.java (addMemberThenRebalanceOrCompleteJoin, prepareRebalance,
 tryCompleteInitialRebalance..., completeClassicGroupJoin), ClassicGroup.java.
@@ -23,8 +24,8 @@ EXTENSION_AT_LEAST_MS = 1_000
 def add_member(
     context: StepContext, rule: RuleId, request: JoinGroup, reply_to: ReplyTo, member_id: str
 ) -> None:
-    """Rows B1 to B3: a new member enters with its join parked, and the group rebalances for it. `rule` is the
-    row that let it in.
+    """Rows B1 to B3: add a member with a parked JoinGroup, and rebalance. `rule` is the row that admitted the
+    member.
     """
     group = context.group
     if group.is_initial_rebalance():
@@ -40,7 +41,7 @@ def add_member(
         protocols=request.protocols,
         is_new=True,
         parked_join=reply_to,
-        # A client that went away while its join was parked is not noticed; this is how long it counts.
+        # The departure of a client with a parked JoinGroup is not noticed. The member expires at this time.
         heartbeat_deadline_ms=context.deadline(NEW_MEMBER_JOIN_TIMEOUT_MS),
     )
     group.add(member, request.protocol_type)
@@ -59,7 +60,9 @@ def add_member(
 def update_member(
     context: StepContext, rule: RuleId, member: Member, request: JoinGroup, reply_to: ReplyTo
 ) -> None:
-    """Take over what a rejoining member says now, and park its join. The session's deadline is not moved."""
+    """Update a rejoining member from its request and park the request. The session's deadline is
+    not changed.
+    """
     if member.parked_join is not None:
         supersede(context, rule, member.parked_join, "the member sent a newer JoinGroup")
     member.protocols = request.protocols
@@ -72,7 +75,7 @@ def update_member(
 
 
 def supersede(context: StepContext, rule: RuleId, request: ReplyTo, reason: str) -> None:
-    """A parked request will never be answered: leave a trace of that."""
+    """Record that a parked request will never be answered."""
     context.record(rule, EntryType.REQUEST_SUPERSEDED, reason, superseded=request.request)
 
 
@@ -84,8 +87,8 @@ def prepare(
     member_id: str | None = None,
     client_reason: str | None = None,
 ) -> None:
-    """Rows R1 to R5: open the next round; everyone has to join again. `rule` is the row that led to it,
-    `member_id` the member that did.
+    """Rows R1 to R5: start a rebalance, in which every member has to join again. `rule` is the row that led
+    to the rebalance, `member_id` the member that caused it, None if no single member did.
     """
     group = context.group
     if group.state is GroupState.COMPLETING_REBALANCE:
@@ -123,8 +126,8 @@ def prepare(
 
 
 def reset_assignments(context: StepContext, rule: RuleId, error: ErrorCode) -> None:
-    """Clear every assignment and answer every parked sync with an error; those answered have a session
-    again.
+    """Clear every assignment, answer every parked SyncGroup with an error, and arm the sessions of the
+    answered members.
     """
     for member in context.group.members.values():
         member.assignment = b""
@@ -135,8 +138,8 @@ def reset_assignments(context: StepContext, rule: RuleId, error: ErrorCode) -> N
 
 
 def maybe_complete_join(context: StepContext) -> None:
-    """Complete the round early if everyone is in; never an initial one, whose delay collects the first
-    members.
+    """Complete the join phase early if every member joined. An initial rebalance is excluded, because its
+    delay collects the first members.
     """
     group = context.group
     if (
@@ -148,7 +151,7 @@ def maybe_complete_join(context: StepContext) -> None:
 
 
 def initial_delay_over(context: StepContext, phase: JoinPhase, remaining_ms: int) -> None:
-    """Rows I1 and I2: the initial delay passed; it is extended while new members keep coming and time
+    """Rows I1 and I2: the initial delay is over. It is extended if new members joined during it and time
     remains.
     """
     group = context.group
@@ -171,7 +174,7 @@ def initial_delay_over(context: StepContext, phase: JoinPhase, remaining_ms: int
 
 
 def complete_join(context: StepContext) -> None:
-    """Rows C1 to C5: whoever has joined is the next generation."""
+    """Rows C1 to C5: form the next generation from the members that joined."""
     group = context.group
     group.join_phase = None
     for member in group.members_not_rejoined():
@@ -197,7 +200,9 @@ def complete_join(context: StepContext) -> None:
 
 
 def _init_next_generation(context: StepContext, rule: RuleId) -> list[str]:
-    """Answer every parked join; a SyncGroup is due from all. Returns what `settle_partitions` leaves out."""
+    """Answer every parked JoinGroup and await a SyncGroup of every member. Return the topics that
+    `settle_partitions` omits.
+    """
     group = context.group
     group.protocol_name = group.select_protocol()
     by_member = subscription.subscriptions(group)
@@ -227,7 +232,7 @@ def _init_next_generation(context: StepContext, rule: RuleId) -> list[str]:
 
 
 def _assign(context: StepContext, left_out: list[str]) -> None:
-    """Row M4: nobody is waited for, each SyncGroup is answered as it comes."""
+    """Row M4: the coordinator assigns at once. Each SyncGroup is answered when it arrives."""
     row = context.rule("M4")
     group = context.group
     known = group.partitions_per_topic
@@ -242,8 +247,8 @@ def _assign(context: StepContext, left_out: list[str]) -> None:
 
 
 def _maybe_elect_new_joined_leader(context: StepContext) -> bool:
-    """Rows C2 and C3: a leader that did not rejoin loses its place. False: nobody rejoined, the round goes
-    on.
+    """Rows C2 and C3: a leader that did not rejoin is replaced. False if no member rejoined and the join
+    phase is extended.
     """
     group = context.group
     leader = group.members.get(group.leader_id or "")
@@ -274,8 +279,10 @@ def _wait_for_joins(context: StepContext, at_least_ms: int = 0) -> None:
 
 
 def renew_due_round(context: StepContext) -> None:
-    """Row F4: a deadline of the round that is due at the release is the one that raised. It has all its time
-    again, because members that were waiting for it were answered with an error and have to come back.
+    """Row F4: renew the deadline of a rebalance that is due at the release.
+
+    That deadline is the one whose handling raised. It gets its full time again, because waiting members were
+    answered with an error and have to come back.
     """
     group, phase = context.group, context.group.join_phase
     if phase is not None and phase.deadline_ms <= context.now_ms:
@@ -287,7 +294,7 @@ def renew_due_round(context: StepContext) -> None:
 def answer_join(
     context: StepContext, rule: RuleId, reply_to: ReplyTo, member: Member, *, skip_assignment: bool = False
 ) -> None:
-    """The generation as it is; the leader alone is told who else is in it."""
+    """Answer a JoinGroup with the current generation. Only the leader receives the list of members."""
     group = context.group
     is_leader = group.leader_id == member.member_id
     skip_assignment |= is_leader and is_for_coordinator(group.protocol_name)
@@ -314,7 +321,9 @@ def current_members(context: StepContext) -> list[JoinGroupMember]:
 
 
 def become_stable(context: StepContext, rule: RuleId, assignments: dict[str, bytes], reason: str) -> None:
-    """The generation has its assignment: hand it to every parked sync. Who is left out gets empty bytes."""
+    """Store the assignment of the generation and answer every parked SyncGroup. A member without an
+    assignment gets empty bytes.
+    """
     group = context.group
     for member in group.members.values():
         member.assignment = assignments.get(member.member_id, b"")
@@ -336,7 +345,7 @@ def become_stable(context: StepContext, rule: RuleId, assignments: dict[str, byt
 
 
 def answer_sync(context: StepContext, rule: RuleId, reply_to: ReplyTo, member: Member) -> None:
-    """The member's own part of the assignment."""
+    """Answer a SyncGroup with the member's assignment."""
     group = context.group
     context.reply(
         reply_to,

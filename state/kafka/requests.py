@@ -1,8 +1,8 @@
-"""Requests: one Struct a message, with the fields of Kafka's message of that name in snake_case.
+"""Requests: one Struct for each message, with the fields of Kafka's message of that name in snake_case.
 
-They are decoded once, at the edge (`records.codec`); the core only ever sees well-formed ones. Numbers
-are bounded as on Kafka's wire, bytes are base64 in JSON, fields that are not known are ignored.
-Source: clients/src/main/resources/common/message/*Request.json of Apache Kafka.
+Requests are decoded once, at the edge (`records.codec`); the core receives only well-formed requests. Numbers
+have the bounds of Kafka's wire format. Bytes are base64 in JSON. Unknown fields are ignored. Source:
+clients/src/main/resources/common/message/*Request.json of Apache Kafka.
 """
 
 from typing import Annotated
@@ -23,9 +23,9 @@ class Protocol(Struct, frozen=True):
 
 
 class JoinGroup(Request, frozen=True, kw_only=True, tag=True):
-    """Enter the group, or enter its next generation. Parked until the rebalance completes.
+    """Join the group or its next generation. The request is parked until the rebalance completes.
 
-    `partitions_per_topic` is for groups that leave their assignment to the coordinator.
+    `partitions_per_topic` is for groups whose assignment the coordinator makes.
     """
 
     session_timeout_ms: Int32
@@ -39,14 +39,16 @@ class JoinGroup(Request, frozen=True, kw_only=True, tag=True):
 
 
 class MemberAssignment(Struct, frozen=True):
-    """What the leader gives one member."""
+    """The leader's assignment for one member."""
 
     member_id: ShortStr
     assignment: bytes = b""
 
 
 class SyncGroup(Request, frozen=True, kw_only=True, tag=True):
-    """Ask for this generation's assignment; the leader brings it for everyone."""
+    """Ask for the assignment of this generation. The leader's request carries the assignments of
+    all members.
+    """
 
     generation_id: Int32
     member_id: ShortStr
@@ -57,7 +59,7 @@ class SyncGroup(Request, frozen=True, kw_only=True, tag=True):
 
 
 class Heartbeat(Request, frozen=True, kw_only=True, tag=True):
-    """I am alive, in this generation."""
+    """Renew the member's session in this generation."""
 
     generation_id: Int32
     member_id: ShortStr
@@ -65,7 +67,7 @@ class Heartbeat(Request, frozen=True, kw_only=True, tag=True):
 
 
 class LeavingMember(Struct, frozen=True):
-    """One member of a LeaveGroup batch; `member_id` "" with an instance id names a static member
+    """One member of a LeaveGroup batch. A static member may be named by its instance id with `member_id` ""
     (KIP-345).
     """
 
@@ -75,13 +77,13 @@ class LeavingMember(Struct, frozen=True):
 
 
 class LeaveGroup(Request, frozen=True, kw_only=True, tag=True):
-    """Take members out of the group now instead of at their session's end."""
+    """Remove members now, before their sessions end."""
 
     members: list[LeavingMember]
 
 
 class CommittedPartition(Struct, frozen=True):
-    """The next record to read of one partition, and what the committer notes beside it."""
+    """The offset of the next record to read of one partition, and the committer's metadata text."""
 
     partition_index: Int32
     committed_offset: Int64
@@ -90,7 +92,7 @@ class CommittedPartition(Struct, frozen=True):
 
 
 class CommittedTopic(Struct, frozen=True):
-    """One topic of an OffsetCommit. `topic_id` is Kafka's, None where the sender does not know it."""
+    """One topic of an OffsetCommit. `topic_id` is Kafka's topic id, None if the sender does not know it."""
 
     name: ShortStr
     partitions: list[CommittedPartition]
@@ -98,10 +100,10 @@ class CommittedTopic(Struct, frozen=True):
 
 
 class OffsetCommit(Request, frozen=True, kw_only=True, tag=True):
-    """Keep these offsets. Without members a group can be committed to by anyone (`generation_id` -1).
+    """Store offsets. Any client may commit to a group without members (`generation_id` -1).
 
-    Whether a topic or partition exists is for the sender to check. `retention_time_ms` is that of versions 2
-    to 4, -1 for the coordinator's own.
+    The sender checks that topics and partitions exist. `retention_time_ms` is that of versions 2 to 4, -1 for
+    the coordinator's own retention time.
     """
 
     generation_id: Int32 = -1
@@ -114,8 +116,8 @@ class OffsetCommit(Request, frozen=True, kw_only=True, tag=True):
 class TopicPartitions(Struct, frozen=True):
     """Partitions of one topic.
 
-    `topic_id` counts in an OffsetFetch alone: offsets of another topic of this name are not told. None: of
-    any.
+    `topic_id` is used by OffsetFetch alone: offsets of another topic with this name are not returned. None:
+    offsets are returned whatever their topic id.
     """
 
     name: ShortStr
@@ -124,13 +126,13 @@ class TopicPartitions(Struct, frozen=True):
 
 
 class OffsetFetch(Request, frozen=True, kw_only=True, tag=True):
-    """What is committed for these partitions; for all that have an offset where `topics` is None."""
+    """Fetch the committed offsets of these partitions. `topics` None: fetch all committed offsets."""
 
     topics: list[TopicPartitions] | None = None
 
 
 class OffsetDelete(Request, frozen=True, kw_only=True, tag=True):
-    """Forget offsets of topics that no member subscribes to (KIP-496)."""
+    """Remove offsets of topics that no member subscribes to (KIP-496)."""
 
     topics: list[TopicPartitions]
 
@@ -140,13 +142,13 @@ class DescribeGroup(Request, frozen=True, kw_only=True, tag=True):
 
 
 class DeleteGroup(Request, frozen=True, kw_only=True, tag=True):
-    """One group of a DeleteGroups: a group without members goes, with its offsets."""
+    """One group of a DeleteGroups: a group without members is deleted with its offsets."""
 
 
 class TopicImage(Struct, frozen=True):
-    """A topic as the cluster's metadata shows it: Kafka's id of it, and how many partitions it has.
+    """A topic in the cluster's metadata: Kafka's topic id, and the number of partitions.
 
-    No rule looks at `partitions` yet.
+    No rule uses `partitions` yet.
     """
 
     id: UUID
@@ -154,10 +156,10 @@ class TopicImage(Struct, frozen=True):
 
 
 class TopicMetadata(Struct, frozen=True, kw_only=True, tag_field="type", tag=True):
-    """What the cluster's metadata shows of topics, by name; None: no topic has that name.
+    """Topics in the cluster's metadata, by name. None: no topic has that name.
 
-    Not Kafka's, whose coordinator sees the metadata itself. The watcher of the coordinator's service sends
-    it. It has no answer.
+    Kafka has no such request, because its coordinator reads the metadata itself. The coordinator service's
+    watcher sends it. It has no answer.
     """
 
     group_id: ShortStr
@@ -181,7 +183,9 @@ AnyRequest = AnyAnswered | TopicMetadata
 
 
 class ReplyTo(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Where an answer goes. `request` is the id `<topic>-<partition>-<offset>` readers drop duplicates by."""
+    """The address of an answer. `request` is the id `<topic>-<partition>-<offset>` by which readers drop
+    duplicates.
+    """
 
     reply_partition: int
     correlation_id: str

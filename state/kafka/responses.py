@@ -1,4 +1,4 @@
-"""Responses: one Struct a message, with the fields of Kafka's message of that name in snake_case.
+"""Responses: one Struct for each message, with the fields of Kafka's message of that name in snake_case.
 
 Source: clients/src/main/resources/common/message/*Response.json of Apache Kafka.
 """
@@ -14,7 +14,7 @@ NO_GENERATION = -1
 
 
 class JoinGroupMember(Struct, frozen=True):
-    """One member as the leader sees it; `metadata` is the member's for the protocol that was selected."""
+    """One member in the leader's list. `metadata` is the member's metadata for the selected protocol."""
 
     member_id: str
     group_instance_id: str | None
@@ -22,7 +22,7 @@ class JoinGroupMember(Struct, frozen=True):
 
 
 class JoinGroupResponse(Response, frozen=True, kw_only=True, tag="JoinGroup"):
-    """`members` is empty for all but the leader."""
+    """`members` is empty for every member except the leader."""
 
     generation_id: int = NO_GENERATION
     protocol_type: str | None = None
@@ -34,7 +34,7 @@ class JoinGroupResponse(Response, frozen=True, kw_only=True, tag="JoinGroup"):
 
 
 class SyncGroupResponse(Response, frozen=True, kw_only=True, tag="SyncGroup"):
-    """`assignment` is what the leader gave this member, opaque to the coordinator."""
+    """`assignment` is the leader's assignment for this member, opaque to the coordinator."""
 
     protocol_type: str | None = None
     protocol_name: str | None = None
@@ -42,11 +42,11 @@ class SyncGroupResponse(Response, frozen=True, kw_only=True, tag="SyncGroup"):
 
 
 class HeartbeatResponse(Response, frozen=True, kw_only=True, tag="Heartbeat"):
-    """Nothing but the error code."""
+    """Only the error code."""
 
 
 class LeftMember(Struct, frozen=True):
-    """The outcome for one member of a LeaveGroup batch; the ids are echoed as they came."""
+    """The outcome for one member of a LeaveGroup batch. The ids are those of the request."""
 
     member_id: str
     group_instance_id: str | None
@@ -54,7 +54,7 @@ class LeftMember(Struct, frozen=True):
 
 
 class LeaveGroupResponse(Response, frozen=True, kw_only=True, tag="LeaveGroup"):
-    """One entry a member of the request, in its order."""
+    """One entry for each member of the request, in its order."""
 
     members: list[LeftMember] = []
 
@@ -74,15 +74,15 @@ class TopicErrors(Struct, frozen=True):
 
 
 class OffsetCommitResponse(Response, frozen=True, kw_only=True, tag="OffsetCommit"):
-    """Each partition of the request with its outcome; `error_code` is set where all of them have it."""
+    """The outcome of each partition. `error_code` is set if all partitions have the same error."""
 
     topics: list[TopicErrors] = []
 
 
 class FetchedPartition(Struct, frozen=True, omit_defaults=True):
-    """What is committed for one partition; `committed_offset` -1 where nothing is.
+    """The committed offset of one partition, -1 if none is committed.
 
-    `topic_id` is that of the topic it was committed for, None where it is not known.
+    `topic_id` is the id of the topic that the offset was committed for, None if it is unknown.
     """
 
     partition_index: int
@@ -100,19 +100,19 @@ class FetchedTopic(Struct, frozen=True):
 
 
 class OffsetFetchResponse(Response, frozen=True, kw_only=True, tag="OffsetFetch"):
-    """The partitions asked for, in the request's order; or all that have an offset."""
+    """The requested partitions in the request's order, or all partitions with a committed offset."""
 
     topics: list[FetchedTopic] = []
 
 
 class OffsetDeleteResponse(Response, frozen=True, kw_only=True, tag="OffsetDelete"):
-    """Each partition of the request with its outcome; none where `error_code` is set."""
+    """The outcome of each partition. Empty if `error_code` is set."""
 
     topics: list[TopicErrors] = []
 
 
 class DescribedMember(Struct, frozen=True):
-    """One member. `member_metadata` is for the selected protocol, and empty unless the group is Stable."""
+    """One member. `member_metadata` is that of the selected protocol, b"" unless the group is Stable."""
 
     member_id: str
     group_instance_id: str | None
@@ -123,9 +123,7 @@ class DescribedMember(Struct, frozen=True):
 
 
 class DescribeGroupResponse(Response, frozen=True, kw_only=True, tag="DescribeGroup"):
-    """`protocol_data` is the selected protocol, "" unless the group is Stable. A group that is not there is
-    Dead.
-    """
+    """`protocol_data` is the selected protocol, "" unless the group is Stable. A missing group is Dead."""
 
     group_state: str = "Dead"
     protocol_type: str = ""
@@ -134,7 +132,7 @@ class DescribeGroupResponse(Response, frozen=True, kw_only=True, tag="DescribeGr
 
 
 class DeleteGroupResponse(Response, frozen=True, kw_only=True, tag="DeleteGroup"):
-    """Nothing but the error code."""
+    """Only the error code."""
 
 
 AnyResponse = (

@@ -1,4 +1,4 @@
-"""What the groups topic shows of a group: enough to list it and to describe it."""
+"""The view of a Kafka group on the groups topic, for listing and describing groups."""
 
 from msgspec import Struct
 
@@ -7,8 +7,8 @@ from state.messages import RECORD_VERSION
 
 
 class MemberSnapshot(Struct, frozen=True):
-    """One member. `metadata` is for the selected protocol, and empty unless the group is Stable, as in
-    Kafka.
+    """One member. As in Kafka, `metadata` is that of the selected protocol, b"" unless the group is
+    Stable.
     """
 
     member_id: str
@@ -23,10 +23,10 @@ class MemberSnapshot(Struct, frozen=True):
 
 
 class GroupSnapshot(Struct, frozen=True):
-    """The group as it is after its history entry number `seq` of this incarnation.
+    """The group after history entry number `seq` of this incarnation.
 
-    `truncated`: the members' metadata and assignments were left out, for all of it would be too large for a
-    record.
+    `truncated` is True if the members' metadata and assignments were omitted because the record would be too
+    large.
     """
 
     group_id: str
@@ -50,7 +50,7 @@ class GroupSnapshot(Struct, frozen=True):
 
 
 def snapshot(group: Group) -> GroupSnapshot:
-    """The group's view for readers, a copy."""
+    """Return a copy of the group for readers."""
     stable = group.state is GroupState.STABLE
     members = [
         MemberSnapshot(

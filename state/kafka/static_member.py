@@ -1,4 +1,4 @@
-"""A static member comes back under a new member id (KIP-345, KIP-814). Rows W1 to W5.
+"""The return of a static member with a new member id (KIP-345, KIP-814). Rows W1 to W5.
 
 Source: GroupMetadataManager.java (updateStaticMemberThenRebalanceOrCompleteJoin), ClassicGroup.java
 (replaceStaticMember).
@@ -18,9 +18,7 @@ FIRST_VERSION_WITH_SKIP_ASSIGNMENT = 9  # KIP-814
 def replace_static_member(
     context: StepContext, request: JoinGroup, reply_to: ReplyTo, member_id: str
 ) -> None:
-    """Give the place of the known instance id to a new member id, with a rebalance only where one is
-    needed.
-    """
+    """Replace the member of a known instance id by a new member id. Rebalance only if it is necessary."""
     group = context.group
     assert request.group_instance_id is not None
     old_leader_id = group.leader_id
@@ -56,7 +54,7 @@ def replace_static_member(
 
 
 def _replace_member(context: StepContext, rule: RuleId, old: Member, member_id: str) -> Member:
-    """Row W1: fence the old id's parked requests and put a copy under the new id in its place."""
+    """Row W1: fence the old id's parked requests, and replace the old member by a copy with the new id."""
     group = context.group
     fenced = rule, ErrorCode.FENCED_INSTANCE_ID
     if old.parked_join is not None:
@@ -91,8 +89,9 @@ def _answer_without_rebalance(
     member: Member,
     old_leader_id: str | None,
 ) -> None:
-    """Row W2. A returning leader must not assign again: told so by skip_assignment, or, before that field
-    existed, by naming its old id as the leader.
+    """Row W2: answer at once. A returning leader must not assign again.
+
+    The answer says so by skip_assignment. Versions without that field get the leader's old id as the leader.
     """
     if request.api_version >= FIRST_VERSION_WITH_SKIP_ASSIGNMENT:
         is_leader = context.group.leader_id == member.member_id

@@ -1,4 +1,4 @@
-"""The one entry of Kafka's side of the core: what one event does to one group."""
+"""The entry of Kafka's side: `step` applies one event to one group."""
 
 from collections.abc import Callable
 from typing import Any
@@ -75,12 +75,12 @@ RESPONSE_TO: dict[type[AnyAnswered], type[AnyResponse]] = {
 
 
 def step(group: Group | None, group_id: str, event: Event, now_ms: int, config: CoordinatorConfig) -> Effects:
-    """Apply one event to a group at a time, and say what follows.
+    """Apply one event to a group at a time, and return the effects.
 
-    `group` is changed in place (None: there is no such group; the returned effects hold the group
-    afterwards). `now_ms` is never before the group's clock. Nothing a client may send raises: errors are
-    answers. A request, a deadline that is due and a takeover are all events; whoever calls fires deadlines in
-    time order (`state.timeline`).
+    `group` is changed in place; None means that the group does not exist. The returned effects hold the group
+    afterwards. `now_ms` is never before the group's clock. No client request raises: errors are answers.
+    Requests, due deadlines and takeovers are events. The caller fires deadlines in time order
+    (`state.timeline`).
     """
     context = StepContext(group, group_id, cause_of(event), now_ms, config)
     if group is not None:
@@ -129,7 +129,9 @@ def _received(context: StepContext, event: Received[AnyRequest]) -> None:
 def refuse(
     context: StepContext, event: Received[AnyRequest] | Failed[AnyRequest], rule: RuleId, error: ErrorCode
 ) -> None:
-    """Answer any request with an error alone; a JoinGroup has its member id echoed, as Kafka does."""
+    """Answer any request with an error alone. As in Kafka, the answer to a JoinGroup repeats the
+    member id.
+    """
     request = event.request
     if isinstance(request, TopicMetadata):
         return
@@ -138,7 +140,7 @@ def refuse(
 
 
 def _quarantine(context: StepContext, event: Quarantine[DeadlineReached | Outage]) -> None:
-    """Stop the group's deadlines; whoever waits for an answer of it gets one."""
+    """Stop the group's deadlines, and answer every parked request with an error."""
     row = context.rule("F2")
     group = context.group
     group.quarantined = event.error
@@ -153,7 +155,7 @@ def _quarantine(context: StepContext, event: Quarantine[DeadlineReached | Outage
 
 
 def release(context: StepContext, _: ReleaseGroup, to: ReplyTo) -> None:
-    """Let time go on for the group. It stood still: `step` has moved its deadlines along with its clock."""
+    """Release the group. Its deadlines are still ahead, because `step` moved them with the group's clock."""
     row = context.rule("F4")
     if context.has_group and context.group.quarantined is not None:
         context.group.quarantined = None
@@ -168,7 +170,7 @@ def release(context: StepContext, _: ReleaseGroup, to: ReplyTo) -> None:
     context.reply(to, ReleaseGroupResponse, row)
 
 
-# Each takes its request, changes the group, and answers now or later.
+# A handler takes its request, changes the group, and answers now or later.
 HANDLERS: dict[type[AnyAnswered], Callable[[StepContext, Any, ReplyTo], None]] = {
     JoinGroup: join,
     SyncGroup: sync,

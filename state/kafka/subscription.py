@@ -1,4 +1,4 @@
-"""What a generation's members subscribe to, as far as the coordinator can read it.
+"""The subscriptions of a generation's members, if the coordinator can read them.
 
 Source: ClassicGroup.computeSubscribedTopics.
 """
@@ -11,7 +11,9 @@ Subscriptions = dict[str, list[str]]
 
 
 def subscriptions(group: Group) -> Subscriptions | None:
-    """Who subscribes to what; None where one cannot be read, or this is no consumer group."""
+    """Return the topics of each member. None if one subscription is unreadable, or if this is not a consumer
+    group.
+    """
     if not group.is_consumer_group():
         return None
     try:
@@ -24,14 +26,14 @@ def subscriptions(group: Group) -> Subscriptions | None:
 
 
 def all_topics(by_member: Subscriptions | None) -> list[str] | None:
-    """The topics of all members, sorted; None where they are not known."""
+    """Return the topics of all members, sorted. None if they are unknown."""
     if by_member is None:
         return None
     return sorted({topic for topics in by_member.values() for topic in topics})
 
 
 def where_they_differ(by_member: Subscriptions | None) -> Subscriptions | None:
-    """None where all members subscribe to the same, which the topics of all tell too."""
+    """Return `by_member`, or None if all members subscribe to the same topics or the topics are unknown."""
     if by_member is None or len({tuple(topics) for topics in by_member.values()}) <= 1:
         return None
     return by_member

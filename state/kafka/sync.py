@@ -1,4 +1,4 @@
-"""SyncGroup: the leader brings the assignment, everyone fetches theirs. Rows S0 to S9."""
+"""SyncGroup: the leader sends the assignments, every member fetches its own. Rows S0 to S9."""
 
 from state.errors import ErrorCode
 from state.kafka import rebalance
@@ -11,7 +11,7 @@ FIRST_VERSION_WITH_PROTOCOL = 5  # KIP-559
 
 
 def sync(context: StepContext, request: SyncGroup, reply_to: ReplyTo) -> None:
-    """Validate the member and its generation, then act by state."""
+    """Validate the member and its generation, then act by the group's state."""
     refusal = _validate(context, request)
     if refusal is not None:
         context.reply(reply_to, SyncGroupResponse, *refusal)
@@ -23,7 +23,7 @@ def sync(context: StepContext, request: SyncGroup, reply_to: ReplyTo) -> None:
         return
     _remove_pending_sync_member(group, member)
     if group.state is GroupState.STABLE:
-        # Here no session is re-armed: the coordinator of Kafka 2.x did, today's does not.
+        # The session is not re-armed. Kafka 2.x re-armed it, current Kafka does not.
         rebalance.answer_sync(context, context.rule("S9"), reply_to, member)
         return
     is_leader = group.leader_id == member.member_id
@@ -37,7 +37,7 @@ def sync(context: StepContext, request: SyncGroup, reply_to: ReplyTo) -> None:
 
 
 def _validate(context: StepContext, request: SyncGroup) -> Verdict | None:
-    """Rows S0 to S5, the first that applies; None where none does."""
+    """Rows S0 to S5: return the first that applies, None if none does."""
     lacks_protocol = request.protocol_type is None or request.protocol_name is None
     if request.api_version >= FIRST_VERSION_WITH_PROTOCOL and lacks_protocol:
         return context.rule("S0"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -57,7 +57,7 @@ def _validate(context: StepContext, request: SyncGroup) -> Verdict | None:
 
 
 def _differ(given: str | None, own: str | None) -> bool:
-    """Whether both sides name one, and not the same: a group in its first round has no protocol yet."""
+    """Whether both values are set and differ. A group in its first rebalance has no protocol yet."""
     return given is not None and own is not None and given != own
 
 

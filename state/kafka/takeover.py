@@ -1,4 +1,4 @@
-"""Time stood still for a group: no coordinator ran (row F5), or the group was quarantined (row F4)."""
+"""Deadlines after time stood still: in an outage (row F5), or in a quarantine (row F4)."""
 
 from state.inputs import Outage
 from state.kafka.context import StepContext
@@ -6,10 +6,12 @@ from state.kafka.history import EntryType
 
 
 def take_over(context: StepContext, outage: Outage) -> None:
-    """Nobody could be heard of meanwhile: sessions begin anew, every other timer has as long to go as before.
+    """Restart all sessions and shift all other timers by the length of the outage, because no heartbeat was
+    handled in it.
 
-    So nobody expires for it, as in Kafka, where a new coordinator begins all sessions anew
-    (GroupMetadataManager.onLoaded). Kafka also begins every round anew; here one goes on, see docs/rules.md.
+    No member expires because of the outage. In Kafka, too, a new coordinator restarts all sessions
+    (GroupMetadataManager.onLoaded). Kafka also restarts every rebalance; here a rebalance continues, see
+    docs/rules.md.
     """
     group = context.group
     if group.quarantined is not None or not (group.members or group.pending_members):
@@ -26,8 +28,10 @@ def take_over(context: StepContext, outage: Outage) -> None:
 
 
 def shift_deadlines(context: StepContext, by_ms: int) -> None:
-    """Time stood still for `by_ms`, up to now: sessions begin anew, and the deadlines of rounds, of pending
-    ids and of new members' first wait have as long to go as before. A retention pass keeps its time.
+    """Restart sessions, and shift other deadlines by `by_ms`, the time for which time stood still.
+
+    The deadlines of rebalances, of pending ids and of new members' parked JoinGroups are shifted. The time of
+    a retention pass is not.
     """
     group = context.group
     for member in group.members.values():

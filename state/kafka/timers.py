@@ -1,7 +1,7 @@
-"""Deadlines of a group: which there are, and which is due next.
+"""The deadlines of a group and their order.
 
-Ties are decided here, for Kafka leaves them open: the earlier deadline; then heartbeat before join before
-sync before retention; then the order in which members joined, members before pending ids.
+The order of ties is decided here, because Kafka leaves it open: the earlier deadline; then heartbeat before
+join before sync before retention; then the order in which members joined, members before pending ids.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from state.kafka.group import Group
 
 
 class TimerKind(IntEnum):
-    """Kafka's three timer keys and the pass that expires offsets, in the order ties are decided."""
+    """Kafka's three kinds of timers and the pass that expires offsets, in the order that decides ties."""
 
     HEARTBEAT = 0
     JOIN = 1
@@ -22,9 +22,7 @@ class TimerKind(IntEnum):
 
 
 class DeadlineReached(Struct, frozen=True):
-    """An event of the core: a deadline that has come. `member_id` is "" for the timers of the group
-    itself.
-    """
+    """An event of the core: a deadline is due. `member_id` is "" for a timer of the group."""
 
     deadline_ms: int
     kind: TimerKind
@@ -36,7 +34,7 @@ class DeadlineReached(Struct, frozen=True):
 
 
 def deadlines(group: Group) -> Iterator[DeadlineReached]:
-    """Every deadline that is armed; none in a quarantined group."""
+    """Return every armed deadline. A quarantined group has none."""
     if group.quarantined is not None:
         return
     for member in group.members.values():
@@ -53,5 +51,5 @@ def deadlines(group: Group) -> Iterator[DeadlineReached]:
 
 
 def next_deadline(group: Group) -> DeadlineReached | None:
-    """The deadline that is due first, None where none is armed."""
+    """Return the earliest deadline, None if no deadline is armed."""
     return min(deadlines(group), key=lambda d: (d.deadline_ms, d.kind), default=None)

@@ -1,6 +1,7 @@
-"""RocketMQ's broker side of a group, as a function of its log: who is there, who is told, who holds a lock.
+"""RocketMQ's broker side of a group, as a function of the group's log: clients, notifications and queue
+locks.
 
-`state.rocketmq.step.step` is the one entry for one event of one group; `state.rocketmq.split` cuts what a
-client sends for several groups into one message a group. Behaviour and names are those of Apache RocketMQ
-5.3 (ConsumerManager, ProducerManager, RebalanceLockManager, QueryAssignmentProcessor).
+`state.rocketmq.step.step` applies one event to one group. `state.rocketmq.split` cuts a client's message for
+several groups into one message for each group. Behaviour and names are those of Apache RocketMQ 5.3
+(ConsumerManager, ProducerManager, RebalanceLockManager, QueryAssignmentProcessor).
 """

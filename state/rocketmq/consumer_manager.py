@@ -1,4 +1,4 @@
-"""The consumers of a group: a table keyed by connection, and who is told when it changes.
+"""The consumers of a group: a table keyed by connection, and the notifications when it changes.
 
 Source: ConsumerManager.java, ConsumerGroupInfo.java.
 """
@@ -21,10 +21,11 @@ from state.rocketmq.responses import ConsumerListResponse, ResponseCode, Unregis
 def register_consumer(
     context: StepContext, request: RegisterConsumer, config: SubscriptionGroupConfig
 ) -> bool:
-    """A full heartbeat: the connection is here, the group's topics are these. Answers whether that is news.
+    """Handle a full heartbeat: register the connection and the group's topics. Return whether either changed.
 
-    A newer version of a subscription is kept without a word; topics that the request does not name are
-    removed, so members that name different topics undo each other's with every heartbeat, and all are told.
+    A newer version of a known subscription is stored without a notification. A topic that the request does
+    not name is removed. Members with different topics therefore undo each other's topics at every heartbeat,
+    and all connections are notified each time.
     """
     is_new = _update_channel(context, request)
     if is_new:
@@ -46,7 +47,9 @@ def register_consumer(
 def register_consumer_without_sub(
     context: StepContext, request: RegisterConsumer, config: SubscriptionGroupConfig
 ) -> bool:
-    """Heartbeat V2's short form: the connection is here, the topics are as they were."""
+    """Handle heartbeat V2's short form: register the connection and keep the topics. Return whether it is
+    new.
+    """
     is_new = _update_channel(context, request)
     if is_new:
         _change(context, config, f"client {request.client_id} connected")
@@ -54,7 +57,9 @@ def register_consumer_without_sub(
 
 
 def _update_channel(context: StepContext, request: RegisterConsumer) -> bool:
-    """Note who is on the connection, now; the group's model, type and start are this request's."""
+    """Register the client of the connection, and return whether the connection is new. The group's message
+    model, consume type and start position become those of this request.
+    """
     group = context.ensure_group()
     group.message_model = request.message_model
     group.consume_type = request.consume_type
@@ -105,7 +110,7 @@ def _note_if_duplicate(context: StepContext, request: RegisterConsumer) -> None:
 
 
 def _note_if_duplicate_is_over(context: StepContext, client_id: str) -> None:
-    """One connection of this id just went."""
+    """Record that the client id has one connection again, after one of its connections was removed."""
     connections = context.group.connections_of(client_id)
     if len(connections) == 1:
         context.record(
@@ -117,7 +122,7 @@ def _note_if_duplicate_is_over(context: StepContext, client_id: str) -> None:
 
 
 def _update_subscription(context: StepContext, request: RegisterConsumer) -> bool:
-    """Make the group's topics those of the request; answers whether one was added or removed."""
+    """Set the group's topics to those of the request. Return whether a topic was added or removed."""
     table = context.group.subscriptions
     wanted = {sub.topic for sub in request.subscription_data_set}
     added: list[str] = []
@@ -143,7 +148,7 @@ def _update_subscription(context: StepContext, request: RegisterConsumer) -> boo
 
 
 def unregister_consumer(context: StepContext, request: UnregisterConsumer) -> None:
-    """The connection leaves. All others are told, even where it was not there."""
+    """Remove the connection and notify all others, even if the connection was not registered."""
     if context.has_consumers:
         _unregister(context, request.connection, request.client_id, "unregistered")
         config = request.group_config or SubscriptionGroupConfig()
@@ -153,9 +158,9 @@ def unregister_consumer(context: StepContext, request: UnregisterConsumer) -> No
 
 
 def channel_closed(context: StepContext, request: ConnectionClosed) -> None:
-    """The connection is gone. All others are told, whatever the group's configuration says.
+    """Remove a closed connection and notify all others, whatever the group's configuration says.
 
-    RocketMQ's fast way to find a connection's groups tells broadcasting groups too.
+    With `enable_fast_channel_event_process`, RocketMQ notifies broadcasting groups as well.
     """
     if not context.has_consumers or request.connection not in context.group.channels:
         return
@@ -168,8 +173,8 @@ def channel_closed(context: StepContext, request: ConnectionClosed) -> None:
 
 
 def scan_consumers(context: StepContext) -> None:
-    """Connections that were silent for too long go and are closed. Nobody is told, as in RocketMQ: the
-    others learn of it when they rebalance by themselves.
+    """Remove and close connections that were silent for too long. As in RocketMQ, the other connections are
+    not notified: they see the change at their own next rebalance.
     """
     group, limit_ms = context.group, context.config.channel_expired_timeout_ms
     expired = [c for c, info in group.channels.items() if context.now_ms - info.last_update_ms > limit_ms]
@@ -187,7 +192,7 @@ def scan_consumers(context: StepContext) -> None:
 
 
 def consumer_list(context: StepContext, request: GetConsumerListByGroup) -> None:
-    """Answer with the client ids, or with SYSTEM_ERROR where there is none."""
+    """Answer with the client ids, or with SYSTEM_ERROR if the group has no consumer."""
     if context.has_consumers:
         return context.reply(
             request, ConsumerListResponse, consumer_id_list=tuple(context.group.client_ids())
@@ -197,7 +202,7 @@ def consumer_list(context: StepContext, request: GetConsumerListByGroup) -> None
 
 
 def _unregister(context: StepContext, connection: str, named_client_id: str, reason: str) -> None:
-    """Take a connection out, if it is in, and tell the listener; `named_client_id` is what it is told."""
+    """Remove a connection if it is registered, and call the listener with `named_client_id`."""
     group = context.group
     if connection in group.channels:
         context.call(

@@ -1,4 +1,4 @@
-"""One step under way: the group it changes, the time it is, and what it has said so far."""
+"""The context of one step: the group, the time, and the effects so far."""
 
 from state.config import BrokerConfig
 from state.context import BaseContext
@@ -13,7 +13,7 @@ from state.rocketmq.timers import scan_after
 
 
 class StepContext(BaseContext[Group, BrokerConfig]):
-    """What handlers are given. They read and change `group`, and speak through the methods here."""
+    """The context of RocketMQ's handlers. Handlers change `group` and add effects by the methods here."""
 
     def __init__(
         self, group: Group | None, group_id: str, cause: str, now_ms: int, config: BrokerConfig
@@ -31,14 +31,14 @@ class StepContext(BaseContext[Group, BrokerConfig]):
         return self._group is not None and bool(self._group.channels)
 
     def ensure_group(self) -> Group:
-        """The group; its life begins here if there is none, named after the request that asked for it."""
+        """Return the group. A missing group is created with this request as its incarnation."""
         if self._group is None:
             self._group = Group(self.group_id, incarnation=self.cause, clock_ms=self.now_ms)
             self.record(EntryType.GROUP_CREATED, "first request that leaves something to be kept")
         return self._group
 
     def effects(self) -> Effects:
-        """What the step came to; a group of which nothing is left is no more."""
+        """Return the effects of the step. A group without any state left becomes None."""
         group = None if self._group is None or self._group.is_over() else self._group
         return Effects(
             group,
@@ -50,15 +50,15 @@ class StepContext(BaseContext[Group, BrokerConfig]):
         )
 
     def arm_scan(self, lifetime_ms: int) -> None:
-        """Something was heard of now and expires after `lifetime_ms` of silence."""
+        """Arm the scan for an entry that was renewed now and expires after `lifetime_ms` of silence."""
         self.deadline_at(scan_after(self.now_ms + lifetime_ms, self.config))
 
     def call(self, event: ConsumerGroupEvent, **details: object) -> None:
-        """Tell the listener."""
+        """Add a call of the ConsumerIdsChangeListener."""
         self._calls.append(ListenerCall(event, **details))  # type: ignore[arg-type]
 
     def close(self, connection: str, info: ClientChannelInfo, reason: str) -> None:
-        """Close a connection; once is enough, though it may both consume and produce."""
+        """Close a connection, once for each step, although it may be a consumer's and a producer's."""
         if connection not in self._closed:
             self._closed.add(connection)
             message = CloseConnection(
@@ -71,7 +71,7 @@ class StepContext(BaseContext[Group, BrokerConfig]):
             self._pushes.append(Push(info.reply_partition, message))
 
     def change(self, reason: str) -> None:
-        """CHANGE: every connection of the group is told that its consumer ids changed."""
+        """The event CHANGE: notify every connection of the group that its consumer ids changed."""
         connections = list(self.group.channels)
         self.call(ConsumerGroupEvent.CHANGE, connections=tuple(connections))
         if connections and self.config.notify_consumer_ids_changed_enable:
@@ -86,7 +86,7 @@ class StepContext(BaseContext[Group, BrokerConfig]):
             self.record(EntryType.CONSUMERS_NOTIFIED, f"{reason}; connections told: {len(connections)}")
 
     def record(self, event: EntryType, reason: str, **details: object) -> None:
-        """Add a history entry. Call it after the change it tells of."""
+        """Add a history entry. Call this after the change that the entry describes."""
         group = self.group
         group.seq += 1
         self._history.append(
@@ -114,7 +114,7 @@ class StepContext(BaseContext[Group, BrokerConfig]):
         self._replies.append(Reply(request.reply_partition, body))
 
     def reply_release(self, request: ReleaseGroup, error: ErrorCode) -> None:
-        """Answer an operator, whose request is the same for groups of every protocol."""
+        """Answer an operator's ReleaseGroup, which is the same request for every protocol."""
         body = ReleaseGroupResponse(
             group_id=self.group_id,
             correlation_id=request.correlation_id,

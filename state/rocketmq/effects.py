@@ -1,4 +1,4 @@
-"""What a step wants done, as data."""
+"""The effects of a step, as data."""
 
 from enum import StrEnum
 
@@ -28,8 +28,9 @@ class ConsumerGroupEvent(StrEnum):
 class ListenerCall(Struct, frozen=True, omit_defaults=True):
     """One call of the listener, in RocketMQ's order.
 
-    CHANGE has the `connections` that are told; CLIENT_REGISTER and CLIENT_UNREGISTER the connection, the
-    client id and the topics: those the new client asks for, those the group has.
+    CHANGE has the notified `connections`. CLIENT_REGISTER has the connection, the client id and the topics
+    that the client requests. CLIENT_UNREGISTER has the connection, the client id and the group's topics.
+    Other fields are None.
     """
 
     event: ConsumerGroupEvent
@@ -40,24 +41,24 @@ class ListenerCall(Struct, frozen=True, omit_defaults=True):
 
 
 class Reply(Struct, frozen=True):
-    """An answer, and the partition of the responses topic it goes to."""
+    """An answer, and the partition of the responses topic for it."""
 
     reply_partition: int
     response: AnyResponse | ErrorResponse | ReleaseGroupResponse
 
 
 class Push(Struct, frozen=True):
-    """What is said to a connection unasked, and the partition of the responses topic it goes to."""
+    """A one-way message to a connection, and the partition of the responses topic for it."""
 
     reply_partition: int
     message: AnyToConnection
 
 
 class Effects(Struct, frozen=True):
-    """The outcome of one step: the group after it (None where nothing is left), and what is to be done.
+    """The outcome of one step: the group after it (None if the group has no state left) and the messages.
 
-    `calls` are what RocketMQ's own listener would have been told. `earliest_armed_ms` is the earliest scan
-    the step made necessary, None where it made none: whoever keeps time need not search for it.
+    `calls` are the calls of RocketMQ's own listener. `earliest_armed_ms` is the earliest scan that the step
+    armed, in ms, None if it armed no scan. The timeline uses it instead of a search.
     """
 
     group: Group | None
@@ -69,7 +70,7 @@ class Effects(Struct, frozen=True):
 
     @property
     def notified(self) -> list[str]:
-        """The connections that are told of changed consumer ids."""
+        """The connections that are notified of changed consumer ids."""
         messages = [push.message for push in self.pushes]
         return [m.connection for m in messages if isinstance(m, NotifyConsumerIdsChanged)]
 

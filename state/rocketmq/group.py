@@ -1,8 +1,8 @@
-"""All a broker knows of one group: its consumers' connections and topics, producers, locks, modes.
+"""The state of one RocketMQ group: consumer connections, subscriptions, producers, locks and request modes.
 
-This file holds data and queries only. Consumers and producers of one group name have nothing to do with each
-other; they share the name, and so the key of their state. Source: ConsumerGroupInfo.java,
-ClientChannelInfo.java, RebalanceLockManager.java, MessageRequestModeManager.java.
+This file holds data and queries only. The consumers and the producers of one group name are independent. They
+share a state because they share the name. Source: ConsumerGroupInfo.java, ClientChannelInfo.java,
+RebalanceLockManager.java, MessageRequestModeManager.java.
 """
 
 from msgspec import Struct
@@ -13,7 +13,9 @@ from state.rocketmq.requests import ConsumeFromWhere, ConsumeType, MessageModel,
 
 
 class ClientChannelInfo(Struct, array_like=True, forbid_unknown_fields=True):
-    """The client at the other end of a connection, when it was last heard of, and where it is told things."""
+    """The client of a connection. `last_update_ms` is the time of its last heartbeat. `reply_partition` is
+    the partition of the responses topic for messages to this connection.
+    """
 
     client_id: str
     language: str
@@ -23,26 +25,32 @@ class ClientChannelInfo(Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class LockEntry(Struct, array_like=True, forbid_unknown_fields=True):
-    """Who holds a queue, and since when without saying so again."""
+    """The lock of one queue: the client id that holds it, and the time at which that client last
+    locked it.
+    """
 
     client_id: str
     last_update_ms: int
 
 
 class RequestMode(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """How clients get a topic that the broker assigns."""
+    """The request mode of a topic that the broker assigns. `pop_share_queue_num` is RocketMQ's,
+    used in pop mode alone.
+    """
 
     mode: MessageRequestMode
     pop_share_queue_num: int
 
 
 class Group(Struct, array_like=True, forbid_unknown_fields=True, tag="RocketMQ"):
-    """`channels` and `producers` go by connection, in the order they came; `request_modes` by topic.
+    """`channels` and `producers` are keyed by connection, in order of arrival; `request_modes` is keyed by
+    topic.
 
-    The group's model, type and start are those of its last heartbeat. RocketMQ has a consumer group while it
-    has `channels`: without any, nothing of it is left but locks and modes. `quarantined` is the fault of ours
-    that stopped its scans, and everything else, until an operator releases it. The order of the fields here
-    is the layout of the stored state: a change of it is a new version in `checkpoints.codec`.
+    The message model, consume type and start position are those of the last heartbeat of any consumer.
+    RocketMQ has a consumer group while `channels` is not empty; without channels only locks and modes remain.
+    `quarantined` is the text of the coordinator's fault that stopped the group until an operator releases it,
+    None in a healthy group. The order of the fields is the layout of the stored state: a change of the order
+    is a new version in `checkpoints.codec`.
     """
 
     group_id: str
@@ -62,25 +70,25 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True, tag="RocketMQ")
     quarantined: str | None = None
 
     def client_ids(self) -> list[str]:
-        """One id a connection, in the order the connections came (RocketMQ: in no order)."""
+        """Return the client id of each connection, in order of arrival (RocketMQ has no order)."""
         return [info.client_id for info in self.channels.values()]
 
     def connections_of(self, client_id: str) -> list[str]:
-        """The consumer connections of one client id; more than one is trouble."""
+        """Return the consumer connections of a client id. More than one connection is a misconfiguration."""
         return [connection for connection, info in self.channels.items() if info.client_id == client_id]
 
     def duplicate_client_ids(self) -> dict[str, list[str]]:
-        """Each client id that stands more than once, with its connections."""
+        """Return each client id that has more than one connection, with its connections."""
         connections: dict[str, list[str]] = {}
         for connection, info in self.channels.items():
             connections.setdefault(info.client_id, []).append(connection)
         return {client_id: held for client_id, held in connections.items() if len(held) > 1}
 
     def forget_consumers(self) -> None:
-        """The last connection is gone: so are the group's topics and model."""
+        """Clear the subscriptions and the message model, because the last consumer connection is gone."""
         self.message_model = self.consume_type = self.consume_from_where = None
         self.subscriptions = {}
 
     def is_over(self) -> bool:
-        """Whether nothing is left to be kept."""
+        """Whether the group has no state left to keep."""
         return not (self.channels or self.producers or self.locks or self.request_modes)

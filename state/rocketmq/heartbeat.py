@@ -1,4 +1,4 @@
-"""A heartbeat's part about one consumer group, in both versions. Source: ClientManageProcessor.java."""
+"""The part of a heartbeat for one consumer group, in both versions. Source: ClientManageProcessor.java."""
 
 from state.rocketmq.consumer_manager import register_consumer, register_consumer_without_sub
 from state.rocketmq.context import StepContext
@@ -7,10 +7,11 @@ from state.rocketmq.responses import RegisterResponse
 
 
 def heartbeat(context: StepContext, request: RegisterConsumer) -> None:
-    """Register the connection; a group without configuration is silently not registered.
+    """Register the connection. A group without configuration is not registered, and the answer does not say
+    so.
 
-    Version 2 has a fingerprint other than 0: IS_SUB_CHANGE then says whether the group's last heartbeat, of
-    any client, had another one.
+    A heartbeat of version 2 has a fingerprint other than 0. Its IS_SUB_CHANGE says whether the group's last
+    heartbeat, of any client, had another fingerprint.
     """
     is_v2 = request.heartbeat_fingerprint != 0
     last = context.group.heartbeat_fingerprint if context.has_group else None

@@ -1,4 +1,4 @@
-"""The producers of a group: nobody is told of them, the broker asks them about transactions.
+"""The producers of a group. Changes are not notified; the broker uses the connections to check transactions.
 
 Source: ProducerManager.java.
 """
@@ -12,7 +12,7 @@ from state.rocketmq.responses import RegisterResponse, UnregisterResponse
 
 
 def register_producer(context: StepContext, request: RegisterProducer) -> None:
-    """The connection is here. The client id is that of its first heartbeat, whatever later ones say."""
+    """Register the connection. The client id stays that of the connection's first heartbeat."""
     producers = context.ensure_group().producers
     context.arm_scan(PRODUCER_CHANNEL_EXPIRED_TIMEOUT_MS)
     if request.connection in producers:
@@ -36,18 +36,18 @@ def register_producer(context: StepContext, request: RegisterProducer) -> None:
 
 
 def unregister_producer(context: StepContext, request: UnregisterProducer) -> None:
-    """The connection leaves, if it is here."""
+    """Remove the connection if it is registered."""
     _remove(context, request.connection, "unregistered")
     context.reply(request, UnregisterResponse)
 
 
 def channel_closed(context: StepContext, request: ConnectionClosed) -> None:
-    """The connection is gone."""
+    """Remove the closed connection if it is registered."""
     _remove(context, request.connection, "its connection closed")
 
 
 def scan_producers(context: StepContext) -> None:
-    """Connections that were silent for too long go and are closed."""
+    """Remove and close connections that were silent for too long."""
     limit_ms = PRODUCER_CHANNEL_EXPIRED_TIMEOUT_MS
     for connection, info in list(context.group.producers.items()):
         silent_ms = context.now_ms - info.last_update_ms

@@ -1,4 +1,4 @@
-"""The broker deals queues out itself, to clients that ask it to. Source: QueryAssignmentProcessor.java."""
+"""Assignment by the broker, at a client's request. Source: QueryAssignmentProcessor.java."""
 
 from collections.abc import Sequence
 
@@ -33,7 +33,7 @@ _STRATEGIES: dict[str | None, AllocateMessageQueueStrategy] = {
 
 
 def query_assignment(context: StepContext, request: QueryAssignment) -> None:
-    """Answer with the client's queues; None where the client had better keep what it has."""
+    """Answer with the client's queues. None means that the client keeps the queues that it has."""
     mode = _request_mode(context, request.topic)
     queues = _do_load_balance(context, request, mode)
     assignments = (
@@ -45,7 +45,9 @@ def query_assignment(context: StepContext, request: QueryAssignment) -> None:
 
 
 def _request_mode(context: StepContext, topic: str) -> RequestMode:
-    """What was set for the topic; without that, retry topics are always pulled."""
+    """Return the mode that was set for the topic. Without one, retry topics are always pulled and other
+    topics have the broker's default.
+    """
     if context.has_group and topic in context.group.request_modes:
         return context.group.request_modes[topic]
     if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
@@ -79,7 +81,7 @@ def _do_load_balance(
 
 
 def set_message_request_mode(context: StepContext, request: SetMessageRequestMode) -> None:
-    """Keep the mode for the group and the topic; retry topics cannot have another."""
+    """Store the mode of the group and topic. Retry topics are refused."""
     code, remark = _refusal(request)
     if code is ResponseCode.SUCCESS:
         mode = RequestMode(request.mode, request.pop_share_queue_num)

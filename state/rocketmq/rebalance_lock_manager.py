@@ -1,6 +1,6 @@
-"""Locks on queues, so that only one client reads an ordered queue. Source: RebalanceLockManager.java.
+"""Locks on queues: only one client reads an ordered queue. Source: RebalanceLockManager.java.
 
-A lock is held by a client id, not by a connection: two clients of one id both hold it.
+The holder of a lock is a client id, not a connection. Two clients with the same id both hold the lock.
 """
 
 from assignors.rocketmq.message_queue import MessageQueue
@@ -13,17 +13,19 @@ from state.rocketmq.responses import LockBatchMqResponse, UnlockBatchMqResponse
 
 
 def is_expired(lock: LockEntry, now_ms: int, config: BrokerConfig) -> bool:
-    """Whether the owner was silent for longer than a lock lives."""
+    """Whether the holder did not renew the lock for longer than the lock's lifetime."""
     return now_ms - lock.last_update_ms > config.lock_max_live_ms
 
 
 def is_lock_all_expired(group: Group | None, now_ms: int, config: BrokerConfig) -> bool:
-    """Whether nobody holds any queue of the group."""
+    """Whether no client holds a queue of the group."""
     return group is None or all(is_expired(lock, now_ms, config) for lock in group.locks.values())
 
 
 def lock_batch(context: StepContext, request: LockBatchMq) -> None:
-    """Lock what is free, the client's own, or expired; answer with the queues the client now holds."""
+    """Lock the queues that are free, expired, or locked by this client. Answer with the requested queues that
+    the client now holds.
+    """
     held: dict[MessageQueue, None] = {}
     taken_over: dict[str, list[str]] = {}
     if request.mq_set:
@@ -51,7 +53,7 @@ def lock_batch(context: StepContext, request: LockBatchMq) -> None:
 
 
 def unlock_batch(context: StepContext, request: UnlockBatchMq) -> None:
-    """Free the queues whose lock is the client's, expired or not; others stay as they are."""
+    """Remove the client's locks of these queues, expired or not. Locks of other clients stay."""
     locks = context.group.locks if context.has_group else {}
     for queue in request.mq_set:
         if queue in locks and locks[queue].client_id == request.client_id:
@@ -60,7 +62,7 @@ def unlock_batch(context: StepContext, request: UnlockBatchMq) -> None:
 
 
 def scan_locks(context: StepContext) -> None:
-    """Forget expired locks, which RocketMQ never does; nobody can tell the difference but by the memory."""
+    """Remove expired locks. RocketMQ keeps them in memory; clients see no difference."""
     expired = [
         q for q, lock in context.group.locks.items() if is_expired(lock, context.now_ms, context.config)
     ]

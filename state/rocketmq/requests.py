@@ -1,8 +1,8 @@
-"""Requests: one Struct a message about one group, tagged with RocketMQ's name for it.
+"""Requests: one Struct for each message about one group, tagged with RocketMQ's name of the message.
 
-They are decoded once, at the edge; the core only ever sees well-formed ones. A queue is written as
-[topic, broker name, queue id]. Facts from outside the group (its configuration, a topic's queues) come as
-fields. Source: RequestCode.java and the classes of remoting/.../protocol/{heartbeat,body,header}.
+Requests are decoded once, at the edge; the core receives only well-formed requests. A queue is [topic, broker
+name, queue id]. Facts from outside the group (its configuration, a topic's queues) are fields. Source:
+RequestCode.java and the classes of remoting/.../protocol/{heartbeat,body,header}.
 """
 
 from enum import StrEnum
@@ -19,7 +19,9 @@ Name = Annotated[str, Meta(max_length=32_767)]
 
 
 class MessageModel(StrEnum):
-    """Whether a group shares the queues out (CLUSTERING) or each client reads all (BROADCASTING)."""
+    """Whether the clients of a group share the queues (CLUSTERING) or each client reads all queues
+    (BROADCASTING).
+    """
 
     BROADCASTING = "BROADCASTING"
     CLUSTERING = "CLUSTERING"
@@ -34,7 +36,7 @@ class ConsumeType(StrEnum):
 
 
 class ConsumeFromWhere(StrEnum):
-    """Where a client starts a queue without a stored offset; the broker only keeps it."""
+    """Where a client starts to read a queue without a stored offset. The broker only stores the value."""
 
     CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST = (
@@ -47,7 +49,7 @@ class ConsumeFromWhere(StrEnum):
 
 
 class SubscriptionData(Struct, frozen=True):
-    """One topic of a group and which of its messages are wanted; `sub_version` is a client's time in ms."""
+    """One topic of a group and the filter of its messages. `sub_version` is the client's time in ms."""
 
     topic: Name
     sub_string: str = "*"
@@ -58,16 +60,15 @@ class SubscriptionData(Struct, frozen=True):
 
 
 class SubscriptionGroupConfig(Struct, frozen=True):
-    """What the broker's configuration says of a consumer group."""
+    """The broker's configuration of a consumer group."""
 
     notify_consumer_ids_changed_enable: bool = True
 
 
 class Request(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """What every request carries: who asks, about which group, and where the answer goes.
+    """The fields of every request: the client, the group, and the address of the answer.
 
-    `connection` names the client's connection, never two of them; `client_id` need not be unique, though it
-    should be.
+    `connection` is unique to a connection. `client_id` should be unique, but clients may share one.
     """
 
     group_id: Name
@@ -79,11 +80,11 @@ class Request(Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class RegisterConsumer(Request, frozen=True, kw_only=True, tag="HEART_BEAT_CONSUMER"):
-    """A heartbeat's part about one consumer group.
+    """The part of a heartbeat for one consumer group.
 
-    `is_without_sub` with a `heartbeat_fingerprint` other than 0 is heartbeat V2's short form: subscriptions
-    are as they were. `group_config` None: the broker knows no such group. `update_subscription` False is for
-    proxies, which keep subscriptions themselves.
+    `is_without_sub` with a `heartbeat_fingerprint` other than 0 is heartbeat V2's short form, without
+    subscriptions. `group_config` is None if the broker does not know the group. `update_subscription` is
+    False for proxies, which store the subscriptions themselves.
     """
 
     message_model: MessageModel
@@ -99,7 +100,7 @@ class RegisterConsumer(Request, frozen=True, kw_only=True, tag="HEART_BEAT_CONSU
 
 
 class RegisterProducer(Request, frozen=True, kw_only=True, tag="HEART_BEAT_PRODUCER"):
-    """A heartbeat's part about one producer group."""
+    """The part of a heartbeat for one producer group."""
 
     heartbeat_fingerprint: Int32 = 0
     language: str = "JAVA"
@@ -107,17 +108,21 @@ class RegisterProducer(Request, frozen=True, kw_only=True, tag="HEART_BEAT_PRODU
 
 
 class UnregisterConsumer(Request, frozen=True, kw_only=True, tag="UNREGISTER_CLIENT_CONSUMER"):
-    """This connection consumes for the group no more. `group_config` None notifies as the default does."""
+    """The connection stops consuming for the group. If `group_config` is None, the default configuration
+    holds.
+    """
 
     group_config: SubscriptionGroupConfig | None = None
 
 
 class UnregisterProducer(Request, frozen=True, kw_only=True, tag="UNREGISTER_CLIENT_PRODUCER"):
-    """This connection produces for the group no more."""
+    """The connection stops producing for the group."""
 
 
 class ConnectionClosed(Struct, frozen=True, kw_only=True, tag_field="type", tag="CONNECTION_CLOSED"):
-    """The connection closed, failed or was idle for too long: one record a group it was in, unanswered."""
+    """The connection closed, failed or was idle for too long. One record for each group of the connection,
+    without an answer.
+    """
 
     group_id: Name
     connection: Name
@@ -125,7 +130,7 @@ class ConnectionClosed(Struct, frozen=True, kw_only=True, tag_field="type", tag=
 
 
 class GetConsumerListByGroup(Request, frozen=True, kw_only=True, tag="GET_CONSUMER_LIST_BY_GROUP"):
-    """Which client ids are in the group."""
+    """Return the client ids of the group."""
 
 
 class LockBatchMq(Request, frozen=True, kw_only=True, tag="LOCK_BATCH_MQ"):
@@ -135,13 +140,15 @@ class LockBatchMq(Request, frozen=True, kw_only=True, tag="LOCK_BATCH_MQ"):
 
 
 class UnlockBatchMq(Request, frozen=True, kw_only=True, tag="UNLOCK_BATCH_MQ"):
-    """Give these queues free, where the client id holds them."""
+    """Unlock these queues, if the client id holds them."""
 
     mq_set: tuple[MessageQueue, ...]
 
 
 class QueryAssignment(Request, frozen=True, kw_only=True, tag="QUERY_ASSIGNMENT"):
-    """Which queues of a topic the broker gives this client. `topic_queues` None: no route is known."""
+    """Ask the broker for this client's queues of a topic. `topic_queues` is None if the topic's route is
+    unknown.
+    """
 
     topic: Name
     message_model: MessageModel
@@ -150,7 +157,7 @@ class QueryAssignment(Request, frozen=True, kw_only=True, tag="QUERY_ASSIGNMENT"
 
 
 class SetMessageRequestMode(Request, frozen=True, kw_only=True, tag="SET_MESSAGE_REQUEST_MODE"):
-    """How the group's clients shall get a topic that the broker assigns."""
+    """Set the request mode of the group's clients for a topic that the broker assigns."""
 
     topic: Name
     mode: MessageRequestMode = MessageRequestMode.PULL

@@ -1,7 +1,7 @@
-"""Responses, with RocketMQ's response codes and remarks, and what the broker says to clients by itself.
+"""Responses with RocketMQ's response codes and remarks, and the one-way messages of the broker to clients.
 
-One Struct a message. What a response has beside its code has a default, for an answer that is an error only.
-Source: ResponseCode.java, RequestCode.java.
+One Struct for each message. Every field besides the code has a default, because an error answer has only the
+code. Source: ResponseCode.java, RequestCode.java.
 """
 
 from enum import IntEnum
@@ -14,7 +14,7 @@ from state.messages import RECORD_VERSION
 
 
 class ResponseCode(IntEnum):
-    """What a response's `code` may be: RocketMQ's own numbers and names."""
+    """The values of a response's `code`, with RocketMQ's numbers and names."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -24,7 +24,9 @@ class ResponseCode(IntEnum):
 
 
 class Response(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """What every response carries. `request` is the id that readers drop duplicates by."""
+    """The fields of every response. `request` is the id by which readers drop duplicates. `remark` is None on
+    success.
+    """
 
     group_id: str
     correlation_id: str
@@ -35,9 +37,10 @@ class Response(Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class RegisterResponse(Response, frozen=True, kw_only=True, tag="HEART_BEAT"):
-    """A group's part of a heartbeat's answer. `is_sub_change` asks a V2 client for its full form next time.
+    """The part of a heartbeat's answer for one group. `is_sub_change` asks a V2 client for its full form next
+    time.
 
-    `changed` says whether the group's connections or topics are others now.
+    `changed` says whether the heartbeat changed the group's connections or topics.
     """
 
     is_support_heart_beat_v2: bool = True
@@ -46,44 +49,44 @@ class RegisterResponse(Response, frozen=True, kw_only=True, tag="HEART_BEAT"):
 
 
 class UnregisterResponse(Response, frozen=True, kw_only=True, tag="UNREGISTER_CLIENT"):
-    """Nothing but the code."""
+    """Only the code."""
 
 
 class ConsumerListResponse(Response, frozen=True, kw_only=True, tag="GET_CONSUMER_LIST_BY_GROUP"):
-    """One id a connection, so an id that two clients share stands twice."""
+    """One client id for each connection: an id that two clients share occurs twice."""
 
     consumer_id_list: tuple[str, ...] = ()
 
 
 class LockBatchMqResponse(Response, frozen=True, kw_only=True, tag="LOCK_BATCH_MQ"):
-    """Those of the queues that the client id holds now."""
+    """The requested queues that the client id now holds."""
 
     lock_ok_mq_set: tuple[MessageQueue, ...] = ()
 
 
 class UnlockBatchMqResponse(Response, frozen=True, kw_only=True, tag="UNLOCK_BATCH_MQ"):
-    """Nothing but the code."""
+    """Only the code."""
 
 
 class MessageQueueAssignment(Struct, frozen=True):
-    """A queue for the client, and how it shall get its messages."""
+    """A queue of the client, and the request mode for its messages."""
 
     message_queue: MessageQueue
     mode: MessageRequestMode
 
 
 class QueryAssignmentResponse(Response, frozen=True, kw_only=True, tag="QUERY_ASSIGNMENT"):
-    """None: keep what you have. No queue at all: drop all you have."""
+    """The client's queues. None: the client keeps its queues. Empty: the client drops all its queues."""
 
     message_queue_assignments: tuple[MessageQueueAssignment, ...] | None = None
 
 
 class SetMessageRequestModeResponse(Response, frozen=True, kw_only=True, tag="SET_MESSAGE_REQUEST_MODE"):
-    """Nothing but the code."""
+    """Only the code."""
 
 
 class ToConnection(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """What is said to one connection, one-way. `request` is the request or the scan that led to it."""
+    """A one-way message to a connection. `request` is the id of the request, or the scan, that led to it."""
 
     group_id: str
     connection: str
@@ -93,11 +96,15 @@ class ToConnection(Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class NotifyConsumerIdsChanged(ToConnection, frozen=True, kw_only=True, tag="NOTIFY_CONSUMER_IDS_CHANGED"):
-    """The group's client ids changed: rebalance now. Where it is lost, the client's timer helps."""
+    """The group's client ids changed: the client rebalances now. If the message is lost, the client
+    rebalances by its own timer.
+    """
 
 
 class CloseConnection(ToConnection, frozen=True, kw_only=True, tag="CLOSE_CONNECTION"):
-    """The connection was silent for too long and is none any more: come back on another one."""
+    """The connection was closed because it was silent for too long. The client reconnects on another
+    connection.
+    """
 
     reason: str
 

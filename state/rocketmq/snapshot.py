@@ -1,4 +1,4 @@
-"""What the groups topic shows of a RocketMQ group."""
+"""The view of a RocketMQ group on the groups topic."""
 
 from msgspec import Struct
 
@@ -8,7 +8,7 @@ from state.rocketmq.requests import ConsumeFromWhere, ConsumeType, MessageModel
 
 
 class ConnectionSnapshot(Struct, frozen=True):
-    """A client at the other end of a connection."""
+    """A connection and its client."""
 
     connection: str
     client_id: str
@@ -17,11 +17,11 @@ class ConnectionSnapshot(Struct, frozen=True):
 
 
 class GroupSnapshot(Struct, frozen=True, tag_field="protocol", tag="RocketMQ"):
-    """The group as it is after its history entry number `seq` of this incarnation.
+    """The group after history entry number `seq` of this incarnation.
 
-    `subscriptions` goes from topic to filter, `request_modes` by topic. What changes without an entry is not
-    here: times of last contact, and locks that are taken and given back. `truncated`: connections were left
-    out, for all of it would be too large for a record.
+    `subscriptions` maps a topic to its filter; `request_modes` is keyed by topic. Changes without a history
+    entry are not shown: times of the last heartbeat, and locks that are acquired and released. `truncated` is
+    True if connections were omitted because the record would be too large.
     """
 
     group_id: str
@@ -42,7 +42,7 @@ class GroupSnapshot(Struct, frozen=True, tag_field="protocol", tag="RocketMQ"):
 
 
 def snapshot(group: Group) -> GroupSnapshot:
-    """The group's view for readers, a copy."""
+    """Return a copy of the group for readers."""
     return GroupSnapshot(
         group_id=group.group_id,
         incarnation=group.incarnation,

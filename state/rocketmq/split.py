@@ -1,8 +1,9 @@
-"""What a client sends for all its groups at once, cut into one message a group, and its answers joined.
+"""Split of a client's message for all its groups into one message for each group, and join of the answers.
 
-The groups have states of their own, under their own keys, so nothing that names several can reach them.
-Each keeps its own time of last contact; in RocketMQ the groups of one heartbeat share theirs, so a group that
-a connection's later heartbeats leave out lives on there with the others, where here it expires.
+Each group has its own state under its own key, so a message with several groups cannot reach them. Each group
+keeps its own time of the last heartbeat. In RocketMQ the groups of one heartbeat share that time: a group
+that later heartbeats of the connection omit lives on there, and expires here.
+
 Source: ClientManageProcessor.java, HeartbeatData.java.
 """
 
@@ -57,7 +58,7 @@ class UnregisterClient(Struct, frozen=True, kw_only=True):
 
 
 class Origin(Struct, frozen=True):
-    """Where a client's request came from and where its answers go."""
+    """The connection of a client's request, and the address of its answers."""
 
     connection: Name
     correlation_id: Name
@@ -67,7 +68,9 @@ class Origin(Struct, frozen=True):
 def split_heartbeat(
     heartbeat: HeartbeatData, origin: Origin, group_configs: Mapping[str, SubscriptionGroupConfig]
 ) -> list[RegisterConsumer | RegisterProducer]:
-    """One message a group, consumers first. A group missing in `group_configs` is one the broker has not."""
+    """Return one message for each group, consumers first. A group that is missing in `group_configs` is
+    unknown to the broker.
+    """
     consumers = [
         RegisterConsumer(
             group_id=data.group_name,
@@ -104,7 +107,7 @@ def split_heartbeat(
 
 
 def joined_is_sub_change(heartbeat: HeartbeatData, parts: Iterable[RegisterResponse]) -> bool:
-    """IS_SUB_CHANGE of the one answer to a heartbeat: always true in its first version."""
+    """Return IS_SUB_CHANGE of the joined answer. It is always true for heartbeat version 1."""
     return heartbeat.heartbeat_fingerprint == 0 or any(part.is_sub_change for part in parts)
 
 

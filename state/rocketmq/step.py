@@ -1,4 +1,4 @@
-"""The one entry of RocketMQ's side: what one event does to one group."""
+"""The entry of RocketMQ's side: `step` applies one event to one group."""
 
 from state.config import BrokerConfig
 from state.errors import ErrorCode
@@ -55,12 +55,12 @@ RESPONSE_TO: dict[type[AnyAnswered], type[AnyResponse]] = {
 
 
 def step(group: Group | None, group_id: str, event: Event, now_ms: int, config: BrokerConfig) -> Effects:
-    """Apply one event to a group at a time, and say what follows.
+    """Apply one event to a group at a time, and return the effects.
 
-    `group` is changed in place (None: there is no such group; the returned effects hold the group
-    afterwards). `now_ms` is never before the group's clock. Nothing a client may send raises: errors are
-    answers. Whoever calls fires due scans (`state.rocketmq.timers.next_scan`) in time order, before requests
-    of the same time (`state.timeline`).
+    `group` is changed in place; None means that the group does not exist. The returned effects hold the group
+    afterwards. `now_ms` is never before the group's clock. No client request raises: errors are answers. The
+    caller fires due scans (`state.rocketmq.timers.next_scan`) in time order, before requests of the same time
+    (`state.timeline`).
     """
     context = StepContext(group, group_id, cause_of(event), now_ms, config)
     if group is not None:
@@ -111,7 +111,7 @@ def _received(context: StepContext, event: Received[Request]) -> None:
 
 
 def _refuse(context: StepContext, request: Request, remark: str) -> None:
-    """Answer with SYSTEM_ERROR alone, upon which RocketMQ's clients keep what they have."""
+    """Answer with SYSTEM_ERROR alone. RocketMQ's clients then keep their queues."""
     if isinstance(request, ReleaseGroup):
         context.reply_release(request, ErrorCode.UNKNOWN_SERVER_ERROR)
     elif not isinstance(request, ConnectionClosed):
@@ -119,7 +119,9 @@ def _refuse(context: StepContext, request: Request, remark: str) -> None:
 
 
 def _release(context: StepContext, request: ReleaseGroup) -> None:
-    """Let scans run again. Connections and locks, whose renewals were refused, count as heard of now."""
+    """Release the group. Connections and locks are renewed, because their renewals were refused in the
+    quarantine.
+    """
     group = context.group
     if group.quarantined is not None:
         group.quarantined = None

@@ -1,4 +1,4 @@
-"""Time stood still for a RocketMQ group: no coordinator ran, or the group was quarantined."""
+"""Renewal of connections and locks after time stood still: in an outage, or in a quarantine."""
 
 from state.inputs import Outage
 from state.rocketmq.context import StepContext
@@ -7,9 +7,9 @@ from state.rocketmq.history import EntryType
 
 
 def take_over(context: StepContext, outage: Outage) -> None:
-    """Nobody could be heard of meanwhile: connections and locks count as heard of now.
+    """Renew all connections and locks, because no renewal could be handled in the outage.
 
-    A broker of RocketMQ that starts again knows nobody until clients come back; this one forgets nobody.
+    A RocketMQ broker that restarts has no clients until they reconnect. This coordinator keeps them.
     """
     group = context.group
     if group.quarantined is not None or not _heard_of(group):
@@ -22,11 +22,13 @@ def take_over(context: StepContext, outage: Outage) -> None:
 
 
 def count_as_heard_of(context: StepContext) -> None:
-    """Requests were not handled until now: nothing of the group has been silent yet."""
+    """Set the last update of every connection and lock to now, because requests were not handled
+    until now.
+    """
     for entry in _heard_of(context.group):
         entry.last_update_ms = context.now_ms
 
 
 def _heard_of(group: Group) -> tuple[ClientChannelInfo | LockEntry, ...]:
-    """What expires when its client is silent."""
+    """Return the entries that expire when their client is silent."""
     return (*group.channels.values(), *group.producers.values(), *group.locks.values())

@@ -1,7 +1,7 @@
-"""The group's only timer: the scan for what has been silent for too long.
+"""The only timer of a RocketMQ group: the scan for silent connections and expired locks.
 
-RocketMQ scans every 10 s. Here too, at the multiples of that interval, but only at those that can find
-something; the others would do nothing.
+RocketMQ scans every 10 s. Here a scan also stands at a multiple of that interval, but it runs only if it can
+find an expired entry.
 """
 
 from msgspec import Struct
@@ -11,7 +11,7 @@ from state.rocketmq.group import Group
 
 
 class ScanDue(Struct, frozen=True):
-    """An event of the core: a scan whose time has come."""
+    """An event of the core: a scan is due at `deadline_ms`."""
 
     deadline_ms: int
 
@@ -20,13 +20,15 @@ class ScanDue(Struct, frozen=True):
 
 
 def scan_after(expiry_ms: int, config: BrokerConfig) -> int:
-    """The first scan that finds what expires at `expiry_ms`: what is exactly that old is not yet expired."""
+    """Return the time of the first scan at which an entry with `expiry_ms` is expired. At exactly `expiry_ms`
+    it is not yet expired.
+    """
     return (expiry_ms // config.scan_interval_ms + 1) * config.scan_interval_ms
 
 
 def next_scan(group: Group, config: BrokerConfig) -> ScanDue | None:
-    """The first scan that would find something if nobody is heard of again; None where nothing can expire,
-    or does not because the group is quarantined.
+    """Return the first scan that finds an expired entry if no client renews. None if no entry can expire, or
+    if the group is quarantined.
     """
     if group.quarantined is not None:
         return None

@@ -1,1 +1,1 @@
-"""Committed offsets: kept, told, deleted, and expired. Source: OffsetMetadataManager.java."""
+"""Committed offsets: commit, fetch, deletion and expiry. Source: OffsetMetadataManager.java."""

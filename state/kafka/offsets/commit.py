@@ -1,4 +1,4 @@
-"""OffsetCommit: a member, or anyone while a group has no members, says how far it has read. Rows O1 to O9.
+"""OffsetCommit by a member, or by any client while the group has no members. Rows O1 to O9.
 
 Source: OffsetMetadataManager.commitOffset, ClassicGroup.validateOffsetCommit.
 """
@@ -12,15 +12,15 @@ from state.kafka.responses import OffsetCommitResponse, PartitionError, TopicErr
 FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND = 9  # KIP-848
 OWN_RETENTION_TIME = -1  # the coordinator's, not the request's
 
-# The record of a committed offset has the names of its group and topic, in its key and in its value.
-# A commit of 10,000 partitions has place for names of 400 characters together.
+# The record of a committed offset holds the names of its group and topic in its key and in its value.
+# A commit of 10,000 partitions may have names of 400 characters together.
 NAMES_MAX_CHARS = 8 * 1024 * 1024
 
 END_OF_TIME_MS = 253_402_300_799_999  # the year 9999, so that a deadline is a time that Spark can hold
 
 
 def commit(context: StepContext, request: OffsetCommit, reply_to: ReplyTo) -> None:
-    """Keep each offset whose metadata is not too long, if the committer may commit at all."""
+    """Store each offset whose metadata is not too long, if the committer is valid."""
     row, error = _validate(context, request)
     if error is not ErrorCode.NONE:
         context.reply(reply_to, OffsetCommitResponse, row, error)
@@ -44,7 +44,7 @@ def commit(context: StepContext, request: OffsetCommit, reply_to: ReplyTo) -> No
 
 
 def _names_chars(request: OffsetCommit) -> int:
-    """Row O12: how many characters of names the records of this commit would have."""
+    """Row O12: the number of characters of names in the records of this commit."""
     return 2 * sum(
         len(topic.partitions) * (len(request.group_id) + len(topic.name)) for topic in request.topics
     )
@@ -102,9 +102,9 @@ def _commit_partition(
 
 
 def _topic_id(group: Group, topic: CommittedTopic, partition: int) -> bytes | None:
-    """That of the request; where it has none, that of the offset which the commit replaces.
+    """The topic id of the request, else that of the offset that the commit replaces.
 
-    So the offset of a client that knows no ids goes with the topic that it was committed for.
+    The offset of a client without topic ids therefore belongs to the topic that it was committed for.
     """
     if topic.topic_id is not None:
         return topic.topic_id.bytes
@@ -117,5 +117,5 @@ def _expire_at_ms(now_ms: int, kept_for_ms: int) -> int:
 
 
 def _java_length(text: str) -> int:
-    """What String.length() says: the setting is called bytes, and Kafka counts UTF-16 units."""
+    """String.length() of the text, because Kafka counts UTF-16 units although the setting is named bytes."""
     return len(text) + sum(character > "\uffff" for character in text)

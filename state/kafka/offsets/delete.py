@@ -1,4 +1,4 @@
-"""Offsets that are forgotten by request: OffsetDelete (KIP-496). Rows D1 to D5.
+"""OffsetDelete: removal of offsets by request (KIP-496). Rows D1 to D5.
 
 Source: OffsetMetadataManager.deleteOffsets, ClassicGroup.validateOffsetDelete.
 """
@@ -14,7 +14,7 @@ from state.kafka.responses import OffsetDeleteResponse, PartitionError, TopicErr
 
 
 def delete_offsets(context: StepContext, request: OffsetDelete, reply_to: ReplyTo) -> None:
-    """Forget offsets of topics that no member of the group subscribes to."""
+    """Remove offsets of topics that no member of the group subscribes to."""
     if not context.has_group:
         context.reply(reply_to, OffsetDeleteResponse, context.rule("D1"), ErrorCode.GROUP_ID_NOT_FOUND)
         return
@@ -49,8 +49,10 @@ def delete_offsets(context: StepContext, request: OffsetDelete, reply_to: ReplyT
 
 
 def _found(group: Group, topic: TopicPartitions, gone: Mapping[str, set[int]]) -> set[int]:
-    """The partitions of the topic that have an offset and are not in `gone` already. A request may name a
-    topic many times, so the work is that of the partitions it names, not of those the group has.
+    """The requested partitions that have an offset and are not in `gone` already.
+
+    A request may name a topic many times, so the work depends on the requested partitions, not on the
+    group's.
     """
     offsets, seen = group.offsets.get(topic.name, {}), gone.get(topic.name, ())
     return {p for p in topic.partition_indexes if p in offsets and p not in seen}

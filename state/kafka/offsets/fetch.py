@@ -1,4 +1,4 @@
-"""OffsetFetch: what is committed. Rows Q1 to Q3, Q5.
+"""OffsetFetch: the committed offsets. Rows Q1 to Q3, Q5.
 
 Source: OffsetMetadataManager.fetchOffsets, fetchAllOffsets, isMismatchedTopicId.
 """
@@ -19,7 +19,7 @@ Offsets = Mapping[str, Mapping[int, Offset]]
 
 
 def fetch(context: StepContext, request: OffsetFetch, reply_to: ReplyTo) -> None:
-    """Tell offsets. It is never an error not to have any, and no group comes of asking."""
+    """Answer with the committed offsets. A missing group or offset is not an error. No group is created."""
     offsets: Offsets = {}
     no_group = None
     if context.has_group:
@@ -41,8 +41,8 @@ def fetch(context: StepContext, request: OffsetFetch, reply_to: ReplyTo) -> None
 
 
 def _each_once(topics: Sequence[TopicPartitions]) -> list[TopicPartitions]:
-    """The topics and partitions of the request without repetitions: otherwise a small request could ask for a
-    large metadata text many thousand times.
+    """The request's topics and partitions without repetitions, because a small request could otherwise fetch
+    a large metadata text many thousand times.
     """
     partitions: dict[tuple[str, UUID | None], dict[int, None]] = {}
     for topic in topics:
@@ -66,7 +66,9 @@ def _requested(context: StepContext, topic: TopicPartitions, offsets: Mapping[in
 
 
 def is_of_another_topic(offset: Offset, topic_id: bytes | None) -> bool:
-    """Whether the offset was committed for another topic of the same name; an unknown id is never another."""
+    """Whether the offset was committed for another topic of the same name. False if either topic id is
+    unknown.
+    """
     return offset.topic_id is not None and topic_id is not None and offset.topic_id != topic_id
 
 

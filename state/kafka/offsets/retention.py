@@ -1,9 +1,8 @@
-"""Retention: offsets that nobody uses expire, and with the last of them a group without members ends.
+"""Retention: unused offsets expire. A group without members and offsets is deleted. Rows Z1 to Z6.
 
-Rows Z1 to Z6. A pass is due at multiples of `offsets.retention.check.interval.ms`; a deadline is armed only
-for the first pass that could find something, so a group that rests is left alone.
-Source: OffsetMetadataManager.cleanupExpiredOffsets, ClassicGroup.offsetExpirationCondition,
-GroupMetadataManager.maybeDeleteGroup.
+A pass is due at a multiple of `offsets.retention.check.interval.ms`. Only the first pass that could expire an
+offset is armed, so an idle group is not called. Source: OffsetMetadataManager.cleanupExpiredOffsets,
+ClassicGroup.offsetExpirationCondition, GroupMetadataManager.maybeDeleteGroup.
 """
 
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from state.kafka.history import EntryType
 
 
 def retention_pass(context: StepContext) -> None:
-    """Expire what is due; end the group if nothing and nobody is left."""
+    """Remove expired offsets. Delete the group if it has no members and no offsets."""
     group, config = context.group, context.config
     group.retention_deadline_ms = None
     expired: dict[str, list[int]] = {}
@@ -39,7 +38,7 @@ def retention_pass(context: StepContext) -> None:
 
 
 def arm(context: StepContext) -> None:
-    """At the end of a step: arm the first pass that could find something after what the step did."""
+    """At the end of a step, arm the first pass that could expire an offset."""
     group = context.group
     if context.retention_is_stale:
         _arm_for_all(context)
@@ -67,7 +66,7 @@ def _arm_for_all(context: StepContext) -> None:
 
 
 def _arm_by(context: StepContext, due_ms: int) -> None:
-    """The first pass that is after now and not before a time, unless an earlier one is armed."""
+    """Arm the first pass after now that is not before `due_ms`, unless an earlier pass is armed."""
     interval_ms = context.config.offsets_retention_check_interval_ms
     pass_ms = max(-(-due_ms // interval_ms), context.now_ms // interval_ms + 1) * interval_ms
     armed_ms = context.group.retention_deadline_ms
@@ -76,7 +75,9 @@ def _arm_by(context: StepContext, due_ms: int) -> None:
 
 
 def _can_expire(group: Group) -> bool:
-    """Row Z5: without members always; with members only where topics can be told to be unused."""
+    """Row Z5: whether offsets can expire. They can in an Empty group, and in a Stable group whose topics are
+    known.
+    """
     if group.state is GroupState.EMPTY:
         return True
     knows_topics = group.is_consumer_group() and group.subscribed_topics is not None
@@ -100,12 +101,14 @@ def _due_ms(group: Group, offset: Offset, config: CoordinatorConfig) -> int:
 
 
 def _is_abandoned(group: Group) -> bool:
-    """Whether the group had members and has none now: then the clock runs from when the last one went."""
+    """Whether the group had members and has none now. The retention time then starts at the last member's
+    removal.
+    """
     return group.state is GroupState.EMPTY and group.protocol_type is not None
 
 
 def _expiry_reason(context: StepContext) -> tuple[RuleId, str]:
-    """Which of rows Z1 to Z3 holds for the group, and in words."""
+    """Return the row, Z1 to Z3, that holds for the group, and its reason in words."""
     if _is_abandoned(context.group):
         row = context.rule("Z1")
         since = "the group had no members"

@@ -1,7 +1,7 @@
-"""TopicMetadata: offsets of topics that were deleted are forgotten. Rows D6 to D9.
+"""TopicMetadata: offsets of deleted topics are removed. Rows D6 to D9.
 
-Source: OffsetMetadataManager.onTopicsDeleted. Kafka's coordinator is told which id was deleted; here it is
-told what there is, by a watcher that may look at a broker that lags.
+Source: OffsetMetadataManager.onTopicsDeleted. Kafka's coordinator receives the ids of deleted topics. This
+coordinator receives the existing topics from a watcher, whose broker may lag.
 """
 
 from msgspec.structs import replace
@@ -12,12 +12,12 @@ from state.kafka.history import EntryType
 from state.kafka.offsets.fetch import is_of_another_topic
 from state.kafka.requests import TopicImage, TopicMetadata
 
-# A group has this many topics deleted under it before the first of them is forgotten.
+# The number of deleted topic ids that a group remembers.
 DELETED_IDS_MAX = 64
 
 
 def topic_metadata(context: StepContext, request: TopicMetadata) -> None:
-    """Bring the group's offsets in line with the topics that there are. What is known already changes
+    """Remove the offsets of deleted topics, and store the topic ids of the others. Known metadata changes
     nothing.
     """
     if not context.has_group:
