@@ -236,8 +236,8 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True, tag="Kafka"):
         self.pending_members.pop(member.member_id, None)
 
     def remove(self, member_id: str) -> None:
-        """Remove a member or a pending id. If the leader is removed, the longest-standing member becomes
-        leader.
+        """Remove a member or a pending id. If the leader is removed, the member that joined first
+        becomes leader.
         """
         self.pending_members.pop(member_id, None)
         member = self.members.pop(member_id, None)

@@ -1,7 +1,7 @@
-"""A log cut into micro-batches, and the core run over them the way the operator does it.
+"""Cuts a log into micro-batches and runs the core on them as the operator does.
 
-The rules of cutting: batch n has the watermark W(n) = the greatest clock record in earlier batches. Each
-partition is read in its order. A row may be left for a later batch only if its append time is above W(n).
+Rules of cutting: batch n has the watermark W(n), the greatest clock record in earlier batches. Each partition
+is read in its order. A row may be left for a later batch only if its append time is above W(n).
 """
 
 from collections.abc import Callable, Sequence
@@ -27,12 +27,12 @@ MAX_BATCHES = 12
 
 
 class InjectedFault(Exception):
-    """What a step raises that was chosen to fail."""
+    """Raised by a step that was chosen to fail."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What one micro-batch brings."""
+    """The rows and the watermark of one micro-batch."""
 
     rows: list[Row]
     watermark_ms: int
@@ -40,7 +40,9 @@ class Batch:
 
 @dataclass
 class Outcome:
-    """What came of a log for each group: every step's words, encoded, and the encoded state at the end."""
+    """The outcome of a log for each group: the encoded effects of every step, and the encoded state
+    at the end.
+    """
 
     steps: dict[str, list[bytes]] = field(default_factory=lambda: {group_id: [] for group_id in GROUPS})
     states: dict[str, bytes | None] = field(default_factory=dict)
@@ -48,7 +50,7 @@ class Outcome:
 
 
 def cut(rows: Sequence[Row], seed: int) -> list[Batch]:
-    """Cut a log at random, within the rules. The last batch has no rows, only the last watermark."""
+    """Cut a log at random within the rules. The last batch has no rows, only the last watermark."""
     random = Random(seed)
     batches = random.randint(1, MAX_BATCHES)
     times = [row.at_ms for row in rows] or [0]
@@ -68,7 +70,7 @@ def cut(rows: Sequence[Row], seed: int) -> list[Batch]:
 
 
 def outages(rows: Sequence[Row], seed: int) -> list[Outage]:
-    """Up to three times in which no coordinator ran."""
+    """Return up to three outages."""
     random = Random(seed)
     found: list[Outage] = []
     at_ms = 0
@@ -87,7 +89,7 @@ def run_whole(
     take_step: Step = step,
     outages: Sequence[Outage] = (),
 ) -> Outcome:
-    """The log in one piece, and then what is due by a time."""
+    """Run the log in one piece, and then fire the deadlines that are due at `until_ms`."""
     outcome = Outcome()
     for group_id in GROUPS:
         timeline = Timeline(group_id, None, config, step=take_step, outages=outages)
@@ -105,12 +107,12 @@ def run_batches(
     take_step: Step = step,
     outages: Sequence[Outage] = (),
 ) -> Outcome:
-    """The log batch by batch, each from decoded state to encoded state.
+    """Run the log batch by batch, each from decoded state to encoded state.
 
-    A batch knows of an outage only where it sees something later than its beginning.
+    A batch sees an outage only if it has a row or a watermark later than the outage's beginning.
 
     Groups without rows are called as Spark calls them: if their deadline is before the watermark, not at it.
-    The last batch calls every group, so that the ends can be compared.
+    The last batch calls every group, so that the final states can be compared.
     """
     outcome = Outcome()
     for n, batch in enumerate(batches):
@@ -145,17 +147,17 @@ def _note(outcome: Outcome, timeline: Timeline) -> None:
 
 
 def encode_words(effects: AnyEffects) -> bytes:
-    """All a step said, as bytes."""
+    """Return all effects of a step as bytes."""
     return msgspec.json.encode(replace(effects, group=None, earliest_armed_ms=None))
 
 
 def encode(group: AnyGroup | None) -> bytes | None:
-    """A group as it is stored."""
+    """Return a group as it is stored."""
     return None if group is None else codec.encode({group.group_id: group})[1]
 
 
 def decode(group_id: str, state: bytes | None) -> AnyGroup | None:
-    """The other way round."""
+    """The inverse of `encode`."""
     return None if state is None else codec.decode(group_id, codec.STATE_VERSION, state)[group_id]
 
 
@@ -166,7 +168,7 @@ def _restorer(group_id: str, state: bytes | None) -> Callable[[], AnyGroup | Non
 def checked_step(
     group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
 ) -> AnyEffects:
-    """The core's step, with the group's invariants checked after it."""
+    """The core's step, followed by a check of the group's invariants."""
     effects = step(group, group_id, event, now_ms, config)
     if isinstance(effects.group, Group):
         invariants.check(effects.group)
@@ -174,7 +176,7 @@ def checked_step(
 
 
 def failing_step(fails: Callable[[AnyEvent], bool]) -> Step:
-    """The core's step, but one that raises after it did its work, where told to."""
+    """The core's step, which raises after its work for the chosen causes."""
 
     def take_step(
         group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
@@ -188,7 +190,7 @@ def failing_step(fails: Callable[[AnyEvent], bool]) -> Step:
 
 
 def chosen(seed: int, one_in: int) -> Callable[[AnyEvent], bool]:
-    """Choose requests and deadlines by what they are called, so that they are the same ones in every run."""
+    """Choose requests and deadlines by their ids, so that every run chooses the same ones."""
 
     def fails(event: AnyEvent) -> bool:
         if isinstance(event, Received):

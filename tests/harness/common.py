@@ -1,4 +1,4 @@
-"""What the harness's own clients share."""
+"""Helpers that the harness's clients share."""
 
 from collections.abc import Iterable
 from typing import TypedDict
@@ -9,7 +9,7 @@ from state.kafka.group import Group
 
 
 class Common(TypedDict):
-    """The fields every request has."""
+    """The fields of every request."""
 
     group_id: str
     correlation_id: str
@@ -19,13 +19,13 @@ class Common(TypedDict):
 
 
 def kafka_effects(steps: Iterable[AnyEffects]) -> list[Effects]:
-    """The steps of a group that is Kafka's."""
+    """Return the steps' effects, all of a Kafka group."""
     effects = list(steps)
     assert all(isinstance(step, Effects) for step in effects)
     return effects  # type: ignore[return-value]
 
 
 def kafka_group(group: AnyGroup | None) -> Group | None:
-    """A group that is Kafka's, if there is one."""
+    """Return the Kafka group, None if there is no group."""
     assert group is None or isinstance(group, Group)
     return group

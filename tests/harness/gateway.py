@@ -1,7 +1,7 @@
-"""A gateway on loopback between raw clients, the coordinator's pure core, and a broker of a few lines.
+"""A gateway on loopback between raw clients, the coordinator's pure core, and a stub broker.
 
-The core is the real one, in this process: its time stands still unless a test moves it. The broker answers
-Metadata and ApiVersions, and whatever else is passed on to it with what a test says.
+The core is the real one, in this process. Its time moves only if a test moves it. The broker answers Metadata
+and ApiVersions, and answers other requests with bodies that the test sets.
 """
 
 import asyncio
@@ -35,7 +35,9 @@ from state.messages import Response
 from state.timeline import Row, Timeline
 
 HOST = "127.0.0.1"
-ADVERTISED_PORT = 9092  # the broker's, as it tells it: nobody listens there, and no client may learn of it
+ADVERTISED_PORT = (
+    9092  # the port that the broker advertises: nothing listens there, and no client may learn it
+)
 NODE_ID = 5
 PATIENCE_S = 10.0
 TOPICS = {"orders": 3, "prices": 1}
@@ -48,9 +50,11 @@ def topic_id(name: str) -> UUID:
 
 
 class CoreBackend:
-    """The pure core; `asked` are the requests that reached it. It is `away` as a coordinator that does not
-    answer, and `unread` as groups that are not read yet. Where `view_is_behind`, groups are as they were when
-    it was last read to its end, which it never is while `stuck`.
+    """The pure core as the gateway's backend. `asked` are the requests that reached the core.
+
+    If `away`, the coordinator does not answer. `unread` are groups that are not read yet. If
+    `view_is_behind`, groups are shown as they were when the view was last read to its end; the view never
+    reaches its end while it is `stuck`.
     """
 
     def __init__(self) -> None:
@@ -69,7 +73,7 @@ class CoreBackend:
 
     @property
     def waiting(self) -> int:
-        """Requests without an answer."""
+        """Return the requests without an answer."""
         return len(self._waiting)
 
     def header(self, group_id: str, api_version: int, client_id: str, client_host: str) -> Header:
@@ -103,7 +107,7 @@ class CoreBackend:
         return response
 
     def advance(self, ms: int) -> None:
-        """Let time go on; deadlines on the way fire."""
+        """Advance the time, and fire the deadlines that become due."""
         self.now_ms += ms
         for timeline in self._timelines.values():
             timeline.fire_until(self.now_ms)
@@ -125,7 +129,7 @@ class CoreBackend:
         return [snapshot(t.group) for _, t in sorted(self._timelines.items()) if isinstance(t.group, Group)]
 
     async def wait_for(self, holds: Callable[[], bool]) -> None:
-        """Until that many requests came that it holds."""
+        """Wait until that many matching requests arrived."""
         async with asyncio.timeout(PATIENCE_S), self.more:
             await self.more.wait_for(holds)
 
@@ -140,8 +144,10 @@ class CoreBackend:
 
 @dataclass
 class StubBroker:
-    """A broker of one node. `answers` are bodies by api key, without which a request is answered by its own
-    bytes; `passed` are the requests that came, but for the gateway's own, `messages` the whole of them.
+    """A broker of one node. `answers` are bodies by api key; a request without one is answered by its own
+    bytes.
+
+    `passed` are the requests that arrived, except the gateway's own. `messages` are the whole messages.
     """
 
     address: Address = field(init=False)
@@ -205,7 +211,7 @@ class StubBroker:
 
 
 class RawClient:
-    """A connection that sends what it is told, and takes answers one by one."""
+    """A connection that sends given bytes and reads answers one by one."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -214,7 +220,7 @@ class RawClient:
         self._numbers = count(1)
 
     async def send(self, api_key: int, version: int, **body: Any) -> int:
-        """Send a request; its correlation id."""
+        """Send a request, and return its correlation id."""
         number = next(self._numbers)
         self._sent[number] = (api_key, version)
         await self.send_bytes(framed(codec.encode_request(api_key, version, number, "me", body)))
@@ -225,31 +231,31 @@ class RawClient:
         await self.writer.drain()
 
     async def receive_bytes(self) -> bytes:
-        """The next answer. Raises asyncio.IncompleteReadError where the connection is closed."""
+        """Return the next answer. Raises asyncio.IncompleteReadError if the connection is closed."""
         async with asyncio.timeout(PATIENCE_S):
             size = int.from_bytes(await self._reader.readexactly(4), "big")
             return await self._reader.readexactly(size)
 
     async def receive(self) -> tuple[int, Any]:
-        """The next answer: whose it is, and what it says."""
+        """Return the next answer's correlation id and content."""
         answer = await self.receive_bytes()
         number = int.from_bytes(answer[:4], "big")
         return number, codec.decode_response(*self._sent[number], answer)
 
     async def ask(self, api_key: int, version: int, **body: Any) -> Any:
-        """The answer to a request that nothing else is under way beside."""
+        """Send a request and return its answer. No other request may be pending."""
         number = await self.send(api_key, version, **body)
         answered, response = await self.receive()
         assert answered == number
         return response
 
     async def rest(self) -> bytes:
-        """All that comes before the other side ends the connection."""
+        """Return all bytes until the other side closes the connection."""
         async with asyncio.timeout(PATIENCE_S):
             return await self._reader.read()
 
     async def is_closed(self) -> bool:
-        """Whether the other side ends the connection, without another answer."""
+        """Whether the other side closes the connection without another answer."""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 return await self._reader.read(1) == b""
@@ -259,7 +265,7 @@ class RawClient:
 
 @dataclass
 class World:
-    """What a test plays with."""
+    """The objects of one test."""
 
     gateway: Gateway
     core: CoreBackend
@@ -267,14 +273,14 @@ class World:
     clients: list[RawClient] = field(default_factory=list)
 
     async def client(self, port: int | None = None, tls: ssl.SSLContext | None = None) -> RawClient:
-        """A new connection, to the first listener unless told another port."""
+        """Open a connection, to the first listener unless a port is given."""
         reader, writer = await asyncio.open_connection(HOST, port or self.gateway.address.port, ssl=tls)
         client = RawClient(reader, writer)
         self.clients.append(client)
         return client
 
     async def broker_port(self) -> int:
-        """The port of the broker's own listener, as a client learns it."""
+        """Return the port of the broker's own listener, as a client learns it."""
         client = await self.client()
         found = await client.ask(FIND_COORDINATOR, 0, key="any")
         return int(found.port)
@@ -284,7 +290,7 @@ class World:
 async def world(
     limits: Limits, security: Security, internal_topics: InternalTopics = NO_INTERNAL_TOPICS
 ) -> AsyncIterator[World]:
-    """A world, and its end."""
+    """Start a world and end it."""
     broker, core = StubBroker(), CoreBackend()
     broker.open.set()
     broker.answers[API_VERSIONS] = {"api_keys": []}
@@ -314,7 +320,7 @@ async def world(
 
 
 class _Cluster(Cluster):
-    """Finds the stub broker where it really listens: what it advertises is for clients to trip over."""
+    """Connects to the stub broker's real address. The address that the broker advertises is unreachable."""
 
     def learn(self, brokers: Any, *, all_of_them: bool = False) -> None:
         bootstrap = self._bootstrap[0]
@@ -328,7 +334,7 @@ def played(
     internal_topics: InternalTopics = NO_INTERNAL_TOPICS,
     **limits: Any,
 ) -> Callable[..., Any]:
-    """Make a test of a coroutine that plays in a world of its own."""
+    """Make a test of a coroutine that gets its own world."""
     if test is None:
         return partial(played, security=security, internal_topics=internal_topics, **limits)
 

@@ -1,4 +1,4 @@
-"""Requests that the gateway's tests make, and what is read of their answers."""
+"""Requests of the gateway's tests, and readers of their answers."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def join_fields(member_id: str = "", **more: Any) -> dict[str, Any]:
 
 
 async def stable(world: World, client: RawClient, **more: Any) -> str:
-    """The id of the only member of group g, in generation 1."""
+    """Return the id of the only member of group g, in generation 1."""
     member_id = str((await client.ask(JOIN, 9, **join_fields(**more))).member_id)
     await client.send(JOIN, 9, **join_fields(member_id, **more))
     await world.core.wait_for(lambda: sum(isinstance(r, JoinGroup) for r in world.core.asked) == 2)
@@ -62,7 +62,7 @@ def commit_fields(member_id: str, *offsets: tuple[str, int, int], by_id: bool = 
 
 
 def outcomes(response: Any) -> list[tuple[Any, int, int]]:
-    """(topic, partition, error code) of an answer."""
+    """Return the (topic, partition, error code) triples of an answer."""
     return [
         (topic.name or topic.topic_id, p.partition_index, p.error_code)
         for topic in response.topics

@@ -1,4 +1,4 @@
-"""Real histories: stories played in a world of clients, and random logs, both with partitions to assign."""
+"""Real histories: scenarios and random logs, both with partitions to assign."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,9 @@ _PARTITION = re.compile(r"(\w+?)-?(\d+)")
 
 
 class Recorder(World):
-    """A world that keeps its history. `assign=@m1:orders-0+orders-1` gives partitions; `p0` is one too."""
+    """A world that keeps its history. `assign=@m1:orders-0+orders-1` assigns partitions; `p0` is a
+    partition too.
+    """
 
     def __init__(self, *, readable: bool = True) -> None:
         super().__init__()
@@ -29,7 +31,7 @@ class Recorder(World):
         self._readable = readable
 
     def play(self, *commands: str) -> list[HistoryEntry]:
-        """Run the commands; the whole history so far."""
+        """Run the commands, and return the whole history so far."""
         for command in commands:
             self.run(command)
         return self.history
@@ -45,12 +47,12 @@ class Recorder(World):
 
 def _encode(told: bytes) -> bytes:
     found = _PARTITION.findall(told.decode())
-    # With user data, though none: without, there would be bytes in it that are no text.
+    # With empty user data, because without it the encoding has bytes that are not text.
     return encode_assignment(Assignment(tuple(TopicPartition(t, int(n)) for t, n in found), b""), version=0)
 
 
 def of_scenario(name: str) -> list[HistoryEntry]:
-    """The history of a scenario file's group `g`."""
+    """Return the history of group `g` in a scenario file."""
     recorder = Recorder()
     for block in scenario.parse((SCENARIOS / f"{name}.txt").read_text()):
         scenario.play(block, recorder.run)
@@ -58,8 +60,10 @@ def of_scenario(name: str) -> list[HistoryEntry]:
 
 
 def of_random_log(seed: int, length: int, config: CoordinatorConfig) -> dict[str, list[HistoryEntry]]:
-    """The histories of a random log's groups, in which leaders deal out partitions at random, now and then
-    bytes that are none, or one partition twice.
+    """Return the histories of a random log's groups.
+
+    Leaders assign partitions at random. Sometimes they send bytes that are no assignment, or assign one
+    partition twice.
     """
     random = Random(seed)
     rows = random_log.realise(random_log.script(seed, length), config)

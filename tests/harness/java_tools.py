@@ -1,4 +1,4 @@
-"""Kafka's own command-line tools, as they are: each in a JVM of its own."""
+"""Kafka's own command-line tools, each in its own JVM."""
 
 import os
 import subprocess
@@ -12,15 +12,15 @@ from embedded.jars import tools_classpath
 from embedded.java import find_java
 
 _RUN_TIMEOUT_S = 120
-# The tool's own default, 5 s, is short for a coordinator that shares a busy machine.
+# The tool's default of 5 s is too short for a coordinator on a busy machine.
 _ANSWER_TIMEOUT_MS = 60_000
-# A run is little else than its start.
+# Most of a run's time is the start of the JVM.
 _JVM_OPTIONS = ("-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m")
 _TOOLS = "org.apache.kafka.tools.consumer"
 _ASSIGNMENTS = "org.apache.kafka.clients.consumer.internals.ConsumerRebalanceListenerInvoker"
 _ASSIGNED, _REVOKED = "Adding newly assigned partitions: ", "Revoke previously assigned partitions "
 
-# Logs have a file of their own: what a tool prints is then nothing but its output.
+# Logs go to a separate file, so that a tool prints only its output.
 _LOG4J2 = f"""\
 rootLogger.level = warn
 rootLogger.appenderRef.file.ref = file
@@ -35,7 +35,7 @@ logger.assignments.level = info
 
 
 class JavaTools:
-    """Runs tools against the cluster at `servers`; their logs are in `folder`, a file each."""
+    """Runs tools against the cluster at `servers`. `folder` receives one log file for each tool."""
 
     def __init__(self, servers: str, folder: Path) -> None:
         self._servers = servers
@@ -45,7 +45,9 @@ class JavaTools:
         self._numbers = count(1)
 
     def groups(self, *arguments: str) -> str:
-        """What `kafka-consumer-groups` prints; errors are told there alone, not by its exit code."""
+        """Return the output of `kafka-consumer-groups`, which reports errors only there and not by
+        its exit code.
+        """
         command = self._java("group.ConsumerGroupCommand", self._new_log("groups"))
         done = subprocess.run(
             [str(find_java()), *command, "--timeout", str(_ANSWER_TIMEOUT_MS), *arguments],
@@ -59,7 +61,9 @@ class JavaTools:
 
     @contextmanager
     def console_consumer(self, group_id: str, topic: str, **settings: str) -> Iterator["ConsoleConsumer"]:
-        """`kafka-console-consumer`, ended with the block. `settings` are a consumer's, with `_` for `.`."""
+        """Run `kafka-console-consumer` until the block ends. `settings` are consumer settings, with
+        `_` for `.`.
+        """
         log_path = self._new_log("consumer")
         arguments = self._java("ConsoleConsumer", log_path)
         arguments += ["--group", group_id, "--topic", topic, "--from-beginning"]
@@ -79,7 +83,7 @@ class JavaTools:
 
 
 class ConsoleConsumer:
-    """A console consumer of records that are numbers; it commits by itself, and when it is closed."""
+    """A console consumer of records that are numbers. It commits automatically, and when it is closed."""
 
     def __init__(self, arguments: list[str], log_path: Path) -> None:
         self._log_path = log_path
@@ -87,14 +91,14 @@ class ConsoleConsumer:
         self._polled = 0
 
     def poll(self) -> list[int]:
-        """The records that it has printed since the last call."""
+        """Return the records that the consumer printed since the last call."""
         whole_lines = self._child.log_path.read_text().rpartition("\n")[0].splitlines()
         values = [int(line) for line in whole_lines if line.isdigit()]
         fresh, self._polled = values[self._polled :], len(values)
         return fresh
 
     def partitions(self) -> set[int]:
-        """What it holds, by its own log."""
+        """Return the consumer's partitions according to its own log."""
         text = self._log_path.read_text() if self._log_path.exists() else ""
         held: set[int] = set()
         for line in text.rpartition("\n")[0].splitlines():
@@ -106,9 +110,9 @@ class ConsoleConsumer:
         return held
 
     def kill(self) -> None:
-        """SIGKILL: it commits nothing and leaves no group."""
+        """Send SIGKILL. The consumer does not commit and does not leave the group."""
         self._child.kill()
 
     def close(self) -> None:
-        """End it as Ctrl-C does, and wait for its end."""
+        """Stop the consumer as Ctrl-C does, and wait for its exit."""
         self._child.stop()

@@ -1,4 +1,4 @@
-"""What kafka-python's assignors are called with."""
+"""The arguments of kafka-python's assignors."""
 
 from collections.abc import Iterable, Mapping
 
@@ -21,7 +21,7 @@ STICKY: Mapping[str, type[AbstractPartitionAssignor]] = {
 
 
 def cluster_of(counts: Mapping[str, int]) -> ClusterMetadata:
-    """A cluster with these topics, as its metadata response tells."""
+    """Return a cluster with these topics, built from a metadata response."""
     topic_of = MetadataResponse.MetadataResponseTopic
     partition_of = topic_of.MetadataResponsePartition
     topics = [
@@ -36,7 +36,7 @@ def cluster_of(counts: Mapping[str, int]) -> ClusterMetadata:
 
 
 def tell(name: str, topics: tuple[str, ...], owned: Iterable[TopicPartition], generation: int) -> bytes:
-    """What a member sends in JoinGroup, as kafka-python writes it."""
+    """Return a member's JoinGroup metadata as kafka-python encodes it."""
     partitions_of: dict[str, list[int]] = {}
     for topic, number in owned:
         partitions_of.setdefault(topic, []).append(number)
@@ -49,7 +49,7 @@ def tell(name: str, topics: tuple[str, ...], owned: Iterable[TopicPartition], ge
 
 
 def members_of(told: Mapping[MemberId, bytes]) -> list[JoinGroupResponse.JoinGroupResponseMember]:
-    """The members of a group by what they sent, as its leader gets them."""
+    """Return the members of a group, by their metadata, as the leader receives them."""
     return [
         JoinGroupResponse.JoinGroupResponseMember(
             member_id=member_id, group_instance_id=None, metadata=ConsumerProtocolSubscription.decode(data)

@@ -1,4 +1,4 @@
-"""Kafka's own assignors, of kafka-clients and of its group coordinator, in a JVM."""
+"""Kafka's own assignors, of kafka-clients and of its group coordinator, run in a JVM."""
 
 import subprocess
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ Answer = dict[MemberId, list[TopicPartition]]
 
 @dataclass
 class Case:
-    """One group as the harness reads it; `owned` is what the members say they had."""
+    """One group as input of the Java harness. `owned` are the partitions that the members report as owned."""
 
     assignor: str
     racks: dict[str, list[frozenset[str]]]
@@ -52,7 +52,9 @@ class Case:
 
 
 def ask_kafka(cases: Iterable[Case], timeout_s: float = 250) -> list[str]:
-    """Kafka's answer to each, as the harness prints it. Raises TimeoutExpired, with the answers so far."""
+    """Return Kafka's answer to each case, as the Java harness prints it. Raises TimeoutExpired with
+    the answers so far.
+    """
     classpath = ":".join(map(str, broker_classpath()))
     command = [str(find_java()), "-Dlog4j2.level=OFF", "-cp", classpath, str(HARNESS)]
     text = "".join(case.text() for case in cases)

@@ -1,4 +1,4 @@
-"""Any of kio's messages, filled: with something in each field, with null where it may be, or with nothing."""
+"""Samples of kio's messages: filled, with nulls, or as small as possible."""
 
 import dataclasses
 import datetime
@@ -28,7 +28,7 @@ SOMETHING: dict[str, Any] = {
 
 
 class Fill(Enum):
-    """What fields hold: something; null where they may be null; or the least they can."""
+    """The content of fields: a value; null if the field is nullable; or the smallest value."""
 
     FULL = "full"
     NULL = "null"
@@ -36,7 +36,7 @@ class Fill(Enum):
 
 
 def sample(kind: Any, fill: Fill) -> Any:
-    """One of kio's dataclasses, filled."""
+    """Return a filled instance of one of kio's dataclasses."""
     hints = typing.get_type_hints(kind)
     values = {f.name: _value(hints[f.name], f.metadata, fill) for f in dataclasses.fields(kind)}
     return kind(**values)
@@ -44,7 +44,7 @@ def sample(kind: Any, fill: Fill) -> Any:
 
 def _value(hint: Any, metadata: Any, fill: Fill) -> Any:
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        # Records have a format of their own, which nothing here looks into.
+        # Records have their own format, which this file does not decode.
         if fill is Fill.NULL or metadata.get("kafka_type") == "records":
             return None
         (hint,) = (part for part in typing.get_args(hint) if part is not type(None))

@@ -1,4 +1,4 @@
-"""The requests about offsets and groups, as scenario commands tell them."""
+"""The requests about offsets and groups, from scenario commands."""
 
 from collections.abc import Callable
 from uuid import UUID, uuid5
@@ -39,7 +39,7 @@ def _commit(common: Common, given: Given) -> AnyRequest:
 
 
 def _long_names(given: Given) -> list[CommittedTopic]:
-    """`2000x3000`: so many partitions of a topic with a name of so many characters."""
+    """`2000x3000`: 2000 partitions of a topic whose name has 3000 characters."""
     if "names" not in given:
         return []
     partitions, characters = map(int, given["names"].split("x"))
@@ -53,13 +53,13 @@ def _committed(partition: int, what: str) -> CommittedPartition:
 
 
 def _filled(metadata: str) -> str:
-    """`x*4097` is that many of it."""
+    """`x*4097` is 4097 times `x`."""
     text, star, times = metadata.partition("*")
     return text * int(times) if star else metadata
 
 
 def topic_id(name: str) -> UUID:
-    """The id of a topic that a test calls so: `t` made again may be `t2`."""
+    """Return the topic id for a test's name of it. Topic `t` may have the id `t2` after it was recreated."""
     return uuid5(UUID(int=0), name)
 
 
@@ -83,7 +83,7 @@ def _delete_offsets(common: Common, given: Given) -> AnyRequest:
 
 
 def _topic_metadata(common: Common, given: Given) -> AnyRequest:
-    """`t:t2,u:none`: topic t is the one of id t2, there is no topic u."""
+    """`t:t2,u:none`: topic t has the id t2, topic u does not exist."""
     pairs = [topic.split(":") for topic in given["topics"].split(",")]
     topics = {name: None if of == "none" else TopicImage(topic_id(of), 1) for name, of in pairs}
     return TopicMetadata(group_id=common["group_id"], topics=topics)

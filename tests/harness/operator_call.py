@@ -1,4 +1,4 @@
-"""The operator's call as Spark makes it, but without Spark: a real GroupState of PySpark, frames by hand."""
+"""The operator's call as Spark makes it, without Spark: a real GroupState of PySpark and hand-made frames."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ NO_TIMEOUT = -1
 def spark_state(
     row: tuple[int, bytes] | None = None, *, watermark_ms: int = 0, timed_out: bool = False
 ) -> SparkGroupState:
-    """The state as Spark hands it over: its timeout is never what was set before."""
+    """Return the state as Spark passes it. Its timeout is unset, although an earlier call set one."""
     return SparkGroupState(
         optionalValue=row,  # type: ignore[arg-type]
         batchProcessingTimeMs=0,
@@ -38,7 +38,7 @@ def spark_state(
 
 
 def frame_of(records: Iterable[Record]) -> pd.DataFrame:
-    """The packed column as `streaming.query.pipeline` makes it."""
+    """Return the packed column as `streaming.query.pipeline` makes it."""
     return pd.DataFrame(
         {"row": [b"%d %d %d\n" % (r.partition, r.offset, r.at_ms) + (r.value or b"") for r in records]}
     )

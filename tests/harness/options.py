@@ -1,4 +1,4 @@
-"""What stands in a command of a scenario: words and `name=value` options, times as `3s`, ids as `@m1`."""
+"""The parts of a scenario command: words, `name=value` options, times such as `3s`, ids such as `@m1`."""
 
 import re
 import shlex
@@ -11,7 +11,7 @@ _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def split(command: str) -> tuple[list[str], dict[str, str]]:
-    """The words of a command and its options."""
+    """Return the words of a command and its options."""
     words, options = [], {}
     for part in shlex.split(command):
         name, equals, value = part.partition("=")
@@ -23,7 +23,7 @@ def split(command: str) -> tuple[list[str], dict[str, str]]:
 
 
 def milliseconds(text: str) -> int:
-    """`3s`, `250ms`, `5m` or a bare number of milliseconds."""
+    """Parse `3s`, `250ms`, `5m` or a bare number of milliseconds."""
     match = re.fullmatch(r"(-?\d+)(ms|s|m|h|d)?", text)
     if match is None:
         raise ValueError(f"{text!r} is no time")
@@ -31,12 +31,12 @@ def milliseconds(text: str) -> int:
 
 
 def time_text(at_ms: int) -> str:
-    """The other way round, as short as it is exact."""
+    """The inverse of `milliseconds`, in the shortest exact form."""
     return f"{at_ms // 1_000}s" if at_ms % 1_000 == 0 else f"{at_ms}ms"
 
 
 def partitions(text: str) -> list[tuple[str, list[tuple[int, str]]]]:
-    """`t-0=5,t-1=7,u-0`: by topic, in their order, each partition's number and what stands behind it."""
+    """Parse `t-0=5,t-1=7,u-0`: by topic, in order, each partition's number and the text after `=`."""
     topics: dict[str, list[tuple[int, str]]] = {}
     for part in text.split(","):
         partition, _, what = part.partition("=")
@@ -47,14 +47,15 @@ def partitions(text: str) -> list[tuple[str, list[tuple[int, str]]]]:
 
 
 def counts(text: str) -> dict[str, int]:
-    """`t:3,u:1`: how many there are of each."""
+    """Parse `t:3,u:1`: the count of each name."""
     pairs = [part.partition(":") for part in text.split(",") if part]
     return {name: int(count) for name, _, count in pairs}
 
 
 def protocols(text: str, topics: str | None = None, metadata: str | None = None) -> list[Protocol]:
-    """`range:meta,roundrobin`: names, each with metadata or without. Or names alone, all with the same: a
-    subscription to `topics`, `t,u`, or `metadata`.
+    """Parse `range:meta,roundrobin`: protocol names with or without metadata.
+
+    Names without metadata all get the same: a subscription to `topics`, `t,u`, or else `metadata`.
     """
     if topics is not None or metadata is not None:
         same = encode_subscription(Subscription(tuple((topics or "").split(","))), version=0)

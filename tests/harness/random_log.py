@@ -1,8 +1,8 @@
-"""Random logs that reach deep into a group's life.
+"""Random logs that reach many states of a group.
 
-A script is a list of moves: a client does what comes next for a real one, or something odd. Playing a script
-against the core turns it into rows with the ids and generations the run handed out; the rows are then a log
-like any other.
+A script is a list of moves: a client does the next step of a real client, or an unusual one. A script that is
+played against the core becomes rows with the ids and generations of that run. The rows are a log like any
+other.
 """
 
 from collections.abc import Sequence
@@ -88,10 +88,11 @@ TOPIC_IDS = (UUID(int=1), UUID(int=2), None)
 
 @dataclass(frozen=True)
 class Move:
-    """One step of a script: after a pause, a client of a group does something.
+    """One move of a script: after a pause, a client of a group sends a request.
 
-    `kind` "next" is what a real client would do; the others are that request whatever its place. The knobs
-    make it odd: `id_of` another client's id, `generation_off` -1 an old generation, 1 a wrong protocol.
+    `kind` "next" is the next step of a real client; every other kind is that request at any time. Options
+    make the request unusual: `id_of` uses another client's id, `generation_off` -1 is an old generation, 1 a
+    wrong protocol.
     """
 
     pause_ms: int
@@ -112,7 +113,7 @@ class Move:
 
 @dataclass
 class Client:
-    """What a client knows of its group from the answers it got."""
+    """A client's knowledge of its group from its answers."""
 
     member_id: str = ""
     generation: int = 0
@@ -121,7 +122,7 @@ class Client:
     wants: str = "join"
 
     def learn(self, response: AnyResponse) -> None:
-        """Do as Kafka's consumer does with an answer."""
+        """Handle an answer as Kafka's consumer does."""
         match response:
             case JoinGroupResponse(error_code=ErrorCode.NONE):
                 self.member_id, self.generation = response.member_id, response.generation_id
@@ -141,7 +142,9 @@ class Client:
 
 
 def script(seed: int, length: int) -> list[Move]:
-    """A random script. A longer one of the same seed begins with the shorter one, so a failure shrinks."""
+    """Return a random script. A longer script of the same seed begins with the shorter one, so a
+    failure shrinks.
+    """
     random = Random(seed)
     groups = random.choice((GROUPS[:1], GROUPS[:1], GROUPS[:2], GROUPS))
     clients = random.randint(1, len(INSTANCE_OF_CLIENT))
@@ -181,7 +184,7 @@ def script(seed: int, length: int) -> list[Move]:
 
 
 def realise(moves: Sequence[Move], config: CoordinatorConfig) -> list[Row]:
-    """The moves as a log, in the order of append times; a row's partition stands in its request id."""
+    """Return the moves as a log in the order of append times. A row's request id holds its partition."""
     timelines = {group_id: Timeline(group_id, None, config) for group_id in GROUPS}
     clients = {group_id: [Client() for _ in INSTANCE_OF_CLIENT] for group_id in GROUPS}
     offsets = [count() for _ in range(PARTITIONS)]

@@ -37,7 +37,7 @@ QUEUES = tuple(MessageQueue("T", "b", number) for number in range(4))
 
 
 class Envelope(TypedDict):
-    """What every request says of whom it is."""
+    """The fields of every request that identify its client."""
 
     group_id: str
     connection: str
@@ -57,7 +57,9 @@ def of(client_id: str, connection: str = "") -> Envelope:
 
 
 class Broker:
-    """Group `G`: `group` is its state now, `history` all its entries. Requests come at `now_ms`."""
+    """The broker of group `G`: `group` is its current state, `history` all its entries. Requests
+    arrive at `now_ms`.
+    """
 
     def __init__(self, config: BrokerConfig | None = None) -> None:
         self.config = config or BrokerConfig()
@@ -69,7 +71,7 @@ class Broker:
         return self._step(Received(f"r@{self.now_ms}", request))
 
     def scan(self) -> Effects:
-        """The next scan that finds something, at its time."""
+        """Run the next scan that finds an expired entry, at its time."""
         assert self.group is not None
         due = next_scan(self.group, self.config)
         assert due is not None

@@ -1,7 +1,7 @@
-"""Random logs of RocketMQ's groups, with some of Kafka's requests between.
+"""Random logs of RocketMQ's groups, mixed with requests of Kafka's groups.
 
-A few clients on a few connections do what real ones do, and now and then something odd: two connections of
-one id, a connection that changes its id, topics that differ, requests of the other protocol.
+A few clients on a few connections act like real clients, and sometimes unusually: two connections with one
+client id, a connection that changes its client id, different topics, requests of the other protocol.
 """
 
 from collections.abc import Callable
@@ -36,14 +36,16 @@ CONNECTIONS = ("c1", "c2", "c3", "c4")
 CLIENT_IDS = ("A", "B", "C", "C")  # of the connections, as a rule
 QUEUES = tuple(MessageQueue("t", "b", number) for number in range(4))
 TOPICS = ("t", "u", "%RETRY%g")
-# Around the scans' interval, the life of locks and of silent connections.
+# Around the scan interval and the lifetimes of locks and of silent connections.
 PAUSES_MS = (0, 0, 1, 500, 9_999, 10_000, 20_001, 30_000, 60_000, 60_001, 119_999, 130_000)
 
 Maker = Callable[[Random, dict[str, object]], AnyRequest]
 
 
 def realise(seed: int, length: int) -> list[Row]:
-    """A log, in the order of append times. A longer one of the same seed begins with the shorter one."""
+    """Return a log in the order of append times. A longer log of the same seed begins with the
+    shorter one.
+    """
     random = Random(seed)
     groups = random.choice((GROUPS[:1], GROUPS[:2], GROUPS))
     strangers = random.choice((0.0, 0.0, 0.1))

@@ -1,4 +1,4 @@
-"""RocketMQ's clients in a time of their own, with the real core as their broker."""
+"""RocketMQ's clients in simulated time, with the real core as their broker."""
 
 from collections.abc import Collection, Iterator, Mapping, Set
 from contextlib import contextmanager
@@ -40,7 +40,7 @@ def queues_of(topic: str, number: int) -> list[MessageQueue]:
 
 
 class About(TypedDict):
-    """What every request says of whom it is."""
+    """The fields of every request that identify its client."""
 
     group_id: str
     connection: str
@@ -50,7 +50,7 @@ class About(TypedDict):
 
 
 class World:
-    """`topics` goes from topic to its number of queues; `history` is all that the groups' histories say."""
+    """`topics` maps a topic to its number of queues. `history` holds the history entries of all groups."""
 
     def __init__(self, **topics: int) -> None:
         self.now_ms = 0
@@ -68,7 +68,7 @@ class World:
     def start(
         self, client_id: str, *consumers: ConsumerConfig, intervals: Intervals | None = None
     ) -> ClientInstance:
-        """A client on a connection of its own."""
+        """Start a client on its own connection."""
         connection = f"c{next(self._connections)}"
         port = Port(self, client_id, connection)
         client = ClientInstance(client_id, consumers, port, self.now_ms, intervals)
@@ -77,19 +77,19 @@ class World:
         return client
 
     def stop(self, client: ClientInstance) -> None:
-        """It takes its leave."""
+        """Stop a client, which unregisters."""
         self._forget(client)
         client.shut_down()
 
     def crash(self, client: ClientInstance, *, seen: bool) -> None:
-        """It is gone, and its connection's end is seen at once, or never."""
+        """Crash a client. The end of its connection is seen at once, or never."""
         connection = self._forget(client)
         if seen:
             for group_id in client.groups:
                 self.ask(group_id, ConnectionClosed(group_id=group_id, connection=connection))
 
     def run_for(self, ms: int) -> None:
-        """Let time go on: clients do what is due, deadlines fire."""
+        """Advance the time: clients do their due work, deadlines fire."""
         until_ms = self.now_ms + ms
         while self.clients and (due_ms := min(c.due_ms for c in self.clients.values())) <= until_ms:
             self.now_ms = max(self.now_ms, due_ms)
@@ -100,14 +100,14 @@ class World:
         self._fire()
 
     def shares(self, topic: str = "t") -> dict[str, list[int]]:
-        """Who has which queues, by connection."""
+        """Return the queues of each connection."""
         return {
             connection: sorted(q.queue_id for group in client.groups.values() for q in group.held(topic))
             for connection, client in self.clients.items()
         }
 
     def ask(self, group_id: str, request: AnyRequest) -> list[AnyResponse]:
-        """A request, and its answer if it has one."""
+        """Send a request, and return its answer if it has one."""
         if group_id not in self._timelines:
             self._timelines[group_id] = Timeline(group_id, None, self._config)
         timeline = self._timelines[group_id]
@@ -116,7 +116,7 @@ class World:
 
     @contextmanager
     def unreachable(self) -> Iterator[None]:
-        """The broker answers nobody."""
+        """The broker answers no client until the block ends."""
         self.is_reachable = False
         yield
         self.is_reachable = True
@@ -149,7 +149,7 @@ class World:
 
 
 class Port:
-    """One client's `clients.rocketmq.api.Broker`."""
+    """The `clients.rocketmq.api.Broker` of one client."""
 
     def __init__(self, world: World, client_id: str, connection: str) -> None:
         self.world = world
@@ -211,7 +211,7 @@ def consumer(group_id: str = "g", *topics: str, **given: object) -> ConsumerConf
 
 
 def pulled(world: World) -> None:
-    """Every queue was pulled from just now."""
+    """Every queue was pulled from at the current time."""
     for client in world.clients.values():
         for group in client.groups.values():
             for process in group.process_queues.values():

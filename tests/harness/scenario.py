@@ -1,7 +1,7 @@
-"""Scenario files: stories of a group, told in commands and checked against the written outcome.
+"""Scenario files: commands to a group, and their expected outcome.
 
-A file is a row of blocks. A block is one command a line, a line `----`, the outcome, and a blank line; lines
-that begin with `#` are comments. All blocks of a file happen to the same groups, one after the other.
+A file is a sequence of blocks. A block is one command a line, a line `----`, the outcome, and a blank line.
+Lines that begin with `#` are comments. All blocks of a file act on the same groups, in order.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,9 @@ SEPARATOR = "----"
 
 @dataclass(frozen=True)
 class Block:
-    """One block. `before` holds the comments and blank lines above it; a file may end with those alone."""
+    """One block. `before` holds the comments and blank lines above the block. The last block of a
+    file may have only those.
+    """
 
     line: int
     before: list[str]
@@ -21,14 +23,14 @@ class Block:
     outcome: list[str]
 
     def text(self) -> str:
-        """The block as it stands in a file."""
+        """Return the block as it stands in a file."""
         if not self.commands:
             return "".join(f"{line}\n" for line in self.before)
         return "".join(f"{line}\n" for line in [*self.before, *self.commands, SEPARATOR, *self.outcome])
 
 
 def parse(text: str) -> list[Block]:
-    """Cut a scenario file into blocks. Raises ValueError, naming the line, where a block has no `----`."""
+    """Cut a scenario file into blocks. Raises ValueError with the line if a block has no `----`."""
     blocks = []
     lines = text.splitlines()
     at = 0
@@ -52,15 +54,16 @@ def parse(text: str) -> list[Block]:
 
 
 def play(block: Block, run: Callable[[str], list[str]]) -> Block:
-    """The block with the outcome its commands have when `run` is called for each."""
+    """Return the block with the outcome of calling `run` for each command."""
     commands = [line for line in block.commands if not line.startswith("#")]
     return replace(block, outcome=[line for command in commands for line in run(command)])
 
 
 def check(path: Path, run: Callable[[str], list[str]], *, rewrite: bool) -> None:
-    """Play a file and compare.
+    """Play a file and compare the outcomes.
 
-    Raises AssertionError at the first block that differs; with `rewrite` the outcome is written down instead.
+    Raises AssertionError at the first block that differs. With `rewrite` the outcome is written to the file
+    instead.
     """
     played = []
     for block in parse(path.read_text()):

@@ -1,4 +1,4 @@
-"""The metrics a coordinator serves, fed by hand instead of by topics and a query."""
+"""The metrics of a coordinator, with data from the test instead of topics and a query."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ NOW_S = 1_700_000_010.0
 
 
 class Scraped:
-    """Everything a coordinator serves, fed by hand."""
+    """All metrics of a coordinator, with data from the test."""
 
     def __init__(self, *, complete: bool = True) -> None:
         self.registry = CollectorRegistry()
@@ -46,7 +46,7 @@ class Scraped:
             self.metrics_state.complete()
 
     def text(self) -> str:
-        """What is scraped, without the times at which counters were made."""
+        """Return the scraped text, without the creation times of counters."""
         lines = generate_latest(self.registry).decode().splitlines(keepends=True)
         return "".join(line for line in lines if "_created" not in line)
 
@@ -83,7 +83,7 @@ class Scraped:
             self.rebalances.take(new)
 
     def rocketmq(self, group_id: str, broker: Broker) -> None:
-        """What the broker's group has come to, under this name: its history, and its view."""
+        """Feed the history and view of the broker's group under this name."""
         view = (
             None if broker.group is None else encode(replace(rocketmq_view(broker.group), group_id=group_id))
         )
@@ -152,7 +152,9 @@ def batch(
 
 
 def feed_rocketmq(scraped: Scraped) -> None:
-    """Two consume under one id, which hurts, two broadcast under one, which does not, and one is silent."""
+    """Feed a group with a harmful duplicate client id, a broadcasting group with a harmless one,
+    and a silent group.
+    """
     clustering, broadcasting = Broker(), Broker()
     for connection in ("ch1", "ch2"):
         clustering.heartbeat("shop", connection)
@@ -174,7 +176,7 @@ def feed_rocketmq(scraped: Scraped) -> None:
 
 
 def busy() -> Scraped:
-    """A coordinator with a bit of everything."""
+    """Return a coordinator with data for every metric."""
     scraped = Scraped()
     scraped.group("orders", "Stable", "m-1", "m-2", "m-3")
     scraped.group('odd "name"\\\n', "Empty")

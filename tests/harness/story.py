@@ -1,4 +1,4 @@
-"""Steps and groups told as text, with ids replaced by the names a scenario gave them."""
+"""Steps and groups as text, with the names of a scenario in place of ids."""
 
 import re
 
@@ -24,7 +24,7 @@ from tests.harness.options import time_text
 
 
 class Names:
-    """Names of members (`@m1`, then `@m1.2`) and of requests (`m1.join`, then `m1.join2`)."""
+    """The names of members (`@m1`, then `@m1.2`) and of requests (`m1.join`, then `m1.join2`)."""
 
     def __init__(self) -> None:
         self.members: dict[str, str] = {}
@@ -37,7 +37,7 @@ class Names:
         self._requests[request_id] = _first_free(name, "", set(self._requests.values()))
 
     def resolve(self, text: str) -> str:
-        """The member id a name stands for; other text is itself. Raises ValueError for a name nobody has."""
+        """Return the member id of a name, other text unchanged. Raises ValueError for an unknown name."""
         for member_id, name in self.members.items():
             if name == text:
                 return member_id
@@ -46,7 +46,7 @@ class Names:
         return text
 
     def put_in(self, text: str) -> str:
-        """The text with names instead of ids."""
+        """Return the text with names in place of ids."""
         for member_id, name in self.members.items():
             text = text.replace(member_id, name)
         return re.sub(r"requests-0-\d+", lambda match: self._requests[match[0]], text)
@@ -62,7 +62,9 @@ def _first_free(name: str, before_number: str, taken: set[str]) -> str:
 
 
 def tell(event: Event, at_ms: int, effects: Effects, names: Names) -> list[str]:
-    """One step: what it was, the answers, what history says, and the rows of docs/rules.md that decided."""
+    """Describe one step: the event, the answers, the history entries, and the rows of docs/rules.md
+    that were applied.
+    """
     lines = [f"{time_text(at_ms)} {_event(event)}"]
     lines += [f"  -> {_reply(reply.response)} ({reply.response.rule})" for reply in effects.replies]
     answered = {reply.response.request for reply in effects.replies}
@@ -161,14 +163,14 @@ def _about_offsets(response: AnyResponse) -> list[str]:
 
 
 def _metadata(metadata: bytes) -> str:
-    """A subscription's topics in brackets, other metadata as it is."""
+    """Return a subscription's topics in brackets, other metadata unchanged."""
     if metadata.startswith(b"\0"):
         return f"[{' '.join(decode_subscribed_topics(metadata))}]"
     return metadata.decode()
 
 
 def _assignment(assignment: bytes) -> str:
-    """Likewise: the partitions of one that the coordinator made."""
+    """Return the partitions of the coordinator's assignment in brackets, other assignments unchanged."""
     if assignment.startswith(b"\0"):
         return f"[{' '.join(f'{topic}-{n}' for topic, n in decode_assignment(assignment).partitions)}]"
     return assignment.decode()
@@ -212,7 +214,7 @@ def _joined(ids: list[str] | None) -> str:
 
 
 def describe(group: Group, names: Names) -> list[str]:
-    """The group as it is: its head, its members in join order, pending ids and running deadlines."""
+    """Describe the group: its head, its members in join order, pending ids and armed deadlines."""
     head = [
         f"group {group.group_id}: {group.state}, generation {group.generation}",
         f"protocol {group.protocol_type}/{group.protocol_name}",

@@ -2,28 +2,28 @@
 
 Commands, one a line:
 
-    config group.max.size=2                 settings from here on, under Kafka's names
+    config group.max.size=2                 settings from here on, with Kafka's names
     join m1 session=10s rebalance=60s protocols=range:meta1,roundrobin type=consumer api=9 instance=i1
-    join m1 id=@m1                          with the id m1 was given; other options are remembered
+    join m1 id=@m1                          with m1's member id; other options are remembered
     sync m1 assign=@m1:a,@m2:b              a leader's; `sync m2` is a follower's
     heartbeat m1                            sync and heartbeat know the ids and generation of the last join,
-    heartbeat m1 id=@m2 generation=7        unless they are told others (`instance=none`: none at all)
+    heartbeat m1 id=@m2 generation=7        unless options replace them (`instance=none`: no id)
     leave m1                                or a batch of member ids and instance ids:
     leave m1 members=@m1,@m2/i2,/i3
-    release operator                        lets a quarantined group go on
+    release operator                        releases a quarantined group
     join m1 topics=t,u                      its metadata is a real subscription to these
-    join m1 partitions=t:4,u:1              and how many partitions they have, for the coordinator to assign
-    commit m1 offsets=t-0=5,t-1=7:note      a member's; `commit admin ...` by one that never joined
+    join m1 partitions=t:4,u:1              their partition counts, if the coordinator assigns
+    commit m1 offsets=t-0=5,t-1=7:note      a member's; `commit admin ...`: a client that never joined
     commit m1 offsets=t-0=5 retention=1h    (`x*9` in a note is nine of it)
     fetch m1 partitions=t-0,t-1             or all: `fetch m1`
     delete-offsets admin partitions=t-0
     commit m1 offsets=t-0=5 topic-id=t2     for the topic of that id; `fetch` likewise
-    topic-metadata watcher topics=t:t2,u:none   t is the topic of id t2, there is no u
-    describe admin                          `delete admin` ends the group
-    at 3s                                   deadlines on the way fire; `sleep 3s` goes on by that much
-    fail request                            the next request, or `deadline`, raises after it did its work
-    outage 60s                              no coordinator runs, from now on and for so long
-    show                                    the group as it is now
+    topic-metadata watcher topics=t:t2,u:none   t has the id t2, u does not exist
+    describe admin                          `delete admin` deletes the group
+    at 3s                                   due deadlines fire; `sleep 3s` advances the time by 3 s
+    fail request                            the next request, or `deadline`, raises after its work
+    outage 60s                              no coordinator runs for 60 s from now
+    show                                    the group's state
 
 `group=other` (default `g`) sends a request to another group, `appended=2s` gives it another append time
 than now.
@@ -71,12 +71,12 @@ NEW_IDS = (EntryType.MEMBER_ID_ASSIGNED, EntryType.MEMBER_ADDED, EntryType.MEMBE
 
 
 class InjectedFault(Exception):
-    """What a step raises that was told to fail."""
+    """Raised by a step that the scenario chose to fail."""
 
 
 @dataclass
 class Client:
-    """What a client knows: the options of its last join, its member id, and its generation."""
+    """A client's knowledge: the options of its last join, its member id, and its generation."""
 
     name: str
     joined_with: dict[str, str] = field(default_factory=lambda: dict(DEFAULTS))
@@ -102,7 +102,7 @@ class World:
         self._fail_next: type | None = None
 
     def run(self, command: str) -> list[str]:
-        """Do one command, and tell what came of it."""
+        """Run one command, and describe its outcome."""
         (verb, *words), given = options.split(command)
         match verb:
             case "config":
@@ -127,7 +127,7 @@ class World:
         raise ValueError(f"unknown command: {command}")
 
     def group(self, group_id: str = DEFAULTS["group"]) -> Group | None:
-        """The group as the core has it, None where there is none."""
+        """Return the core's group, None if there is none."""
         timeline = self._timelines.get(group_id)
         return kafka_group(timeline.group) if timeline is not None else None
 
@@ -244,7 +244,7 @@ class World:
         return [MemberAssignment(self._names.resolve(member), what.encode()) for member, _, what in pairs]
 
     def _tell(self) -> list[str]:
-        """What the timelines did since the last time, and let clients learn from the answers."""
+        """Describe the steps since the last call, and let clients read their answers."""
         lines = []
         for timeline in self._timelines.values():
             for effects in kafka_effects(timeline.take_effects()):

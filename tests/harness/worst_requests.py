@@ -1,7 +1,7 @@
-"""For every type of request the records of the greatest size that are expected to cost most.
+"""The most expensive records of the greatest size, for every type of request.
 
-A record is built as bytes, so that it is as dense as JSON can be. Some need a state that other records made:
-the `before` of a case, each of them within the greatest size too.
+A record is built as bytes, so that it is as dense as JSON can be. Some records need a state that other
+records create: the `before` of a case, each within the greatest size too.
 """
 
 import base64
@@ -23,7 +23,7 @@ TOPIC = "t"
 
 @dataclass(frozen=True)
 class Worst:
-    """A record, those that come before it a second each, and the group they are about."""
+    """A record, its group, and the earlier records, which are one second apart."""
 
     value: bytes
     before: list[bytes] = field(default_factory=list)
@@ -31,7 +31,7 @@ class Worst:
 
 
 def request(type_: str, group_id: str = "g", **fields: object) -> bytes:
-    """A request with these fields."""
+    """Return a request with these fields."""
     given = {"type": type_, "group_id": group_id, "correlation_id": "c", "reply_partition": 0, "version": 1}
     return json.dumps(given | fields, separators=(",", ":")).encode()
 
@@ -68,13 +68,13 @@ def numbered_queue(n: int) -> str:
 
 
 class WorstRequests:
-    """The records that cost most, for a greatest size of a record."""
+    """The most expensive records for a greatest size of a record."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
 
     def all(self) -> dict[str, Worst]:
-        """By what they are, the type of the request first."""
+        """Return the cases by name. The name begins with the type of the request."""
         malformed = {
             "JoinGroup, nested too deeply": Worst(b'{"type":"JoinGroup","x":' + b"[" * (self.max_bytes - 24)),
             "Heartbeat, cut off": Worst(
@@ -303,9 +303,9 @@ class WorstRequests:
         }
 
     def filled(self, head: bytes, item: Callable[[int], str], end: str = "") -> bytes:
-        """`head` is a request whose last field is `"@"`: that becomes as many items as there is room for.
+        """`head` is a request whose last field is `"@"`. The mark is replaced by as many items as fit.
 
-        `end` closes what the items stand in.
+        `end` closes the array or object of the items.
         """
         front, back = head[: head.rindex(b'"@"')], end.encode() + head[head.rindex(b'"@"') + 3 :]
         room = self.max_bytes - len(front) - len(back)
@@ -317,7 +317,7 @@ class WorstRequests:
         return front + ",".join(items[:-1]).encode() + back
 
     def array(self, head: bytes, item: Callable[[int], str], start: str = "[", end: str = "]") -> bytes:
-        """`head` with an array, or an object, of as many items as there is room for."""
+        """Return `head` with an array, or an object, of as many items as fit."""
         front, back = head[: head.rindex(b'"@"')], head[head.rindex(b'"@"') + 3 :]
         return self.filled(front + start.encode() + b'"@"' + end.encode() + back, item)
 
@@ -327,7 +327,7 @@ class WorstRequests:
         return self.array(head, item, "{", "}")
 
     def padded(self, type_: str, **fields: Any) -> bytes:
-        """A small request, made large by a field that nobody knows."""
+        """Return a small request, enlarged by an unknown field."""
         return self.array(request(type_, **fields, unknown="@"), lambda n: "[{}]")
 
     def commit(self, partition: Callable[[int], str], group_id: str = "g", topic: str = TOPIC) -> bytes:

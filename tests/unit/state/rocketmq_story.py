@@ -1,4 +1,6 @@
-"""A RocketMQ group's night: three come, one falls silent, one comes with another's client id."""
+"""One night of a RocketMQ group: three clients connect, one falls silent, one connects with
+another's client id.
+"""
 
 from state.rocketmq.history import HistoryEntry
 from tests.harness.rocketmq_world import World, consumer
@@ -8,7 +10,7 @@ END_MS = BEGIN_MS + 360_000
 
 
 def night(group_id: str = "g") -> list[HistoryEntry]:
-    """The history of a group at whose end two connections have the client id worker-1."""
+    """Return the history of a group. At its end two connections have the client id worker-1."""
     world = World(jobs=6)
     world.now_ms = BEGIN_MS
     group = consumer(group_id, "jobs")

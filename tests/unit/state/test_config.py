@@ -1,4 +1,4 @@
-"""The settings: Kafka's names, defaults and bounds, and what is said about a wrong one."""
+"""The settings: Kafka's names, defaults and bounds, and the errors for wrong values."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""`rule` of an answer or a history entry is the row that decided it, and not the last one applied."""
+"""`rule` of an answer or a history entry is the row that decided it, not the last row that was applied."""
 
 import re
 
@@ -17,7 +17,7 @@ sync m2
 
 
 def rules(told: list[str]) -> dict[str, str]:
-    """By what a line is about, an answer's request or an entry's type: the row in its brackets."""
+    """Return the row in brackets of each line, by the line's request or entry type."""
     found = [re.match(r"  (?:->|\*) (\S+).* \((\w*)\)$", line) for line in told]
     return {match[1]: match[2] for match in found if match}
 

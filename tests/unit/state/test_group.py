@@ -1,4 +1,4 @@
-"""Questions one asks of a group, its deadlines, its ids, and what the groups topic shows of it."""
+"""The queries on a group, its deadlines, its ids, and its view on the groups topic."""
 
 from uuid import UUID
 
@@ -19,7 +19,7 @@ NAMESPACE = "3f2b1c60-9d7e-4a51-8f00-5d6c7b8a9e01"
 
 
 def group_of(*offers: str) -> Group:
-    """A group whose members offer these protocols, `range,sticky` each."""
+    """Return a group whose members offer these protocols, `range,sticky` each."""
     group = Group("g", "requests-0-0", state=GroupState.STABLE)
     for index, names in enumerate(offers):
         protocols = [Protocol(name) for name in names.split(",")]
@@ -29,7 +29,7 @@ def group_of(*offers: str) -> Group:
 
 
 def world(*commands: str) -> World:
-    """A world in which these commands were done, with no initial delay."""
+    """Return a world in which these commands ran, without an initial delay."""
     made = World()
     for command in ("config group.initial.rebalance.delay.ms=0", *commands):
         made.run(command)
@@ -58,7 +58,7 @@ def test_select_protocol(offers: list[str], selected: str) -> None:
         (["range"], "range", True),
         (["range", "range,sticky"], "sticky", False),
         (["range", "range,sticky"], "sticky,range", True),
-        # Listed twice by one member, a protocol is not offered by two.
+        # A protocol that one member lists twice is not offered by two members.
         (["sticky,sticky,range", "range"], "sticky", False),
         (["range,range"], "range", True),
     ],

@@ -1,6 +1,4 @@
-"""What holds of offsets in every log: a fetch tells the last accepted commit of the same topic, whatever came
-between.
-"""
+"""Properties of offsets in every log: a fetch returns the last accepted commit of the same topic."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -32,7 +30,9 @@ Partition = tuple[str, int]
 
 @dataclass
 class Model:
-    """One group's offsets, each with its topic's id, and the ids that TopicMetadata showed to be gone."""
+    """The offsets of one group with their topic ids, and the ids of deleted topics according to
+    TopicMetadata.
+    """
 
     offsets: dict[Partition, tuple[int, UUID | None]] = field(default_factory=dict)
     deleted: set[UUID] = field(default_factory=set)
@@ -58,7 +58,7 @@ class Model:
         return found
 
     def see(self, request: TopicMetadata) -> set[Partition]:
-        """Take ids over; the partitions whose offsets have to go."""
+        """Store topic ids, and return the partitions whose offsets must be removed."""
         gone: set[Partition] = set()
         for name, image in request.topics.items():
             of_topic = {key: known for key, (_, known) in self.offsets.items() if key[0] == name}
@@ -75,7 +75,7 @@ class Model:
 
 
 def follow(model: Model, effects: Effects, requests: dict[str, Row]) -> int:
-    """Let the model learn from what a step said, and compare what it fetched; how many offsets it told."""
+    """Update the model from a step's effects and compare the fetched offsets. Return their number."""
     for event in effects.history:
         if event.type is EntryType.GROUP_DELETED:
             model.offsets.clear()
@@ -101,7 +101,7 @@ def follow(model: Model, effects: Effects, requests: dict[str, Row]) -> int:
 
 
 def run(rows: Sequence[Row], config: CoordinatorConfig, seed: int) -> int:
-    """Run the log in batches, the state encoded and decoded between them, with a model beside each group."""
+    """Run the log in batches, the state encoded and decoded between them, with a model for each group."""
     requests = {row.request_id: row for row in rows}
     told = 0
     for group_id in GROUPS:
@@ -114,7 +114,7 @@ def run(rows: Sequence[Row], config: CoordinatorConfig, seed: int) -> int:
                     timeline.apply(row)
                     told += follow_all(model, timeline, requests)
                     if isinstance(row.request, TopicMetadata):
-                        assert model.see(row.request) == set()  # what had to go is gone
+                        assert model.see(row.request) == set()  # the offsets of deleted topics were removed
             timeline.fire_until(batch.watermark_ms)
             told += follow_all(model, timeline, requests)
             state = batches.encode(timeline.group)

@@ -1,4 +1,4 @@
-"""Partition counts that JoinGroups bring for an assignment by the coordinator, and their bound."""
+"""Partition counts in JoinGroups for an assignment by the coordinator, and their bound."""
 
 from dataclasses import replace
 from itertools import count
@@ -50,7 +50,9 @@ def error_of(effects: Effects) -> ErrorCode:
 
 
 def group_of_two() -> tuple[Group, str]:
-    """A dynamic member and the static one of instance `i`, in PreparingRebalance, and a pending id."""
+    """Return a group in PreparingRebalance with a dynamic member, the static member of instance
+    `i`, and a pending id.
+    """
     config = replace(CONFIG, group_initial_rebalance_delay_ms=1_000)
     _, group = send(None, join(partitions=2), config)
     send(group, join(partitions=3, group_instance_id="i"), config)
@@ -60,7 +62,7 @@ def group_of_two() -> tuple[Group, str]:
 
 
 def refused_joins(group: Group, pending: str) -> dict[str, JoinGroup]:
-    """By the row that refuses it."""
+    """Return a refused JoinGroup for each row that refuses it."""
     member = next(iter(group.members))
     other = [Protocol("range", b"")]
     return {
@@ -120,7 +122,7 @@ def test_counts_of_topics_that_nobody_subscribes_to_do_not_gather() -> None:
 
 
 def test_what_a_group_older_than_the_setting_knows_is_left_out_and_named() -> None:
-    """Its state may hold any count, from before counts were bounded: nothing is computed of it."""
+    """A state from before counts were bounded may hold any count. Nothing is computed from it."""
     large = replace(CONFIG, group_max_partitions=INT32_MAX)
     subscription = encode_subscription(Subscription(("t", "u")))
     request = join(

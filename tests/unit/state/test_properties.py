@@ -1,4 +1,6 @@
-"""What holds for every log: it alone decides, nobody is forgotten, and a fault harms itself only."""
+"""Properties of every log: the log alone decides, no request is lost, and a fault affects only its
+own group.
+"""
 
 from collections.abc import Sequence
 from itertools import groupby, pairwise
@@ -44,7 +46,7 @@ def rows_of(log: Log) -> tuple[list[Row], CoordinatorConfig]:
 
 
 def check_batching(log: Log, seed: int, one_in: int) -> None:
-    """However a log is cut, each group says the same and ends the same; also where steps fail."""
+    """However a log is cut, each group has the same effects and the same final state, also if steps fail."""
     rows, config = rows_of(log)
     take_step = batches.failing_step(batches.chosen(seed, one_in)) if one_in else batches.checked_step
     cut = batches.cut(rows, seed)
@@ -54,7 +56,7 @@ def check_batching(log: Log, seed: int, one_in: int) -> None:
 
 
 def check_replay(log: Log, seed: int) -> None:
-    """A call that is run again, from the state as it was stored, says the same byte for byte."""
+    """A call that runs again from the stored state has byte-identical effects."""
     rows, config = rows_of(log)
     cut = batches.cut(rows, seed)
     outages = batches.outages(rows, seed)
@@ -66,9 +68,10 @@ def check_replay(log: Log, seed: int) -> None:
 
 
 def check_history(log: Log, seed: int) -> None:
-    """Invariants hold after each step, generations do not fall, history has no gap, nobody is forgotten.
+    """Invariants hold after each step, generations never decrease, history has no gap, and no request is
+    lost.
 
-    That is so even if append times step back, and deadlines fire before requests that are older.
+    This holds even if append times step back and deadlines fire before older requests.
     """
     rows, config = rows_of(log)
     random = Random(seed)
@@ -107,7 +110,7 @@ def _check_words(steps: Sequence[Effects], asked: set[str], group: Group | None)
 
 
 def _check_life(history: list[HistoryEntry]) -> None:
-    """The history of a group from when it was created, to its end if it has one."""
+    """Check the history of a group from its creation to its end, if it has ended."""
     assert [entry.seq for entry in history] == list(range(1, len(history) + 1))
     for before, after in pairwise(history):
         assert before.at_ms <= after.at_ms
@@ -116,7 +119,7 @@ def _check_life(history: list[HistoryEntry]) -> None:
 
 
 def check_failed_requests(log: Log, seed: int) -> None:
-    """Requests whose step raises are answered so, and everything else is as if they were not in the log."""
+    """A request whose step raises is answered with an error, and has no other effect on its group."""
     rows, config = rows_of(log)
     fails = batches.chosen(seed, 5)
 
@@ -154,7 +157,9 @@ def check_failed_requests(log: Log, seed: int) -> None:
 
 
 def check_failed_deadline(log: Log, nth: int) -> None:
-    """A deadline whose step raises stops its group: all who wait are answered, then nothing happens to it."""
+    """A deadline whose step raises stops its group: parked requests are answered, and no other
+    deadline fires.
+    """
     rows, config = rows_of(log)
     fired = 0
 
@@ -222,7 +227,7 @@ def test_a_failed_deadline_stops_its_group(log: Log, nth: int) -> None:
 
 
 def test_random_logs_reach_deep() -> None:
-    """The logs above are worth little if they stay at the surface: these rows are the deep ones."""
+    """The logs above must reach rows of docs/rules.md that need a long sequence of moves."""
     deep = {"C1", "C2", "C3", "C4", "E7", "E8", "E9", "E10", "W2", "W3", "W4", "W5", "T3", "T4", "Y2"}
     config = CoordinatorConfig()
     for seed in range(1_000):

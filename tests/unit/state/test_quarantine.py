@@ -1,4 +1,4 @@
-"""Time stands still for a quarantined group: the release evicts nobody whom the quarantine kept."""
+"""Time stands still for a quarantined group: the release removes no member that the quarantine kept."""
 
 from collections.abc import Sequence
 
@@ -38,8 +38,9 @@ def join(session_timeout_ms: int, *, member_id: str = "", api_version: int = 3) 
 
 
 def quarantined(kind: TimerKind, outages: Sequence[Outage] = ()) -> tuple[Timeline, int]:
-    """A group in a round (two members, of whom one was in the generation before, and a pending id) whose next
-    deadline of this kind raises, once; and the time at which it did.
+    """Return a quarantined group in a rebalance, and the time at which its next deadline of this kind raised.
+
+    The group has two members, one of them from the generation before, and a pending id.
     """
     failed: list[AnyEvent] = []
 

@@ -1,4 +1,4 @@
-"""RocketMQ's load balancing as its documents tell it, in points S1 to S19: those of broker and strategies."""
+"""RocketMQ's load balancing according to its documents, points S1 to S19: those of broker and strategies."""
 
 import msgspec
 import pytest
@@ -123,7 +123,7 @@ def test_s15_joining_leaving_closing_and_other_topics_notify_every_connection() 
     assert broker.heartbeat("A", "ch1", "T", "U").notified == ["ch1", "ch2", "ch3"]
     assert broker.heartbeat("B", "ch2", "T").notified == ["ch1", "ch2", "ch3"]
     assert broker.unregister("A", "ch1").notified == ["ch2", "ch3"]
-    assert broker.unregister("A", "ch1").notified == ["ch2", "ch3"]  # though it was not there any more
+    assert broker.unregister("A", "ch1").notified == ["ch2", "ch3"]  # although it was not registered any more
     assert broker.close("ch2").notified == ["ch3"]
     assert broker.close("ch2").notified == []
     assert broker.close("ch3").notified == []
@@ -152,7 +152,9 @@ def test_s16_the_broker_and_each_group_can_switch_notification_off() -> None:
     silent_group = Broker()
     silent_group.heartbeat("A", "ch1", config=SILENT)
     assert silent_group.heartbeat("B", "ch2", config=SILENT).notified == []
-    assert silent_group.close("ch2").notified == ["ch1"]  # closing does not ask the group's configuration
+    assert silent_group.close("ch2").notified == [
+        "ch1"
+    ]  # a closed connection ignores the group's configuration
 
 
 def test_s15_broadcasting_groups_are_never_notified() -> None:
@@ -175,7 +177,7 @@ def test_s18_a_duplicate_client_id_is_listed_twice_and_reported_with_both_connec
     assert "ch1 (last heard of 7000 ms ago)" in report.reason
     assert broker.group is not None
     assert broker.group.duplicate_client_ids() == {"X": ["ch1", "ch2"]}
-    assert broker.heartbeat("X", "ch2").history == []  # it was told
+    assert broker.heartbeat("X", "ch2").history == []  # it was notified
     over = broker.close("ch1").history
     assert [e.connection for e in over if e.type is EntryType.DUPLICATE_CLIENT_ID_OVER] == ["ch2"]
     assert broker.group.duplicate_client_ids() == {}
@@ -202,7 +204,7 @@ def test_s18_both_clients_of_one_id_take_the_same_share(name: str, share: list[i
 def test_s19_one_view_is_a_partition_and_two_views_are_not(name: str) -> None:
     one_view = sorted(n for c in ("a", "b", "c") for n in numbers(name, c, 9, ["a", "b", "c"]))
     assert one_view == list(range(9))
-    stale = numbers(name, "a", 9, ["a"])  # a has not heard of the others yet
+    stale = numbers(name, "a", 9, ["a"])  # a does not know the others yet
     fresh = [n for c in ("b", "c") for n in numbers(name, c, 9, ["a", "b", "c"])]
     assert sorted(stale + fresh) != list(range(9))
 

@@ -1,4 +1,4 @@
-"""What must hold for any life of a group on RocketMQ's broker side."""
+"""Properties of every history of a group on RocketMQ's broker side."""
 
 from collections.abc import Iterator
 
@@ -92,7 +92,7 @@ Life = list[tuple[int, AnyRequest]]
 
 
 def live(life: Life, *, every_scan: bool = False) -> Iterator[tuple[Event, Effects]]:
-    """Steps of a life: requests, and the scans that are due, or all that RocketMQ would do."""
+    """Run random steps: requests, and either the scans that are due or all scans of RocketMQ."""
     group: Group | None = None
     now_ms = 0
     for place, (wait_ms, request) in enumerate(life):
@@ -113,7 +113,7 @@ def _all_scans(after_ms: int, until_ms: int) -> Iterator[ScanDue]:
 
 
 def _due_scans(group: Group | None, until_ms: int) -> Iterator[ScanDue]:
-    """`group` is changed in place by each scan; one of which nothing is left has nothing that expires."""
+    """`group` is changed in place by each scan. A group without state left has no entry that expires."""
     while group is not None and (scan := next_scan(group, CONFIG)) and scan.deadline_ms <= until_ms:
         yield scan
 
@@ -155,7 +155,7 @@ def test_a_change_tells_every_connection_and_nothing_else_tells_any(life: Life) 
 
 @given(life=LIVES)
 def test_calls_account_for_every_connection(life: Life) -> None:
-    """Only heartbeat V2's short form brings a connection in without a call."""
+    """Only heartbeat V2's short form registers a connection without a listener call."""
     full: Life = [
         (wait_ms, msgspec.structs.replace(request, is_without_sub=False))
         if isinstance(request, RegisterConsumer)

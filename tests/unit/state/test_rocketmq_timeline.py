@@ -1,4 +1,4 @@
-"""RocketMQ's groups on the timeline: the log alone decides, and a fault harms itself only."""
+"""RocketMQ's groups on the timeline: the log alone decides, and a fault affects only its own group."""
 
 import msgspec
 import pytest
@@ -113,7 +113,7 @@ def test_a_failed_request_harms_itself_only(rows: Log, seed: int, journal: int) 
 
 
 def words(steps: list[AnyEffects], failed: set[str]) -> list[bytes]:
-    """What was said, but to the requests that failed."""
+    """Return the effects, except answers to the requests that failed."""
     said: list[object] = []
     for effects in steps:
         said += [reply for reply in effects.replies if reply.response.request not in failed]
@@ -173,7 +173,7 @@ def test_a_failed_scan_quarantines_its_group_until_it_is_released() -> None:
     assert response.remark == "group a is quarantined: InjectedFault: told to"
     assert (closed.replies, closed.history) == ([], [])
     timeline.apply(Row(T0 + 200_000, "requests-0-3", release()))
-    assert timeline.next_deadline_ms() == T0 + 250_000  # its connection was heard of when it was released
+    assert timeline.next_deadline_ms() == T0 + 250_000  # its connection was renewed at the release
     (released,) = timeline.take_effects()
     assert isinstance(released.replies[0].response, ReleaseGroupResponse)
     assert [entry.type for entry in released.history] == [EntryType.RELEASED]
@@ -193,7 +193,9 @@ def locking(client_id: str) -> LockBatchMq:
 
 
 def test_a_queue_stays_locked_for_the_time_of_a_quarantine() -> None:
-    """Its owner's renewals were refused, so the owner was not silent: nobody may take the queue over."""
+    """The holder's renewals were refused, so the holder was not silent: no other client may lock
+    the queue.
+    """
     timeline = Timeline("a", None, CONFIG, step=FirstScanFails())
     timeline.apply(Row(T0, "requests-0-0", locking("A")))
     timeline.fire_until(T0 + 70_000)
@@ -208,7 +210,7 @@ def test_a_queue_stays_locked_for_the_time_of_a_quarantine() -> None:
 
 
 def test_connections_are_not_closed_for_the_time_in_which_no_coordinator_ran() -> None:
-    """They count as heard of when one takes over, and what they said meanwhile is handled then."""
+    """Connections are renewed at the takeover, and requests from the outage are handled then."""
     outage = Outage(T0 + 1_000, T0 + 600_000)
     timeline = Timeline("a", None, CONFIG, outages=[outage])
     timeline.apply(Row(T0, "requests-0-0", heartbeat()))
@@ -308,7 +310,7 @@ def test_a_name_is_free_when_its_group_has_ended() -> None:
 
 
 def test_random_logs_reach_deep() -> None:
-    """The logs above are worth little if they stay at the surface."""
+    """The logs above must reach states that need a long sequence of requests."""
     needs_more_than_requests = {
         EntryType.APPLIED_LATE,
         EntryType.QUARANTINED,

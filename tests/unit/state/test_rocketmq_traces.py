@@ -1,6 +1,6 @@
-"""The check command for broker traces, and what RocketMQ 5.3.3 did, which stands in tests/data.
+"""The check command for broker traces, and RocketMQ 5.3.3's traces in tests/data.
 
-The random traces are what its ConsumerManager and RebalanceLockManager did when driven at random.
+The random traces are those of its ConsumerManager and RebalanceLockManager under random requests.
 """
 
 import json
@@ -70,7 +70,7 @@ def test_another_outcome_of_a_lock_fails(changes: dict[str, object], tmp_path: P
 
 
 def lock_trace(*ops: tuple[str, int], returned: list[int]) -> dict[str, Any]:
-    """A locks queue 0; then these ops on its age; then B asks for the queue."""
+    """Client A locks queue 0, the ops change the lock's age, then client B requests the queue."""
     lock = {"op": "lock", "group": "G", "queues": [0]}
     return {
         "kind": "lock_manager",

@@ -1,4 +1,4 @@
-"""docs/rules.md, the code and the scenarios know the same rows."""
+"""docs/rules.md, the code and the scenarios have the same rows."""
 
 import re
 from functools import cache
@@ -14,7 +14,7 @@ CANNOT_OCCUR = "cannot occur: "
 
 @cache
 def documented() -> dict[str, str]:
-    """Each row's last column: the scenario that reaches it, or why it cannot occur."""
+    """Return each row's last column: the scenario that reaches it, or why it cannot occur."""
     rows = re.findall(
         r"^\| ([A-Z]\d+) \|.*\| ([^|]+) \|$", (ROOT / "docs/rules.md").read_text(), re.MULTILINE
     )
@@ -28,7 +28,7 @@ def reachable() -> set[str]:
 
 @cache
 def in_code() -> set[str]:
-    """The rows the code names, whether in `context.rule("J1")` or in a choice of two."""
+    """Return the rows in the code, in `context.rule("J1")` or in a choice of two."""
     calls = [
         call
         for path in (ROOT / "state").rglob("*.py")
@@ -39,7 +39,7 @@ def in_code() -> set[str]:
 
 @cache
 def reached_by(name: str) -> set[str]:
-    """The rows a scenario reaches."""
+    """Return the rows that a scenario reaches."""
     world = World()
     for block in scenario.parse((SCENARIOS / f"{name}.txt").read_text()):
         scenario.play(block, world.run)

@@ -1,4 +1,4 @@
-"""Every scenario file, played in the pure core. `--rewrite` writes the outcomes down anew."""
+"""Every scenario file, played in the pure core. `--rewrite` rewrites the outcomes."""
 
 from pathlib import Path
 

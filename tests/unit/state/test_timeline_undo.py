@@ -1,4 +1,4 @@
-"""A step that raises is undone: the group is as it was before, however the timeline got the group."""
+"""A step that raises is undone: the group is as it was before, however the timeline received the group."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -37,7 +37,7 @@ def fails(event: AnyEvent) -> bool:
 
 @pytest.fixture
 def group() -> AnyGroup:
-    """A group that committed 5."""
+    """Return a group with the committed offset 5."""
     timeline = Timeline("g", None, CONFIG)
     timeline.apply(Row(0, "requests-0-0", commit(5)))
     assert timeline.group is not None

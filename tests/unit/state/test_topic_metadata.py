@@ -1,4 +1,4 @@
-"""What a group remembers of deleted topics."""
+"""The deleted topic ids that a group remembers."""
 
 from uuid import UUID
 

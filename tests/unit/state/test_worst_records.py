@@ -1,6 +1,6 @@
-"""No single record may cost a batch more than a bounded time and memory, whatever its type.
+"""No single record of any type costs a batch more than a bounded time and memory.
 
-Each goes through what a batch does with it: decode, step, the deadlines that follow, and the encoding of
+Each record goes through the work of a batch: decode, step, the deadlines that follow, and the encoding of
 answers, history, offsets and state.
 """
 
@@ -18,20 +18,20 @@ from tests.harness.operator_call import OPERATOR, frame_of, spark_state
 from tests.harness.worst_requests import Worst, WorstRequests
 from tests.spark.log import LAYOUT, T0, Record
 
-# What docs/operations.md states, with room for a machine that does other things too.
+# The figures of docs/operations.md, with a margin for a busy machine.
 MOST_S = 30
 MOST_BYTES = 256 * 1024 * 1024
 
-# In every run of the tests the records are smaller: cost that grows with the square of the size still shows.
+# In ordinary runs the records are smaller. Cost that grows with the square of the size still shows.
 PART = 32
 SMALL = WorstRequests(REQUEST_MAX_BYTES // PART).all()
 LARGE = WorstRequests(REQUEST_MAX_BYTES).all()
-# What does not shrink with the record: pandas' own, an assignment of group.max.partitions.
+# Memory that does not depend on the record: pandas, an assignment of group.max.partitions.
 FIXED_BYTES = 24 * 1024 * 1024
 
 
 def cost(worst: Worst) -> tuple[float, int]:
-    """Seconds and the most bytes that Python allocated, for the record after those before it."""
+    """Return the seconds and the peak bytes of Python for the record, after the records before it."""
     key, partition = worst.group_id.encode(), partition_of(worst.group_id, LAYOUT.request_partitions)
     state = spark_state()
     before = [Record(partition, n, T0 + n, key, value) for n, value in enumerate(worst.before)]
@@ -49,7 +49,7 @@ def cost(worst: Worst) -> tuple[float, int]:
     run()
     seconds = time.perf_counter() - began_s
     gc.collect()
-    tracemalloc.start()  # what it traces takes three times as long
+    tracemalloc.start()  # traced code takes three times as long
     try:
         run()
         peak_bytes = tracemalloc.get_traced_memory()[1]
