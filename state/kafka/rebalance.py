@@ -15,9 +15,9 @@ from state.kafka.history import EntryType
 from state.kafka.requests import JoinGroup, ReplyTo
 from state.kafka.responses import JoinGroupMember, JoinGroupResponse, SyncGroupResponse
 
-# A round in which nobody rejoined goes on for at least this long. A rebalance timeout of 0 would extend it
-# for ever without time going on: Kafka's clock runs while it does so, this one only runs from deadline to
-# deadline.
+# The least extension of a join phase in which no member rejoined. With a rebalance timeout of 0 the phase
+# would be extended for ever at the same time, because the group's clock moves only from deadline to deadline.
+# Kafka's clock runs meanwhile.
 EXTENSION_AT_LEAST_MS = 1_000
 
 

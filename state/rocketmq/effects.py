@@ -16,7 +16,7 @@ from state.rocketmq.responses import (
 
 
 class ConsumerGroupEvent(StrEnum):
-    """What RocketMQ's broker tells its ConsumerIdsChangeListener. Source: ConsumerGroupEvent.java."""
+    """The events of RocketMQ's ConsumerIdsChangeListener. Source: ConsumerGroupEvent.java."""
 
     CHANGE = "CHANGE"
     UNREGISTER = "UNREGISTER"
