@@ -10,8 +10,8 @@ from assignors.rocketmq.averagely import AllocateMessageQueueAveragely
 from assignors.rocketmq.message_queue import MessageQueue
 from assignors.rocketmq.strategies import Settings, strategy_named
 from clients.rocketmq.schedule import Schedule
-from tests.harness.examples import examples
 from state.rocketmq.history import EntryType
+from tests.harness.examples import examples
 from tests.harness.rocketmq_world import A_MOMENT_MS, World, consumer, pulled, queues_of
 
 
