@@ -1,1 +1,1 @@
-"""Kafka's wire protocol in front of the coordinator, for clients that know nothing of it."""
+"""Kafka's wire protocol in front of the coordinator, for unmodified Kafka clients."""

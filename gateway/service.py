@@ -1,4 +1,4 @@
-"""A gateway with all it needs, on a thread of its own."""
+"""A gateway and its dependencies, on a thread of its own."""
 
 import asyncio
 import threading
@@ -33,8 +33,8 @@ STARTUP_ERRORS = (CannotListen, NoSuchReplyPartition, SecurityError, UpstreamLos
 
 @dataclass(frozen=True, slots=True)
 class GatewayOptions:
-    """`reply_partition` None: one is drawn. With `expose_internal_topics` the coordinator's own
-    topics are to clients as any others.
+    """`reply_partition` None: the gateway draws one. With `expose_internal_topics` clients see the
+    coordinator's own topics as ordinary topics.
     """
 
     bootstrap_servers: str
@@ -56,10 +56,10 @@ class _Running:
 
 @contextmanager
 def serving(options: GatewayOptions) -> Iterator[Address]:
-    """A gateway that listens; gives the first listener's address.
+    """Run a gateway, and yield the first listener's address.
 
-    Raises one of STARTUP_ERRORS, ClientError of `clients.pending` where the coordinator's topics are not
-    there, KafkaError where no broker answers, ValueError where `bootstrap_servers` is not HOST:PORT,... .
+    Raises one of STARTUP_ERRORS, ClientError of `clients.pending` if the coordinator's topics do not exist,
+    KafkaError if no broker answers, ValueError if `bootstrap_servers` is not HOST:PORT,... .
     """
     bootstrap = [Address.parse(text) for text in options.bootstrap_servers.split(",")]
     partitions = options.layout.reply_partitions
@@ -96,7 +96,9 @@ def serving(options: GatewayOptions) -> Iterator[Address]:
 
 
 def _run(running: Future[_Running], serve: Callable[[], Coroutine[None, None, None]]) -> None:
-    """Serve; whatever ends it before it listens is raised where `running` is waited for."""
+    """Run the event loop. An error before the gateway listens is raised to the caller that waits for
+    `running`.
+    """
     try:
         asyncio.run(serve())
     except BaseException as error:

@@ -1,6 +1,6 @@
-"""Which requests are answered here, which answers of brokers are changed, and what is not let through.
+"""Which APIs the gateway answers, which responses of brokers it changes, and which APIs it refuses.
 
-What is in none of these tables passes as it is, undecoded.
+A request of an API in none of these tables passes undecoded.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -41,7 +41,7 @@ SERVED: Mapping[int, Serve] = MappingProxyType(
     {
         8: offset_commit.serve,
         9: offset_fetch.serve,
-        FIND_COORDINATOR: find_coordinator.serve,  # but for transactions
+        FIND_COORDINATOR: find_coordinator.serve,  # except for transactions
         11: join_group.serve,
         12: heartbeat.serve,
         13: leave_group.serve,
@@ -55,7 +55,7 @@ SERVED: Mapping[int, Serve] = MappingProxyType(
     }
 )
 
-# Before a client has named itself, where it has to. Version 0 of the handshake goes on without frames.
+# What a client may send before it has authenticated, where it must. Version 0 of the handshake is unframed.
 SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
 SASL: Mapping[int, Serve] = MappingProxyType(
     {SASL_HANDSHAKE: sasl.serve_handshake, SASL_AUTHENTICATE: sasl.serve_authenticate}
@@ -64,13 +64,13 @@ SASL_VERSIONS: Mapping[int, range] = MappingProxyType(
     {SASL_HANDSHAKE: range(1, 2), SASL_AUTHENTICATE: codec.versions(SASL_AUTHENTICATE)}
 )
 
-# Not let through, and not named by ApiVersions: a broker's own coordinator would quietly serve the group.
+# Refused, and hidden from ApiVersions, because a broker's own coordinator would silently serve the group.
 # ConsumerGroup* (KIP-848), ShareGroup* and their state (KIP-932), StreamsGroup* (KIP-1071).
 REFUSED = frozenset({68, 69, *range(76, 80), *range(83, 93)})
 HIDDEN = REFUSED | {ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT}
 
 
-# Passed to the broker, but for what they have about the coordinator's own topics.
+# Passed to the broker, except for the entries that name the coordinator's own topics.
 SCREENED = internal_topics.SCREENED
 
 
@@ -90,24 +90,25 @@ REWRITTEN: Mapping[int, Rewrite] = MappingProxyType(
     }
 )
 
-# Answers with addresses in a tagged field only, by the api's first version that has them: others pass
-# without being decoded.
+# Responses that carry addresses only in a tagged field, by the first version that has the field. Responses of
+# earlier versions pass undecoded.
 NODE_ENDPOINTS_TAG = 0
 FIRST_VERSION_WITH_ENDPOINTS: Mapping[int, int] = MappingProxyType({PRODUCE: 10, FETCH: 16})
 
 OWN_VERSIONS: Mapping[int, range] = MappingProxyType(
     {key: codec.versions(key) for key in SERVED if key not in HIDDEN and key not in REWRITTEN}
 )
-# From version 2 on DescribeQuorum tells the controllers' addresses.
+# DescribeQuorum responses carry the controllers' addresses from version 2 on.
 BOUNDS: Mapping[int, range] = MappingProxyType(
     {key: codec.versions(key) for key in REWRITTEN.keys() | SCREENED}
-    # Brokers name versions of Produce that they no longer take: librdkafka finds out about features by them.
+    # Brokers name versions of Produce that they no longer accept, because librdkafka detects features by
+    # them.
     | {DESCRIBE_QUORUM: range(2), PRODUCE: range(codec.versions(PRODUCE).stop)}
 )
 
 
 def is_allowed(api_key: int, api_version: int) -> bool:
-    """Whether a request of this version may be sent to the gateway at all."""
+    """Whether the gateway accepts a request of this API and version."""
     if api_key in REFUSED:
         return False
     if api_key in SERVED:
@@ -116,7 +117,7 @@ def is_allowed(api_key: int, api_version: int) -> bool:
 
 
 def is_rewritten(api_key: int, api_version: int, response: bytes) -> bool:
-    """Whether a broker's answer has to be decoded and changed. Raises ProtocolError."""
+    """Whether the gateway has to decode and change a broker's response. Raises ProtocolError."""
     if api_key not in REWRITTEN:
         return False
     if api_key == API_VERSIONS:

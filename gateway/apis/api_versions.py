@@ -1,4 +1,4 @@
-"""ApiVersions (key 18): the broker's answer, less what the gateway does not serve."""
+"""ApiVersions (key 18): the broker's response, restricted to what the gateway serves."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,17 +8,17 @@ from state.errors import ErrorCode
 
 API_VERSIONS = 18
 
-_ERROR_CODE = slice(4, 6)  # behind the correlation id, in all versions
+_ERROR_CODE = slice(4, 6)  # after the correlation id, in all versions
 
-# Features that announce group protocols which are not served here.
+# Features that announce group protocols which the gateway does not serve.
 HIDDEN_FEATURES = frozenset({"group.version", "share.version", "streams.version"})
 
 
 def restrict(
     response: Any, own: Mapping[int, range], bounds: Mapping[int, range], hidden: frozenset[int]
 ) -> None:
-    """Leave of the broker's versions, by api key, what is served: the gateway's `own` whatever the broker
-    has, others within `bounds`, and nothing of what is `hidden`.
+    """Restrict the broker's versions, by API key. The gateway's `own` versions replace the broker's, other
+    APIs are limited to `bounds`, and `hidden` APIs are removed.
     """
     kept = [api for api in response.api_keys if api.api_key not in hidden and api.api_key not in own]
     for api in kept:
@@ -36,8 +36,8 @@ def restrict(
 
 
 def is_refusal(response: bytes) -> bool:
-    """Whether the broker's answer has an error, and no versions. It passes as it is: its form depends on the
-    error.
+    """Whether the broker's response has an error and no versions. Such a response passes unchanged, because
+    its encoding depends on the error.
     """
     return response[_ERROR_CODE] != b"\0\0"
 
@@ -47,6 +47,6 @@ def _shown(features: list[Any] | None) -> list[Any]:
 
 
 def unsupported(versions: range) -> Fields:
-    """The answer, in version 0, to a version that is not known: it names this api alone (KIP-511)."""
+    """The response, in version 0, to an unknown version: it names ApiVersions alone (KIP-511)."""
     only = {"api_key": API_VERSIONS, "min_version": versions.start, "max_version": versions.stop - 1}
     return {"error_code": ErrorCode.UNSUPPORTED_VERSION, "api_keys": [only]}

@@ -1,10 +1,10 @@
-"""Requests about several groups, each of which is a request of its own to the coordinator."""
+"""Requests about several groups. The coordinator gets one request for each group."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
-# So many of one client's groups are asked about at a time.
+# The number of coordinator requests that one client's request may have under way.
 AT_ONCE = 64
 
 T = TypeVar("T")
@@ -12,7 +12,7 @@ R = TypeVar("R")
 
 
 async def each(work: Callable[[T], Awaitable[R]], items: Iterable[T]) -> list[R]:
-    """What `work` gives for each item, in their order."""
+    """Return the result of `work` for each item, in the order of the items."""
     room = asyncio.Semaphore(AT_ONCE)
 
     async def one(item: T) -> R:

@@ -1,4 +1,4 @@
-"""One request of a client, and whom its handler may ask."""
+"""The context of one request: the services its handler uses, and the client that sent it."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -16,7 +16,9 @@ from records.partitioner import partition_of
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What handlers work with. `listener_port` opens the listener of a broker node if there is none yet."""
+    """The services of handlers. `listener_port` returns the port of a broker's listener, opening it if
+    needed.
+    """
 
     backend: Backend
     cluster: Cluster
@@ -27,8 +29,8 @@ class Services:
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """A request's surroundings. `host` is the gateway's name as this client is to know it, `node_id` the
-    broker whose listener it came to, None for the first one.
+    """The context of a request. `host` is the gateway's name in responses to this client. `node_id` is the
+    broker whose listener the client connected to, None for the first listener.
     """
 
     services: Services
@@ -40,24 +42,24 @@ class RequestContext:
 
     @property
     def version(self) -> int:
-        """The api version the client chose."""
+        """The API version that the client chose."""
         return self.header.api_version
 
     def to_group(self, group_id: str) -> Header:
-        """What a request for the coordinator begins with."""
+        """The header of a request to the coordinator."""
         return self.services.backend.header(
             group_id, self.version, self.header.client_id or "", self.client_host
         )
 
     async def listener(self, node_id: int) -> Address:
-        """Where clients reach this broker through the gateway."""
+        """The gateway's listener for this broker."""
         return Address(self.host, await self.services.listener_port(node_id))
 
     def coordinator_of(self, group_id: str) -> int | None:
-        """The broker node whose listener this group is found at, None where no broker is known.
+        """The id of the broker whose listener serves this group, None if no broker is known.
 
-        Any listener would do. But clients that list groups ask every broker and put the answers together, so
-        each group has to be some broker's.
+        Any listener would do. But a client that lists groups sends ListGroups to every broker and merges the
+        responses, so each group must belong to exactly one broker.
         """
         live = self.services.cluster.live
         return live[partition_of(group_id, len(live))] if live else None

@@ -1,4 +1,4 @@
-"""DeleteGroups (key 42): one request to the coordinator a group."""
+"""DeleteGroups (key 42). The coordinator gets one request for each group."""
 
 from functools import partial
 from typing import Any
@@ -12,7 +12,7 @@ from state.kafka.responses import DeleteGroupResponse
 
 
 async def serve(context: RequestContext, request: Any) -> Fields:
-    """End groups that have no members."""
+    """Delete groups that have no members."""
     group_ids = list(dict.fromkeys(request.groups_names))
     return {"results": await each(partial(_delete, context), group_ids)}
 

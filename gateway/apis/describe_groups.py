@@ -1,4 +1,4 @@
-"""DescribeGroups (key 15): one request to the coordinator a group."""
+"""DescribeGroups (key 15). The coordinator gets one request for each group."""
 
 from functools import partial
 from typing import Any
@@ -14,13 +14,13 @@ from state.kafka.responses import DescribedMember, DescribeGroupResponse
 _FIRST_VERSION_WITH_NOT_FOUND = 6  # KIP-1043
 _DEAD = "Dead"
 
-# READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS as the bits of AclOperation's codes: all that can
-# be done to a group, for there is no authorizer here.
+# READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS as bits of AclOperation's codes. These are all
+# operations on groups: the gateway has no authorizer and allows each of them.
 ALL_OPERATIONS = frozenset({3, 6, 8, 10, 11})
 
 
 async def serve(context: RequestContext, request: Any) -> Fields:
-    """Tell the groups' states and members."""
+    """Return the states and members of the groups."""
     operations = {"authorized_operations": ALL_OPERATIONS} if request.include_authorized_operations else {}
     groups = await each(partial(_describe, context), request.groups)
     return {"groups": [group if group["error_code"] else {**group, **operations} for group in groups]}

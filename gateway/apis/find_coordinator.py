@@ -1,4 +1,4 @@
-"""FindCoordinator (key 10): groups are found here, transactions where they are."""
+"""FindCoordinator (key 10): the gateway answers for groups, a broker for transactions."""
 
 from typing import Any
 
@@ -13,12 +13,14 @@ NOWHERE = -1
 
 
 def is_upstreams(request: Any) -> bool:
-    """Whether a broker has to answer: only it knows who coordinates transactions."""
+    """Whether a broker has to answer, because only brokers know the coordinators of transactions."""
     return bool(request.key_type == TRANSACTION)
 
 
 async def serve(context: RequestContext, request: Any) -> Fields:
-    """Name this gateway for groups; there are no coordinators of other kinds (share groups: KIP-932)."""
+    """Name this gateway as the coordinator of groups. Other kinds have no coordinator (share groups:
+    KIP-932).
+    """
     many = context.version >= _FIRST_VERSION_WITH_KEYS
     keys = request.coordinator_keys if many else [request.key]
     found = [await _find(context, request.key_type, key) for key in keys]
@@ -61,7 +63,7 @@ def _refused(key: str, error: ErrorCode) -> dict[str, Any]:
 
 
 async def rewrite(context: RequestContext, response: Any) -> None:
-    """A broker's answer about transactions: the same nodes, at their listeners here."""
+    """Replace the brokers' addresses by the gateway's listeners in a broker's response about transactions."""
     for found in response.coordinators if context.version >= _FIRST_VERSION_WITH_KEYS else [response]:
         if found.node_id == NOWHERE:
             continue

@@ -9,7 +9,7 @@ from state.kafka.responses import HeartbeatResponse
 
 
 async def serve(context: RequestContext, request: Any) -> Fields:
-    """Say that the member is alive."""
+    """Pass the member's heartbeat to the coordinator."""
     answer = await context.services.backend.ask(
         Heartbeat(
             **context.to_group(request.group_id),

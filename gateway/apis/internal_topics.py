@@ -1,9 +1,9 @@
-"""Requests that would change the coordinator's own topics are refused for these topics; what such a request
-has about other topics is the broker's to answer.
+"""Requests that would change the coordinator's own topics. The gateway refuses the entries that name these
+topics and forwards the rest of the request to the broker.
 
 The errors are those of Kafka for its own internal topics: INVALID_TOPIC_EXCEPTION (ReplicaManager, appending
 and deleting records), and for transactions TOPIC_AUTHORIZATION_FAILED, with OPERATION_NOT_ATTEMPTED for the
-other partitions (KafkaApis.handleAddPartitionsToTxnRequest). Clients try none of them again.
+other partitions (KafkaApis.handleAddPartitionsToTxnRequest). Clients retry none of them.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,24 +36,24 @@ _ERROR: Fields = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Screened:
-    """`remaining` is what of a request is left for the broker, None: nothing. `refused` is an answer that
-    tells of all the rest.
+    """A request after screening. `remaining` is the message for the broker, None if nothing is left of it.
+    `refused` is a response with the errors of the refused entries.
     """
 
     remaining: bytes | None
     refused: Fields
 
     def complete(self, response: Any) -> None:
-        """Add what was refused to the broker's answer."""
+        """Add the errors of the refused entries to the broker's response."""
         for name, entries in self.refused.items():
             codec.extend(response, name, entries)
 
 
 @dataclass(frozen=True, slots=True)
 class _Screen:
-    """How an api that names topics in one list is screened: the list `asked` of the request, the list
-    `answered` of the response; the topic of an entry, None where it is about something else; and what the
-    response has of a refused entry.
+    """How to screen an API that names topics in one list. `asked` is the list's field in the request,
+    `answered` the list's field in the response. The functions return the topic of an entry (None if the entry
+    is not about a topic) and the response's entry for a refused one.
     """
 
     asked: str
@@ -63,8 +63,8 @@ class _Screen:
 
 
 async def screen(context: RequestContext, message: bytes) -> Screened | None:
-    """What of a request of one of the apis in SCREENED may go on; None: all, as it is. Raises ProtocolError,
-    UpstreamLost.
+    """Screen a request of an API in SCREENED. Returns None if the whole request may pass unchanged. Raises
+    ProtocolError, UpstreamLost.
     """
     header, internal = context.header, context.services.internal_topics.names
     if not internal or (header.api_key == PRODUCE and not await _names_internal(context, message)):
@@ -87,7 +87,7 @@ async def screen(context: RequestContext, message: bytes) -> Screened | None:
 
 
 def mark(context: RequestContext, topics: Iterable[Any]) -> None:
-    """Say of the coordinator's own topics that they are internal: consumers of a pattern leave such out."""
+    """Mark the coordinator's own topics as internal, because consumers of a pattern skip internal topics."""
     names = context.services.internal_topics.names
     for topic in topics:
         if topic.name in names:
@@ -100,7 +100,7 @@ async def rewrite_topic_partitions(context: RequestContext, response: Any) -> No
 
 
 async def _names_internal(context: RequestContext, message: bytes) -> bool:
-    """Whether a Produce names an internal topic. It is not decoded."""
+    """Whether a Produce names an internal topic. The message is not decoded."""
     own, topics = context.services.internal_topics, produced_topics(context.header, message)
     if context.version < _PRODUCE_FIRST_BY_ID:
         is_named = not own.names_utf8.isdisjoint(topics)
@@ -113,7 +113,7 @@ async def _names_internal(context: RequestContext, message: bytes) -> bool:
 
 
 async def _internal(context: RequestContext, topics: Iterable[str | UUID]) -> set[str | UUID]:
-    """Those of the topics, by name or id, that are internal."""
+    """The internal topics among these, which are named by name or id."""
     own, wanted = context.services.internal_topics, set(topics)
     by_id = any(isinstance(topic, UUID) for topic in wanted)
     return wanted & (own.names | await own.ids(context.services.cluster) if by_id else own.names)
@@ -138,7 +138,7 @@ def _refused_produce(topic: Any) -> Fields:
 
 
 def _own_key(topic: Any) -> Fields:
-    """The name or id that the client gave."""
+    """The topic's name or id, whichever the client gave."""
     return {"name": topic.name} if topic.name else {"topic_id": topic.topic_id, "name": None}
 
 
@@ -186,7 +186,7 @@ _BY_ID: Mapping[int, _Screen] = MappingProxyType(
 
 
 def _refused_transactions(request: Any, internal: frozenset[str]) -> Fields | None:
-    """AddPartitionsToTxn is done for all of its partitions or for none, as in Kafka."""
+    """AddPartitionsToTxn adds all of its partitions or none, as in Kafka."""
     transactions, old = request.transactions or [], request.v3_and_below_topics or []
     if not _any_named(internal, old, *(transaction.topics for transaction in transactions)):
         return None
@@ -207,7 +207,7 @@ def _refused_transactions(request: Any, internal: frozenset[str]) -> Fields | No
 
 
 def _refused_markers(request: Any, internal: frozenset[str]) -> Fields | None:
-    """WriteTxnMarkers, by which administrators end transactions that hang: the same."""
+    """WriteTxnMarkers, with which administrators end hanging transactions, adds all markers or none."""
     if not _any_named(internal, *(marker.topics for marker in request.markers)):
         return None
     return {
@@ -234,7 +234,7 @@ def _any_named(internal: frozenset[str], *several: Iterable[Any]) -> bool:
 
 
 def _not_done(partitions: Sequence[int], is_internal: bool, field: str) -> list[Fields]:
-    """That a partition is refused, or another one of its request."""
+    """The errors of a request's partitions, refused because of their own topic or of another one."""
     refused, other = GatewayError.TOPIC_AUTHORIZATION_FAILED, GatewayError.OPERATION_NOT_ATTEMPTED
     return [{"partition_index": p, field: refused if is_internal else other} for p in partitions]
 

@@ -1,4 +1,4 @@
-"""JoinGroup (key 11): parked by the coordinator until the rebalance completes."""
+"""JoinGroup (key 11). The coordinator parks the request until the rebalance completes."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -17,14 +17,14 @@ from state.kafka.responses import JoinGroupResponse
 
 _FIRST_VERSION_WITH_REBALANCE_TIMEOUT = 1
 _FIRST_VERSION_WITH_NULLABLE_PROTOCOL = 7
-# A member may join because a topic grew just now.
+# A member may join because a topic has just got more partitions.
 _PARTITIONS_AGE_MAX_S = 1.0
 
 log = structlog.get_logger()
 
 
 async def serve(context: RequestContext, request: Any) -> Fields:
-    """Join, and wait."""
+    """Join the group. Returns when the coordinator answers."""
     has_own = context.version >= _FIRST_VERSION_WITH_REBALANCE_TIMEOUT
     rebalance_timeout_ms = request.rebalance_timeout_ms if has_own else request.session_timeout_ms
     answer = await context.services.backend.ask(
@@ -59,17 +59,17 @@ async def serve(context: RequestContext, request: Any) -> Fields:
 
 
 async def _partitions_per_topic(context: RequestContext, protocols: Iterable[Any]) -> dict[str, int]:
-    """How many partitions the topics have that the coordinator may be asked to assign."""
+    """The numbers of partitions, by topic, of the topics that the coordinator may have to assign."""
     topics: set[str] = set()
     for protocol in protocols:
         if is_for_coordinator(protocol.name):
-            with suppress(ProtocolError):  # the coordinator will refuse it
+            with suppress(ProtocolError):  # the coordinator refuses such a protocol
                 topics.update(decode_subscribed_topics(protocol.metadata))
     if not topics:
         return {}
     try:
         found = await context.services.cluster.topics(sorted(topics), _PARTITIONS_AGE_MAX_S)
     except UpstreamLost as error:
-        log.warning("no metadata of topics to assign", error=str(error))
+        log.warning("no metadata of the topics to assign", error=str(error))
         return {}
     return {name: topic.partitions for name, topic in found.items()}

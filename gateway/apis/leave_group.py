@@ -1,4 +1,4 @@
-"""LeaveGroup (key 13): one member up to version 2, any number from 3 on (KIP-345)."""
+"""LeaveGroup (key 13): one member up to version 2, any number from version 3 on (KIP-345)."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ _FIRST_VERSION_WITH_MEMBERS = 3
 
 
 async def serve(context: RequestContext, request: Any) -> Fields:
-    """Take members out of the group."""
+    """Remove members from the group."""
     answer = await context.services.backend.ask(
         LeaveGroup(**context.to_group(request.group_id), members=_members(context, request)),
         LeaveGroupResponse,

@@ -13,7 +13,7 @@ _TYPE = "classic"
 
 
 async def serve(context: RequestContext, request: Any) -> Fields:
-    """The groups found at this listener; at the first one, which is no broker's, all of them."""
+    """The groups of this listener's broker. The first listener belongs to no broker and lists all groups."""
     groups = await context.services.groups.groups()
     if groups is None:
         return {"error_code": GatewayError.COORDINATOR_LOAD_IN_PROGRESS}

@@ -1,6 +1,6 @@
-"""Addresses of brokers in brokers' answers: each becomes its listener here, so that no client ever learns
-another. In Metadata (key 3), DescribeCluster (60), and where a leader has moved in Produce (0) and Fetch (1)
-(KIP-951).
+"""The addresses of brokers in responses. The gateway replaces each by its listener for that broker, so
+clients never learn a broker's address. Metadata (key 3) and DescribeCluster (60) carry addresses, and so do
+Produce (0) and Fetch (1) if a leader has moved (KIP-951).
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from gateway.upstream.connections import Address
 
 
 async def rewrite_metadata(context: RequestContext, response: Any) -> None:
-    """Metadata: all live brokers, and which topics are the coordinator's own."""
+    """Metadata: replace the addresses of all live brokers, and mark the coordinator's own topics."""
     brokers = {broker.node_id: Address(broker.host, broker.port) for broker in response.brokers}
     if brokers:
         context.services.cluster.learn(brokers, all_of_them=True)
@@ -21,13 +21,13 @@ async def rewrite_metadata(context: RequestContext, response: Any) -> None:
 
 
 async def rewrite_cluster(context: RequestContext, response: Any) -> None:
-    """DescribeCluster, which may name brokers that are fenced, too."""
+    """DescribeCluster, which may also name fenced brokers."""
     context.services.cluster.learn({b.broker_id: Address(b.host, b.port) for b in response.brokers})
     await _rewrite(context, ((broker.broker_id, broker) for broker in response.brokers))
 
 
 async def rewrite_endpoints(context: RequestContext, response: Any) -> None:
-    """Produce and Fetch: the brokers that lead now what the client thought led by another."""
+    """Produce and Fetch: the current leaders of partitions whose leader is not the one the client assumed."""
     endpoints = response.node_endpoints or []
     context.services.cluster.learn({e.node_id: Address(e.host, e.port) for e in endpoints})
     await _rewrite(context, ((endpoint.node_id, endpoint) for endpoint in endpoints))

@@ -1,4 +1,4 @@
-"""OffsetCommit (key 8). Partitions that are not there are refused here, the rest goes to the coordinator."""
+"""OffsetCommit (key 8). The gateway refuses unknown partitions, the coordinator decides about the rest."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from state.kafka.responses import OffsetCommitResponse
 
 
 async def serve(context: RequestContext, request: Any) -> Fields:
-    """Keep offsets of the partitions that there are."""
+    """Commit the offsets of the existing partitions."""
     topics = await look_up(context, request.topics, by_id=context.version >= FIRST_VERSION_WITH_IDS)
     outcomes = Outcomes()
     if topics is None:
@@ -30,7 +30,7 @@ async def serve(context: RequestContext, request: Any) -> Fields:
 def _valid(
     request: Any, topics: Sequence[NamedTopic], outcomes: Outcomes
 ) -> list[tuple[NamedTopic, list[Any]]]:
-    """What can be committed; what cannot is an outcome."""
+    """Return the partitions that can be committed. Adds the errors of the others to `outcomes`."""
     valid = []
     for asked, topic in zip(topics, request.topics, strict=True):
         for partition in topic.partitions:

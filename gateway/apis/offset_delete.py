@@ -1,5 +1,5 @@
-"""OffsetDelete (key 47, KIP-496). Partitions that are not there are refused here. The coordinator is asked
-even if none is left: whether there is such a group comes first.
+"""OffsetDelete (key 47, KIP-496). The gateway refuses unknown partitions. The coordinator gets the request
+even if no partition is left, because an unknown group takes precedence over unknown partitions.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from state.kafka.responses import OffsetDeleteResponse
 
 
 async def serve(context: RequestContext, request: Any) -> Fields:
-    """Forget offsets of the partitions that there are."""
+    """Delete the offsets of the existing partitions."""
     topics = await look_up(context, request.topics, by_id=False)
     if topics is None:
         return {"error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE}

@@ -1,7 +1,7 @@
 """OffsetFetch (key 9): of one group up to version 7, of several from 8 on (KIP-709), by topic id from 10 on.
 
-There are no offsets of transactions, so what is committed is always stable (`require_stable`, KIP-447). The
-member id and epoch of version 9 are for groups of KIP-848 alone.
+The coordinator keeps no offsets of transactions, so every committed offset is stable (`require_stable`,
+KIP-447). Only groups of KIP-848 use the member id and epoch of version 9.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ _FIRST_VERSION_WITH_GROUPS = 8
 
 
 async def serve(context: RequestContext, request: Any) -> Fields:
-    """Tell what is committed."""
+    """Return the committed offsets of the groups."""
     if context.version >= _FIRST_VERSION_WITH_GROUPS:
         return {"groups": await each(partial(_fetch_group, context), request.groups)}
     fetched = await _fetch(context, request)
@@ -38,7 +38,7 @@ async def _fetch_group(context: RequestContext, asked: Any) -> Fields:
 
 
 async def _fetch(context: RequestContext, asked: Any) -> dict[str, Any]:
-    """What one group has committed; `asked` is the request, or its part for this group."""
+    """The committed offsets of one group. `asked` is the request, or its part for this group."""
     by_id = context.version >= FIRST_VERSION_WITH_IDS
     topics: Sequence[NamedTopic] | None = None
     if asked.topics is not None:
@@ -60,7 +60,7 @@ async def _fetch(context: RequestContext, asked: Any) -> dict[str, Any]:
 
 
 async def _all(context: RequestContext, topics: Sequence[FetchedTopic], *, by_id: bool) -> dict[str, Any]:
-    """All that the group has committed, but for topics that were deleted and made again since."""
+    """All offsets of the group, except those of topics deleted and created again since the commit."""
     try:
         ids = await ids_of(context, (topic.name for topic in topics))
     except UpstreamLost:
@@ -73,13 +73,13 @@ async def _all(context: RequestContext, topics: Sequence[FetchedTopic], *, by_id
 
 
 def _of_id(topic: FetchedTopic, topic_id: UUID | None) -> FetchedTopic:
-    """Those partitions of it whose offset may be of the topic of this id; an unknown id may be any."""
+    """The topic with only the partitions whose offset may belong to `topic_id`. An unknown id matches any."""
     partitions = [p for p in topic.partitions if topic_id is None or p.topic_id in (None, topic_id)]
     return FetchedTopic(topic.name, partitions)
 
 
 def _wanted(asked: Any, found: Sequence[NamedTopic] | None) -> list[TopicPartitions] | None:
-    """The partitions to ask the coordinator for, None for all; ids that no topic has are left out."""
+    """The partitions to request from the coordinator, None for all. Ids without a topic are skipped."""
     if asked.topics is None:
         return None
     if found is None:
@@ -96,7 +96,7 @@ def _wanted(asked: Any, found: Sequence[NamedTopic] | None) -> list[TopicPartiti
 def _by_request(
     asked: Any, found: Sequence[NamedTopic], fetched: Sequence[FetchedTopic]
 ) -> list[dict[str, Any]]:
-    """The topics in the request's order, under its ids; those that are not there with an error."""
+    """The topics in the request's order, under its names or ids. Unknown partitions have an error."""
     answers = iter(fetched)
     topics = []
     for known, topic in zip(found, asked.topics, strict=True):
@@ -109,7 +109,7 @@ def _by_request(
 
 
 def _with_ids(fetched: Sequence[FetchedTopic], ids: Mapping[str, UUID]) -> list[dict[str, Any]]:
-    """All topics by id. One that was deleted has none to be told by."""
+    """All topics by id. A deleted topic has no id, so it is not in the response."""
     return [{**_topic(topic), "topic_id": ids[topic.name]} for topic in fetched if topic.name in ids]
 
 
@@ -138,11 +138,12 @@ def _nothing(partition: int, error: Codes) -> dict[str, Any]:
 
 
 def _failed(error: ErrorCode) -> dict[str, Any]:
-    """A coordinator that did not answer is told as one that loads: that makes every client ask again.
+    """The errors of a group whose coordinator did not answer: COORDINATOR_LOAD_IN_PROGRESS, which makes every
+    client retry.
 
-    COORDINATOR_NOT_AVAILABLE is unknown to clients of OffsetFetch. After NOT_COORDINATOR librdkafka looks for
-    the coordinator, but never asks again (`rd_kafka_assignment_apply_offsets`): it would read nothing of what
-    it was just assigned.
+    Clients of OffsetFetch do not expect COORDINATOR_NOT_AVAILABLE. After NOT_COORDINATOR librdkafka looks for
+    the coordinator but never repeats the request (`rd_kafka_assignment_apply_offsets`), so it would consume
+    nothing of its new assignment.
     """
     lost = error is ErrorCode.COORDINATOR_NOT_AVAILABLE
     code = GatewayError.COORDINATOR_LOAD_IN_PROGRESS if lost else error
@@ -150,7 +151,7 @@ def _failed(error: ErrorCode) -> dict[str, Any]:
 
 
 def _refused(topics: Sequence[Any], error: Codes) -> list[dict[str, Any]]:
-    """Version 1 has no error but those of partitions."""
+    """The errors of all partitions, because version 1 has no error of the whole response."""
     return [
         {"name": topic.name, "partitions": [_nothing(index, error) for index in topic.partition_indexes]}
         for topic in topics

@@ -1,5 +1,5 @@
-"""SaslHandshake (key 17) and SaslAuthenticate (key 36), where the gateway itself asks for names. Elsewhere
-they pass to the broker, as all else does.
+"""SaslHandshake (key 17) and SaslAuthenticate (key 36), if the gateway itself authenticates its clients.
+Otherwise these requests pass to the broker like any other.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ async def serve_handshake(context: RequestContext, request: Any) -> Fields:
 
 
 async def serve_authenticate(context: RequestContext, request: Any) -> Fields:
-    """Check name and password."""
+    """Check the user's name and password."""
     error = context.session.authenticate(request.auth_bytes)
     refused = error is not ErrorCode.NONE
     return {

@@ -1,4 +1,4 @@
-"""SyncGroup (key 14): parked by the coordinator until the leader has sent its own."""
+"""SyncGroup (key 14). The coordinator parks the request until the leader has sent the assignment."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from state.kafka.responses import SyncGroupResponse
 
 
 async def serve(context: RequestContext, request: Any) -> Fields:
-    """Ask for the assignment, and wait."""
+    """Request the member's assignment. Returns when the coordinator answers."""
     answer = await context.services.backend.ask(
         SyncGroup(
             **context.to_group(request.group_id),

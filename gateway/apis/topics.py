@@ -1,5 +1,5 @@
-"""The topics a request names, by name or (from version 10 of the offset messages on) by id, and whether they
-are there. In Kafka too this is decided before the coordinator is asked.
+"""The topics that a request names, by name or (from version 10 of the offset messages on) by id, and whether
+they exist. Kafka also checks this before the request reaches the coordinator.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ from gateway.wire.errors import GatewayError
 from state.errors import ErrorCode
 
 FIRST_VERSION_WITH_IDS = 10  # of OffsetCommit and OffsetFetch (KIP-848)
-# A topic may have been deleted and made again just now, and its offsets are those of its id.
+# A topic may just have been deleted and created again, and committed offsets belong to the topic's id.
 OFFSETS_AGE_MAX_S = 1.0
 
 Codes = ErrorCode | GatewayError
@@ -26,7 +26,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class NamedTopic:
-    """A topic as the request names it, and what it is; `topic` is None where there is no such topic."""
+    """A topic that a request names, and its metadata. `topic` is None if the topic does not exist."""
 
     name: str
     topic_id: UUID | None
@@ -34,12 +34,12 @@ class NamedTopic:
 
     @property
     def key(self) -> str | UUID | None:
-        """What the request tells it from others by."""
+        """The name or id that identifies the topic in the request."""
         return self.name or self.topic_id
 
     @property
     def missing(self) -> GatewayError:
-        """The error of partitions that are not there."""
+        """The error of partitions that do not exist."""
         by_id = self.topic is None and not self.name
         return GatewayError.UNKNOWN_TOPIC_ID if by_id else GatewayError.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -49,7 +49,7 @@ class NamedTopic:
 
 
 async def look_up(context: RequestContext, topics: Iterable[Any], *, by_id: bool) -> list[NamedTopic] | None:
-    """Each of the request's topics, in its order; None where no broker can tell."""
+    """Return each of the request's topics in the request's order, None if no broker answers."""
     asked = list(topics)
     cluster = context.services.cluster
     try:
@@ -66,26 +66,26 @@ async def look_up(context: RequestContext, topics: Iterable[Any], *, by_id: bool
 
 
 async def ids_of(context: RequestContext, names: Iterable[str]) -> Mapping[str, UUID]:
-    """The ids of those topics that are there. Raises UpstreamLost."""
+    """The ids of the existing topics among these. Raises UpstreamLost."""
     found = await context.services.cluster.topics(names, OFFSETS_AGE_MAX_S)
     return {name: topic.topic_id for name, topic in found.items() if topic.topic_id is not None}
 
 
 class Outcomes:
-    """Error codes of partitions, topic by topic, put together as in Kafka's OffsetCommitResponse.Builder."""
+    """Error codes of partitions, grouped by topic as in Kafka's OffsetCommitResponse.Builder."""
 
     def __init__(self) -> None:
         self._topics: list[dict[str, Any]] = []
         self._by_name: dict[str | UUID | None, list[dict[str, Any]]] = {}
 
     def add(self, asked: NamedTopic, partition: int, error: Codes) -> None:
-        """The outcome for one partition; those of one topic stand together."""
+        """Add the outcome of one partition. The partitions of a topic are in one entry."""
         if asked.key not in self._by_name:
             self._begin(asked)
         self._by_name[asked.key].append({"partition_index": partition, "error_code": error})
 
     def merge(self, decided: Iterable[tuple[NamedTopic, Iterable[tuple[int, Codes]]]]) -> None:
-        """What the coordinator decided. A topic that is named twice stays so, if nothing came before."""
+        """Add the coordinator's outcomes. A topic named twice has two entries, if it has no earlier one."""
         together = bool(self._topics)
         for asked, partitions in decided:
             if not together:

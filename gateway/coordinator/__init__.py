@@ -1,1 +1,1 @@
-"""The coordinator as the gateway sees it: requests to it, and the groups it lists."""
+"""The gateway's view of the coordinator: requests to it, and the groups it lists."""

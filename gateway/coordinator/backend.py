@@ -1,4 +1,4 @@
-"""The coordinator as the gateway sees it: ask, and there is always an answer."""
+"""Requests from the gateway to the coordinator. Each of them ends with a response."""
 
 import asyncio
 import time
@@ -20,34 +20,36 @@ from state.errors import ErrorCode
 from state.kafka.requests import AnyAnswered
 from state.messages import Response
 
-# Less than the 30 s that clients give a request (request.timeout.ms), so that they are told.
+# Less than the 30 s that clients give a request (request.timeout.ms), so that they get a response.
 ANSWER_TIMEOUT_MS = 25_000
-# A JoinGroup or SyncGroup is parked for as long as the group's slowest member may take, which nobody here
-# knows. The coordinator's own deadlines end it; this is for the case that there is no coordinator.
+# A JoinGroup or SyncGroup is parked for as long as the group's slowest member may take, and the gateway does
+# not know that time. The coordinator's own deadlines end it. This bound covers the case that no coordinator
+# runs.
 PARKED_TIMEOUT_MS = 600_000
 
 R = TypeVar("R", bound=Response)
 
 
 class Backend(Protocol):
-    """Whoever answers for the groups."""
+    """Answers requests about groups."""
 
     def header(self, group_id: str, api_version: int, client_id: str, client_host: str) -> Header:
-        """What a request about this group begins with, under a correlation id of its own."""
+        """The header of a request about this group, with a new correlation id."""
 
     async def ask(self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None) -> R:
-        """The answer. Where there is none it has an error code alone, and a log line says why.
+        """Return the response. If none comes, it has only an error code, and a log line has the reason.
 
-        With `timeout_ms` None it is waited for only as long as the member that asks can be held up without
-        risk to its session: see `AdaptiveTimeout`.
+        With `timeout_ms` None the request waits only as long as the member can be held without risk to its
+        session: see `AdaptiveTimeout`.
         """
 
 
 class AdaptiveTimeout:
-    """How long a member's request is held: `least_ms`, or twice as long as the last answer took.
+    """How long a member's request is held: `least_ms`, or twice the time of the last response.
 
-    A member sends nothing while it is held, so a coordinator that is away must not hold it for long. One that
-    is slow has to be waited for, or no member would ever hear of a rebalance. See docs/decisions/0009.
+    A member sends nothing while it is held, so an absent coordinator must not hold it for long. A slow
+    coordinator must be waited for, because otherwise no member would learn of a rebalance. See
+    docs/decisions/0009.
     """
 
     def __init__(self, least_ms: int) -> None:
@@ -55,13 +57,13 @@ class AdaptiveTimeout:
         self.bound_ms = least_ms
 
     def learn(self, took_ms: int) -> None:
-        """An answer came, be it too late for the member that asked."""
+        """Record the time of a response, even if it came too late for the member."""
         self.bound_ms = min(max(self._least_ms, 2 * took_ms), ANSWER_TIMEOUT_MS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _PendingRequest:
-    """A request on its way. `answered` is the event loop's, and done as soon as nobody waits any more."""
+    """A request under way. `answered` belongs to the event loop, and is done when nothing waits for it."""
 
     request: AnyAnswered
     answer: type[Response]
@@ -75,23 +77,23 @@ class _PendingRequest:
 
 
 class CoordinatorBackend:
-    """Requests go onto the coordinator's topic, answers come from this gateway's own reply partition.
+    """Appends requests to the requests topic and reads responses from this gateway's reply partition.
 
     Several gateways may share a reply partition: correlation ids are unique for each start of a client, and
-    what answers somebody else's request is dropped.
+    each gateway drops the responses to others' requests.
     """
 
     def __init__(self, client: CoordinatorClient, limits: Limits) -> None:
         self._client = client
         self._held_timeout = AdaptiveTimeout(round(limits.member_held_s * 1000))
         self._unanswered_warning = RateLimitedWarning()
-        # The sender is woken once for all that is asked in one turn of the loop.
+        # The sender is woken once for all requests of one turn of the event loop.
         self._unsent: list[_PendingRequest] = []
         self._to_send: SimpleQueue[list[_PendingRequest] | None] = SimpleQueue()
-        # The loop is woken once for all answers that come while it has not looked.
+        # The loop is woken once for all responses that come between two of its turns.
         self._answers: deque[tuple[_PendingRequest, Future[Any]]] = deque()
         self._is_woken = False
-        # Sending may wait for a broker, which the event loop must not.
+        # Sending may block until a broker answers, so it has a thread outside the event loop.
         self._sender = Thread(target=self._send_all, name="gateway-sender", daemon=True)
         self._sender.start()
 
@@ -101,7 +103,7 @@ class CoordinatorBackend:
         return {**own, "client_id": client_id, "client_host": client_host}
 
     async def ask(self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None) -> R:
-        """See `Backend`. When it is cancelled, the answer is dropped as it comes."""
+        """See `Backend`. A response that comes after cancellation is dropped."""
         loop = asyncio.get_running_loop()
         held_ms = self._held_timeout.bound_ms if timeout_ms is None else timeout_ms
         waited_ms = timeout_ms or ANSWER_TIMEOUT_MS
@@ -144,15 +146,15 @@ class CoordinatorBackend:
         sent.add_done_callback(partial(self._on_response, asked))
 
     def _on_response(self, asked: _PendingRequest, sent: Future[Any]) -> None:
-        """Called by any thread, also for an answer that comes too late for who asked."""
+        """Called by any thread, also for a response that comes after the timeout of its request."""
         self._answers.append((asked, sent))
         if not self._is_woken:
             self._is_woken = True
-            with suppress(RuntimeError):  # the loop has ended, and with it all who asked
+            with suppress(RuntimeError):  # the loop has ended, and every waiting request with it
                 asked.answered.get_loop().call_soon_threadsafe(self._dispatch)
 
     def _dispatch(self) -> None:
-        self._is_woken = False  # before it looks: what comes from now on wakes it again
+        self._is_woken = False  # before the drain: a response that comes from now on wakes the loop again
         while self._answers:
             asked, sent = self._answers.popleft()
             error = sent.exception()
@@ -166,25 +168,25 @@ class CoordinatorBackend:
                 asked.answered.set_exception(error)
 
     def _learn(self, asked: _PendingRequest) -> None:
-        # What may be parked says nothing of how long an answer takes.
+        # A parked request does not show how long a response takes.
         if asked.timeout_ms <= ANSWER_TIMEOUT_MS:
             self._held_timeout.learn(round((time.monotonic() - asked.asked_at_s) * 1000))
 
     def close(self) -> None:
-        """End the sender; the client is its owner's to close, after this."""
+        """End the sender. The owner of the client closes the client after this."""
         self._to_send.put(None)
         self._sender.join()
 
 
 def error_code_of(error: ClientError) -> ErrorCode:
-    """What a client is told: the coordinator's own refusal, else to look for the coordinator again."""
+    """The coordinator's refusal, else COORDINATOR_NOT_AVAILABLE: the client then finds the coordinator again."""
     if isinstance(error, CoordinatorError):
         return error.error_code
     return ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 def failed(request: AnyAnswered, answer: type[R], error_code: ErrorCode) -> R:
-    """An answer that has nothing but an error code."""
+    """A response that has only an error code."""
     return answer(
         group_id=request.group_id, correlation_id=request.correlation_id, request="", error_code=error_code
     )

@@ -1,13 +1,14 @@
-"""What ListGroups tells: all that any client was told of before it asked, by whichever gateway.
+"""The groups for ListGroups. The list includes every change that any gateway had answered before the request.
 
-A batch of the query writes answers and views in no order that clients could rely on, so a client may have an
-answer before the view that goes with it stands on the groups topic. Therefore a request that changes nothing
-is sent through the query first. It is appended after every answer that was given by then, so it is in a later
-batch than these; and a batch begins when all records of the one before are acknowledged. So when it is
-answered their views stand on the topic, and the list waits until the reader has reached the topic's end.
+A batch of the query writes responses and views in no order that clients could rely on. So a client may have a
+response before the view of the same change is on the groups topic. Therefore ListGroups first sends a request
+that changes nothing through the query. That request is appended after all responses given by then, so it is
+in a later batch than the requests they answer. A batch begins when all records of the previous batch are
+acknowledged. So when the request is answered, their views are on the topic, and the list waits until the
+reader has reached the topic's end.
 
-One such request is enough, whatever the number of request partitions: the query has one batch at a time, and
-each reads all partitions up to the moment at which it was planned.
+One such request is enough for any number of request partitions, because the query runs one batch at a time,
+and each batch reads all partitions up to the moment at which it was planned.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from state.kafka.requests import DescribeGroup
 from state.kafka.responses import DescribeGroupResponse
 from state.kafka.snapshot import GroupSnapshot
 
-# The group that is described; it need not be there.
+# The group in the request that changes nothing. It need not exist.
 _GROUP_ID = "__list_groups"
 _CLIENT_ID = "gateway"
 _DESCRIBE_VERSION = 5
@@ -31,7 +32,7 @@ log = structlog.get_logger()
 
 
 class FreshGroups:
-    """The groups, no older than the question. Questions that come together share a request."""
+    """The groups, at least as of the call. Concurrent calls share a request."""
 
     def __init__(self, backend: Backend, groups: Groups, limits: Limits) -> None:
         self._backend = backend
@@ -41,13 +42,13 @@ class FreshGroups:
         self._next: asyncio.Task[None] | None = None
 
     async def groups(self) -> list[GroupSnapshot] | None:
-        """The groups there are, by id; None until they are read for the first time.
+        """The existing groups by id, None until they are read for the first time.
 
-        Where the coordinator does not answer, or the view does not reach the end of the topic in time, they
-        are those of the view as it is.
+        If the coordinator does not answer, or the reader does not reach the end of the topic in time, these
+        are the groups as far as they are read.
         """
         if self._groups.groups() is not None:
-            # What is under way may have been sent before the answer that whoever asks has seen.
+            # A request under way may have been sent before a response that this caller has seen.
             if self._next is None:
                 self._next = asyncio.create_task(self._catch_up(self._running))
             await asyncio.shield(self._next)
@@ -60,6 +61,6 @@ class FreshGroups:
         header = self._backend.header(_GROUP_ID, _DESCRIBE_VERSION, _CLIENT_ID, "")
         answer = await self._backend.ask(DescribeGroup(**header), DescribeGroupResponse)
         if not answer.request and answer.error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
-            return  # nobody answered, of which there is a log line
+            return  # no response: the backend has logged it
         if not await self._groups.reach_end(self._timeout_s):
-            log.warning("the groups topic is not read to its end, groups are listed as they are known")
+            log.warning("the groups topic is not read to its end, ListGroups may miss the latest changes")

@@ -1,7 +1,7 @@
-"""The groups there are, from the groups topic, as far as it is read.
+"""The existing groups, from the groups topic as far as it is read.
 
-RocketMQ's groups are left out. They are no groups to Kafka's clients, and administrators' tools go on to ask
-for the description, the offsets or the deletion of whatever is listed, which here would be refused.
+RocketMQ's groups are left out. They are not groups of Kafka, and Kafka's tools request the description, the
+offsets or the deletion of every listed group, which the coordinator would refuse.
 """
 
 import asyncio
@@ -30,30 +30,30 @@ log = structlog.get_logger()
 
 
 class Groups(Protocol):
-    """A view of all groups, which may be behind the coordinator."""
+    """A view of all groups. It may be behind the coordinator."""
 
     def groups(self) -> list[GroupSnapshot] | None:
-        """The groups there are, by id; None until all that stood on the topic at the start is read."""
+        """The existing groups by id, None until the reader has passed the topic's end as of its start."""
 
     async def reach_end(self, timeout_s: float) -> bool:
-        """Wait until the view has all that stands on the topic now; whether it has."""
+        """Wait until the view has all records that are now on the topic. Returns whether it has."""
 
 
 class GroupsReader:
-    """Follows the groups topic on a thread of its own. Raises KafkaError where no broker answers."""
+    """Follows the groups topic on its own thread. Raises KafkaError if no broker answers."""
 
     def __init__(self, bootstrap_servers: str, layout: TopicLayout) -> None:
         self._table = GroupTable(decode_snapshot)
         self._lock = threading.Lock()
         self._moved = threading.Condition(self._lock)
-        """`_positions` have changed, or it is closing."""
+        """Notified when `_positions` change or the reader closes."""
         self._positions: dict[TopicPartition, int] = {}
         self._closing = threading.Event()
         self._caught_up = threading.Event()
         self._bootstrap_servers = bootstrap_servers
         self._topic = TopicReader(bootstrap_servers, max_record_bytes=layout.response_record_max_bytes)
-        # A reader is for one thread, and this one may be waiting for records: another one, which is connected
-        # when it is first needed, asks for the topic's end on a thread of its own.
+        # A TopicReader is for one thread, and this one's may be waiting for records. A second TopicReader,
+        # connected on first use, reads the topic's end on its own thread.
         self._end_reader: TopicReader | None = None
         self._asking = ThreadPoolExecutor(1, "gateway-groups-end")
         self._partitions = self._topic.partitions_of(layout.groups_topic)

@@ -1,4 +1,4 @@
-"""One log line a second for what may happen to every client at once, or what one client may do for ever."""
+"""One log line a second for events that all clients may cause at once, or one client without end."""
 
 import asyncio
 from typing import Any
@@ -11,10 +11,11 @@ log = structlog.get_logger()
 
 
 class RateLimitedWarning:
-    """Logs `event` at once, then once every `interval_s` if there was more. For the loop's thread.
+    """Logs `event` at once, then once every `interval_s` if there were more events. Used on the loop's
+    thread.
 
-    Each line has under the name `counted` how many there were since the line before, and says of the last of
-    them alone why.
+    Each line has, in the field `counted`, the number of events since the previous line. Its other fields
+    describe only the last event.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class RateLimitedWarning:
         self._is_waiting = False
 
     def add(self, **last: Any) -> None:
-        """One more; `last` are the fields of its line, texts among them are cut to ERROR_MAX_CHARS."""
+        """Count an event. `last` are the fields of its log line. Texts in them are cut to ERROR_MAX_CHARS."""
         self._unsaid += 1
         self._last = last
         if not self._is_waiting:

@@ -1,1 +1,1 @@
-"""Connections of clients: listeners, bytes in and answers out."""
+"""Connections of clients: listeners, requests in, responses out."""

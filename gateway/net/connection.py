@@ -1,8 +1,8 @@
-"""One client's connection: its requests in order, answered here or by the broker behind its listener.
+"""One client's connection. The gateway or the broker behind the listener answers its requests, in order.
 
-As on a Kafka broker, a request for the coordinator is taken up when all before it are answered, and holds
-those behind it: a parked JoinGroup too. What is for the broker may be under way several at a time; it
-answers in order itself.
+As on a Kafka broker, a request for the coordinator starts when all earlier requests are answered, and later
+requests wait for it, even if it is a parked JoinGroup. Several requests for the broker may be under way at
+once, because the broker answers in order itself.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ from gateway.wire.limits import Limits
 
 
 class AuthenticationFailed(ConnectionError):
-    """The client does not say who it is, or not rightly."""
+    """The client did not authenticate, or failed to."""
 
 
 class ConnectionLog:
-    """The log lines about connections that end. Clients cause them, so they are limited: see
+    """The log lines about ended connections. Clients cause them, so they are limited: see
     `RateLimitedWarning`.
     """
 
@@ -48,9 +48,9 @@ class ConnectionLog:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Where a client came in: for broker `node_id`, None for the first listener, for which any broker will
-    do. `forwarding` has room for so many requests to brokers at a time, over all connections. `users` None:
-    clients do not have to authenticate.
+    """The listener that a client connected to: that of broker `node_id`, or the first listener (None), which
+    any broker may serve. `forwarding` bounds the requests at brokers at one time, over all connections.
+    `users` None: clients do not have to authenticate.
     """
 
     node_id: int | None
@@ -79,11 +79,11 @@ class Connection:
 
     @property
     def unanswered(self) -> int:
-        """Requests that are taken up and under way."""
+        """The number of requests that are under way."""
         return self._client.unanswered
 
     async def run(self) -> None:
-        """Serve; returns when the connection is closed. Never raises but when cancelled."""
+        """Serve until the connection is closed. Raises nothing except when cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._end_with_client())
@@ -123,7 +123,7 @@ class Connection:
                 await self._serve(tasks, header, message)
 
     async def _authenticate(self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes) -> None:
-        """Until a client has named itself it may ask for versions, and name itself."""
+        """A client that has not authenticated may only request versions, and authenticate."""
         if header.api_key == API_VERSIONS and apis.is_allowed(header.api_key, header.api_version):
             await self._forward(tasks, header, message)
         elif header.api_version in apis.SASL_VERSIONS.get(header.api_key, ()):
@@ -131,7 +131,7 @@ class Connection:
             request = codec.decode_request(header, message)
             answer = await apis.SASL[header.api_key](self._call(header), request)
             if self._session.is_open:
-                self._client.authenticate()  # before the answer, after which the client may send anything
+                self._client.authenticate()  # before the response, which lets the client send
             await self._client.answer(codec.encode_response(header, answer))
             if self._session.failed is not None:
                 raise AuthenticationFailed(self._session.failed)
@@ -146,7 +146,7 @@ class Connection:
         await self._client.answer(codec.encode_response(header.at_version(0), answer))
 
     async def _serve(self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes) -> None:
-        """Answer here, when all before it are answered."""
+        """Answer in the gateway, when all earlier requests are answered."""
         if len(message) > self._listener.limits.group_frame_bytes:
             raise ProtocolError(f"a request of {len(message)} bytes to the coordinator")
         request = codec.decode_request(header, message)
@@ -161,7 +161,7 @@ class Connection:
         await self._client.answer(codec.encode_response(header, answer))
 
     async def _screen(self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes) -> None:
-        """Send on what is not about the coordinator's own topics."""
+        """Forward the part of a request that is not about the coordinator's own topics."""
         if header.api_key != PRODUCE and len(message) > self._listener.limits.group_frame_bytes:
             raise ProtocolError(f"a request of {len(message)} bytes that has to be decoded")
         screened = await internal_topics.screen(self._call(header), message)
@@ -174,7 +174,7 @@ class Connection:
             await self._forwarded.join()
             await self._client.answer(codec.encode_response(header, screened.refused))
         if not expects_response(header, message):
-            # As a broker does: who waits for no answer has no other way to learn of the error.
+            # As a broker does, because a client that expects no response has no other sign of the error.
             raise ProtocolError("a Produce with acks=0 to an internal topic of the coordinator")
 
     async def _forward(
@@ -184,9 +184,9 @@ class Connection:
         message: bytes,
         screened: Screened | None = None,
     ) -> None:
-        """Send it on as it is; `_return` brings the answer, and adds what was refused of it before."""
+        """Forward a request unchanged. `_return` brings the response and adds the errors of `screened`."""
         if self._upstream is None or (self._upstream.ended and not self._forwarded_count):
-            # A broker ends connections that were idle; the client's is not.
+            # A broker closes idle connections. The client's connection is not idle.
             await self._reconnect(tasks)
         assert self._upstream is not None
         if not expects_response(header, message):
@@ -207,7 +207,7 @@ class Connection:
         self._returning = tasks.create_task(self._return(self._upstream))
 
     async def _return(self, upstream: Upstream) -> None:
-        """Bring the broker's answers back, in order."""
+        """Send the broker's responses to the client, in order."""
         while True:
             header, screened = await self._forwarded.get()
             response = await upstream.receive()
@@ -233,7 +233,7 @@ class Connection:
         return RequestContext(
             services=self._listener.services,
             header=header,
-            client_host=f"/{self._peer}",  # as Java shows an address without a name
+            client_host=f"/{self._peer}",  # as Java prints an address without a name
             host=self._own_host,
             node_id=self._listener.node_id,
             session=self._session,

@@ -27,14 +27,14 @@ log = structlog.get_logger()
 
 
 class CannotListen(OSError):
-    """An address cannot be listened at."""
+    """The gateway cannot listen on an address."""
 
 
 class Gateway:
-    """Listens at `listen` for any broker, and for broker n at the port n + 1 above it; with port 0 all ports
-    are free ones.
+    """Listens on `listen` for any broker, and for broker n on the port n + 1 above it. With port 0 all ports
+    are free ones that the system chooses.
 
-    `advertised_host` is what clients are told; by default the address they reached the gateway at.
+    `advertised_host` is the gateway's host in responses, by default the address that the client connected to.
     """
 
     def __init__(
@@ -65,22 +65,22 @@ class Gateway:
 
     @property
     def address(self) -> Address:
-        """The first listener's: what clients take for bootstrap.servers."""
+        """The first listener's address, which clients use as bootstrap.servers."""
         return Address(self._advertised_host or self._listen.host, _port_of(self._servers[None]))
 
     def connections(self) -> list[Connection]:
-        """The clients there are."""
+        """The connections of clients."""
         return list(self._connections)
 
     async def start(self) -> None:
-        """Listen. Raises CannotListen, UpstreamLost where no broker answers."""
+        """Listen. Raises CannotListen, or UpstreamLost if no broker answers."""
         await self._cluster.refresh()
         self._servers[None] = await self._serve(None, self._listen.port)
         for node_id in list(self._cluster.nodes):
             await self._listener_port(node_id)
 
     async def close(self) -> None:
-        """End all listeners and connections."""
+        """Close all listeners and connections."""
         for server in self._servers.values():
             server.close()
         serving = list(self._connections.values())
@@ -115,7 +115,7 @@ class Gateway:
             raise CannotListen(f"broker {node_id} would have port {port}: choose a lower one, or 0")
         loop = asyncio.get_running_loop()
         try:
-            # One address of a name that has several: a free port is a port of one address.
+            # One address of a name that has several, because a free port is free at one address.
             found = await loop.getaddrinfo(where.host, port, type=socket.SOCK_STREAM)
             server = await loop.create_server(
                 partial(ClientStream, self._limits, may_begin, authenticated=authenticated),
@@ -131,7 +131,7 @@ class Gateway:
         return server
 
     async def _connect(self, node_id: int | None) -> Upstream:
-        """A connection to that broker; to the first that answers where any will do. Raises UpstreamLost."""
+        """Connect to this broker, or with None to the first that answers. Raises UpstreamLost."""
         if node_id is not None:
             return await Upstream.open(self._cluster.nodes[node_id], self._limits)
         failed = UpstreamLost("no broker is known")

@@ -1,6 +1,7 @@
-"""The bytes of one client's connection: requests come in whole, so many at a time, and answers go out.
+"""The bytes of one client's connection. Requests are read whole, a bounded number at a time, and responses
+are written.
 
-No task waits for bytes: a request costs the wake-up of whoever serves it, and no more.
+No task waits for bytes: a request costs one wake-up of the task that serves it.
 """
 
 import asyncio
@@ -14,19 +15,19 @@ from gateway.wire.limits import Limits
 
 
 class ClientGone(ConnectionError):
-    """The client ended the connection, or was idle for too long: nothing to report."""
+    """The client closed the connection, or was idle for too long. Not worth a report."""
 
 
 class SlowReader(ConnectionError):
-    """The client does not read its answers."""
+    """The client does not read its responses."""
 
 
 class ClientStream(asyncio.Protocol):
-    """One client's bytes, both ways; `made` is called with it when there is a connection.
+    """One client's bytes, both ways. `made` is called with the stream when the client is connected.
 
     With `authenticated` False the bounds of `Limits` for such a client hold until `authenticate` is called.
-    `ended` tells why nothing more comes: ClientGone or ProtocolError. It does not close the connection.
-    `unanswered` requests are taken and under way.
+    `ended` is the reason why no more requests come: ClientGone or ProtocolError. It does not close the
+    connection. `unanswered` is the number of requests under way.
     """
 
     def __init__(
@@ -46,16 +47,16 @@ class ClientStream(asyncio.Protocol):
         self._requests: deque[bytes] = deque()
         self._is_reading = True
         self._wanted: Future[None] | None = None
-        """Whoever waits for a request, or for room to take one."""
+        """The future of the task that waits for a request, or for room to take one."""
         self._unsent: Future[None] | None = None
-        """Done when the kernel has all answers; None where it has."""
+        """Done when the kernel has all responses. None if it has them now."""
         self._heard_at_s = self._loop.time()
 
     def connection_made(self, transport: BaseTransport) -> None:
         """See `asyncio.Protocol`."""
         self._transport = cast(Transport, transport)
-        # An answer is given when the kernel has it all, so that closing loses none. A transport of TLS counts
-        # its limit as too much already, so with 0 it would never be ready.
+        # A response counts as given when the kernel has all of it, so that closing loses none. A TLS
+        # transport pauses at its limit already, so with 0 it would never be ready.
         is_plain = transport.get_extra_info("ssl_object") is None
         self._transport.set_write_buffer_limits(high=0 if is_plain else 1)
         self._idle_timer = self._loop.call_later(self._limits.idle_timeout_s, self._end_if_idle)
@@ -66,7 +67,7 @@ class ClientStream(asyncio.Protocol):
         self._made(self)
 
     def authenticate(self) -> None:
-        """Lift the bounds of a client that has not authenticated."""
+        """Lift the bounds for clients that have not authenticated."""
         if self._is_authenticated:
             return
         self._is_authenticated = True
@@ -77,12 +78,12 @@ class ClientStream(asyncio.Protocol):
 
     @property
     def peer(self) -> str:
-        """The client's address."""
+        """The client's IP address."""
         return str((self._transport.get_extra_info("peername") or ("unknown", 0))[0])
 
     @property
     def own_host(self) -> str:
-        """The address it came to."""
+        """The gateway's IP address of this connection."""
         return str(self._transport.get_extra_info("sockname")[0])
 
     def data_received(self, data: bytes) -> None:
@@ -95,7 +96,7 @@ class ClientStream(asyncio.Protocol):
         self._go_on()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """See `asyncio.Protocol`. It follows on the client's end too."""
+        """See `asyncio.Protocol`. It is also called after the client's end of file."""
         self._idle_timer.cancel()
         self._end_authentication_timer()
         self._end(ClientGone("the client ended the connection"))
@@ -111,7 +112,7 @@ class ClientStream(asyncio.Protocol):
             self._unsent = None
 
     async def take(self) -> bytes:
-        """The next request, when there is room for one more under way."""
+        """Return the next request, when one more may be under way."""
         while not self._requests or self.unanswered >= self._in_flight_max:
             self._wanted = self._loop.create_future()
             await self._wanted
@@ -119,19 +120,19 @@ class ClientStream(asyncio.Protocol):
         return self._requests.popleft()
 
     async def answer(self, message: bytes) -> None:
-        """Give an answer to the client. Raises SlowReader where it takes nothing for too long."""
+        """Send a response to the client. Raises SlowReader if the client reads nothing for too long."""
         self._transport.write(framed(message))
         if self._unsent is not None:
             await self._sent()
         self.done()
 
     def done(self) -> None:
-        """A request is not under way any more."""
+        """A request is no longer under way."""
         self.unanswered -= 1
         self._go_on()
 
     def abort(self) -> None:
-        """End the connection. What the client has not taken by now it is not waited for."""
+        """Close the connection. Bytes that the client has not read by now are lost."""
         self._transport.abort()
 
     async def _sent(self) -> None:
@@ -143,7 +144,7 @@ class ClientStream(asyncio.Protocol):
                 raise SlowReader(f"it took none of {left} bytes for {self._limits.write_timeout_s:.0f} s")
 
     def _go_on(self) -> None:
-        """Wake who waits for a request, and read no more of them than may be under way."""
+        """Wake the waiting task, and pause reading while the maximum of requests is under way."""
         if self._wanted is not None and not self._wanted.done():
             self._wanted.set_result(None)
         is_reading = len(self._requests) + self.unanswered < self._in_flight_max
@@ -159,7 +160,7 @@ class ClientStream(asyncio.Protocol):
         if self._requests or self.unanswered:
             left_s = self._limits.idle_timeout_s
         if left_s <= 0:
-            self._end(ClientGone("nothing was asked for too long"))
+            self._end(ClientGone("the client sent no request for too long"))
         else:
             self._idle_timer = self._loop.call_later(left_s, self._end_if_idle)
 

@@ -1,1 +1,1 @@
-"""Who may connect to the gateway."""
+"""Which clients may connect to the gateway."""

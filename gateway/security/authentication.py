@@ -1,4 +1,4 @@
-"""Who may connect: TLS at the listeners, and names with passwords (SASL/PLAIN)."""
+"""Which clients may connect: TLS at the listeners, and names with passwords (SASL/PLAIN)."""
 
 import hmac
 import ssl
@@ -14,19 +14,19 @@ PLAIN = "PLAIN"
 
 
 class SecurityError(ValueError):
-    """A certificate, key or file of users cannot be used."""
+    """A certificate, a key or a users file cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """`tls` None: plain text. `users` are passwords by name, None: nobody is asked for one."""
+    """`tls` None: plain text. `users` holds passwords by name, None: clients do not authenticate."""
 
     tls: ssl.SSLContext | None = None
     users: Mapping[str, str] | None = field(default=None, repr=False)
 
     @classmethod
     def read(cls, certificate: Path | None, key: Path | None, users: Path | None) -> "Security":
-        """From PEM files (without `key`, the certificate's holds it too) and a file of users. Raises
+        """Read PEM files and a users file. Without `key`, the certificate's file also has the key. Raises
         SecurityError.
         """
         if key is not None and certificate is None:
@@ -40,13 +40,13 @@ def _tls_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_cert_chain(certificate, key)
-    except OSError as error:  # an SSLError is one
+    except OSError as error:  # includes SSLError
         raise SecurityError(f"the TLS certificate {certificate} cannot be used: {error}") from error
     return context
 
 
 def _read_users(path: Path) -> dict[str, str]:
-    """A `NAME:PASSWORD` a line; empty lines and those that begin with # are left out."""
+    """Read one `NAME:PASSWORD` a line. Empty lines and lines that begin with # are skipped."""
     users = {}
     try:
         lines = path.read_text().splitlines()
@@ -63,8 +63,8 @@ def _read_users(path: Path) -> dict[str, str]:
 
 
 class Session:
-    """How far a connection's client has come in naming itself. `failed` says why it has not, and that the
-    connection is to end.
+    """The state of a connection's authentication. `failed` is the reason why it failed, after which the
+    gateway closes the connection. None if it has not failed.
     """
 
     def __init__(self, users: Mapping[str, str] | None) -> None:
@@ -75,11 +75,11 @@ class Session:
 
     @property
     def is_asked(self) -> bool:
-        """Whether clients have to name themselves here."""
+        """Whether clients have to authenticate."""
         return self._users is not None
 
     def handshake(self, mechanism: str) -> ErrorCode | GatewayError:
-        """Choose the mechanism; there is one."""
+        """Accept the mechanism. PLAIN is the only one."""
         if self.is_open or self._has_mechanism:
             return self._fail(GatewayError.ILLEGAL_SASL_STATE, "a second SaslHandshake")
         if mechanism != PLAIN:
@@ -88,7 +88,7 @@ class Session:
         return ErrorCode.NONE
 
     def authenticate(self, message: bytes) -> ErrorCode | GatewayError:
-        """Take PLAIN's message (RFC 4616): whom to act as, a name and a password, with zeros between."""
+        """Check PLAIN's message (RFC 4616): authorization identity, name and password, separated by NUL."""
         if self.is_open or not self._has_mechanism:
             return self._fail(GatewayError.ILLEGAL_SASL_STATE, "SaslAuthenticate out of turn")
         acts_as, _, rest = message.partition(b"\0")
@@ -96,7 +96,9 @@ class Session:
         expected = (self._users or {}).get(name.decode(errors="replace"))
         matches = hmac.compare_digest(password, (expected or "").encode())
         if expected is None or not matches or acts_as not in (b"", name):
-            return self._fail(GatewayError.SASL_AUTHENTICATION_FAILED, f"user {quoted(name)} is not let in")
+            return self._fail(
+                GatewayError.SASL_AUTHENTICATION_FAILED, f"authentication of user {quoted(name)} failed"
+            )
         self.is_open = True
         return ErrorCode.NONE
 

@@ -1,1 +1,1 @@
-"""The brokers behind the gateway, and what is known of their cluster."""
+"""The brokers behind the gateway, and their cluster's metadata."""

@@ -1,4 +1,4 @@
-"""What the gateway knows of the cluster behind it: brokers, and which topics and partitions there are."""
+"""The gateway's view of the cluster behind it: brokers, topics and partitions."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ _METADATA_VERSION = 12
 _CLIENT_ID = "gateway"
 
 TOPIC_AGE_MAX_S = 30.0
-# What was not there is asked for again after this: a topic that was just made is found.
+# How long the gateway caches that a topic does not exist. A new topic is found after this time.
 _MISSING_AGE_MAX_S = 1.0
 
 K = TypeVar("K", str, UUID)
@@ -25,7 +25,7 @@ K = TypeVar("K", str, UUID)
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic there is. Its partitions are numbered from 0."""
+    """An existing topic. Its partitions are numbered from 0."""
 
     name: str
     topic_id: UUID | None
@@ -39,10 +39,10 @@ class _Known:
 
 
 class Cluster:
-    """Asks the brokers for metadata, and remembers the answers for a while.
+    """Requests metadata from the brokers, and caches it.
 
-    `nodes` is where each broker listens that was ever named, by its id; `live` are the ids that the latest
-    metadata names.
+    `nodes` holds the address of every broker that was ever named, by its id. `live` holds the ids in the
+    latest metadata.
     """
 
     def __init__(self, bootstrap: Sequence[Address], limits: Limits) -> None:
@@ -57,22 +57,22 @@ class Cluster:
         self._by_id: dict[UUID, _Known] = {}
 
     async def refresh(self) -> None:
-        """Learn which brokers there are. Raises UpstreamLost."""
+        """Read the list of brokers. Raises UpstreamLost."""
         async with self._asking:
             await self._metadata([])
 
     def learn(self, brokers: Mapping[int, Address], *, all_of_them: bool = False) -> None:
-        """Take brokers' addresses from an answer of theirs."""
+        """Store the brokers' addresses from a broker's response."""
         self.nodes.update(brokers)
         if all_of_them:
             self.live = sorted(brokers)
 
     def addresses(self) -> list[Address]:
-        """Where a broker may be found, the live ones first."""
+        """The addresses of brokers, those of live brokers first."""
         return [*(self.nodes[node_id] for node_id in self.live), *self._bootstrap]
 
     async def topics(self, names: Iterable[str], age_max_s: float = TOPIC_AGE_MAX_S) -> dict[str, Topic]:
-        """The topics of these names that there are, as they were `age_max_s` ago. Raises UpstreamLost."""
+        """The existing topics of these names, by metadata no older than `age_max_s`. Raises UpstreamLost."""
         return await self._find(
             self._by_name, names, lambda name: {"name": name, "topic_id": None}, age_max_s
         )
@@ -80,13 +80,13 @@ class Cluster:
     async def topics_by_id(
         self, topic_ids: Iterable[UUID], age_max_s: float = TOPIC_AGE_MAX_S
     ) -> dict[UUID, Topic]:
-        """The topics of these ids that there are, as they were `age_max_s` ago. Raises UpstreamLost."""
+        """The existing topics of these ids, by metadata no older than `age_max_s`. Raises UpstreamLost."""
         return await self._find(
             self._by_id, topic_ids, lambda topic_id: {"name": None, "topic_id": topic_id}, age_max_s
         )
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._upstream is not None:
             self._upstream.close()
             self._upstream = None
@@ -101,7 +101,7 @@ class Cluster:
         wanted = list(dict.fromkeys(keys))
         if any(_is_stale(known.get(key), age_max_s) for key in wanted):
             async with self._asking:
-                # Somebody else may have asked for them meanwhile.
+                # Another task may have requested them meanwhile.
                 stale = [key for key in wanted if _is_stale(known.get(key), age_max_s)]
                 if stale:
                     await self._metadata([asked(key) for key in stale])
@@ -124,7 +124,7 @@ class Cluster:
                     self._by_id[found.topic_id] = known
 
     async def _ask(self, api_key: int, api_version: int, body: codec.Fields) -> Any:
-        """Ask the broker that answered last time, else any. Raises UpstreamLost where none answers."""
+        """Send a request to the broker that answered last, else to any. Raises UpstreamLost."""
         failed = UpstreamLost("no broker is known")
         for address in [None, *self.addresses()]:
             try:
@@ -147,7 +147,7 @@ class Cluster:
                 await upstream.send(request)
                 answer = await upstream.receive()
         except BaseException as error:
-            upstream.close()  # also when cancelled: the answer may still come, and would be taken for another
+            upstream.close()  # on cancellation too, because a late response would be mistaken for the next
             if isinstance(error, TimeoutError):
                 raise UpstreamLost(f"no answer within {self._limits.upstream_timeout_s:.0f} s") from error
             raise

@@ -7,17 +7,17 @@ from gateway.wire.framing import FrameBuffer, ProtocolError, framed
 from gateway.wire.limits import Limits
 from records.address import Address as Address
 
-# A broker's answer has no bound of its own but what its size can say.
+# The gateway puts no bound on a broker's response, other than the maximum of its size field.
 _RESPONSE_MAX_BYTES = 2**31 - 1
 READ_BYTES = 256 * 1024
 
 
 class UpstreamLost(ConnectionError):
-    """A broker cannot be reached, or ended the connection."""
+    """A broker cannot be reached, or closed the connection."""
 
 
 class Upstream:
-    """One connection to a broker. Answers come in the order of the requests."""
+    """One connection to a broker. Responses come in the order of the requests."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: Address) -> None:
         self._reader = reader
@@ -38,7 +38,7 @@ class Upstream:
 
     @property
     def ended(self) -> bool:
-        """Whether the broker has ended the connection, and all its answers are read."""
+        """Whether the broker has closed the connection and all its responses are read."""
         return self._reader.at_eof()
 
     async def send(self, message: bytes) -> None:
@@ -50,7 +50,7 @@ class Upstream:
             raise self._lost(repr(error)) from error
 
     async def receive(self) -> bytes:
-        """The next answer. Raises UpstreamLost. May be cancelled without losing any."""
+        """Return the next response. Raises UpstreamLost. Cancellation loses no response."""
         while not self._frames:
             try:
                 data = await self._reader.read(READ_BYTES)
@@ -58,11 +58,11 @@ class Upstream:
             except (OSError, ProtocolError) as error:
                 raise self._lost(repr(error)) from error
             if not data:
-                raise self._lost("it ended the connection")
+                raise self._lost("it closed the connection")
         return self._frames.pop()
 
     def close(self) -> None:
-        """End the connection; what was not sent by now is lost."""
+        """Close the connection. Bytes not yet sent are lost."""
         self._writer.transport.abort()
 
     def _lost(self, why: str) -> UpstreamLost:

@@ -1,5 +1,6 @@
-"""The coordinator's own topics. To clients of the gateway they are internal topics, as Kafka's
-__consumer_offsets is, and may not be changed: a record on the requests topic is a request in anybody's name.
+"""The coordinator's own topics. The gateway shows them to clients as internal topics, like Kafka's
+__consumer_offsets. Clients may not change them, because a record on the requests topic is a request in the
+name of any member.
 """
 
 from collections.abc import Iterable
@@ -10,16 +11,18 @@ from gateway.upstream.connections import UpstreamLost
 
 
 class InternalTopics:
-    """Which topics are internal; without `names` none is."""
+    """The internal topics. Without `names` no topic is internal."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self.names = frozenset(names)
         self.names_utf8 = frozenset(name.encode() for name in self.names)
-        # All that the topics ever had: no id is used twice.
+        # All ids that the topics have ever had. Kafka never reuses an id.
         self._ids: frozenset[UUID] = frozenset()
 
     async def ids(self, cluster: Cluster) -> frozenset[UUID]:
-        """Their ids, as brokers tell them (see `Cluster.topics`). Raises UpstreamLost where none ever did."""
+        """The topics' ids from metadata (see `Cluster.topics`). Raises UpstreamLost if no broker ever
+        answered.
+        """
         try:
             found = await cluster.topics(self.names)
         except UpstreamLost:

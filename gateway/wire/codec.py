@@ -1,7 +1,8 @@
-"""The one place that knows how messages are encoded: kafka-python's messages, made from Kafka's own schemas.
+"""The only module that encodes and decodes messages. It uses kafka-python's messages, which are made from
+Kafka's own schemas.
 
-Decoded messages have Kafka's field names in snake_case as attributes; those to encode may also be nested
-mappings of them. Fields that a version does not have are left out, those that are not given have their
+Decoded messages have Kafka's field names in snake_case as attributes. Messages to encode may also be nested
+mappings with these names. Fields that the version does not have are left out, missing fields take their
 default.
 """
 
@@ -159,7 +160,7 @@ _ERROR_ALONE = {"error_code"}
 
 
 def decode_request(header: RequestHeader, message: bytes) -> Any:
-    """The body of a request, whose header was read before. Raises ProtocolError."""
+    """Decode the body of a request. Its `header` is already read. Raises ProtocolError."""
     kind, version = REQUESTS[header.api_key], header.api_version
     at = header.client_id_end
     if kind.flexible_version_q(version):
@@ -172,7 +173,7 @@ def decode_request(header: RequestHeader, message: bytes) -> Any:
 
 
 def encode_response(header: RequestHeader, response: Any) -> bytes:
-    """The answer to this request, header and all, without the frame's size."""
+    """Encode the response to this request, with its header and without the frame's size."""
     api = header.api_key, header.api_version
     if not isinstance(response, Mapping):
         body = bytes(response.encode())
@@ -184,25 +185,25 @@ def encode_response(header: RequestHeader, response: Any) -> bytes:
 
 
 def decode_response(api_key: int, api_version: int, response: bytes) -> Any:
-    """An upstream broker's answer, header and all. Brokers are trusted to send well-formed ones."""
+    """Decode a broker's response with its header. Brokers are trusted to send well-formed responses."""
     return RESPONSES[api_key].decode(response, version=api_version, header=True)
 
 
 def encode_request(
     api_key: int, api_version: int, correlation_id: int, client_id: str, body: Fields
 ) -> bytes:
-    """A request of our own, header and all, without the frame's size."""
+    """Encode a request of the gateway, with its header and without the frame's size."""
     request = _message(REQUESTS[api_key], body, version=api_version)
     request.with_header(correlation_id=correlation_id, client_id=client_id)
     return bytes(request.encode(header=True))
 
 
 def with_body(header: RequestHeader, message: bytes, request: Any) -> bytes:
-    """The message with another body, of the same version; its header stays as it is."""
+    """Replace the body of a request by one of the same version. The header stays unchanged."""
     at = header.client_id_end
     if REQUESTS[header.api_key].flexible_version_q(header.api_version):
         at = skip_tagged_fields(message, at)
-    request.with_header()  # without one, a decoded DeleteTopics does not encode
+    request.with_header()  # a decoded DeleteTopics does not encode without a header
     return message[:at] + bytes(request.encode())
 
 
@@ -212,7 +213,7 @@ def extend(message: Any, name: str, entries: list[Fields]) -> None:
 
 
 def response_tags(api_key: int, api_version: int, response: bytes) -> frozenset[int]:
-    """Which tagged fields an answer has, without decoding it. Raises ProtocolError."""
+    """Return the tags of a response's tagged fields, without decoding it. Raises ProtocolError."""
     at = _CORRELATION_ID_BYTES
     if RESPONSES[api_key].flexible_version_q(api_version):
         at = skip_tagged_fields(response, at)
@@ -220,14 +221,14 @@ def response_tags(api_key: int, api_version: int, response: bytes) -> frozenset[
 
 
 def versions(api_key: int) -> range:
-    """The versions of an api that can be decoded and encoded."""
+    """The versions of an API that can be decoded and encoded."""
     first, last = REQUESTS[api_key].valid_versions
     return range(first, last + 1)
 
 
 @cache
 def request_validator(api_key: int, api_version: int) -> SchemaValidator:
-    """The outline of a request's body."""
+    """The validator of a request's body."""
     return SchemaValidator(REQUESTS[api_key].json, api_version)
 
 
@@ -242,13 +243,15 @@ def _encoded(api_key: int, api_version: int, response: Fields) -> bytes:
 
 @cache
 def _error_alone(api_key: int, api_version: int, error_code: int) -> bytes:
-    """Every answer to a heartbeat: there are few of them, and they are what is encoded most."""
+    """A response that is only an error code. Cached, because Heartbeat has few distinct ones and is the most
+    frequent.
+    """
     return _encoded(api_key, api_version, {"error_code": error_code})
 
 
 @cache
 def _response_tags(api_key: int, api_version: int) -> bytes:
-    """What stands behind the correlation id in the header of an answer: no tagged field, or nothing."""
+    """The rest of a response header after the correlation id: an empty set of tagged fields, or nothing."""
     response = RESPONSES[api_key](version=api_version)
     response.with_header()
     header = response.encode_header(flexible=response.flexible_version_q(api_version))
@@ -256,7 +259,7 @@ def _response_tags(api_key: int, api_version: int) -> bytes:
 
 
 def _message(kind: Any, fields: Fields, **version: int) -> Any:
-    """A message of this kind, or a part of one, from nested mappings."""
+    """Make a message of this kind, or a part of one, from nested mappings."""
     return kind(**{name: _value(kind.fields[name], value) for name, value in fields.items()}, **version)
 
 

@@ -1,10 +1,10 @@
-"""Kafka's error codes that only the gateway gives. Source: org.apache.kafka.common.protocol.Errors."""
+"""Kafka's error codes that only the gateway returns. Source: org.apache.kafka.common.protocol.Errors."""
 
 from enum import IntEnum
 
 
 class GatewayError(IntEnum):
-    """Beside `state.errors.ErrorCode`: what is decided before a request reaches the coordinator."""
+    """Errors found before a request reaches the coordinator, whose errors are `state.errors.ErrorCode`."""
 
     UNKNOWN_TOPIC_OR_PARTITION = 3
     COORDINATOR_LOAD_IN_PROGRESS = 14

@@ -1,4 +1,4 @@
-"""Frames of Kafka's wire protocol, and what can be told of a request without decoding it. No IO here.
+"""Frames of Kafka's wire protocol, and what can be read of a request without decoding it. No IO here.
 
 A frame is a 32-bit size and that many bytes. A request begins with its api key, api version, correlation id
 and client id; from header version 2 on, tagged fields follow.
@@ -17,24 +17,25 @@ _PRODUCE_FIRST_TRANSACTIONAL = 3
 
 
 class ProtocolError(ValueError):
-    """The peer sent what is no message of Kafka's protocol; its connection is of no use any more."""
+    """The peer sent bytes that are not a message of Kafka's protocol. Its connection is unusable."""
 
 
 class FrameBuffer:
-    """Puts the frames of one direction of a connection together, from pieces of any length."""
+    """Assembles the frames of one direction of a connection from pieces of any length."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        """May be changed at any time; it holds for frames whose size is read later."""
+        """The largest accepted frame. May change at any time, and applies to frames whose size is read later.
+        """
         self._buffer = bytearray()
 
     @property
     def partial(self) -> bool:
-        """Whether a frame has begun and is not yet complete."""
+        """Whether a frame has begun and is incomplete."""
         return bool(self._buffer)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take what came; the frames it completes, without their sizes.
+        """Add received bytes and return the frames they complete, without their sizes.
 
         Raises ProtocolError for a frame that is too large, as soon as its size is read.
         """
@@ -54,13 +55,13 @@ class FrameBuffer:
 
 
 def framed(message: bytes) -> bytes:
-    """The message as a frame."""
+    """Return the message as a frame."""
     return _SIZE.pack(len(message)) + message
 
 
 @dataclass(frozen=True, slots=True)
 class RequestHeader:
-    """How a request begins. `client_id_end` is where its client id ends."""
+    """The header of a request. `client_id_end` is the position after the client id."""
 
     api_key: int
     api_version: int
@@ -69,12 +70,12 @@ class RequestHeader:
     client_id_end: int
 
     def at_version(self, api_version: int) -> "RequestHeader":
-        """The same with another api version."""
+        """The same header with another API version."""
         return replace(self, api_version=api_version)
 
 
 def request_header(message: bytes) -> RequestHeader:
-    """Read how a request begins. Raises ProtocolError."""
+    """Read the header of a request. Raises ProtocolError."""
     try:
         api_key, api_version, correlation_id, length = _HEADER.unpack_from(message)
     except struct.error:
@@ -92,7 +93,7 @@ def request_header(message: bytes) -> RequestHeader:
 
 
 def correlation_id_of(response: bytes) -> int:
-    """The correlation id a response begins with. Raises ProtocolError."""
+    """Read the correlation id of a response. Raises ProtocolError."""
     if len(response) < _SIZE.size:
         raise ProtocolError(f"a response of {len(response)} bytes has no header")
     correlation_id: int = _SIZE.unpack_from(response)[0]
@@ -100,7 +101,7 @@ def correlation_id_of(response: bytes) -> int:
 
 
 def expects_response(header: RequestHeader, message: bytes) -> bool:
-    """False for a Produce with acks=0, the one request that is never answered. Raises ProtocolError."""
+    """False for a Produce with acks=0, the only request without a response. Raises ProtocolError."""
     if header.api_key != PRODUCE:
         return True
     at = header.client_id_end
@@ -116,8 +117,8 @@ def expects_response(header: RequestHeader, message: bytes) -> bool:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """An unsigned variable-length integer of at most 32 bits, and where it ends. Raises ProtocolError."""
-    if at < len(data) and data[at] < 0x80:  # most are
+    """Read an unsigned varint of at most 32 bits. Returns it and its end. Raises ProtocolError."""
+    if at < len(data) and data[at] < 0x80:  # a single byte, as most are
         return data[at], at + 1
     value = 0
     for shift in range(0, 35, 7):
@@ -132,31 +133,31 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def skip(data: bytes, at: int, size: int) -> int:
-    """Where `size` bytes end. Raises ProtocolError where the message does not have them."""
+    """Return the position after `size` bytes. Raises ProtocolError if the message is shorter."""
     if at + size > len(data):
         raise ProtocolError(f"a message that ends {at + size - len(data)} bytes too early")
     return at + size
 
 
 def skip_string(data: bytes, at: int) -> int:
-    """Where a nullable string with a 16-bit length ends. Raises ProtocolError."""
+    """Return the position after a nullable string with a 16-bit length. Raises ProtocolError."""
     end = skip(data, at, _INT16.size)
     return skip(data, end, max(_INT16.unpack_from(data, at)[0], 0))
 
 
 def skip_compact_bytes(data: bytes, at: int) -> int:
-    """Where a nullable string, or bytes, of a flexible version ends. Raises ProtocolError."""
+    """Return the position after a nullable string, or bytes, of a flexible version. Raises ProtocolError."""
     length, at = read_varint(data, at)
     return skip(data, at, max(length - 1, 0))
 
 
 def skip_tagged_fields(data: bytes, at: int) -> int:
-    """Where the tagged fields end. Raises ProtocolError."""
+    """Return the position after the tagged fields. Raises ProtocolError."""
     return read_tags(data, at)[1]
 
 
 def read_tags(data: bytes, at: int) -> tuple[frozenset[int], int]:
-    """Which tags the tagged fields have, and where they end. Raises ProtocolError."""
+    """Return the tags of the tagged fields and the position after them. Raises ProtocolError."""
     count, at = read_varint(data, at)
     tags = set()
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""The topics a Produce names, found by walking it: what is spent grows with partitions, not with bytes."""
+"""The topics that a Produce names, found by walking it. The cost grows with partitions, not with bytes."""
 
 import struct
 
@@ -15,14 +15,15 @@ _ACKS_AND_TIMEOUT_BYTES = 6
 _ID_BYTES = 16
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 
-# A frame may have room for millions of empty partitions. So many are walked in some 30 ms.
+# A frame has room for millions of empty partitions. Walking this many takes some 30 ms.
 PARTITIONS_MAX = 100_000
 
 
 def produced_topics(header: RequestHeader, message: bytes) -> list[bytes]:
-    """The names, UTF-8, or from version 13 on the ids, 16 bytes each. Records are skipped undecoded.
+    """The topics of a Produce: their names as UTF-8, or from version 13 on their ids of 16 bytes. Records are
+    skipped undecoded.
 
-    Raises ProtocolError for a message that is cut short, or has more than PARTITIONS_MAX partitions.
+    Raises ProtocolError if the message is cut short or has more than PARTITIONS_MAX partitions.
     """
     try:
         if header.api_version >= _FIRST_FLEXIBLE:
@@ -71,7 +72,7 @@ def _walk_plain(message: bytes, at: int, is_transactional: bool) -> list[bytes]:
 
 
 def _room(left: int, partitions: int) -> int:
-    """What is left of PARTITIONS_MAX after a topic, which counts as a partition too."""
+    """The number of partitions that may still follow a topic, which itself counts as a partition."""
     left -= 1 + max(partitions, 0)
     if left < 0:
         raise ProtocolError(f"a Produce of more than {PARTITIONS_MAX} partitions")

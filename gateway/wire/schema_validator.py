@@ -1,9 +1,9 @@
-"""The outline of a message by Kafka's own schema: is it whole, are its lengths true, which tags has it?
+"""Validates a message by Kafka's own schema without decoding it: its length, its fields' lengths, its tags.
 
-Decoders of clients trust their broker. A server cannot trust its clients, so every request is walked here
-first: each length within the message, null only where the schema has it, numbers of 32 bits, and nothing
-behind the last field. A walk costs by fields, not by bytes, so it also tells whether an answer full of
-records carries broker addresses.
+Client libraries' decoders trust their broker. A server cannot trust its clients, so the gateway walks every
+request first. Each length must be within the message, null is allowed only where the schema allows it,
+numbers have at most 32 bits, and nothing follows the last field. The cost of a walk grows with fields, not
+with bytes. So a walk can also find whether a response full of records carries broker addresses.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,7 +32,7 @@ _INT16, _INT32 = Struct(">h"), Struct(">i")
 
 
 class SchemaValidator:
-    """The fields of one version of a message, as they follow each other.
+    """The fields of one version of a message, in their order.
 
     `schema` is Kafka's JSON for the message (clients/src/main/resources/common/message).
     """
@@ -43,8 +43,8 @@ class SchemaValidator:
         self._fields = _fields(schema, version, self._flexible)
 
     def tags(self, message: bytes, at: int) -> frozenset[int]:
-        """The tags behind the message's own fields, which begin at `at`. Raises ProtocolError unless the
-        whole of it is as the schema says.
+        """Return the tags after the message's own fields, which begin at `at`. Raises ProtocolError if the
+        message does not match the schema.
         """
         tags: frozenset[int] = frozenset()
         try:
@@ -60,7 +60,7 @@ class SchemaValidator:
 
 
 def in_versions(versions: str, version: int) -> bool:
-    """Whether Kafka's notation for versions (`2+`, `0-3`, `1`, `none`) has this one."""
+    """Whether a version is in a range of Kafka's notation (`2+`, `0-3`, `1`, `none`)."""
     if versions == "none":
         return False
     first, _, last = versions.partition("-")
@@ -99,8 +99,8 @@ def _element(field: Schema, kind: str, version: int, flexible: bool) -> Skip:
 
 
 class _Length:
-    """How long something is, None for null: a number of fixed size, or in flexible versions a varint that is
-    one more.
+    """Reads a length, None for null. It is a number of fixed size, or in flexible versions a varint that
+    holds the length plus one.
     """
 
     def __init__(self, plain: Struct, flexible: bool, nullable: bool) -> None:
@@ -125,7 +125,7 @@ def _skip_fixed(size: int, data: bytes, at: int) -> int:
 
 
 def _skip_nullable(item: Skip, data: bytes, at: int) -> int:
-    """A structure that may be null begins with a byte: negative for null."""
+    """A nullable structure begins with a byte that is negative for null."""
     end = skip(data, at, 1)
     return end if data[at] > 0x7F else item(data, end)
 

@@ -18,7 +18,7 @@ print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 """
 
 RAISED = "the limit of open files was raised"
-TOO_LOW = "too few open files for all clients there may be"
+TOO_LOW = "too few open files for the maximum number of clients"
 
 
 @pytest.mark.parametrize(
