@@ -1,1 +1,1 @@
-"""The Spark job: `query` is what Spark runs, `service` keeps it running."""
+"""The Spark job: `query` is the streaming query, `service` keeps it running."""

@@ -179,7 +179,7 @@ class CoordinatorBackend:
 
 
 def error_code_of(error: ClientError) -> ErrorCode:
-    """The coordinator's refusal, else COORDINATOR_NOT_AVAILABLE: the client then finds the coordinator again."""
+    """The coordinator's refusal, else COORDINATOR_NOT_AVAILABLE: clients then find it again."""
     if isinstance(error, CoordinatorError):
         return error.error_code
     return ErrorCode.COORDINATOR_NOT_AVAILABLE

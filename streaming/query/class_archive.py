@@ -1,9 +1,9 @@
-"""Spark's classes in an archive that its JVM maps at the start, instead of reading and checking each class.
+"""An archive of Spark's classes, which the JVM maps at its start instead of reading and verifying each class.
 
-A start takes half the processor time with it (docs/operations.md, "How long a start takes"). ``python -m
-streaming.query.class_archive`` makes it: it runs the coordinator's query on made-up input, and the JVM writes
-what it has loaded when it ends. The archive is for one Java and one set of Spark's jars; where those change,
-the JVM goes on without it until it is made again.
+The archive halves the processor time of a start (docs/operations.md, "How long a start takes"). ``python -m
+streaming.query.class_archive`` makes it: the command runs the coordinator's query on generated input, and the
+JVM writes its loaded classes when it exits. The archive fits one Java and one set of Spark's jars. If either
+changes, the JVM ignores the archive until the command makes it again.
 
 Source: JEP 350, dynamic archives of application class-data sharing.
 """
@@ -24,7 +24,7 @@ from streaming.query.operator import ConfigEpoch, Operator
 from streaming.query.pipeline import coordinate
 from streaming.query.session import DEFAULT_JAVA_OPTIONS, Session
 
-# To write the archive takes the JVM some 5 s, on a busy machine a minute.
+# The JVM takes some 5 s to write the archive, on a busy machine a minute.
 _WRITE_TIMEOUT_S = 300.0
 _LOG_TAIL_CHARS = 2_000
 _BATCHES = 3
@@ -32,7 +32,7 @@ _BATCHES_TIMEOUT_S = 300.0
 
 
 class ArchiveFailed(RuntimeError):
-    """The archive could not be made; the message says why. Everything works without it, and starts slower."""
+    """The archive could not be made. The message has the reason. Without an archive starts are slower."""
 
 
 def make(archive: Path) -> None:
@@ -51,13 +51,13 @@ def make(archive: Path) -> None:
             session.stop(_WRITE_TIMEOUT_S)
         if not written.exists():
             raise ArchiveFailed(
-                f"the JVM has written none: {(Path(folder) / 'spark.log').read_text()[-2000:]}"
+                f"the JVM wrote no archive: {(Path(folder) / 'spark.log').read_text()[-2000:]}"
             )
         written.replace(archive)
 
 
 def _run_query(spark: SparkSession, checkpoint: Path) -> None:
-    """Some batches of the coordinator's query, each with a clock record and a record that is no request."""
+    """Run some batches of the coordinator's query, each with a clock record and an invalid record."""
     records = spark.readStream.format("rate").load()
     is_clock = F.col("value") % 2 == 0
     made_up = records.select(

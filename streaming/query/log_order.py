@@ -1,8 +1,8 @@
 """Rows of one key in the log's order, in bounded memory.
 
-Spark hands a key's rows over in chunks and promises no order: its sort compares keys alone, and what it
-spilled comes back in any order. So the rows are gathered and sorted by (partition, offset); past a bound
-sorted runs go to temporary files and are merged from there.
+Spark passes a key's rows in chunks and promises no order: its sort compares only keys, and spilled rows come
+back in any order. So LogOrder collects the rows and sorts them by (partition, offset). Above a bound it
+writes sorted runs to temporary files and merges them.
 """
 
 import heapq
@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from typing import IO, NamedTuple
 
 RUN_MAX_BYTES = 64 * 1024 * 1024
-# What a row takes beside its value: the tuple, its numbers, the bytes object, the places in lists.
+# The memory of a row beside its value, in bytes: the tuple, its numbers, the bytes object, its list entries.
 ROW_OVERHEAD_BYTES = 256
 
 
 class LogRow(NamedTuple):
-    """A record of the requests topic; its order is the log's. `at_ms` is when the broker appended it."""
+    """A record of the requests topic. Rows compare in the log's order. The broker appended it at `at_ms`."""
 
     partition: int
     offset: int
@@ -26,7 +26,7 @@ class LogRow(NamedTuple):
 
 
 class LogOrder:
-    """Gathers rows with `add`, gives them back in order by iterating once."""
+    """Collects rows with `add`. Iterating once yields them in order."""
 
     def __init__(self, run_max_bytes: int = RUN_MAX_BYTES) -> None:
         self._run_max_bytes = run_max_bytes

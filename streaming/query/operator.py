@@ -1,8 +1,7 @@
-"""The stateful operator: one call of Spark for one group's new rows, or for its deadline.
+"""The stateful operator. Spark calls it for one group's new rows, or for the group's deadline.
 
-It is the only place where Spark's keyed state is touched. What Spark promises is little (rows in any order,
-chunks, timeouts that fire again until they are set anew), what the core needs is strict; this file is the
-seam.
+Only this module touches Spark's keyed state. Spark promises little: rows come in any order and in chunks, and
+a timeout fires again until it is set again. The core needs strict order, and this module provides it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -32,7 +31,7 @@ BATCH_ID_PROPERTY = "streaming.sql.batchId"
 
 @dataclass(frozen=True, slots=True)
 class ConfigEpoch:
-    """A configuration and the batch it starts at. `skip` are ids of records that are dead-lettered unread."""
+    """A configuration and its first batch. `skip` are ids of records to dead-letter unread."""
 
     from_batch: int
     config: CoordinatorConfig
@@ -40,15 +39,15 @@ class ConfigEpoch:
 
 
 class OperatorError(RuntimeError):
-    """A record that the operator could not even refuse; the message names it."""
+    """The operator failed on a record and could not refuse it. The message names the record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """The function given to applyInPandasWithState. It travels to Python workers: keep it small.
+    """The function for applyInPandasWithState. Spark sends it to Python workers, so it must stay small.
 
-    `epochs` are in the order of their batches; a batch that is run again after a restart finds the one it
-    had.
+    `epochs` are ordered by their batches. A batch that runs again after a restart uses the epoch of its first
+    run.
     """
 
     layout: TopicLayout
@@ -65,25 +64,25 @@ class Operator:
         yield from call.finish(state.getCurrentWatermarkMs())
 
     def epoch(self, batch_id: int | None) -> ConfigEpoch:
-        """The one that the batch has; None: the last."""
+        """Return the epoch of the batch, with None the last epoch."""
         if batch_id is None:
             return self.epochs[-1]
         return next(e for e in reversed(self.epochs) if e.from_batch <= batch_id)
 
     def known_outages(self, batch_id: int | None) -> list[Outage]:
-        """Those that the batch knows of; None: all."""
+        """Return the outages that precede the batch, with None all outages."""
         return [known.outage for known in self.outages if batch_id is None or known.from_batch <= batch_id]
 
 
 def _batch_id() -> int | None:
-    """The batch of this call; None outside of Spark."""
+    """The number of this call's batch, None outside of Spark."""
     context = TaskContext.get()
     batch = context.getLocalProperty(BATCH_ID_PROPERTY) if context else None
     return None if batch is None else int(batch)
 
 
 def _in_log_order(frames: Iterable[pd.DataFrame]) -> LogOrder:
-    """The rows of the packed column: `<partition> <offset> <at_ms>`, a line feed, the record's value."""
+    """Unpack the rows: each is `<partition> <offset> <at_ms>`, a line feed, and the record's value."""
     rows = LogOrder()
     for frame in frames:
         for packed in frame["row"].tolist():
@@ -94,7 +93,7 @@ def _in_log_order(frames: Iterable[pd.DataFrame]) -> LogOrder:
 
 
 class GroupCall:
-    """One call: the group is decoded, its rows are applied, its state is written back."""
+    """One call: decodes the group's state, applies its rows, and writes the state back."""
 
     def __init__(self, operator: Operator, batch_id: int | None, key: bytes, state: SparkGroupState) -> None:
         epoch = operator.epoch(batch_id)
@@ -128,7 +127,7 @@ class GroupCall:
         return None if group is None else (group.incarnation, group.seq)
 
     def apply(self, rows: Iterable[LogRow]) -> Iterator[pd.DataFrame]:
-        """Apply every row in the log's order, or refuse it."""
+        """Apply or refuse every row, in the log's order."""
         for row in rows:
             record = request_id(self._layout.requests_topic, row.partition, row.offset)
             try:
@@ -147,10 +146,10 @@ class GroupCall:
             self._take_effects(row, record)
 
     def finish(self, watermark_ms: int) -> Iterator[pd.DataFrame]:
-        """Fire what the watermark allows, and write the state: every call ends here.
+        """Fire the deadlines that the watermark allows, and write the state. Every call ends here.
 
-        Spark's Python timeouts stay set until they are set anew, and a call that writes state without setting
-        one clears it.
+        Spark's Python timeouts stay set until the next call sets one. A call that writes state without
+        setting a timeout clears it.
         """
         self._timeline.fire_until(watermark_ms)
         self._take_effects(None, "")
@@ -172,7 +171,9 @@ class GroupCall:
         yield from self._output.frame(len(payload))
 
     def _admit(self, row: LogRow, record: str) -> AnyRequest | Refusal:
-        """The request of this record, if this group may be asked it from there."""
+        """Return the request of this record, or a refusal if it is invalid or not for this group and
+        partition.
+        """
         if record in self._skip:
             return Refusal(Reason.SKIPPED, "skipped by configuration", None)
         request = self._decode(row.value)
@@ -197,7 +198,7 @@ class GroupCall:
         return request
 
     def _decode(self, value: bytes) -> AnyRequest | Refusal:
-        # The topic's own limit is on compressed bytes.
+        # The topic's own limit applies to compressed bytes.
         if len(value) > self._layout.request_max_bytes:
             message = (
                 f"the record has {len(value)} bytes, request.max.bytes is {self._layout.request_max_bytes}"
@@ -224,7 +225,7 @@ class GroupCall:
             answered.update(reply.response.request for reply in effects.replies)
         for fault in self._timeline.faults[self._faults_told :]:
             message = f"{fault.cause}\n{fault.traceback}"
-            at_fault = row if fault.cause == record else None  # else it was a deadline that came before it
+            at_fault = row if fault.cause == record else None  # None: an earlier deadline failed
             is_answered = at_fault is not None and record in answered
             self._output.dead_letter(Reason.HANDLER_FAILED, message, at_fault, answered=is_answered)
             self._faults_told += 1

@@ -1,4 +1,4 @@
-"""What the operator writes: records for the output topics, gathered into frames for Spark."""
+"""The operator's output: records for the output topics, collected in frames for Spark."""
 
 from collections.abc import Iterator
 from uuid import UUID
@@ -28,28 +28,28 @@ from state.rocketmq import snapshot as rocketmq_snapshot
 from state.rocketmq.group import Group as RocketMqGroup
 from streaming.query.log_order import LogRow
 
-# One batch has one sink; `topic` says where a record goes, null where the row is none. `partition` -1: by the
-# key.
+# One batch has one sink. `topic` is the record's topic, null if the row is not a record. `partition` -1: the
+# sink chooses it by the key.
 OUTPUT_SCHEMA = "topic string, partition int, key binary, value binary"
 BY_KEY = -1
 
-# A large backlog is answered while it is worked off, a frame at a time.
+# The responses to a large backlog leave frame by frame while the operator works.
 FRAME_MAX_RECORDS = 8_192
 FRAME_MAX_BYTES = 16 * 1024 * 1024
 
-# PySpark puts frames and states together until they have spark.sql.execution.arrow.maxRecordsPerBatch rows,
-# 10,000, whatever their size, and fails where that is more than 2 GiB. So a frame of large records, or beside
-# a large state, is given empty rows until it counts what it weighs: 80 MiB then are enough.
+# PySpark joins frames and states until they have spark.sql.execution.arrow.maxRecordsPerBatch (10,000) rows,
+# whatever their bytes, and fails above 2 GiB. So a frame of large records, or one beside a large state, is
+# padded with empty rows until its row count matches its bytes. 80 MiB are then enough.
 BYTES_PER_ROW = 8 * 1024
 
 
 class Output:
-    """The records of one call, in the order they were made; `frame` empties it."""
+    """The records of one call in the order of their creation. `frame` empties it."""
 
     def __init__(self, layout: TopicLayout, key: bytes) -> None:
         self._layout = layout
         self._key = key
-        # By topic and partition, the last one of the call: more than that nobody could read later.
+        # The call's last offset by topic and partition. The compacted topic keeps no earlier one.
         self._offsets: dict[tuple[str, int], CommittedOffset | None] = {}
         self._topics: list[str | None] = []
         self._partitions: list[int] = []
@@ -59,13 +59,13 @@ class Output:
 
     @property
     def is_full(self) -> bool:
-        """Whether it is time to hand a frame over."""
+        """Whether the collected records are large enough for a frame."""
         return len(self._values) >= FRAME_MAX_RECORDS or self._bytes >= FRAME_MAX_BYTES
 
     def frame(self, state_bytes: int = 0) -> Iterator[pd.DataFrame]:
-        """What has gathered since the last call, as one frame; none where there is nothing.
+        """Yield the records collected since the last call as one frame, none if there are no records.
 
-        `state_bytes` is the size of the state that leaves Python beside it.
+        `state_bytes` is the size of the state that leaves Python beside the frame.
         """
         empty_rows = (self._bytes + state_bytes) // BYTES_PER_ROW - len(self._values)
         if empty_rows > 0:
@@ -82,7 +82,7 @@ class Output:
         self._bytes = 0
 
     def effects(self, effects: AnyEffects, row: LogRow | None) -> None:
-        """Everything one step said. `row` is the record behind it, None for a deadline."""
+        """Add the effects of one step. `row` is its record, None if a deadline caused the step."""
         for reply in effects.replies:
             self.reply(reply, row)
         for event in effects.history:
@@ -101,7 +101,7 @@ class Output:
             self._offsets[change.topic, change.partition] = record
 
     def reply(self, reply: Reply | rocketmq.Reply, row: LogRow | None = None) -> None:
-        """An answer; one that is too large for the topic becomes an error."""
+        """Add a response. A response that is too large for the topic becomes an error."""
         value = encode(reply.response)
         if len(value) > self._layout.response_max_bytes:
             value = encode(too_large(reply.response))
@@ -110,7 +110,7 @@ class Output:
         self._add(self._layout.responses_topic, value, b"", reply.reply_partition)
 
     def offsets(self) -> None:
-        """The offsets that were committed or forgotten in this call; all of a group's in one partition."""
+        """Add the offsets committed or deleted in this call. All offsets of a group are in one partition."""
         group_id = self._key.decode(errors="replace")
         groups_partition = partition_of(group_id, self._layout.request_partitions)
         for (topic, partition), record in self._offsets.items():
@@ -137,11 +137,11 @@ class Output:
         )
 
     def group_tombstone(self) -> None:
-        """The group is no more."""
+        """Add the tombstone of a group that no longer exists."""
         self._add(self._layout.groups_topic, None, self._key)
 
     def snapshot(self, group: AnyGroup) -> None:
-        """The group's latest view."""
+        """Add the group's latest view."""
         view = (
             rocketmq_snapshot.snapshot(group)
             if isinstance(group, RocketMqGroup)
@@ -153,14 +153,15 @@ class Output:
     def dead_letter(
         self, reason: Reason, message: str, row: LogRow | None, request: str = "", *, answered: bool
     ) -> None:
-        """A record for the operator's eyes: why this one was refused, or what failed.
+        """Add a dead letter with the reason why a record was refused, or why it failed.
 
-        `row` is the record at hand. Where `request` names another, an earlier one, the row is not shown.
+        `row` is the current record. It is not shown if `request` is that of another, earlier record.
         """
         row_id = request_id(self._layout.requests_topic, row.partition, row.offset) if row else ""
         if request not in ("", row_id):
             row = None
-        # No group has a key this long; it is cut, for the key of a record can be as large as its value.
+        # No valid group id has a key this long. The key is cut because it can be as large as a record's
+        # value.
         key = self._key[:DEAD_LETTER_MAX_BYTES]
         letter = DeadLetter(
             version=RECORD_VERSION,

@@ -1,9 +1,8 @@
-"""The pipeline: records of the requests topic in, records for the output topics out.
+"""The pipeline from records of the requests topic to records of the output topics.
 
-`coordinate` is a function of a DataFrame, so that tests can feed it files, unsorted rows and times of their
-own; `start` puts Kafka at both ends. How time works is told in docs/decisions/0001-time.md; in short:
-requests have a null event time, so they can neither be late nor move time, and only clock records move the
-watermark.
+`coordinate` is a function of a DataFrame, so tests can give it files, unsorted rows and their own times.
+`start` reads from and writes to Kafka. docs/decisions/0001-time.md explains time. In short: requests have a
+null event time, so they are never late and never advance time. Only clock records advance the watermark.
 """
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -17,11 +16,11 @@ from streaming.query.operator import Operator
 from streaming.query.output import BY_KEY, OUTPUT_SCHEMA
 
 QUERY_NAME = "group-coordinator"
-# What the error of a query says that has read a clock record of a later owner.
+# The error text of a query that has read a clock record of a later owner.
 LATER_OWNER = "the requests topic has clock records of a later owner, epoch "
 
-# The broker holds a fetch back for up to this long when it has nothing new; the default, 500 ms, is paid once
-# a batch.
+# The broker delays the response to a fetch without new records by up to this long. The default, 500 ms, would
+# delay every batch.
 FETCH_MAX_WAIT_MS = 10
 
 
@@ -36,12 +35,11 @@ def coordinate(records: DataFrame, operator: Operator, owner_epoch: int | None =
         _packed_row().alias("row"),
         _event_time(owner_epoch).alias("event_time"),
     ).withWatermark("event_time", "0 milliseconds")
-    # The predicate has to name the event-time column: any other that tells requests from clock records is
-    # pushed below the watermark operator by the optimizer, which then sees no clock record, and time stands
-    # still.
+    # The predicate has to name the event-time column. The optimizer pushes any other predicate on clock
+    # records below the watermark operator, which then sees no clock record, and time stands still.
     requests = timed.where(F.col("event_time").isNull())
     if int(records.sparkSession.conf.get("spark.sql.shuffle.partitions") or 0) == 1:
-        # One partition of state needs no shuffle: a whole stage less in every batch.
+        # One partition of state needs no shuffle, which saves each batch a stage.
         requests = requests.coalesce(1)
     output = requests.groupBy("key").applyInPandasWithState(
         operator,
@@ -57,7 +55,7 @@ def coordinate(records: DataFrame, operator: Operator, owner_epoch: int | None =
 
 
 def _event_time(owner_epoch: int | None) -> Column:
-    """The time a clock record attests, never beyond its own append time; null for everything else."""
+    """The time that a clock record attests, at most its own append time. Null for every other record."""
     attested = F.regexp_extract(F.col("value").cast("string"), CLOCK_PATTERN, 1)
     is_clock = F.col("key").isNull() & F.col("value").cast("string").rlike(CLOCK_PATTERN)
     time = F.least(F.timestamp_millis(attested.cast("long")), F.col("timestamp"))
@@ -70,7 +68,7 @@ def _event_time(owner_epoch: int | None) -> Column:
 
 
 def _packed_row() -> Column:
-    """All the operator needs of a record, in one column: each that crosses into Python is paid per group."""
+    """All fields that the operator needs of a record, in one column, because each column costs per group."""
     header = F.concat_ws(
         " ", F.col("partition"), F.col("offset"), F.unix_millis(F.col("timestamp")).cast("string")
     )
@@ -78,7 +76,7 @@ def _packed_row() -> Column:
 
 
 def read_requests(spark: SparkSession, bootstrap_servers: str, layout: TopicLayout) -> DataFrame:
-    """The requests topic from its beginning (of a new checkpoint; an old one goes on where it stood)."""
+    """Read the requests topic. A new checkpoint starts at its beginning, an old one where it stopped."""
     return (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", bootstrap_servers)

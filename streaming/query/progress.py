@@ -1,7 +1,7 @@
-"""What Spark tells of every batch, asked for rather than listened to (docs/decisions/0005-metrics.md).
+"""Spark's progress reports of batches, polled instead of listened to (docs/decisions/0005-metrics.md).
 
-Each look costs one call into the JVM, and one more for each batch that went through since the last look. None
-is left out unless 100 batches pass between two looks: so many does Spark keep.
+A poll costs one call into the JVM, and one more for each batch since the last poll. Polls miss no batch
+unless more than 100 batches pass between two of them, because Spark keeps 100 reports.
 """
 
 from collections.abc import Iterator
@@ -13,19 +13,19 @@ from pyspark.sql.streaming import StreamingQuery
 
 
 class StateOperator(Struct, frozen=True, rename="camel"):
-    """The part of a stateful operator's progress that is looked at."""
+    """The fields used of a stateful operator's progress."""
 
     num_rows_dropped_by_watermark: int = 0
 
 
 class Source(Struct, frozen=True, rename="camel"):
-    """How far a Kafka source has come: by topic and partition the offset after the last record read."""
+    """The progress of a Kafka source: the offset after the last record read, by topic and partition."""
 
     end_offset: dict[str, dict[str, int]] | None = None
 
 
 class BatchProgress(Struct, frozen=True, rename="camel"):
-    """One batch. `duration_ms` is by stage, `triggerExecution` being all of it.
+    """One batch. `duration_ms` is by stage. `triggerExecution` is the whole batch.
 
     Source: org.apache.spark.sql.streaming.StreamingQueryProgress.
     """
@@ -39,7 +39,7 @@ class BatchProgress(Struct, frozen=True, rename="camel"):
 
     @property
     def is_executed(self) -> bool:
-        """False where Spark only says that it has nothing to do: the batch of that number is to come."""
+        """False if Spark reports that it has no data. The batch of this number has then not run yet."""
         return "addBatch" in self.duration_ms
 
     @property
@@ -48,12 +48,12 @@ class BatchProgress(Struct, frozen=True, rename="camel"):
 
     @property
     def rows_dropped(self) -> int:
-        """Rows that Spark left out because they were older than the watermark."""
+        """The number of rows that Spark dropped because they were older than the watermark."""
         return sum(operator.num_rows_dropped_by_watermark for operator in self.state_operators)
 
     @property
     def watermark_ms(self) -> int:
-        """The watermark the batch ran under; 0 where there was none yet."""
+        """The watermark during the batch, 0 if there was none."""
         text = self.event_time.get("watermark")
         return int(datetime.fromisoformat(text).timestamp() * 1000) if text else 0
 
@@ -72,15 +72,15 @@ _decode = msgspec.json.Decoder(BatchProgress).decode
 
 
 class ProgressReader:
-    """The batches of one run of a query, each once and in their order."""
+    """Yields the batches of one run of a query, each once and in order."""
 
     def __init__(self, query: StreamingQuery) -> None:
-        # PySpark's own properties turn all that Spark keeps into Python objects, at each look.
+        # PySpark's own properties convert all of Spark's reports into Python objects at each call.
         self._query = query._jsq
         self._last_id = -1
 
     def new(self) -> list[BatchProgress]:
-        """The batches that went through since the last call. Raises Py4JError where the JVM is gone."""
+        """Return the batches since the last call. Raises Py4JError if the JVM has ended."""
         last = self._query.lastProgress()
         if last is None:
             return []
@@ -93,7 +93,7 @@ class ProgressReader:
         return batches
 
     def _backwards(self) -> Iterator[BatchProgress]:
-        """From the newest batch that Spark keeps to the first that was not seen."""
+        """Yield the reports from the newest back to the first that was not returned before."""
         recent = self._query.recentProgress()
         for i in range(len(recent) - 1, -1, -1):
             progress = _decode(recent[i].json())

@@ -1,4 +1,4 @@
-"""The Spark session: each setting that latency and correctness lean on, with its reason."""
+"""The Spark session, with a reason for each setting that latency or correctness depends on."""
 
 import contextlib
 import os
@@ -34,62 +34,65 @@ SHUFFLE_PARTITIONS = 1
 JVM_EXIT_GRACE_S = 30.0
 JVM_LOSS_GRACE_S = 5.0
 _JAVA_TMPDIR = "/tmp"  # noqa: S108 - what Spark takes without a setting
-TASK_FAILURES = 2  # a task whose Python worker died is tried once more before the query fails
+TASK_FAILURES = 2  # a task whose Python worker died runs once more before the query fails
 
 
 def settings() -> dict[str, str]:
     """Spark's settings for the coordinator.
 
-    Those of the state are pinned in the checkpoint at its first batch.
+    The checkpoint pins the settings of the state at its first batch.
     """
     return {
         # Not spark.jars.packages, which also puts the jars on every Python worker's path.
         "spark.jars": ",".join(str(jar) for jar in spark_jars()),
         "spark.sql.session.timeZone": "UTC",
-        # Each partition is two passes of a Python worker a batch, rows or not: no more than cores, and few.
+        # Each partition costs two passes of a Python worker a batch, even without rows. So: few, at most one
+        # a core.
         "spark.sql.shuffle.partitions": str(SHUFFLE_PARTITIONS),
-        # Else a task waits up to 3 s for the executor that has the partition's consumer in its cache.
+        # Otherwise a task waits up to 3 s for the executor that has cached the partition's consumer.
         "spark.locality.wait": "0",
         "spark.speculation": "false",
-        # The default forks some 30 processes a batch on a local disk.
+        # The default starts some 30 processes a batch on a local disk.
         "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_FILE_MANAGER,
-        # Ticks come all the time, so a batch without data is never needed for a timeout to fire.
+        # Clock records come all the time, so no timeout needs a batch without data.
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         f"{STATE_STORE}.providerClass": (
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
         ),
         f"{STATE_STORE}.rocksdb.changelogCheckpointing.enabled": "true",
-        # Saves a read for each write; the number of rows shown in the UI is then 0.
+        # Saves one read for each write. The UI then shows 0 as the number of state rows.
         f"{STATE_STORE}.rocksdb.trackTotalNumberOfRows": "false",
         "spark.sql.streaming.metricsEnabled": "true",
         "spark.ui.showConsoleProgress": "false",
-        # Loopback only: the driver and its block manager are nobody else's business. The UI does not go by
-        # these, see `_listen_at`.
+        # Loopback only, because only this machine uses the driver and its block manager. These settings do
+        # not affect the UI, see `_listen_at`.
         "spark.driver.host": LOOPBACK,
         "spark.driver.bindAddress": LOOPBACK,
-        # Whoever reaches the UI may look; ending the query's jobs is not for them.
+        # Users of the UI may look, but not end the query's jobs.
         "spark.ui.killEnabled": "false",
     }
 
 
 def class_archive_settings() -> dict[str, str]:
-    """The archive of Spark's classes, if it was made: a start takes half the processor time with it.
+    """The settings for the archive of Spark's classes, none if it does not exist. It halves a start's
+    processor time.
 
-    A JVM that finds an archive to be of other classes or of another Java goes on without it.
+    A JVM ignores an archive of other classes or of another Java.
     """
     archive = class_archive()
     return {DEFAULT_JAVA_OPTIONS: f'"-XX:SharedArchiveFile={archive}"'} if archive.exists() else {}
 
 
 class SparkFailed(RuntimeError):
-    """Spark did not start; the message says why and where its log is."""
+    """Spark did not start. The message has the reason and the path of Spark's log."""
 
 
 class Session:
-    """A local Spark with the coordinator's settings, in a JVM of its own that ends with this process.
+    """A local Spark with the coordinator's settings, in its own JVM that ends with this process.
 
-    `ui_host` is where the UI listens; `ui_port` 0 takes a free port, None switches the UI off. `log_path`
-    gets the JVM's output. `hold_fd` stays open until the JVM has ended, see `checkpoints.folder.Folder.lock`.
+    `ui_host` is the address the UI listens on. `ui_port` 0 takes a free port, None switches the UI off. The
+    JVM's output goes to `log_path`. `hold_fd` stays open until the JVM has ended, see
+    `checkpoints.folder.Folder.lock`.
     `extra` are further Spark settings.
     """
 
@@ -104,8 +107,8 @@ class Session:
         hold_fd: int | None = None,
         extra: Mapping[str, str] | None = None,
     ) -> None:
-        # pyspark takes these from the environment alone; else it runs another Spark that is installed, and
-        # workers whatever python3 is first on the path.
+        # pyspark reads these only from the environment. Without them it runs any other installed Spark, and
+        # workers run the first python3 on the path.
         os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
         os.environ["JAVA_HOME"] = str(find_java().parent.parent)
         os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -118,13 +121,13 @@ class Session:
             conf.set("spark.ui.port", str(ui_port))
         local_dirs = os.environ.get("SPARK_LOCAL_DIRS") or conf.get("spark.local.dir") or _JAVA_TMPDIR
         self.local_dir = Path(local_dirs.split(",")[0])
-        """Where Spark keeps what it needs while it runs, its state stores among it."""
+        """The folder of Spark's temporary files, with its state stores."""
         self._gateway = _launch(conf, log_path, hold_fd)
         try:
             with _own_interrupts():
                 self._context = SparkContext(conf=conf, gateway=self._gateway)
             self.spark = SparkSession(self._context)
-        except BaseException as error:  # Ctrl-C too
+        except BaseException as error:  # also KeyboardInterrupt
             failure = _failed(error, log_path)  # Java's errors can be read only while the JVM runs
             self._end_jvm(grace_s=0)
             if isinstance(error, Exception):
@@ -140,7 +143,7 @@ class Session:
         return int(self._gateway.proc.pid)
 
     def has_lost_jvm(self) -> bool:
-        """Whether the JVM has ended, or does so now."""
+        """Whether the JVM has ended or is ending now."""
         try:
             self._gateway.proc.wait(JVM_LOSS_GRACE_S)
         except subprocess.TimeoutExpired:
@@ -148,16 +151,16 @@ class Session:
         return True
 
     def stop(self, grace_s: float = JVM_EXIT_GRACE_S) -> None:
-        """End Spark and its JVM, and wait for the JVM, which may have ended already."""
+        """Stop Spark and its JVM, and wait for the JVM. It may have ended already."""
         try:
             self.spark.stop()
         except (Py4JError, OSError):
-            self._context.stop()  # without its JVM, pyspark forgets the context only when asked again
+            self._context.stop()  # without its JVM, pyspark drops the context only at a second call
         self._end_jvm(grace_s)
 
     def _end_jvm(self, grace_s: float) -> None:
         self._gateway.shutdown()
-        # The JVM ends when the pipe to its standard input does.
+        # The JVM exits when the pipe to its standard input closes.
         self._gateway.proc.stdin.close()
         try:
             self._gateway.proc.wait(grace_s)
@@ -176,12 +179,13 @@ class Session:
 
 
 def _listen_at(ui_host: str) -> None:
-    """Let the UI listen at this address, and be named by it.
+    """Make the UI listen on this address, and use it in the UI's URL.
 
-    Spark's web servers listen at SPARK_LOCAL_IP of the environment, else at all addresses: no setting of the
-    session says it (WebUI.bind of Spark 4.2). SPARK_PUBLIC_DNS is the host of the UI's URL, else
-    spark.driver.host, which is right for a UI at all addresses, too. Raises SparkFailed where the address is
-    not one of this machine: of Spark's own end only its log would tell why.
+    Spark's web servers listen on SPARK_LOCAL_IP of the environment, otherwise on all addresses. No setting of
+    the
+    session changes that (WebUI.bind of Spark 4.2). SPARK_PUBLIC_DNS is the host of the UI's URL, otherwise
+    spark.driver.host, which is also right for a UI on all addresses. Raises SparkFailed if the address is not
+    one of this machine, because Spark itself would report that only in its log.
     """
     family = socket.AF_INET6 if ":" in ui_host else socket.AF_INET
     try:
@@ -196,7 +200,7 @@ def _listen_at(ui_host: str) -> None:
 
 
 def _launch(conf: SparkConf, log_path: Path, hold_fd: int | None) -> Any:
-    """Start the JVM; the gateway to it."""
+    """Start the JVM. Returns the Py4J gateway to it."""
     with log_path.open("ab") as log:
         popen: dict[str, Any] = {"stdout": log, "stderr": log, "start_new_session": True}
         if hold_fd is not None:
@@ -217,7 +221,7 @@ def _failed(error: BaseException, log_path: Path) -> SparkFailed:
 
 @contextlib.contextmanager
 def _deferred_signals() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM wait: launch_gateway, interrupted, leaves a JVM behind that nobody can end."""
+    """Defer Ctrl-C and SIGTERM, because an interrupted launch_gateway leaves a JVM that nothing ends."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -235,7 +239,7 @@ def _deferred_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _own_interrupts() -> Iterator[None]:
-    """Keep this process's handler of Ctrl-C, which SparkContext replaces by one of its own."""
+    """Keep this process's handler of Ctrl-C. SparkContext replaces it."""
     handler = signal.getsignal(signal.SIGINT)
     yield
     if threading.current_thread() is threading.main_thread():

@@ -1,1 +1,1 @@
-"""The service around the query: its topics, its time, its status, and starting it again."""
+"""The service around the query: topics, clock records, status, and restarts of the query."""

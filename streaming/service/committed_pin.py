@@ -1,16 +1,18 @@
-"""Keeping the last committed batch beside the checkpoint, so that a checkpoint that lost it is noticed."""
+"""Pins the last committed batch beside the checkpoint, so that a checkpoint that lost it is detected."""
 
 import time
 from collections.abc import Callable
 
 from checkpoints.folder import Folder, FolderNotWritable
 
-# Each time is a write to the disk itself, and the broker may have its log there.
+# Each pin is synced to the disk, which may also hold the broker's log.
 INTERVAL_S = 1.0
 
 
 class CommittedPin:
-    """Pins the last committed batch of a folder. A full disk is no error: a later batch is pinned instead."""
+    """Pins the last committed batch of a folder. A full disk is no error, because a later batch will be
+    pinned.
+    """
 
     def __init__(self, folder: Folder, topic: str, now_s: Callable[[], float] = time.monotonic) -> None:
         self._folder = folder
@@ -20,12 +22,12 @@ class CommittedPin:
         self._taken_s = float("-inf")
 
     def take_often(self, batch: int) -> None:
-        """A batch was committed: pin it, unless another was within the last second."""
+        """Pin a committed batch, unless another was pinned within the last second."""
         if self._now_s() - self._taken_s >= INTERVAL_S:
             self.take(batch)
 
     def take(self, batch: int) -> None:
-        """Pin a batch, now; -1 is none."""
+        """Pin a batch now. -1 means none."""
         if batch <= self._batch:
             return
         self._taken_s = self._now_s()

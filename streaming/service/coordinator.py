@@ -35,11 +35,11 @@ from streaming.service.topics import TopicsError, prepare_topics
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a coordinator is started with. `settings` are by Kafka's dotted names.
+    """The options of a coordinator. `settings` are by Kafka's dotted names.
 
-    `skip` are ids of records. `take_over_topics` lets it claim topics that belong to another folder, see
-    `streaming.service.owner`. Where gateways are processes of their own, an outage ends when the first
-    request comes, `first_request_wait_s` after the start of the query at the latest.
+    `skip` are ids of records to dead-letter unread. With `take_over_topics` the coordinator may claim topics
+    that belong to another folder, see `streaming.service.owner`. If gateways are separate processes, an
+    outage ends at the first request, at the latest `first_request_wait_s` after the start of the query.
     """
 
     bootstrap_servers: str
@@ -59,17 +59,16 @@ class Options:
 
 
 class Coordinator:
-    """The coordinator of this process; `status` says when it is ready.
+    """The coordinator of this process. `status` shows when it is ready.
 
     `start` raises FolderError, TopicsError, NotOwner, ConfigError, JarsUnavailable, JavaNotFound or
-    SparkFailed, each with a message that says what to do. `on_failure` is called, in a thread, when Spark's
-    JVM has ended or the topics have another owner (`is_deposed`): from then on nothing is coordinated,
-    `failure` says why, and all that is left is to `stop`. `on_batch` is called, in a thread, with each batch
-    that is committed. `folder` is that of the options, if it is locked already.
+    SparkFailed, each with a message that says what to do. `on_failure` is called in a thread when Spark's JVM
+    has ended or the topics have another owner (`is_deposed`). From then on this process coordinates nothing,
+    `failure` is the reason, and the caller has to `stop` it. `on_batch` is called in a thread with each
+    committed batch. `folder` is the options' folder if the caller has locked it already.
 
-    `gateway` opens the gateway of this process, and gives its address; it is entered as soon as the topics
-    stand, so that clients can be heard before the outage ends. Without one, gateways are processes of their
-    own.
+    `gateway` opens the gateway of this process and yields its address. It is entered as soon as the topics
+    exist, so that clients can connect before the outage ends. None: gateways are separate processes.
     """
 
     def __init__(
@@ -102,17 +101,17 @@ class Coordinator:
         return self._session.ui_url if self._session else None
 
     def ticker_age_s(self) -> float:
-        """Seconds since a clock record was last acknowledged; infinite before the ticker starts."""
+        """Seconds since the last acknowledged clock record, infinite before the ticker starts."""
         return self._ticker.age_s() if self._ticker is not None else float("inf")
 
     @property
     def jvm_pid(self) -> int:
-        """Process id of Spark's JVM, while it runs."""
+        """The process id of Spark's JVM while it runs."""
         assert self._session is not None
         return self._session.jvm_pid
 
     def start(self) -> None:
-        """Start everything; batches are being committed when the status is READY."""
+        """Start everything. Batches are being committed once the status is READY."""
         with ExitStack() as started:
             try:
                 self._start(started)
@@ -158,7 +157,7 @@ class Coordinator:
             raise TopicsError(f"the topics could not be claimed: {error}") from error
 
     def _await_clients(self, started: ExitStack) -> None:
-        """Let clients in before Spark is started, or look out for the first request."""
+        """Open the gateway before Spark starts, or start to watch for the first request."""
         options = self.options
         if self._open_gateway is not None:
             self.gateway_address = started.enter_context(self._open_gateway())
@@ -214,8 +213,9 @@ class Coordinator:
         self._on_failure()
 
     def stop(self) -> None:
-        """End the query (the batch it is in runs again at the next start), the ticker, Spark, and give the
-        lock back."""
+        """Stop the query, the ticker and Spark, and release the lock. The query's current batch runs again at
+        the next start.
+        """
         self._running.close()
 
     def _say_stopped(self) -> None:
@@ -231,7 +231,7 @@ class Coordinator:
         self.stop()
 
     def _announce(self, epoch: Epoch) -> None:
-        """Say on the events topic who decides from now on, and under which configuration."""
+        """Publish the claim and the configuration, from now on in force, on the events topic."""
         entry = {
             "version": 1,
             "type": "CoordinatorStarted",
@@ -254,7 +254,7 @@ class Coordinator:
 
 
 def code_version() -> str:
-    """The version of this code, kept with every configuration it ran."""
+    """The version of this code. It is stored with every configuration."""
     return importlib.metadata.version("spark-group-coordinator")
 
 

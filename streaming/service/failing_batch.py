@@ -1,4 +1,4 @@
-"""Naming what stops a batch that fails again and again, and the way on."""
+"""Describes why a batch fails again and again, and what the operator can do."""
 
 import re
 from collections.abc import Sequence
@@ -8,21 +8,21 @@ import msgspec
 
 from checkpoints.folder import Folder
 
-# How the operator names a record in its error, see `streaming.query.operator.OperatorError`.
+# The form of a record in the error `streaming.query.operator.OperatorError`.
 _RECORD = re.compile(r"OperatorError: record (\S+-\d+-\d+) of group")
 
 _NAMED_FILES = 5
 
 
 def describe_failing_batch(folder: Folder, batch: int, failures: int, error: str) -> str:
-    """One paragraph: the batch, its records, the record at fault if the error names it, and what to do."""
+    """Return one paragraph: the batch, its records, the failing record if known, and what to do."""
     named = _RECORD.search(error)
     if named:
         way_on = (
             f"the record at fault is {named[1]}; start with --skip-record {named[1]} to dead-letter it unread"
         )
     else:
-        way_on = "the error names no record, so look at what it does name"
+        way_on = "the error names no record, so find the cause in its text"
     return (
         f"batch {batch} failed {failures} times and is tried again. Its records: {_ranges(folder, batch)}. "
         f"{way_on} (docs/operations.md, 'A batch that fails again and again'). Last error: {error[:2000]}"
@@ -30,7 +30,7 @@ def describe_failing_batch(folder: Folder, batch: int, failures: int, error: str
 
 
 def describe_damaged_checkpoint(batch: int, damage: Sequence[str]) -> str:
-    """One paragraph: the batch that cannot be run, the files that prevent it, and what to do."""
+    """Return one paragraph: the batch that cannot run, the damaged files, and what to do."""
     more = f" (and {len(damage) - _NAMED_FILES} files more)" if len(damage) > _NAMED_FILES else ""
     return (
         f"batch {batch} cannot be run because the checkpoint is damaged: "
@@ -52,7 +52,7 @@ def _ranges(folder: Folder, batch: int) -> str:
 
 
 def _offsets(path: Path) -> dict[str, dict[str, int]]:
-    """The end offsets of one batch: the third line of Spark's log, {topic: {partition: offset}} or "-"."""
+    """The end offsets of a batch: the third line of Spark's log, {topic: {partition: offset}} or "-"."""
     try:
         line = path.read_text().splitlines()[2]
         return msgspec.json.decode(line, type=dict[str, dict[str, int]])

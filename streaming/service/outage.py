@@ -1,9 +1,9 @@
-"""The time in which nothing was coordinated: from the last request that a batch has read until clients can be
-heard again.
+"""Outages: the times without a coordinator, from the last request that a batch has read until clients can
+reach a gateway again.
 
-Sessions begin anew at its end, so it must not end before clients can reach a gateway. Where the gateway is
-started by this process, it listens before Spark is started. Where gateways are processes of their own, the
-first request that comes shows that clients are back.
+All sessions restart at the end of an outage, so it must not end before clients can reach a gateway. A gateway
+of this process listens before Spark starts. If gateways are separate processes, the first request shows that
+clients are back.
 """
 
 import time
@@ -19,17 +19,17 @@ from records.reader import Record, TopicReader
 from state.kafka.requests import TopicMetadata
 from streaming.service.ticker import brokers_time_ms
 
-# Kafka's clients wait for up to 1 s (Java), 10 s (librdkafka) or 30 s (kafka-python) between two attempts to
-# connect, so silence beyond this means that there are none.
+# Kafka's clients wait up to 1 s (Java), 10 s (librdkafka) or 30 s (kafka-python) between two attempts to
+# connect, so a longer silence means that no clients run.
 FIRST_REQUEST_WAIT_S = 30.0
-# For this long, at the least, no coordinator appended clock records before a request counts as of the outage.
+# A request counts as sent in the outage if it follows the last clock record by at least this long.
 SILENCE_MS = 1_000
 _LOOK_MS = 100
 _READ_TIMEOUT_MS = 30_000
 
 
 def end_outage(bootstrap_servers: str, layout: TopicLayout, folder: Folder) -> list[KnownOutage]:
-    """All outages of this folder's coordinator, with the one that ends now; a new folder has none.
+    """Return all outages of this folder's coordinator, with the one that ends now. A new folder has none.
 
     Raises KafkaError.
     """
@@ -45,9 +45,8 @@ def end_outage(bootstrap_servers: str, layout: TopicLayout, folder: Folder) -> l
 class FirstRequest:
     """The first request that shows that clients reach a gateway again. Raises KafkaError.
 
-    It is one that is appended after this was made, or one of the outage: longer than `silence_ms` behind what
-    was appended last while a coordinator ran. A request that the last coordinator did not come to shows
-    nothing.
+    Such a request is appended after this object was made, or during the outage: more than `silence_ms` after
+    the last append of a running coordinator. A request that the last coordinator left unread shows nothing.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class FirstRequest:
         self._reader.start(at={p: planned_ends.get(p.partition, 0) for p in partitions})
 
     def wait(self, timeout_s: float, given_up: Callable[[], bool]) -> bool:
-        """Whether it has come, or comes within this time."""
+        """Return whether the request has come, or comes within this time."""
         give_up_s = time.monotonic() + timeout_s
         while True:
             found = [self._is_it(record) for record in self._reader.poll(_LOOK_MS)]
@@ -74,7 +73,7 @@ class FirstRequest:
     def _is_it(self, record: Record) -> bool:
         partition = TopicPartition(record.topic, record.partition)
         if is_clock_record(record.key, record.value):
-            if record.offset < self._ends[partition]:  # later ones are this coordinator's own
+            if record.offset < self._ends[partition]:  # later clock records are this coordinator's own
                 self._ticked_ms[partition] = record.timestamp
             return False
         if _is_of_the_watcher(record.value):
@@ -84,7 +83,7 @@ class FirstRequest:
         return offset >= self._ends[partition] or is_of_the_outage
 
     def close(self) -> None:
-        """Give back the connection."""
+        """Close the connection."""
         self._reader.close()
 
 
@@ -93,7 +92,7 @@ class _Type(msgspec.Struct):
 
 
 def _is_of_the_watcher(value: bytes | None) -> bool:
-    """Whether this is a TopicMetadata record: the coordinator's own process sends them, no client does."""
+    """Whether this is a TopicMetadata record. Only the coordinator's own process sends them."""
     try:
         return msgspec.json.decode(value or b"", type=_Type).type == TopicMetadata.__name__
     except UNREADABLE:
@@ -103,7 +102,8 @@ def _is_of_the_watcher(value: bytes | None) -> bool:
 def look_out(
     bootstrap_servers: str, layout: TopicLayout, folder: Folder, tick_interval_ms: int
 ) -> FirstRequest | None:
-    """Look out for the first request after the outage that is on; None on a new folder, which has no outage.
+    """Watch for the first request after the current outage. Returns None on a new folder, which has no
+    outage.
 
     Raises KafkaError.
     """
@@ -112,7 +112,7 @@ def look_out(
 
 
 def _last_append_ms(bootstrap_servers: str, topic: str, ends: Mapping[int, int]) -> int:
-    """The latest append time before these offsets, 0 where retention has taken all of it."""
+    """The latest append time before these offsets in ms, 0 if retention has deleted all of these records."""
     wanted = {TopicPartition(topic, partition): end - 1 for partition, end in ends.items() if end > 0}
     with TopicReader(bootstrap_servers) as reader:
         first = reader.beginnings(wanted)
