@@ -1,1 +1,1 @@
-"""A real Apache Kafka broker as a child process, and what it and Spark need: Java, jars, Ivy."""
+"""A real Apache Kafka broker as a child process, and the Java, jars and Ivy that it and Spark need."""

@@ -31,13 +31,14 @@ STOP_GRACE_S = 30
 LOCK_TIMEOUT_S = 15
 _PORT_TRIES = 5
 _LOG_TAIL_LINES = 40
-# Below Linux's ephemeral range, of which any outgoing connection may take a port while the broker restarts.
+# Below Linux's ephemeral range, because an outgoing connection may take a port of it while the broker
+# restarts.
 _PORT_RANGE = range(20_000, 32_000)
 _JVM_OPTIONS = (
     "-Xms256m",
     "-Xmx512m",
     "-XX:+UseSerialGC",
-    # The optimizing compiler would double the processor time of a start, and a start is most of a short run.
+    # The optimizing compiler would double the processor time of a start, which is most of a short run's time.
     "-XX:TieredStopAtLevel=1",
     "-Dlog4j2.configurationFile=log4j2.properties",
 )
@@ -58,10 +59,10 @@ SETTINGS: Mapping[str, str] = MappingProxyType(
         "controller.listener.names": "CONTROLLER",
         "listener.security.protocol.map": "CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "inter.broker.listener.name": "CLIENT",
-        # Relative to the data folder, where the broker runs: its path may have characters that a properties
-        # file or Kafka's comma-separated list of folders can not hold.
+        # Relative to the data folder, in which the broker runs. The absolute path may have characters that a
+        # properties file or Kafka's comma-separated list of folders cannot hold.
         "log.dirs": "log",
-        # Topics are made on purpose, with the settings this project checks.
+        # Topics are created explicitly, with the settings this project checks.
         "auto.create.topics.enable": "false",
         # There is one node.
         "offsets.topic.replication.factor": "1",
@@ -72,7 +73,7 @@ SETTINGS: Mapping[str, str] = MappingProxyType(
         "share.coordinator.state.topic.replication.factor": "1",
         "share.coordinator.state.topic.min.isr": "1",
         "share.coordinator.state.topic.num.partitions": "4",
-        # A restart after a crash has to wait until the lost broker's session is over; the default is 9 s.
+        # A restart after a crash has to wait for the end of the lost broker's session. The default is 9 s.
         "broker.session.timeout.ms": "3000",
         "broker.heartbeat.interval.ms": "500",
         "group.initial.rebalance.delay.ms": "0",
@@ -88,11 +89,11 @@ SETTINGS: Mapping[str, str] = MappingProxyType(
 
 
 class BrokerFailed(RuntimeError):
-    """The broker did not start; the message says why and ends with the tail of its log."""
+    """The broker did not start. The message has the reason and the end of its log."""
 
 
 class _PortTaken(BrokerFailed):
-    """Somebody else listens on one of the ports."""
+    """Another process listens on one of the ports."""
 
 
 class Ports(NamedTuple):
@@ -105,12 +106,13 @@ class Ports(NamedTuple):
 class EmbeddedBroker:
     """Apache Kafka in KRaft combined mode (broker and controller in one JVM), a child of this process.
 
-    All its files are under ``data_dir`` (its log is ``broker.log``); a later broker on that folder has the
-    same data. Without ``ports`` it takes those it had there before, or free ones; once started it keeps them.
-    It ends with this process, however that ends (see `embedded.parent_watchdog`; a process that was forked
-    from this one and still runs keeps it alive). ``overrides`` are broker settings by Kafka's names.
+    All its files are under ``data_dir`` (its log is ``broker.log``). A later broker on that folder has the
+    same data. Without ``ports`` it takes the folder's previous ports, or free ones, and keeps them from its
+    first start on. It ends with this process, however that ends (see `embedded.parent_watchdog`). A process
+    forked from this one keeps the broker alive while it runs. ``overrides`` are broker settings by Kafka's
+    names.
 
-    Raises `BrokerFailed`, `embedded.jars.JarsUnavailable` or `embedded.java.JavaNotFound` from `start`.
+    `start` raises `BrokerFailed`, `embedded.jars.JarsUnavailable` or `embedded.java.JavaNotFound`.
     """
 
     def __init__(
@@ -131,7 +133,7 @@ class EmbeddedBroker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """``host:port`` for clients; known from the first `start` on, or at once if ports were given."""
+        """``host:port`` for clients, known after the first `start`, or at once if ports were given."""
         if self.ports is None:
             raise RuntimeError("the broker has no ports before its first start")
         return f"{HOST}:{self.ports.client}"
@@ -146,7 +148,7 @@ class EmbeddedBroker:
         self.stop()
 
     def start(self) -> None:
-        """Start the broker and return when a client can use it: about 3 s, 5 s on a new data folder."""
+        """Start the broker and return when clients can use it: after about 3 s, 5 s on a new data folder."""
         if self._tether is not None:
             raise RuntimeError("the broker is running")
         self._make_data_dir()
@@ -158,26 +160,26 @@ class EmbeddedBroker:
                 try:
                     return self._start_on(ports, lock)
                 except _PortTaken:
-                    continue  # taken since we looked: the next ones
+                    continue  # taken since the search, so try the next ones
             self._start_on(candidates[-1], lock)
 
     def stop(self) -> None:
-        """Shut the broker down (SIGTERM, after 30 s SIGKILL) and wait for its end; nothing if it is down."""
+        """Shut the broker down (SIGTERM, after 30 s SIGKILL) and wait for its end. No effect if down."""
         if self._tether is not None:
             assert self._tether.stdin is not None
             self._tether.stdin.close()
             self._reap()
 
     def kill(self) -> None:
-        """End the broker with SIGKILL, as a crash would, and wait until it is gone."""
+        """End the broker with SIGKILL, as a crash would, and wait for its end."""
         if self._tether is not None:
-            # Until the tether has ended, it has not reaped the JVM, so the process id is still the JVM's.
+            # The tether has not reaped the JVM before its own end, so the process id is still the JVM's.
             if self._tether.poll() is None and self.pid is not None:
                 os.kill(self.pid, signal.SIGKILL)
             self._reap()
 
     def exit_code(self) -> int | None:
-        """The exit code of a broker that ended by itself; None while it runs, and where it is down."""
+        """The exit code of a broker that ended by itself, None while it runs or after `stop` and `kill`."""
         return None if self._tether is None else self._tether.poll()
 
     def _reap(self) -> None:
@@ -192,14 +194,14 @@ class EmbeddedBroker:
             self.log_path.touch()
             (self.data_dir / "log4j2.properties").write_text(_LOG4J2)
         except OSError as error:
-            raise BrokerFailed(f"The broker can not use the folder {self.data_dir}: {error}") from error
+            raise BrokerFailed(f"The broker cannot use the folder {self.data_dir}: {error}") from error
 
     @contextmanager
     def _locked_data_dir(self) -> Iterator[BinaryIO]:
-        """Hold the folder; the tether inherits the lock and lets go of it only when the JVM has ended.
+        """Lock the folder. The tether inherits the lock and releases it only when the JVM has ended.
 
-        Kafka locks its folder too, but only after it has opened the metadata log, which a second controller
-        on it has corrupted by then.
+        Kafka locks its folder too, but only after it has opened the metadata log. By then a second controller
+        has corrupted that log.
         """
         deadline = time.monotonic() + LOCK_TIMEOUT_S
         with (self.data_dir / "lock").open("wb") as lock:
@@ -208,10 +210,10 @@ class EmbeddedBroker:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
-                    # Maybe it is ending because its parent just died; a lock has no event to wait for.
+                    # It may be ending because its parent has just ended. A lock has no event to wait for.
                     if time.monotonic() > deadline:
                         raise BrokerFailed(
-                            f"The broker can not start: another one uses {self.data_dir}"
+                            f"The broker cannot start: another one uses {self.data_dir}"
                         ) from None
                     time.sleep(0.1)
             yield lock
@@ -219,7 +221,7 @@ class EmbeddedBroker:
     def _remembered_ports(self) -> list[Ports]:
         try:
             return [Ports(**json.loads(self._ports_file.read_text()))]
-        except (OSError, ValueError, TypeError):  # a new folder, or a file cut short
+        except (OSError, ValueError, TypeError):  # a new folder, or a truncated file
             return []
 
     @property
@@ -229,7 +231,7 @@ class EmbeddedBroker:
     def _start_on(self, ports: Ports, lock: BinaryIO) -> None:
         for port in ports:
             if not _is_free(port):
-                raise _PortTaken(f"The broker can not start: port {port} on {HOST} is taken")
+                raise _PortTaken(f"The broker cannot start: port {port} on {HOST} is taken")
         self._log_start = self.log_path.stat().st_size
         self._write_settings(ports)
         if not (self.data_dir / "log" / "meta.properties").exists():
@@ -237,7 +239,7 @@ class EmbeddedBroker:
         self._launch(lock)
         try:
             self._wait_until_reachable(f"{HOST}:{ports.client}")
-        except BaseException:  # Ctrl-C too
+        except BaseException:  # also KeyboardInterrupt
             self.kill()
             raise
         self.ports = ports
@@ -260,7 +262,9 @@ class EmbeddedBroker:
         return [str(find_java()), *_JVM_OPTIONS, "-cp", classpath, main_class, *arguments]
 
     def _format(self) -> None:
-        """Give the log folder its ids and the features of this Kafka version, as kafka-storage.sh does."""
+        """Format the log folder with its ids and the features of this Kafka version, as kafka-storage.sh
+        does.
+        """
         cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "_")
         command = self._java(
             "kafka.tools.StorageTool", "format", "--cluster-id", cluster_id, "--config", "server.properties"
@@ -281,7 +285,7 @@ class EmbeddedBroker:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 pass_fds=[lock.fileno()],
-                start_new_session=True,  # Ctrl-C is for the parent, which stops the broker last
+                start_new_session=True,  # Ctrl-C must reach only the parent, which stops the broker last
             )
         assert self._tether.stdout is not None
         self.pid = int(self._tether.stdout.readline())
@@ -309,15 +313,15 @@ class EmbeddedBroker:
 
 
 def _free_ports() -> Ports:
-    """Two ports that nobody listens on now; somebody may before the broker does."""
-    shuffled = random.sample(_PORT_RANGE, len(_PORT_RANGE))  # in any order: tests may run side by side
+    """Two ports that no process listens on now. Another process may take them before the broker does."""
+    shuffled = random.sample(_PORT_RANGE, len(_PORT_RANGE))  # random, because tests may run side by side
     free = (port for port in shuffled if _is_free(port))
     return Ports(client=next(free), controller=next(free))
 
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        # As Java does: connections of an earlier broker that still wait out their time are no hindrance.
+        # As Java does: a previous broker's connections in TIME_WAIT do not prevent listening.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
@@ -327,7 +331,7 @@ def _is_free(port: int) -> bool:
 
 
 def _answers(address: str) -> bool:
-    """Whether the broker at ``host:port`` serves clients: it answers, and its controller has let it in."""
+    """Whether the broker at ``host:port`` serves clients: it answers, and its controller has unfenced it."""
     host, port = address.split(":")
     try:
         # Far cheaper than a Kafka client that fails.

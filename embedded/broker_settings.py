@@ -1,9 +1,9 @@
-"""Settings that a user may give the embedded broker, and how a properties file holds them."""
+"""The settings that a user may give the embedded broker, and their encoding in a properties file."""
 
 import re
 from collections.abc import Mapping
 
-# What the embedding decides: where the broker listens, where its data is, and that it is one node.
+# Settings that the embedding decides: the broker's addresses, its data folder, and that it is one node.
 _OURS = re.compile(
     r"process\.roles|node\.id|broker\.id|broker\.id\..*|controller\..*|(metadata\.)?log\.dirs?|cluster\.id"
     r"|listeners|advertised\.listeners|early\.start\.listeners|listener\..*"
@@ -11,18 +11,18 @@ _OURS = re.compile(
 )
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _WHOLE = re.compile(r"[0-9]+")
-# With one broker, these cannot be had more often than once.
+# Replication factors and the like. With one broker they can only be 1.
 _COPIES = re.compile(r".*(replication\.factor|min\.insync\.replicas|\.min\.isr)")
 
 
 class BrokerSettingRefused(ValueError):
-    """A setting that the embedded broker cannot be given; the message says why."""
+    """A setting that the embedded broker does not accept. The message has the reason."""
 
 
 def check_broker_settings(settings: Mapping[str, str]) -> None:
-    """Refuse what would break the embedding. Raises BrokerSettingRefused.
+    """Check that the settings do not break the embedding. Raises BrokerSettingRefused.
 
-    Whether the broker knows a setting, and takes its value, it says itself when it starts.
+    The broker itself refuses unknown settings and invalid values when it starts.
     """
     for name, value in settings.items():
         if not _NAME.fullmatch(name):
@@ -39,7 +39,7 @@ def check_broker_settings(settings: Mapping[str, str]) -> None:
 
 
 def escaped(value: str) -> str:
-    """The value as Java's properties files have it (java.util.Properties.load): ISO 8859-1 with escapes."""
+    """Escape a value for Java's properties files (java.util.Properties.load): ISO 8859-1 with escapes."""
     text = value.replace("\\", "\\\\").encode("utf-16-be")
     units = [int.from_bytes(text[i : i + 2]) for i in range(0, len(text), 2)]
     return "".join(chr(unit) if unit < 0x7F else f"\\u{unit:04x}" for unit in units)

@@ -1,4 +1,4 @@
-"""The embedded broker of a service: started again when it ends by itself, given up after some attempts."""
+"""The embedded broker of a service: restarted when it ends by itself, given up after some attempts."""
 
 import threading
 import time
@@ -11,9 +11,9 @@ import structlog
 from checkpoints.disk import describe_full_disk
 from embedded.broker import BrokerFailed, EmbeddedBroker
 
-# How long to wait before each start; after the last one fails too, the broker is given up.
+# The pauses before the starts, in seconds. After the last start fails too, the broker is given up.
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
-# A broker that has run for this long was well: if it ends then, all the attempts are there again.
+# A broker that has run for this long ran steadily. If it ends later, the attempts count from 0 again.
 STEADY_S = 60.0
 _POLL_S = 0.25
 _SPACE_POLL_S = 1.0
@@ -22,10 +22,10 @@ log = structlog.get_logger()
 
 
 class SupervisedBroker:
-    """Keeps a broker running, on the data and ports it has.
+    """Keeps a broker running on its data and ports.
 
-    `on_failure` is called with the reason, on the supervisor's thread, when the broker is given up. While the
-    disk of its data folder is full no attempt is made, because none can succeed.
+    `on_failure` is called with the reason, on the supervisor's thread, when the broker is given up. There is
+    no attempt while the disk of its data folder is full, because none can succeed.
     """
 
     def __init__(
@@ -45,16 +45,18 @@ class SupervisedBroker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """``host:port`` for clients; a broker that is started again keeps it."""
+        """``host:port`` for clients. A restarted broker keeps it."""
         return self._broker.bootstrap_servers
 
     def start(self) -> None:
-        """Start the broker. Raises what `EmbeddedBroker.start` raises: a first start is not repeated."""
+        """Start the broker. Raises what `EmbeddedBroker.start` raises, because a failed first start is not
+        repeated.
+        """
         self._broker.start()
         self._thread.start()
 
     def stop(self) -> None:
-        """Shut the broker down for good; waits for a start that is under way."""
+        """Shut the broker down for good. Waits for a start that is under way."""
         self._stopping.set()
         self._thread.join()
         self._broker.stop()
@@ -74,7 +76,7 @@ class SupervisedBroker:
             exit_code = self._broker.exit_code()
             if exit_code is None:
                 continue
-            self._broker.kill()  # it has ended: this takes the ended process away
+            self._broker.kill()  # it has ended, so this only reaps the process
             log.error("the embedded broker ended", exit_code=exit_code, log=str(self._broker.log_path))
             if time.monotonic() - started_s > self._steady_s:
                 attempts = 0
@@ -86,8 +88,8 @@ class SupervisedBroker:
     def _start_again(self, attempts: int, reason: str) -> tuple[int, str | None]:
         """Start the broker until it runs or the service stops.
 
-        Gives how many attempts there were since it last ran steadily, and where all of them are used up the
-        reason of the last failure.
+        Returns the number of attempts since the broker last ran steadily. If all attempts are used up, also
+        returns the reason of the last failure, else None.
         """
         while attempts < len(self._pauses_s):
             if not self._wait(self._pauses_s[attempts]):
@@ -113,7 +115,7 @@ class SupervisedBroker:
         self._on_failure(failure)
 
     def _wait(self, pause_s: float) -> bool:
-        """Wait, and then for space on the disk; False when the service stops meanwhile."""
+        """Wait for the pause, and then for space on the disk. False if the service stops meanwhile."""
         is_told = False
         while not self._stopping.wait(pause_s):
             full = describe_full_disk([self._broker.data_dir])

@@ -1,7 +1,7 @@
-"""Running Apache Ivy, which the pyspark wheel ships, to get jars from Maven repositories.
+"""Runs Apache Ivy, which the pyspark wheel ships, to download jars from Maven repositories.
 
-Ivy is used as a program (``java -jar``), not through Spark: ``spark.jars.packages`` would resolve at each
-start and would put the jars on Python's own path too.
+Ivy runs as a program (``java -jar``), not through Spark, because ``spark.jars.packages`` would resolve at
+each start and would put the jars on Python's own path too.
 """
 
 import os
@@ -37,7 +37,7 @@ class Artifact(NamedTuple):
 
 
 class IvyFailed(RuntimeError):
-    """Ivy could not get everything. ``missing``: Ivy's reason for each coordinate or file it names."""
+    """Ivy could not get every jar. ``missing``: Ivy's reason by coordinate or file."""
 
     def __init__(self, missing: dict[str, str], output: str) -> None:
         super().__init__(f"Ivy could not get {len(missing)} of the jars")
@@ -55,8 +55,8 @@ def retrieve(
 ) -> None:
     """Put the jars of these artifacts into a folder, named ``artifact-version.jar``.
 
-    ``home`` keeps Ivy's own files (its settings and its cache of what was downloaded already). ``on_line`` is
-    given each line that Ivy prints. Raises `IvyFailed`, or `embedded.java.JavaNotFound`.
+    ``home`` keeps Ivy's own files (its settings and its cache of downloads). ``on_line`` is called with each
+    line that Ivy prints. Raises `IvyFailed` or `embedded.java.JavaNotFound`.
     """
     home.mkdir(parents=True, exist_ok=True)
     module, settings = home / "ivy.xml", home / "ivysettings.xml"
@@ -94,7 +94,7 @@ def _module_xml(artifacts: Iterable[Artifact], *, transitive: bool) -> bytes:
     ET.SubElement(module, "info", organisation="spark-group-coordinator", module="jars")
     ET.SubElement(ET.SubElement(module, "configurations"), "conf", name="jars")
     dependencies = ET.SubElement(module, "dependencies")
-    # Ivy calls the artifact alone "master", and the artifact with all it depends on "default".
+    # Ivy calls the artifact alone "master", and the artifact with all its dependencies "default".
     conf = f"jars->{'default' if transitive else 'master'}"
     for artifact in artifacts:
         names = {"org": artifact.group, "name": artifact.name, "rev": artifact.version}
@@ -104,8 +104,8 @@ def _module_xml(artifacts: Iterable[Artifact], *, transitive: bool) -> bytes:
 
 def _settings_xml(cache: Path) -> bytes:
     settings = ET.Element("ivysettings")
-    # Our own SHA-256 list is checked instead of the repository's checksums; the look-ups for sources and
-    # documentation would double the number of requests.
+    # Our own SHA-256 list replaces the repository's checksums. Look-ups of sources and documentation would
+    # double the number of requests.
     ET.SubElement(settings, "property", name="ivy.checksums", value="")
     for extra in ("sources", "javadoc"):
         ET.SubElement(settings, "property", name=f"ivy.maven.lookup.{extra}", value="false")
@@ -122,9 +122,9 @@ def _settings_xml(cache: Path) -> bytes:
 
 
 def maven_mirror() -> str | None:
-    """The repository this machine says to use instead of Maven Central, or None.
+    """The repository configured on this machine instead of Maven Central, None if there is none.
 
-    ``$DEFAULT_ARTIFACT_REPOSITORY`` (the variable Spark reads for the same purpose), else the mirror of
+    It is ``$DEFAULT_ARTIFACT_REPOSITORY`` (the variable Spark reads for the same purpose), else the mirror of
     ``central`` in ``~/.m2/settings.xml``.
     """
     if named := os.environ.get("DEFAULT_ARTIFACT_REPOSITORY"):
@@ -141,7 +141,7 @@ def maven_mirror() -> str | None:
 
 
 def _failures(output: str) -> Iterator[tuple[str, str]]:
-    """What Ivy's report says it could not get: (coordinate or file, reason)."""
+    """The failures in Ivy's report: (coordinate or file, reason)."""
     server_errors = re.findall(r"Server access error at url \S*?/([^/ ]+) \((.+)\)$", output, re.MULTILINE)
     for group, name, version, reason in re.findall(r":: (\S+)#(\S+);(\S+): (.+)$", output, re.MULTILINE):
         details = [why for file, why in server_errors if file.startswith(f"{name}-{version}.")]

@@ -1,11 +1,11 @@
-"""The jars that Spark's Kafka connector, the embedded broker and Kafka's tools need, and where they are.
+"""The jars that Spark's Kafka connector, the embedded broker and Kafka's tools need, and their paths.
 
 `jars.toml` lists them with their sizes and SHA-256 sums. A set is downloaded once, checked in full, and then
-moved as a whole folder to its place in the cache, so a folder there is always complete. What is in two sets
-is downloaded once: Ivy has one cache for all.
+moved as a whole folder to its place in the cache, so an existing folder is always complete. A jar of two sets
+is downloaded once, because Ivy has one cache for all sets.
 
-``python -m embedded.jars`` fetches the sets that the programs run on; the tools, which only tests use, come
-when they are first asked for. ``--lock`` resolves all sets anew and rewrites the checksums.
+``python -m embedded.jars`` fetches the sets that the programs need. The tools' set, which only tests use, is
+fetched on first use. ``--lock`` resolves all sets again and rewrites the checksums.
 """
 
 import fcntl
@@ -31,7 +31,7 @@ _TRIES = 2
 
 
 class JarsUnavailable(RuntimeError):
-    """Some jars could not be had, or are not the ones locked; the message names each and says why."""
+    """Some jars could not be downloaded or are not the locked ones. The message has the reason for each."""
 
 
 class LockedFile(NamedTuple):
@@ -43,7 +43,7 @@ class LockedFile(NamedTuple):
 
 
 class JarSet(NamedTuple):
-    """One set of jars: what is asked for, and the files that this resolves to."""
+    """One set of jars: the requested artifacts, and the files that they resolve to."""
 
     name: SetName
     artifacts: tuple[Artifact, ...]
@@ -52,24 +52,24 @@ class JarSet(NamedTuple):
 
 
 def spark_jars() -> list[Path]:
-    """Absolute paths of the jars for ``spark.jars``, fetched first if need be. Raises `JarsUnavailable`."""
+    """Absolute paths of the jars for ``spark.jars``, fetched first if missing. Raises `JarsUnavailable`."""
     return jar_paths("spark")
 
 
 def broker_classpath() -> list[Path]:
-    """Absolute paths of the Kafka broker's jars, fetched first if need be. Raises `JarsUnavailable`."""
+    """Absolute paths of the Kafka broker's jars, fetched first if missing. Raises `JarsUnavailable`."""
     return jar_paths("broker")
 
 
 def tools_classpath() -> list[Path]:
-    """Absolute paths of the jars of Kafka's command-line tools, fetched first if need be. Raises
+    """Absolute paths of the jars of Kafka's command-line tools, fetched first if missing. Raises
     `JarsUnavailable`.
     """
     return jar_paths("tools")
 
 
 def jar_paths(name: SetName) -> list[Path]:
-    """Absolute paths of a set's jars, fetched first if need be. Raises `JarsUnavailable`."""
+    """Absolute paths of a set's jars, fetched first if missing. Raises `JarsUnavailable`."""
     jar_set = read_jar_sets(JARS_TOML.read_text())[name]
     folder = _jars_dir() / f"{name}-{_digest(jar_set.files)}"
     if not _is_complete(folder, jar_set.files):
@@ -96,7 +96,7 @@ def read_jar_sets(text: str) -> dict[SetName, JarSet]:
 
 
 def find_faults(folder: Path, files: tuple[LockedFile, ...]) -> list[str]:
-    """What a folder has other than the locked files, compared by content; empty when all is well."""
+    """Return the differences of a folder's content from the locked files, an empty list if there are none."""
     found = {file.name: file for file in _list_files(folder)}
     faults = [f"{file.name}: missing" for file in files if file.name not in found]
     unknown = sorted(found.keys() - {file.name for file in files})
@@ -110,7 +110,7 @@ def find_faults(folder: Path, files: tuple[LockedFile, ...]) -> list[str]:
 
 
 def lock() -> None:
-    """Resolve all sets anew and write the files found, with their checksums, to `jars.toml`."""
+    """Resolve all sets again and write the resolved files, with their checksums, to `jars.toml`."""
     text = JARS_TOML.read_text()
     locked: dict[SetName, list[LockedFile]] = {}
     for name, jar_set in read_jar_sets(text).items():
@@ -136,7 +136,7 @@ def _jars_dir() -> Path:
 
 
 def _ivy_home() -> Path:
-    # Its cache must not be written by two processes: only who holds the lock uses it.
+    # Two processes must not write to the cache at once: only the holder of the lock uses it.
     return cache_dir().absolute() / "ivy"
 
 
@@ -145,7 +145,7 @@ def _digest(files: tuple[LockedFile, ...]) -> str:
 
 
 def _is_complete(folder: Path, files: tuple[LockedFile, ...]) -> bool:
-    """The cheap check of every start; contents were checked before the folder came to be."""
+    """The cheap check of every start. Contents were checked before the folder was moved here."""
     try:
         return all((folder / file.name).stat().st_size == file.size_bytes for file in files)
     except OSError:
@@ -155,14 +155,14 @@ def _is_complete(folder: Path, files: tuple[LockedFile, ...]) -> bool:
 @contextmanager
 def _exclusive() -> Iterator[None]:
     with (_jars_dir() / "lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)  # let go when the file is closed, even by a crash
+        fcntl.flock(held, fcntl.LOCK_EX)  # released when the file is closed, even by a crash
         yield
 
 
 def _fetch(jar_set: JarSet, folder: Path) -> None:
     with _downloaded(jar_set) as staging:
         if faults := find_faults(staging, jar_set.files):
-            # Else the same bytes would come back from Ivy's cache for ever.
+            # Otherwise Ivy's cache would return the same bytes every time.
             shutil.rmtree(_ivy_home(), ignore_errors=True)
             title = f"The {jar_set.name} jars are not the ones pinned in {JARS_TOML.name}:"
             raise JarsUnavailable("\n  ".join([title, *faults]))
@@ -173,7 +173,7 @@ def _fetch(jar_set: JarSet, folder: Path) -> None:
 
 @contextmanager
 def _downloaded(jar_set: JarSet) -> Iterator[Path]:
-    """A folder in the cache with a set's jars, not checked yet; gone at the end unless it was moved away."""
+    """Yield a folder in the cache with a set's unchecked jars. It is removed at the end unless moved."""
     with tempfile.TemporaryDirectory(prefix=".staging-", dir=_jars_dir()) as temporary:
         staging = Path(temporary) / jar_set.name
         with _progress(jar_set) as on_line:
@@ -188,17 +188,17 @@ def _retrieve(jar_set: JarSet, into: Path, on_line: Callable[[str], None]) -> No
             retrieve(jar_set.artifacts, into, home=home, transitive=jar_set.transitive, on_line=on_line)
             return
         except IvyFailed as failure:
-            if tries_left:  # what came the first time is in Ivy's cache, so a second try is cheap
+            if tries_left:  # Ivy's cache keeps the jars of the first try, so a second one is cheap
                 continue
             reasons = [f"{jar}: {why}" for jar, why in failure.missing.items()] or [failure.output]
-            title = f"These {jar_set.name} jars could not be had:"
+            title = f"These {jar_set.name} jars could not be downloaded:"
             raise JarsUnavailable("\n  ".join([title, *reasons])) from failure
 
 
 @contextmanager
 def _progress(jar_set: JarSet) -> Iterator[Callable[[str], None]]:
-    """Tell stderr how far Ivy is: a line that moves on a terminal, else one line before and one after."""
-    from rich.console import Console  # not needed when the jars are there already
+    """Report Ivy's progress on stderr: one updated line on a terminal, else a line before and one after."""
+    from rich.console import Console  # not needed if the jars are in the cache
 
     console = Console(stderr=True, highlight=False)
     title = f"Fetching the {jar_set.name} jars"

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 MIN_JAVA_VERSION = 17
-# Spark adds this module to the command of every JVM it starts; runtimes cut down by jlink often lack it.
+# Spark adds this module to the command of every JVM it starts. Runtimes reduced by jlink often lack it.
 NEEDED_MODULE = "jdk.incubator.vector"
 _PROBE_TIMEOUT_S = 60
 
 
 class JavaNotFound(RuntimeError):
-    """No fitting Java was found; the message says what was looked at, what it lacks, and what to do."""
+    """No suitable Java was found. The message lists the places, the faults found there, and what to do."""
 
 
 class _Probe(NamedTuple):
@@ -25,11 +25,11 @@ class _Probe(NamedTuple):
 
 
 def find_java() -> Path:
-    """The ``java`` executable of the first fitting Java: that of ``$JAVA_HOME``, else the one on ``$PATH``.
+    """The ``java`` executable of the first suitable Java: that of ``$JAVA_HOME``, else the one on ``$PATH``.
 
-    It fits if it is Java 17 or newer and has the module Spark loads. The path is ``<java.home>/bin/java``
-    as that Java itself names it, not a version manager's shim: ``find_java().parent.parent`` is what Spark
-    wants in ``JAVA_HOME``. Raises `JavaNotFound`.
+    A Java is suitable if it is Java 17 or newer and has the module that Spark loads. The path is
+    ``<java.home>/bin/java`` as Java itself reports it, not a version manager's shim, because Spark expects
+    ``find_java().parent.parent`` in ``JAVA_HOME``. Raises `JavaNotFound`.
     """
     return _find_java(os.environ.get("JAVA_HOME"), os.environ.get("PATH"))
 
@@ -62,7 +62,7 @@ def _candidates(java_home: str | None, path: str | None) -> Iterator[tuple[str, 
 
 
 def _probe(java: Path) -> _Probe | None:
-    """Ask a Java for its version and home; None when it does not run or does not answer like a Java."""
+    """Query a Java's version and home. None if it does not run or does not answer like a Java."""
     report = _run(java, "-XshowSettings:properties", "-version")
     found = dict(re.findall(r"^ +(java\.\S+) = (.+)$", report or "", re.MULTILINE))
     # "1.8" before Java 9, "17" since.
@@ -77,7 +77,7 @@ def _has_needed_module(java: Path) -> bool:
 
 
 def _run(java: Path, *options: str) -> str | None:
-    """What a Java prints to standard error; None if it fails."""
+    """The standard error output of a Java, None if it fails."""
     command = [str(java), *options]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=True)

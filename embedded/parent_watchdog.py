@@ -2,13 +2,13 @@
 
     python -I -S tether.py GRACE_SECONDS COMMAND...
 
-Prints the command's process id, then waits. When standard input ends, which the kernel sees to even if the
-process at the other end is SIGKILLed, the command gets SIGTERM, and SIGKILL if it is still there after the
-grace period. The exit code is the command's; where signal N ended it, 128 + N as in a shell. A pipe is used
-rather than Linux's PR_SET_PDEATHSIG: that one is tied to the *thread* that started the child, needs code
-between fork and exec, and exists on Linux only.
+Prints the command's process id, then waits. The kernel closes standard input even if the process at the other
+end is SIGKILLed. Then the command gets SIGTERM, and SIGKILL if it still runs after the grace period. The exit
+code is the command's, or 128 + N if signal N ended it, as in a shell. Linux's PR_SET_PDEATHSIG is no
+alternative to the pipe: it is tied to the *thread* that started the child, needs code between fork and exec,
+and exists on Linux only.
 
-Only the standard library is imported, and no part of this project: it is run as a file.
+This file imports only the standard library and no part of this project, because it is run as a file.
 """
 
 import os
@@ -18,7 +18,7 @@ import threading
 
 
 def main(arguments: list[str]) -> int:
-    """Run ``GRACE_SECONDS COMMAND...``; the command's exit code."""
+    """Run ``GRACE_SECONDS COMMAND...``. Returns the command's exit code."""
     grace_s, command = float(arguments[0]), arguments[1:]
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr)
     print(child.pid, flush=True)
@@ -28,7 +28,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _end_with_input(child: subprocess.Popen[bytes], grace_s: float) -> None:
-    # Not sys.stdin: its lock, held by this thread, would abort the interpreter when the command ends first.
+    # Not sys.stdin, because its lock, held by this thread, would abort the interpreter if the command ends
+    # first.
     while os.read(0, 1024):
         pass
     child.terminate()

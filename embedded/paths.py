@@ -1,22 +1,22 @@
-"""Where the project keeps files outside the source tree."""
+"""The project's files outside the source tree."""
 
 import os
 import sys
 from pathlib import Path
 
 DEFAULT_DATA_DIR = Path(".data")
-"""Checkpoints and broker logs of a run, relative to the working directory; ignored by git."""
+"""Checkpoints and broker logs of a run, relative to the working directory. Git ignores it."""
 
 
 def cache_dir() -> Path:
-    """The folder for things that can be fetched again, such as jars.
+    """The folder for files that can be downloaded again, such as jars.
 
     ``$SPARK_GROUP_COORDINATOR_CACHE``, else ``$XDG_CACHE_HOME/spark-group-coordinator``, else the same under
-    ``~/.cache``. Read at each call, so that a test can point it elsewhere. It need not exist yet.
+    ``~/.cache``. The environment is read at each call, so a test can change it. The folder need not exist.
     """
     if own := os.environ.get("SPARK_GROUP_COORDINATOR_CACHE"):
         return Path(own).expanduser()
-    # The XDG rules say that a relative path there is to be ignored.
+    # The XDG specification says to ignore a relative path.
     xdg = Path(os.environ.get("XDG_CACHE_HOME", ""))
     base = xdg if xdg.is_absolute() else Path.home() / ".cache"
     return base / "spark-group-coordinator"

@@ -1,7 +1,7 @@
-"""Which topics the groups' offsets are of, and what groups have to be told of these topics. No IO, no clock.
+"""The topics that groups have offsets of, and the TopicMetadata records that groups need. No IO, no clock.
 
-Nothing has to be remembered over a restart: a group is told whenever its offsets, as they stand on the
-offsets topic, do not fit the topics that there are, and again later if they still do not.
+Nothing is stored over a restart: a group gets a record whenever its offsets on the offsets topic do not fit
+the existing topics, and again later if they still do not.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,27 +14,27 @@ from msgspec import Struct
 
 from state.kafka.requests import TopicImage, TopicMetadata
 
-# A group that does not follow is told again after a pause, which doubles each time.
+# A group whose offsets still do not fit gets another record after a pause, which doubles each time.
 FIRST_PAUSE_S = 30.0
 LONGEST_PAUSE_S = 3_600.0
 
-# Each group that is told is one that the query has to touch, and the query has other things to do.
+# Each group that gets a record costs the query a call, so the number at once is bounded.
 GROUPS_AT_ONCE = 200
-# Names of Kafka's greatest length stay far below the size that a request may have.
+# With names of Kafka's greatest length this many stay far below the maximum size of a request.
 TOPICS_AT_ONCE = 1_000
 
-# By name; None: there is no such topic. What is not clear about a topic is left out.
+# By name. None: the topic does not exist. A topic whose state is uncertain is left out.
 Images = Mapping[str, TopicImage | None]
 
 
 class _OffsetRow(Struct, frozen=True):
-    """What is looked at of a record of the offsets topic."""
+    """The fields used of a record of the offsets topic."""
 
     topic_id: str | None = None
 
 
 class _Told(Struct, frozen=True):
-    """What a group was told last, and from when on it is told so again."""
+    """The last record for a group, and the time from which it is due again."""
 
     topics: dict[str, TopicImage | None]
     again_at_s: float
@@ -46,17 +46,17 @@ _offset_row = msgspec.json.Decoder(_OffsetRow)
 
 
 class OffsetTopics:
-    """Takes the records of the offsets topic and what is seen of the topics; says who is to be told what."""
+    """Reads records of the offsets topic and images of the topics. Decides which groups get which record."""
 
     def __init__(self) -> None:
-        # By group and topic the topic id of each partition's offset, None where it is not known. As text,
-        # which is hashed once.
+        # By group and topic: the topic id of each partition's offset, None if unknown. Ids are text, because
+        # a str caches its hash.
         self._ids: dict[str, dict[str, dict[int, str | None]]] = {}
         self._seen: dict[str, UUID | None] = {}
         self._told: dict[str, _Told] = {}
 
     def take(self, key: bytes | None, value: bytes | None) -> None:
-        """Take a record of the offsets topic. Raises one of `records.codec.UNREADABLE`."""
+        """Read a record of the offsets topic. Raises one of `records.codec.UNREADABLE`."""
         group_id, topic, partition = _offset_key.decode(key or b"")
         if value is not None:
             topic_id = _offset_row.decode(value).topic_id
@@ -72,13 +72,14 @@ class OffsetTopics:
                 del self._ids[group_id]
 
     def names(self) -> set[str]:
-        """The topics that there are offsets of."""
+        """The topics that groups have offsets of."""
         return {topic for topics in self._ids.values() for topic in topics}
 
     def see(self, images: Images, now_s: float) -> list[TopicMetadata]:
-        """What to tell, now that the cluster's metadata shows this. The clock of `now_s` never goes back.
+        """Return the records that are due with these images of the cluster's metadata. The clock of `now_s`
+        (seconds) never goes back.
 
-        What is shown of a topic counts when it is shown twice in a row: a broker may lag.
+        An image of a topic counts when two calls in a row show it, because a broker may lag.
         """
         seen = {name: None if image is None else image.id for name, image in images.items()}
         sure = {n: i for n, i in images.items() if n in self._seen and self._seen[n] == seen[n]}
@@ -93,7 +94,7 @@ class OffsetTopics:
         return [self._tell(group_id, topics, now_s) for group_id, topics in islice(due, GROUPS_AT_ONCE)]
 
     def _differences(self, images: Images) -> Iterator[tuple[str, dict[str, TopicImage | None]]]:
-        """By group, those of its topics whose offsets do not fit."""
+        """By group, its topics whose offsets do not fit."""
         ids = {name: None if image is None else str(image.id) for name, image in images.items()}
         for group_id, topics in self._ids.items():
             differing = (
@@ -117,6 +118,6 @@ class OffsetTopics:
         return TopicMetadata(group_id=group_id, topics=topics)
 
     def not_told(self, messages: list[TopicMetadata]) -> None:
-        """These could not be sent: they are due at once."""
+        """These records could not be sent, so they are due at once."""
         for message in messages:
             self._told.pop(message.group_id, None)

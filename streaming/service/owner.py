@@ -1,13 +1,14 @@
-"""Whose the topics are: claims on the owner topic, of which one is in force.
+"""The owner of the topics: claims on the owner topic, of which one is in force.
 
 The state in a folder is made from one requests topic. A second coordinator with another folder would answer
-every request a second time and differently, so a coordinator claims the topics before it starts anything.
-A claim has an epoch, one above the last. In force is the claim of the highest epoch, and of those with the
-same epoch the one that was appended first: when two start at the same moment, the log decides, and both read
-the same.
+every request a second time and differently. So a coordinator claims the topics before it starts anything.
+Each claim's epoch is one above the last. The claim of the highest epoch is in force, and among claims of the
+same epoch the one appended first. If two coordinators start at the same moment, the log decides, and both
+read the same order.
 
-Clock records carry the epoch of the coordinator that appends them. A query fails on one whose epoch is above
-its own (`streaming.query.pipeline`), so whoever lost the topics answers nothing that stands behind it.
+Clock records carry the epoch of the coordinator that appends them. A query fails on a clock record of a
+higher epoch than its own (`streaming.query.pipeline`), so a coordinator that lost the topics answers no
+request after that record.
 """
 
 import os
@@ -32,8 +33,8 @@ from records.codec import UNREADABLE, is_clock_record
 from records.layout import TopicLayout
 from records.reader import Record, TopicReader
 
-# A coordinator that runs appends clock records: where none comes for this long, or for three of its
-# intervals, none runs.
+# A running coordinator appends clock records. If none comes for this long, or for three of its intervals, no
+# coordinator runs.
 SILENCE_MS = 5_000
 SILENT_INTERVALS = 3
 _POLL_MS = 100
@@ -44,15 +45,15 @@ log = structlog.get_logger()
 
 
 class NotOwner(RuntimeError):
-    """The topics belong to another coordinator; the message names it and says what can be done."""
+    """The topics belong to another coordinator. The message names it and says what to do."""
 
 
 class Claim(Struct, frozen=True, kw_only=True):
-    """A record of the owner topic: who coordinates these topics from then on. Its key is `claim_id`.
+    """A record of the owner topic: the coordinator of these topics from then on. Its key is `claim_id`.
 
-    `owner_id` names the folder's state: a restart on the same folder makes the next claim without waiting.
-    `since_ms` is when it was made, by its maker's clock. `tick_interval_ms` is how often it appends clock
-    records.
+    `owner_id` names the folder's state, so a restart on the same folder makes the next claim without waiting.
+    `since_ms` is the time of the claim by the clock of the process that made it. `tick_interval_ms` is the
+    interval between its clock records.
     """
 
     version: int = 1
@@ -72,11 +73,11 @@ class Claim(Struct, frozen=True, kw_only=True):
 
 
 def claim_of(identity: Identity, folder: Path, tick_interval_ms: int) -> Claim:
-    """What this process claims for the state of this folder. The epoch is set when it is made."""
+    """Return this process's claim for the state of this folder. `Ownership.take` sets its epoch."""
     return Claim(
         epoch=0,
         claim_id=str(uuid4()),
-        owner_id=str(uuid5(UUID(identity.member_id_namespace), "owner")),  # one way: the namespace is secret
+        owner_id=str(uuid5(UUID(identity.member_id_namespace), "owner")),  # a hash: the namespace is secret
         requests_topic_id=identity.requests_topic_id,
         host=socket.gethostname(),
         pid=os.getpid(),
@@ -87,16 +88,16 @@ def claim_of(identity: Identity, folder: Path, tick_interval_ms: int) -> Claim:
 
 
 class Ownership:
-    """One coordinator's hold on the topics: `take` it, then ask now and then whether it is `lost`.
+    """One coordinator's ownership of the topics: `take` it, then check regularly whether it is `lost`.
 
-    Not safe for threads. All but `lost` raise KafkaError where no broker answers.
+    Not safe for threads. All methods except `lost` raise KafkaError if no broker answers.
     """
 
     def __init__(self, bootstrap_servers: str, layout: TopicLayout) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._layout = layout
         self._partition = TopicPartition(layout.owner_topic, 0)
-        # By key, each with its offset.
+        # Claims by key, each with its offset.
         self._claims: dict[str, tuple[int, Claim]] = {}
         self._own: Claim | None = None
         self._reader = _reader(bootstrap_servers)
@@ -104,18 +105,20 @@ class Ownership:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the own claim."""
+        """The epoch of this coordinator's claim."""
         assert self._own is not None
         return self._own.epoch
 
     def take(self, wanted: Claim, *, take_over: bool) -> None:
-        """Make this claim (its epoch is set here), or raise NotOwner.
+        """Make this claim and set its epoch. Raises NotOwner.
 
-        Topics of another folder are taken only with `take_over`, and only while no coordinator runs on them.
+        Topics of another folder are claimed only with `take_over`, and only while no coordinator runs on
+        them.
         """
         self._read_to_end()
         standing = self._in_force()
-        # Of another topic that had this name: its requests are gone, and its state means nothing here.
+        # This claim is of a deleted topic of the same name. Its requests no longer exist, and its state is
+        # irrelevant.
         epoch = standing.epoch + 1 if standing else 1
         if standing and standing.requests_topic_id != wanted.requests_topic_id:
             standing = None
@@ -126,13 +129,13 @@ class Ownership:
         winner = self._in_force()
         if winner is None or winner.claim_id != self._own.claim_id:
             self._append({self._own.claim_id: None})
-            raise NotOwner(f"another coordinator has claimed the topics just before: {winner}")
+            raise NotOwner(f"another coordinator has just claimed the topics: {winner}")
         if standing and standing.owner_id != wanted.owner_id:
             log.warning("topics taken over", before=str(standing), now=str(self._own))
         self._append({key: None for key in self._claims if key != self._own.claim_id})
 
     def lost(self) -> Claim | None:
-        """The claim that has taken the place of the own one; None as long as there is none. Never waits."""
+        """Return the claim that has replaced this coordinator's, None if there is none. Never waits."""
         try:
             self._take_records(self._reader.poll(0))
         except KafkaError as error:
@@ -140,12 +143,12 @@ class Ownership:
         return self._successor()
 
     def confirm_lost(self) -> Claim | None:
-        """The same, having read the topic to its end."""
+        """The same, after reading the topic to its end."""
         self._read_to_end()
         return self._successor()
 
     def close(self) -> None:
-        """Give back the connection. The claim stays: the topics belong to the folder, running or not."""
+        """Close the connection. The claim stays, because the topics belong to the folder."""
         self._reader.close()
 
     def __enter__(self) -> Self:
@@ -166,20 +169,20 @@ class Ownership:
 
     def _check(self, standing: Claim | None, wanted: Claim, *, take_over: bool) -> None:
         if standing is None:
-            # Of a version that made no claims, perhaps.
+            # Perhaps a coordinator of a version that made no claims.
             if self._is_running(wanted.tick_interval_ms):
                 raise NotOwner(f"a coordinator that made no claim runs on these topics. {_STOP_IT}")
             return
         is_same = standing.owner_id == wanted.owner_id
         if is_same and (standing.host, standing.folder) == (wanted.host, wanted.folder):
-            return  # whoever holds the folder's lock is the only one that works in it
+            return  # the folder's lock ensures that no other coordinator works in it
         if self._is_running(standing.tick_interval_ms):
             raise NotOwner(f"these topics belong to a coordinator that is running: {standing}. {_STOP_IT}")
         if not is_same and not take_over:
             raise NotOwner(f"these topics belong to the state of another folder: {standing}. {_TAKE_OVER}")
 
     def _is_running(self, tick_interval_ms: int) -> bool:
-        """Whether clock records are being appended. Waits for one, where the topic is not empty."""
+        """Whether clock records are being appended. Waits for one unless the topic is empty."""
         requests = TopicPartition(self._layout.requests_topic, 0)
         silence_ms = max(SILENCE_MS, SILENT_INTERVALS * tick_interval_ms)
         with _reader(self._bootstrap_servers) as reader:

@@ -1,4 +1,4 @@
-"""What the coordinator is doing, in memory and as a small file that others can read."""
+"""The coordinator's status, in memory and as a small file for other processes."""
 
 import os
 import threading
@@ -16,7 +16,7 @@ log = structlog.get_logger()
 
 
 class Phase(StrEnum):
-    """STARTING, READY (batches are being committed), RESTARTING (the query failed and is started again),
+    """STARTING, READY (batches are being committed), RESTARTING (the query failed and is being restarted),
     FAILING (the same batch fails again and again), STOPPED."""
 
     STARTING = "starting"
@@ -27,9 +27,9 @@ class Phase(StrEnum):
 
 
 class Status(Struct, frozen=True):
-    """`alarm` is what an operator has to look at even while the coordinator is ready; None if nothing.
+    """`alarm` is a problem for the operator even if the coordinator is ready, None if there is none.
 
-    `batch_id` is the last batch that went through; the file has that of the last change.
+    `batch_id` is the last committed batch, None if unknown. The file has its value as of the last change.
     """
 
     phase: Phase
@@ -40,11 +40,11 @@ class Status(Struct, frozen=True):
 
 
 class StatusBoard:
-    """The current status; every change is written to `path`. Safe for threads.
+    """The current status. Every change is written to `path`. Safe for threads.
 
-    No call raises because the file cannot be written. On a full disk the status is written over the old one,
-    which needs no space; where that fails too, the file is removed, because an old status misleads. A status
-    that is not in the file is written at the next call that finds space.
+    No call raises if the file cannot be written. On a full disk the status is written over the old one, which
+    needs no space. If that fails too, the file is removed, because an old status misleads. The next call with
+    enough space writes the missing status.
     """
 
     def __init__(self, path: Path) -> None:
@@ -58,19 +58,21 @@ class StatusBoard:
         return self._status
 
     def enter(self, phase: Phase, reason: str, *, batch_id: int | None = None) -> None:
-        """Move to a phase and say why; `batch_id` is the last batch committed, where that is known anew."""
+        """Move to a phase with its reason. `batch_id` is the last committed batch, None to keep the known
+        one.
+        """
         with self._changed:
             old = self._status
             last = old.batch_id if batch_id is None else batch_id
-            alarm = None if phase is Phase.STOPPED else old.alarm  # nobody calls it off any more
+            alarm = None if phase is Phase.STOPPED else old.alarm  # nothing can clear it after the stop
             self._publish(Status(phase, reason, _now_ms(), last, alarm))
 
     def batch_committed(self, batch_id: int) -> None:
-        """A batch went through: whatever was wrong before, the coordinator is ready."""
+        """A batch was committed, so the coordinator is ready whatever its phase was."""
         with self._changed:
             old = self._status
             if batch_id <= old.batch_id or old.phase is Phase.STOPPED:
-                return  # told late: since then something else has happened
+                return  # a late call: the phase has changed since the batch
             if old.phase is Phase.READY:
                 self._status = structs.replace(old, batch_id=batch_id)
                 self._changed.notify_all()
@@ -79,7 +81,7 @@ class StatusBoard:
                 self._publish(Status(Phase.READY, reason, _now_ms(), batch_id, old.alarm))
 
     def set_alarm(self, alarm: str | None) -> None:
-        """Raise an alarm, or with None call it off. A coordinator that has stopped has none."""
+        """Set the alarm, or clear it with None. A stopped coordinator has no alarm."""
         with self._changed:
             if self._status.phase is Phase.STOPPED:
                 return
@@ -87,11 +89,11 @@ class StatusBoard:
                 self._publish(structs.replace(self._status, alarm=alarm))
 
     def wait_for(self, *phases: Phase, timeout_s: float | None = None) -> bool:
-        """Wait until the phase is one of these; False when the time is up."""
+        """Wait until the phase is one of these. False after the timeout."""
         return self.wait_until(lambda status: status.phase in phases, timeout_s)
 
     def wait_until(self, holds: Callable[[Status], bool], timeout_s: float | None = None) -> bool:
-        """Wait until something holds of the status; False when the time is up."""
+        """Wait until the condition holds. False after the timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: holds(self._status), timeout_s)
 
@@ -105,7 +107,7 @@ class StatusBoard:
 
 
 def _write(path: Path, content: bytes) -> OSError | None:
-    """Write a file, whole or not at all; what prevented that."""
+    """Write a file, whole or not at all. Returns the error, None if there was none."""
     temporary = path.with_suffix(".new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -119,10 +121,12 @@ def _write(path: Path, content: bytes) -> OSError | None:
 
 
 def _overwrite(path: Path, content: bytes) -> bool:
-    """Write over a file, which takes no space on most file systems, or else remove it."""
+    """Overwrite a file, which takes no space on most file systems, or else remove it. Returns whether the
+    file has the content.
+    """
     try:
         with path.open("r+b", buffering=0) as file:
-            padded = content.ljust(os.fstat(file.fileno()).st_size)  # JSON may end with blanks
+            padded = content.ljust(os.fstat(file.fileno()).st_size)  # JSON may end with spaces
             if file.write(padded) == len(padded):
                 return True
     except OSError:
@@ -133,7 +137,7 @@ def _overwrite(path: Path, content: bytes) -> bool:
 
 
 def read_status(path: Path) -> Status:
-    """The status another process last wrote; FileNotFoundError where none ever did."""
+    """Read the status another process last wrote. Raises FileNotFoundError if none has."""
     return msgspec.json.decode(path.read_bytes(), type=Status)
 
 

@@ -1,9 +1,9 @@
-"""The ticker: it attests how far time has come, by clock records in the requests topic itself.
+"""The ticker: it attests how far time has advanced, by clock records in the requests topic itself.
 
-Each round appends a record to every partition and waits until all are acknowledged. The broker's append times
-then prove something: every request stamped before the least of them stands before one of these records or can
-be read already. That time is what the next records claim. So time is in the log, requests cannot be late, and
-without a ticker time stands still and nobody expires. Two tickers do no harm.
+Each round appends a record to every partition and waits until all are acknowledged. Every request with a
+timestamp before the earliest of their append times then precedes one of these records or is readable already.
+The next round's records attest that time. So time is in the log, no request is late, and without a ticker
+time stands still and no session expires. Two tickers do no harm.
 """
 
 import threading
@@ -19,7 +19,8 @@ from records.codec import clock_record
 DEFAULT_INTERVAL_MS = 100
 DEFAULT_MAX_SKEW_MS = 5_000
 NOTHING_ATTESTED_MS = 0
-# A clock record that is not acknowledged by then is given up; the next one says more anyway.
+# A clock record that is not acknowledged within this time is given up, because the next one attests a later
+# time.
 DELIVERY_TIMEOUT_MS = 5_000
 RECONNECT_MAX_MS = 1_000
 
@@ -27,11 +28,12 @@ log = structlog.get_logger()
 
 
 class Ticker:
-    """Appends clock records until stopped; a thread of the coordinator's process.
+    """Appends clock records until stopped. A thread of the coordinator's process.
 
-    Its records carry `owner_epoch`, see `streaming.service.owner`. `clock_lag_ms` is how far brokers' clocks
-    may be apart (0 on one broker). Where the broker's clock and `wall_ms` are apart by more than
-    `max_skew_ms`, nothing is attested and `alarm` says so: a stepped clock must not expire everyone.
+    Its records carry `owner_epoch`, see `streaming.service.owner`. `clock_lag_ms` is the maximum difference
+    between brokers' clocks (0 with one broker). If the broker's clock and `wall_ms` differ by more than
+    `max_skew_ms`, the ticker attests nothing and sets `alarm`, because a stepped clock must not expire all
+    members.
     """
 
     def __init__(
@@ -69,11 +71,11 @@ class Ticker:
         self._thread.join()
 
     def age_s(self) -> float:
-        """How long ago a round was attested, or the ticker was made."""
+        """Seconds since a round was attested, or since the ticker was made."""
         return time.monotonic() - self._attested_at_s
 
     def cut_off_s(self) -> float:
-        """For how long no broker has acknowledged anything, 0 where the last attempt went well."""
+        """For how many seconds no broker has acknowledged a record, 0 if the last attempt succeeded."""
         since_s = self._failing_since_s
         return 0.0 if since_s is None else time.monotonic() - since_s
 
@@ -95,7 +97,8 @@ class Ticker:
     def _tick(self, appender: "_Appender") -> None:
         while not self._stopped.is_set():
             try:
-                # The first append finds out how late it is, the second says so at once, not a round later.
+                # The first append shows how late it is. The second attests that at once instead of a round
+                # later.
                 self._attest(appender.append(self.attested_ms))
                 self._attest(appender.append(self.attested_ms))
             except KafkaError as error:
@@ -112,7 +115,7 @@ class Ticker:
                 f"{self._max_skew_ms} are allowed"
             )
             return
-        # Less one: a request may have been appended in the same millisecond, behind the clock record.
+        # Less 1 ms, because a request of the same millisecond may follow the clock record.
         self.attested_ms = max(self.attested_ms, min(append_times_ms) - 1 - self._clock_lag_ms)
         self._attested_at_s = time.monotonic()
         if self.alarm is not None:
@@ -131,7 +134,7 @@ class Ticker:
 
 
 def brokers_time_ms(bootstrap_servers: str, topic: str, partitions: int) -> int:
-    """The time it is, as the requests topic tells it: every request it has by now is from then or before.
+    """The broker's current time in ms: every request now on the topic was appended then or before.
 
     Raises KafkaError.
     """
@@ -145,7 +148,7 @@ def brokers_time_ms(bootstrap_servers: str, topic: str, partitions: int) -> int:
 class _Appender:
     """A producer that writes one clock record to each partition and waits for all. Raises KafkaError.
 
-    It outlives failures: it reconnects by itself, and what it could not write is forgotten in time.
+    After a failure it reconnects by itself, and gives up unwritten records after their timeout.
     """
 
     def __init__(
@@ -159,11 +162,11 @@ class _Appender:
         )
 
     def append(self, time_ms: int) -> list[int]:
-        """Append the claim to every partition; the broker's append times in ms."""
+        """Append a clock record of `time_ms` to every partition. Returns the broker's append times in ms."""
         value = clock_record(time_ms, self._owner_epoch)
         sent = [self._producer.send(self._topic, value=value, partition=p) for p in self._partitions]
         return [future.get(timeout=2 * DELIVERY_TIMEOUT_MS / 1000).timestamp for future in sent]
 
     def close(self) -> None:
-        """Give back the connections and the producer's thread."""
+        """Close the connections and end the producer's thread."""
         self._producer.close(timeout=2 * DELIVERY_TIMEOUT_MS / 1000)

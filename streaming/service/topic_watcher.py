@@ -1,8 +1,8 @@
-"""The topic watcher: tells groups which topics there are, by TopicMetadata records in the requests topic.
+"""The topic watcher: it reports topics to groups by TopicMetadata records in the requests topic.
 
-It reads the offsets topic to know which group has offsets of which topic, and looks at the cluster's metadata
-of these topics. So the log stays the only input of a group, and the query asks no broker anything. Two
-watchers do no harm: what a group knows already changes nothing.
+It reads the offsets topic to find the topics of each group's offsets, and requests these topics' metadata
+from the cluster. So the log stays the only input of a group, and the query sends no requests to brokers. Two
+watchers do no harm, because a record without news changes nothing.
 """
 
 import threading
@@ -23,11 +23,11 @@ from state.kafka.requests import TopicImage, TopicMetadata
 from streaming.service.offset_topics import Images, OffsetTopics
 
 DEFAULT_INTERVAL_MS = 5_000
-# So long may a question to the brokers take, and with it `stop`.
+# The maximum time of a request to the brokers, and so of `stop`.
 BROKER_TIMEOUT_MS = 5_000
 RETRY_PAUSE_S = 1.0
 _POLL_MS = 500
-# Nobody waits for it: it may cost the brokers less than a fetch for each batch.
+# No client waits for the watcher, so fetches can be rarer than batches to spare the brokers.
 _FETCH_MIN_BYTES = 64 * 1024
 _FETCH_MAX_WAIT_MS = 500
 _NAMES_LOGGED = 20
@@ -36,9 +36,10 @@ log = structlog.get_logger()
 
 
 class TopicWatcher:
-    """Watches until stopped; a thread of the coordinator's process. It outlives a broker that is away.
+    """Watches until stopped. A thread of the coordinator's process. It continues when a broker is
+    unreachable.
 
-    Every `interval_ms` it looks at the topics; a topic that is deleted is noticed at the second look.
+    It checks the topics every `interval_ms`. It reports a deleted topic at the second check.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class TopicWatcher:
         )
 
     def _watch(self, reader: TopicReader, admin: KafkaAdminClient, producer: KafkaProducer) -> None:
-        """Read the offsets topic anew, and look at the topics, until stopped. Raises KafkaError."""
+        """Read the offsets topic from its start, and check the topics until stopped. Raises KafkaError."""
         offsets = OffsetTopics()
         partitions = reader.partitions_of(self._layout.offsets_topic)
         reader.start(beginning=partitions)
@@ -112,7 +113,7 @@ class TopicWatcher:
                 log.warning("an offset's record cannot be read", error=str(error))
 
     def _tell(self, producer: KafkaProducer, offsets: OffsetTopics, messages: list[TopicMetadata]) -> None:
-        """Append them, each to its group's partition, and wait for all. Raises KafkaError."""
+        """Append each record to its group's partition, and wait for all. Raises KafkaError."""
         try:
             sent = [
                 producer.send(
@@ -130,7 +131,9 @@ class TopicWatcher:
             raise
         if messages:
             names = {name for message in messages for name in message.topics}
-            log.info("groups are told of topics", groups=len(messages), topics=sorted(names)[:_NAMES_LOGGED])
+            log.info(
+                "topic metadata sent to groups", groups=len(messages), topics=sorted(names)[:_NAMES_LOGGED]
+            )
 
     def _failed(self, error: Exception) -> None:
         if not self._is_failing:
@@ -140,9 +143,11 @@ class TopicWatcher:
 
 
 def _images(admin: KafkaAdminClient, names: set[str]) -> Images:
-    """What the cluster shows of these topics; one with another error than that it is not there is left out.
+    """The cluster's images of these topics. A topic with an error is left out, unless the error is that it
+    does not exist.
 
-    They are asked for by name: an answer about all topics leaves out those that this client may not describe.
+    The request names the topics, because metadata of all topics omits those that this client may not
+    describe.
     Raises KafkaError.
     """
     if not names:

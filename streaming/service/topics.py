@@ -1,4 +1,4 @@
-"""The topics on the broker: made with the settings that are needed, or refused when they have others."""
+"""The topics on the broker: created with the required settings, or refused if their settings differ."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,10 +14,10 @@ from records.layout import TopicLayout
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 
-# A coordinator that was down for longer than this may find requests gone, and then refuses to go on.
+# After a longer downtime the coordinator may find that requests were deleted, and then refuses to continue.
 LONGEST_DOWNTIME_MS = 3 * DAY_MS
 
-# For this long a broker that is just starting is waited for.
+# How long to wait for a broker that is just starting.
 BROKER_TIMEOUT_MS = 10_000
 _ERROR_MAX_CHARS = 300
 
@@ -25,32 +25,32 @@ Settings = Mapping[str, str]
 
 
 class TopicsError(RuntimeError):
-    """The topics cannot be used or made; the message says what is wrong with which."""
+    """The topics cannot be used or created. The message names each topic and its problem."""
 
 
 def prepare_topics(bootstrap_servers: str, layout: TopicLayout, replication_factor: int = 1) -> Identity:
-    """Make the topics that are missing, check those that are there, and say what the state would belong to.
+    """Create missing topics, check existing ones, and return the identity that the state would belong to.
 
-    Raises TopicsError naming everything that is wrong. The identity's namespace is a fresh one.
+    Raises TopicsError with every problem. The identity's namespace is a new one.
     """
     try:
         admin = kafka_clients.admin(bootstrap_servers, bootstrap_timeout_ms=BROKER_TIMEOUT_MS)
     except ValueError as error:
-        raise TopicsError(f"{bootstrap_servers!r} is no list of HOST:PORT: {error}") from error
+        raise TopicsError(f"{bootstrap_servers!r} is not a list of HOST:PORT: {error}") from error
     except KafkaError as error:
         raise TopicsError(f"no Kafka broker answers at {bootstrap_servers}") from error
     try:
         return _prepare(admin, layout, replication_factor)
     except KafkaError as error:
         # kafka-python's errors show the whole request and the whole response.
-        told = str(error)[:_ERROR_MAX_CHARS]
-        raise TopicsError(f"preparing the topics on {bootstrap_servers} failed: {told}") from error
+        reason = str(error)[:_ERROR_MAX_CHARS]
+        raise TopicsError(f"preparing the topics on {bootstrap_servers} failed: {reason}") from error
     finally:
         admin.close()
 
 
 def wanted_settings(layout: TopicLayout) -> dict[str, tuple[int, Settings]]:
-    """Partitions and settings of each topic."""
+    """The number of partitions and the settings of each topic."""
     output_bytes = str(layout.response_record_max_bytes)
     return {
         layout.requests_topic: (
@@ -123,11 +123,11 @@ def _create(
         for topic, (partitions, settings) in topics.items()
     }
     answers: list[dict[str, Any]] = admin.create_topics(options, raise_errors=False)["topics"]
-    # A topic that is there by now was made by somebody faster; the checks that follow are the same.
+    # Another process may have created a topic by now. The checks that follow are the same.
     refused = [a for a in answers if a["error_code"] not in (NoError.errno, TopicAlreadyExistsError.errno)]
     if refused:
         reasons = [f"{a['name']}: {a['error_message'] or for_code(a['error_code'])}" for a in refused]
-        raise TopicsError("the broker does not make these topics:\n  " + "\n  ".join(reasons))
+        raise TopicsError("the broker does not create these topics:\n  " + "\n  ".join(reasons))
     admin.wait_for_topics(list(topics))
 
 
@@ -141,7 +141,7 @@ def _configs(admin: KafkaAdminClient, topics: list[str]) -> dict[str, dict[str, 
 def _problems(
     topic: str, found_partitions: int, wanted_partitions: int, found: Settings, wanted: Settings
 ) -> list[str]:
-    """What of an existing topic the coordinator could not live with."""
+    """The problems of an existing topic that the coordinator cannot work with."""
     problems = [
         f"{topic} has {name}={found[name]}, {wanted[name]} is needed"
         for name in ("message.timestamp.type", "cleanup.policy")

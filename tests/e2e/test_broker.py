@@ -130,7 +130,7 @@ def test_remembered_port_that_is_taken_is_replaced(tmp_path: Path) -> None:
 def test_data_dir_that_is_a_file_is_refused(tmp_path: Path) -> None:
     in_the_way = tmp_path / "data"
     in_the_way.write_text("a file")
-    with pytest.raises(BrokerFailed, match=f"can not use the folder {in_the_way}"):
+    with pytest.raises(BrokerFailed, match=f"cannot use the folder {in_the_way}"):
         EmbeddedBroker(in_the_way).start()
 
 

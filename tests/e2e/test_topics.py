@@ -129,5 +129,5 @@ def test_address_without_a_broker_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_address_that_is_none_is_named() -> None:
-    with pytest.raises(TopicsError, match=r"'localhost:kafka' is no list of HOST:PORT"):
+    with pytest.raises(TopicsError, match=r"'localhost:kafka' is not a list of HOST:PORT"):
         prepare_topics("localhost:kafka", new_layout())

@@ -173,7 +173,7 @@ def test_unreachable_repository_names_every_jar_and_why() -> None:
     with pytest.raises(JarsUnavailable) as failure:
         jars.spark_jars()
     lines = str(failure.value).splitlines()
-    assert lines[0] == "These spark jars could not be had:"
+    assert lines[0] == "These spark jars could not be downloaded:"
     artifacts = read_jar_sets(JARS_TOML.read_text())["spark"].artifacts
     assert [line.strip().split(": ")[0] for line in lines[1:]] == [str(artifact) for artifact in artifacts]
     assert all("Connection refused" in line for line in lines[1:])
