@@ -1,1 +1,1 @@
-"""What outlives a batch and a process: the state row, and what is pinned beside Spark's checkpoint."""
+"""The state that outlives a batch and a process: the state row, and the files beside Spark's checkpoint."""

@@ -1,10 +1,10 @@
 """The state row: `(version int, payload binary)`.
 
-applyInPandasWithState cannot change its schema later, so the row's two columns stay and the payload carries a
+applyInPandasWithState cannot change its schema later, so the row keeps its two columns and the payload has a
 version. The payload is a msgpack map of group id -> encoded group, which begins with its protocol. It has one
-entry as long as the operator is keyed by group; several groups under one key need no change here. Decoding is
-strict: each version has a reader of its own, which refuses a group with a field more or less. What an earlier
-version stored is migrated version by version (`checkpoints.migrations`).
+entry because the operator is keyed by group. Several groups under one key would need no change here. Decoding
+is strict: each version has its own reader, which refuses a group with a field more or less. The payload of an
+earlier version is migrated version by version (`checkpoints.migrations`).
 """
 
 from collections.abc import Callable, Mapping
@@ -37,15 +37,16 @@ def _read_v2(raw: msgspec.Raw) -> AnyGroup:
 
 def _read_v3(raw: msgspec.Raw) -> AnyGroup:
     group = _v3.decode(raw)
-    # Fields of today's group have defaults, so it would also be read where the last ones are missing.
-    fields = 1 + len(group.__struct_fields__)  # the first says whose group it is
+    # Fields of the current group have defaults, so msgspec would accept a group whose last fields are
+    # missing.
+    fields = 1 + len(group.__struct_fields__)  # the first field is the protocol
     if _array_length(raw) != fields:
         raise msgspec.ValidationError(f"it has {_array_length(raw)} fields instead of {fields}")
     return group
 
 
 def _array_length(raw: msgspec.Raw) -> int:
-    """How many elements a msgpack array has, by its first bytes; up to 65,535."""
+    """The number of elements of a msgpack array of up to 65,535, by its first bytes."""
     first, *length = bytes(memoryview(raw)[:3])
     return first & 0x0F if first < 0xDC else int.from_bytes(length)
 
@@ -54,19 +55,19 @@ _READERS: Mapping[int, Callable[[msgspec.Raw], AnyGroup]] = {1: _read_v1, 2: _re
 
 
 class StateError(RuntimeError):
-    """A state row that this code cannot read: of another version, or damaged. Names the key, and the group if
-    known.
+    """This code cannot read a state row, because its version is unknown or it is damaged. The message names
+    the key, and the group if it is known.
     """
 
 
 def encode(groups: Mapping[str, AnyGroup]) -> tuple[int, bytes]:
-    """The state row for these groups."""
+    """Encode these groups as a state row."""
     encoded = {group_id: msgspec.Raw(_encoder.encode(group)) for group_id, group in groups.items()}
     return STATE_VERSION, _encoder.encode(encoded)
 
 
 def decode(key: str, version: int, payload: bytes) -> dict[str, AnyGroup]:
-    """The groups of a state row; raises StateError naming what could not be read."""
+    """Decode the groups of a state row. Raises StateError naming the unreadable part."""
     if version not in _READERS:
         raise StateError(
             f"the state of {key!r} is of version {version}; this code reads versions 1 to {STATE_VERSION}"

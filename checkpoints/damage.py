@@ -1,4 +1,4 @@
-"""Finding what is damaged in Spark's checkpoint: its own errors do not name the file.
+"""Finds the damaged files of Spark's checkpoint, because Spark's own errors do not name them.
 
 Hadoop's local file system keeps a checksum file beside each file: `.NAME.crc`. It begins with "crc", a zero
 byte and the size of a part (4 bytes, big-endian); the CRC-32 of each part of the file follows.
@@ -15,9 +15,9 @@ _HEADER_BYTES = 8
 
 
 def describe_damage(checkpoint: Path) -> list[str]:
-    """The files of a checkpoint that are damaged or missing, each with what is wrong.
+    """List the damaged or missing files of a checkpoint, each with its fault.
 
-    The query must not run meanwhile: it writes files and purges old ones.
+    The query must not run meanwhile, because it writes files and purges old ones.
     """
     return [*_unreadable(checkpoint), *(f"{path} is missing" for path in _missing_changelogs(checkpoint))]
 
@@ -26,7 +26,7 @@ def _unreadable(checkpoint: Path) -> Iterator[str]:
     for checksums in sorted(checkpoint.rglob(".*.crc")):
         path = checksums.with_name(checksums.name[1:].removesuffix(".crc"))
         if path.name.startswith("."):
-            continue  # a temporary file that a crash has left
+            continue  # a temporary file left by a crash
         try:
             expected, content = checksums.read_bytes(), path.read_bytes()
         except FileNotFoundError:
@@ -40,14 +40,14 @@ def _unreadable(checkpoint: Path) -> Iterator[str]:
 
 def _matches(content: bytes, expected: bytes) -> bool:
     if len(expected) < _HEADER_BYTES or not expected.startswith(_MAGIC):
-        return True  # the checksums are damaged themselves: Hadoop warns of that, and reads the file
+        return True  # the checksum file itself is damaged: Hadoop warns of that and reads the file
     (part_bytes,) = struct.unpack(">I", expected[len(_MAGIC) : _HEADER_BYTES])
     parts = (content[i : i + part_bytes] for i in range(0, len(content), part_bytes))
     return b"".join(struct.pack(">I", zlib.crc32(part)) for part in parts) == expected[_HEADER_BYTES:]
 
 
 def _missing_changelogs(checkpoint: Path) -> Iterator[Path]:
-    """The changelogs between the last snapshot of a state store and its newest changelog."""
+    """The missing changelogs between the last snapshot of a state store and its newest changelog."""
     for newest in _newest_changelogs(checkpoint):
         folder = newest.parent
         snapshots = [int(path.stem) for path in folder.glob("*.zip") if path.stem.isdigit()]

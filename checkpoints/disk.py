@@ -1,20 +1,21 @@
-"""Whether there is space on the disks that a batch, or the embedded broker, writes to."""
+"""Checks for space on the disks that a batch or the embedded broker writes to."""
 
 import errno
 from collections.abc import Iterable
 from pathlib import Path
 
-# What one batch writes in the checkpoint is less than this, unless thousands of groups change in it.
+# A batch writes less than this into the checkpoint, unless thousands of groups change in it.
 SPACE_NEEDED_BYTES = 1024 * 1024
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _PROBE = ".space"
 
 
 def describe_full_disk(folders: Iterable[Path]) -> str | None:
-    """Which of the folders cannot take `SPACE_NEEDED_BYTES` more, in a sentence; None where all of them can.
+    """Return a sentence about the first folder that cannot take `SPACE_NEEDED_BYTES` more, None if all can.
 
-    A folder that does not exist is passed over: space would not help.
-    The space is not looked up but written and freed: only that respects quotas and limits of the process.
+    A folder that does not exist is skipped, because space would not help.
+    The check writes and frees the space instead of reading the free space, because only a write respects
+    quotas and limits of the process.
     """
     for folder in folders:
         try:

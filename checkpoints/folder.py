@@ -1,14 +1,14 @@
-"""The coordinator's folder: Spark's checkpoint, and beside it what must not change or be forgotten.
+"""The coordinator's folder: Spark's checkpoint, and beside it the files that must survive with it.
 
-In it stand:
+Its content:
 
     <folder>/spark/         Spark's own checkpoint of the query
-    <folder>/identity.json  the cluster, topic and namespace this state belongs to
-    <folder>/epochs.json    the configurations it has run under, each with the batch it started at
-    <folder>/outages.json   when no coordinator ran, each with the batch from which on it is known
-    <folder>/committed.json the last batch that is known to be committed, and what it had read
-    <folder>/lock           held by the one coordinator that may work here, and by its JVM; says whose it is
-    <folder>/owner          held by that coordinator's process alone
+    <folder>/identity.json  the cluster, topic and namespace that this state belongs to
+    <folder>/epochs.json    the configurations so far, each with its first batch
+    <folder>/outages.json   the times without a coordinator, each with the first batch that knows it
+    <folder>/committed.json the last batch known to be committed, and the offsets it had read to
+    <folder>/lock           locked by the one coordinator that may work here and by its JVM, which it names
+    <folder>/owner          locked by that coordinator's process alone
 """
 
 import fcntl
@@ -27,22 +27,22 @@ from msgspec.structs import replace
 from state.inputs import Outage
 
 LINGERING_JVM_TIMEOUT_S = 60.0
-# A group that nothing happened to through so many of them knows no earlier ones.
+# The number of known outages. A group without a call during so many of them does not know earlier ones.
 OUTAGES_KEPT = 100
 
 T = TypeVar("T")
 
 
 class FolderError(RuntimeError):
-    """The folder cannot be used: locked by another coordinator, of another topic, or damaged."""
+    """The folder cannot be used: locked by another coordinator, made for another topic, or damaged."""
 
 
 class FolderNotWritable(FolderError):
-    """A file of the folder cannot be written; most often the disk is full."""
+    """A file of the folder cannot be written, most often because the disk is full."""
 
 
 class Owner(Struct, frozen=True):
-    """The coordinator that has the folder's lock, as the lock file names it."""
+    """The coordinator that holds the folder's lock, as named in the lock file."""
 
     pid: int
     host: str
@@ -54,14 +54,14 @@ class Owner(Struct, frozen=True):
 
 
 class Committed(Struct, frozen=True):
-    """A batch that was committed. `ends`: the offset after the last record it read, by partition."""
+    """A committed batch. `ends`: the offset after the last record it read, by partition."""
 
     batch: int
     ends: dict[int, int]
 
 
 class Identity(Struct, frozen=True):
-    """What the state belongs to. `member_id_namespace` is secret: who has it can guess member ids."""
+    """The cluster and topic of the state. `member_id_namespace` is secret: it determines member ids."""
 
     cluster_id: str
     requests_topic: str
@@ -71,9 +71,9 @@ class Identity(Struct, frozen=True):
 
 
 class Epoch(Struct, frozen=True):
-    """A configuration, and the batch it starts at; a batch that runs again finds the one it had.
+    """A configuration and its first batch. A batch that runs again uses the configuration of its first run.
 
-    `settings` are by Kafka's dotted names; `skip` are ids of records that are dead-lettered unread.
+    `settings` are by Kafka's dotted names. `skip` are ids of records that are dead-lettered unread.
     """
 
     from_batch: int
@@ -83,14 +83,14 @@ class Epoch(Struct, frozen=True):
 
 
 class KnownOutage(Struct, frozen=True):
-    """An outage, and the batch from which on it is known."""
+    """An outage, and the first batch that knows it."""
 
     from_batch: int
     outage: Outage
 
 
 class Folder:
-    """The folder of one coordinator; `lock` before anything else."""
+    """The folder of one coordinator. Call `lock` before any other method."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -98,11 +98,11 @@ class Folder:
         self._locks: list[int] = []
 
     def lock(self) -> int:
-        """Take the folder for this process, or raise FolderError naming who has it.
+        """Lock the folder for this process. Raises FolderError naming the present holder.
 
-        The lock belongs to the returned file descriptor. Hand it on to the JVM: then a JVM that outlives a
-        killed coordinator for a moment, and may still finish a batch, keeps the next one waiting. Where this
-        object has the lock already, nothing happens.
+        The lock belongs to the returned file descriptor. Pass it on to the JVM: a JVM that outlives a killed
+        coordinator for a moment may still finish a batch, and then keeps the next coordinator waiting. No
+        effect if this object holds the lock already.
         """
         if self._locks:
             return self._locks[0]
@@ -118,7 +118,7 @@ class Folder:
         except BaseException:
             self.unlock()
             raise
-        fcntl.flock(owner, fcntl.LOCK_EX)  # whoever looks whether it is held lets go at once
+        fcntl.flock(owner, fcntl.LOCK_EX)  # processes that test this lock release it at once
         return lock
 
     def _open(self, name: str) -> int:
@@ -136,20 +136,20 @@ class Folder:
                     f"{self.path} is still in use by the Spark JVM of the coordinator that had {holder}: "
                     "end that JVM"
                 )
-            # Its coordinator is gone, its JVM is about to be. flock has no wait with a bound.
+            # The coordinator has ended and its JVM is ending. flock cannot wait with a time limit.
             time.sleep(0.05)
 
     def unlock(self) -> None:
-        """Give the folder back."""
+        """Release the lock."""
         for fd in self._locks:
             os.close(fd)
         self._locks = []
 
     def pin(self, found: Identity) -> Identity:
-        """The identity of this folder: what was pinned at its first use, or `found`, which then is.
+        """Return the identity of this folder. The first call pins `found`, later calls return the pinned one.
 
-        Raises FolderError where the topic is not the one the state belongs to any more. The namespace is
-        never compared: the pinned one holds.
+        Raises FolderError if the requests topic is not the one that the state belongs to. The namespace is
+        not compared, because the pinned one stays in force.
         """
         path = self.path / "identity.json"
         pinned = _read(path, Identity)
@@ -164,23 +164,23 @@ class Folder:
         if changed:
             raise FolderError(
                 f"the state in {self.path} belongs to another requests topic: {'; '.join(changed)}. "
-                "Offsets and partitions of groups mean nothing there; use another folder, or bring that "
-                "topic back"
+                "Group offsets and partitions have no meaning there. Use another folder, or restore that "
+                "topic"
             )
         return pinned
 
     def epochs(self, settings: dict[str, int], skip: list[str], code_version: str) -> list[Epoch]:
-        """All configurations up to this start's, which begins at the first batch that is not planned yet.
+        """Return all configurations with that of this start, which begins at the first unplanned batch.
 
-        Records to skip begin at the batch that has not been committed, for it is the one they stop; its
-        settings stay what they were.
+        Records to skip begin at the first uncommitted batch, because they are the ones that stop it. That
+        batch keeps its settings.
         """
         path = self.path / "epochs.json"
         known = _read(path, list[Epoch]) or []
         epochs = _with_skipped(known, skip, self.last_batch("commits") + 1)
         latest = epochs[-1] if epochs else None
         if latest is None or (latest.settings, latest.code_version) != (settings, code_version):
-            from_batch = self.last_batch("offsets") + 1 if latest else 0  # every batch has one
+            from_batch = self.last_batch("offsets") + 1 if latest else 0  # the first covers every batch
             new = Epoch(from_batch, settings, latest.skip if latest else skip, code_version)
             epochs = [e for e in epochs if e.from_batch < from_batch] + [new]
         if epochs != known:
@@ -188,10 +188,10 @@ class Folder:
         return epochs
 
     def outages(self, after_ms: int, until_ms: int) -> list[KnownOutage]:
-        """The outages up to the one that ends now, which batches know of that are not planned yet.
+        """Return the outages, with the one that ends now. Batches that are not planned yet know the latter.
 
-        `after_ms` is the latest append time that a planned batch has read. An outage that no batch came to
-        know of is part of the one that ends now.
+        `after_ms` is the latest append time that a planned batch has read, `until_ms` the end of the outage.
+        An earlier outage that no batch knows is merged into this one.
         """
         path = self.path / "outages.json"
         known = _read(path, list[KnownOutage]) or []
@@ -203,9 +203,9 @@ class Folder:
         return outages[-OUTAGES_KEPT:]
 
     def check_committed(self, topic: str) -> None:
-        """Raise FolderError where Spark's checkpoint has lost a batch that was committed.
+        """Raise FolderError if Spark's checkpoint has lost a committed batch.
 
-        Spark would read that batch's requests again without a word.
+        Spark would silently read that batch's requests again.
         """
         path = self.path / "committed.json"
         committed = _read(path, Committed)
@@ -222,16 +222,16 @@ class Folder:
         )
 
     def pin_committed(self, batch: int, topic: str) -> None:
-        """Remember that a batch was committed. Raises FolderNotWritable."""
+        """Store that a batch was committed. Raises FolderNotWritable."""
         ends = self.planned_ends(batch, topic)
         _write(self.path / "committed.json", Committed(batch, ends))
 
     def planned_ends(self, batch: int, topic: str) -> dict[int, int]:
-        """Up to which offset of each partition (exclusive) a batch reads; nothing where it is not planned."""
+        """The offsets, by partition, up to which (exclusive) a batch reads. Empty if it is not planned."""
         path = self.spark / "offsets" / str(batch)
         if not path.exists():
             return {}
-        # A version, Spark's own metadata, then a line for each source: here one.
+        # A version, Spark's own metadata, then a line for each source. This query has one source.
         try:
             ends = msgspec.json.decode(path.read_bytes().splitlines()[2], type=dict[str, dict[int, int]])
         except (IndexError, msgspec.DecodeError) as error:
@@ -239,19 +239,19 @@ class Folder:
         return ends.get(topic, {})
 
     def last_batch(self, log: str) -> int:
-        """The last batch in Spark's `offsets` (planned) or `commits` (done) log, -1 where there is none."""
+        """The last batch in Spark's `offsets` (planned) or `commits` (committed) log, -1 if there is none."""
         folder = self.spark / log
         names = (entry.name for entry in folder.iterdir()) if folder.is_dir() else ()
         return max((int(name) for name in names if name.isdigit()), default=-1)
 
 
 def new_namespace() -> str:
-    """A fresh secret for `Identity.member_id_namespace`."""
+    """Return a new secret for `Identity.member_id_namespace`."""
     return str(uuid4())
 
 
 def _with_skipped(epochs: list[Epoch], skip: list[str], from_batch: int) -> list[Epoch]:
-    """The same configurations, but from this batch on these records are skipped too."""
+    """Return the configurations with these records also skipped from this batch on."""
     new = [record for record in skip if epochs and record not in epochs[-1].skip]
     if not new:
         return epochs
@@ -271,7 +271,7 @@ def _try_lock(fd: int) -> bool:
 
 
 def _name_owner(lock: int, folder: Path) -> None:
-    """Write into the lock file who has it."""
+    """Write this process into the lock file."""
     content = msgspec.json.encode(Owner(os.getpid(), socket.gethostname(), int(time.time() * 1000)))
     try:
         os.truncate(lock, 0)
@@ -281,7 +281,9 @@ def _name_owner(lock: int, folder: Path) -> None:
 
 
 def _read_owner(lock: int) -> Owner | str:
-    """Who has the lock. Earlier versions wrote the process id alone; one that starts has not written yet."""
+    """Read the holder of the lock. Earlier versions wrote only the process id. A starting one has written
+    nothing.
+    """
     content = os.pread(lock, 1024, 0)
     try:
         return msgspec.json.decode(content, type=Owner)
@@ -301,7 +303,7 @@ def _read(path: Path, of: type[T]) -> T | None:
 
 
 def _write(path: Path, content: object) -> None:
-    """Replace a file so that after a crash it is the old one or the new one. Raises FolderNotWritable."""
+    """Replace a file atomically, so a crash leaves the old or the new one. Raises FolderNotWritable."""
     temporary = path.with_suffix(".new")
     try:
         with temporary.open("wb") as file:

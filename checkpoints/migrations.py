@@ -1,7 +1,7 @@
-"""Kafka's groups as earlier state versions stored them, and each version's way to the next.
+"""Kafka's groups as earlier state versions stored them, and the migration of each version to the next.
 
-What is written here about a version never changes. A struct of `state.kafka.group` that an earlier version
-uses as it is today is not repeated: whoever changes it first writes it down here as it was.
+A description of a version here never changes. A struct of `state.kafka.group` that an earlier version uses
+unchanged is not repeated here. Before such a struct is changed, its old form must be copied into this module.
 
 Version 2 added the partition counts that the coordinator assigns by. Version 3 added topic ids.
 """
@@ -23,7 +23,7 @@ class OffsetV1(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
 
 
 class GroupV1(Struct, array_like=True, forbid_unknown_fields=True, tag="Kafka"):
-    """A group in version 1. No field has a default, so a row that lacks one is refused."""
+    """A group in version 1. No field has a default, so a row without one is refused."""
 
     group_id: str
     incarnation: str
@@ -59,12 +59,12 @@ class GroupV2(GroupV1, tag="Kafka"):
 
 
 def v1_to_v2(group: GroupV1) -> GroupV2:
-    """No counts were told."""
+    """Version 1 has no partition counts."""
     return GroupV2(**asdict(group), partitions_per_topic={}, reported_partition_counts={})
 
 
 def v2_to_v3(group: GroupV2) -> Group:
-    """The ids of the topics are not known."""
+    """Version 2 has no topic ids."""
     offsets = {
         topic: {
             partition: Offset(**asdict(offset), topic_id=None) for partition, offset in partitions.items()

@@ -1,4 +1,4 @@
-"""`group-coordinator run`: the coordinator, with a broker of its own unless it is given one."""
+"""`group-coordinator run`: the coordinator, with an embedded broker unless it is given a cluster."""
 
 import json
 import re
@@ -53,7 +53,7 @@ _NO_GATEWAY = "--no-gateway"
 
 
 class TopicsBelongToAnother(click.ClickException):
-    """Another coordinator has the topics, and to start this one again changes nothing.
+    """The topics belong to another coordinator, so a restart with the same options would fail again.
 
     The exit code is EX_CONFIG of sysexits.h.
     """
@@ -62,20 +62,20 @@ class TopicsBelongToAnother(click.ClickException):
 
 
 @click.command()
-@click.option("--bootstrap-servers", type=SERVERS, help="An existing cluster; default: a broker of its own.")
+@click.option("--bootstrap-servers", type=SERVERS, help="An existing cluster; default: an embedded broker.")
 @click.option(
     "--broker-config",
     "broker_settings",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A setting of its own broker by Kafka's name, as auto.create.topics.enable; repeatable.",
+    help="A setting of the embedded broker by Kafka's name, as auto.create.topics.enable; repeatable.",
 )
 @click.option(
     "--data-dir",
     type=click.Path(path_type=Path, file_okay=False),
     default=DEFAULT_DATA_DIR,
     show_default=True,
-    help="Where the checkpoint (and the embedded broker's data) stand.",
+    help="Folder of the checkpoint (and of the embedded broker's data).",
 )
 @click.option("--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the topics' names.")
 @click.option(
@@ -99,14 +99,14 @@ class TopicsBelongToAnother(click.ClickException):
     type=click.IntRange(100),
     default=DEFAULT_TOPIC_INTERVAL_MS,
     show_default=True,
-    help="How often the topics that have offsets are looked at: were they deleted, or made again?",
+    help="Interval of the check whether topics with offsets were deleted or created again.",
 )
 @click.option(
     "--clock-lag-ms",
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="How far brokers' clocks may be apart.",
+    help="Maximum difference between brokers' clocks.",
 )
 @click.option(
     "--skip-record", "skip", multiple=True, metavar="ID", help="Dead-letter this record unread; repeatable."
@@ -116,13 +116,13 @@ class TopicsBelongToAnother(click.ClickException):
     type=HOST,
     default=LOOPBACK,
     show_default=True,
-    help="Address the Spark UI listens at; whoever reaches it may read everything it shows.",
+    help="Address the Spark UI listens on; everyone who reaches it can read everything it shows.",
 )
 @click.option(
     "--take-over-topics",
     is_flag=True,
-    help="Make this folder the owner of topics whose own folder is lost. A new folder knows none of their "
-    "groups: members join again, and offsets they committed are not known any more.",
+    help="Make this folder the owner of topics whose own folder is lost. A new folder has none of their "
+    "groups: members join again, and their committed offsets are lost.",
 )
 @click.option(
     "--ui-port", type=click.IntRange(0, 65_535), default=0, help="Port of the Spark UI; default: a free one."
@@ -132,7 +132,7 @@ class TopicsBelongToAnother(click.ClickException):
     type=HOST,
     default=LOOPBACK,
     show_default=True,
-    help="Address Prometheus may scrape at.",
+    help="Address the Prometheus metrics listen on.",
 )
 @click.option(
     "--metrics-port",
@@ -141,8 +141,8 @@ class TopicsBelongToAnother(click.ClickException):
     help="Port of the metrics; default: a free one.",
 )
 @gateway_options("--gateway", "--listen", default="127.0.0.1:0")
-@click.option(_NO_GATEWAY, "no_gateway", is_flag=True, help="Start none; clients use gateways of their own.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object when ready, and no live view.")
+@click.option(_NO_GATEWAY, "no_gateway", is_flag=True, help="Start no gateway; gateways run on their own.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object when ready, show no live view.")
 def run(
     as_json: bool, no_gateway: bool, listening: Listening, metrics_host: str, metrics_port: int, **given: Any
 ) -> None:
@@ -156,7 +156,7 @@ def run(
     with ExitStack() as stack:
         stack.enter_context(watching_threads(stop.fail))
         try:
-            # On a terminal the live view shows the rebalances, and lines between would break its table.
+            # On a terminal the live view shows the rebalances, and log lines would break its table.
             log_rebalances = as_json or not sys.stderr.isatty()
             coordinator = _prepare(stack, stop, gateway, **given)
             metrics = metrics_of(coordinator, metrics_host, metrics_port, log_rebalances=log_rebalances)
@@ -173,7 +173,7 @@ def run(
                 stop.wait()
             else:
                 LiveView(coordinator.options.bootstrap_servers, coordinator.options.layout).run(stop)
-        coordinator.failure = coordinator.failure or stop.failure  # its status says why, too
+        coordinator.failure = coordinator.failure or stop.failure  # the status has the reason too
         if coordinator.is_deposed:
             raise TopicsBelongToAnother(str(coordinator.failure))
         if coordinator.failure is not None:
@@ -209,7 +209,7 @@ def _prepare(
     _check_records(skip, layout)
     for_broker = parse_broker_settings(broker_settings, bootstrap_servers)
     folder = Folder(data_dir / "coordinator")
-    folder.lock()  # before anything is started: a second coordinator learns at once who has the folder
+    folder.lock()  # before anything starts, so that a second coordinator fails at once
     stack.callback(folder.unlock)
     if bootstrap_servers is None:
         click.echo("starting a Kafka broker", err=True)
@@ -235,7 +235,7 @@ def _prepare(
 
 
 class _GatewayToStart:
-    """A gateway whose options are checked before anything is started."""
+    """A gateway whose options are checked before anything starts."""
 
     def __init__(self, listening: Listening, reply_partitions: int) -> None:
         self._listening = listening
@@ -250,7 +250,7 @@ class _GatewayToStart:
 
     @contextmanager
     def serving(self, options: Options) -> Iterator[str]:
-        """Run it in front of the coordinator with these options. Gives the address where clients connect."""
+        """Run it in front of the coordinator with these options. Yields the address for clients."""
         wanted = self._listening.options(options.bootstrap_servers, options.layout, self._security)
         with ExitStack() as stack:
             try:
@@ -261,12 +261,12 @@ class _GatewayToStart:
 
 
 def _check_no_gateway() -> None:
-    """Refuse options of a gateway beside --no-gateway."""
+    """Refuse gateway options together with --no-gateway."""
     context = click.get_current_context()
     for parameter in context.command.params:
         given = context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
         if parameter.name in LISTENING and given:
-            raise click.UsageError(f"{_NO_GATEWAY} goes with no option of the gateway: {parameter.opts[0]}")
+            raise click.UsageError(f"{_NO_GATEWAY} cannot be combined with {parameter.opts[0]}")
 
 
 def _check_records(skip: tuple[str, ...], layout: TopicLayout) -> None:
@@ -310,5 +310,5 @@ def _say_ready(coordinator: Coordinator, metrics_url: str, *, as_json: bool) -> 
 
 def _for_clients(gateway: str | None) -> str:
     if gateway is None:
-        return "no gateway was asked for"
+        return "no gateway was started"
     return f"Kafka clients take bootstrap.servers={gateway}"

@@ -1,6 +1,7 @@
-"""A client of the coordinator: puts requests on its topic, reads the answers from one partition of the other.
+"""A client of the coordinator. It appends requests to the requests topic and reads responses from a partition
+of the responses topic.
 
-It speaks the coordinator's own records, not Kafka's wire protocol. What an answer means is for the caller.
+It uses the coordinator's own records, not Kafka's wire protocol. The caller interprets the responses.
 """
 
 import socket
@@ -43,19 +44,21 @@ from state.rocketmq.responses import AnyResponse as RocketMqResponse
 from state.rocketmq.responses import AnyToConnection, ToConnection
 
 DEFAULT_REQUEST_TIMEOUT_MS = 30_000
-# A JoinGroup is parked for as long as the others take; Kafka's consumer grants five seconds more than that.
+# A JoinGroup is parked until the other members have joined. Kafka's consumer allows five seconds more.
 JOIN_GRACE_MS = 5_000
 
-# The versions of Kafka's messages that these requests are. Source: *Request.json of Apache Kafka 4.
+# The versions of Kafka's messages that these requests have. Source: *Request.json of Apache Kafka 4.
 JOIN_VERSION, SYNC_VERSION, HEARTBEAT_VERSION, LEAVE_VERSION = 9, 5, 4, 5
 
-# Kafka's 16 KiB are some 50 heartbeats. No more than what any layout's topic takes at once.
+# Kafka's default, 16 KiB, holds some 50 heartbeats. This is at most what every layout's topic accepts at
+# once.
 _BATCH_BYTES = RECORD_OVERHEAD_BYTES
 
 _POLL_MS = 100
 _CLOSE_TIMEOUT_S = 5.0
 
-# What is said to connections of RocketMQ's clients unasked; the reader's thread calls it, so be short.
+# Called with unsolicited messages to connections of RocketMQ's clients. It runs on the reader's thread: keep
+# it short.
 Listener = Callable[[AnyToConnection], None]
 
 _decoder: msgspec.json.Decoder[AnyResponse | AnyToConnection] = msgspec.json.Decoder(
@@ -66,11 +69,11 @@ log = structlog.get_logger()
 
 
 class TopicsMissing(ClientError):
-    """The coordinator's topics are not there, or are not laid out as expected."""
+    """The coordinator's topics do not exist, or their layout is unexpected."""
 
 
 class Header(TypedDict):
-    """The fields every request has, as keyword arguments for one of `state.kafka.requests`."""
+    """The fields of every request, as keyword arguments for one of `state.kafka.requests`."""
 
     group_id: str
     correlation_id: str
@@ -81,16 +84,16 @@ class Header(TypedDict):
 
 
 class CoordinatorClient:
-    """Sends requests and gives back futures of their answers. Safe for threads.
+    """Sends requests and returns futures of their responses. Safe for threads.
 
     A future resolves to the response, whatever its `error_code`, or raises one of the errors of
     `clients.pending`: `CoordinatorError` (refused as a whole), `RequestTimedOut`, `RequestNotSent`,
     `ClientClosed`. Callbacks of futures run on the reader's thread: keep them short.
 
-    `reply_partition` may be shared with other clients; by default it is drawn from the layout's. The
-    constructor returns when the reader stands at the end of that partition, so no answer can be missed.
-    `listener` hears what is said to any connection on that partition.
-    It raises `TopicsMissing`, or kafka-python's KafkaError where no broker answers.
+    `reply_partition` may be shared with other clients, None draws one of the layout's. The constructor
+    returns when the reader is at the end of that partition, so no response is missed. `listener` gets every
+    message to a connection on that partition. The constructor raises `TopicsMissing`, or kafka-python's
+    KafkaError if no broker answers.
     """
 
     def __init__(
@@ -103,7 +106,7 @@ class CoordinatorClient:
         request_timeout_ms: int = DEFAULT_REQUEST_TIMEOUT_MS,
         listener: Listener | None = None,
     ) -> None:
-        # Correlation ids name this start of the client, so no answer to an earlier one can be taken for ours.
+        # Correlation ids contain an id of this start, so a response to an earlier start cannot match.
         self._start_id = str(uuid4())
         self._numbers = count(1)
         if reply_partition is None:
@@ -124,11 +127,11 @@ class CoordinatorClient:
 
     @property
     def counts(self) -> Counts:
-        """What came over the reply partition so far."""
+        """Counts of the records read from the reply partition so far."""
         return self._pending.counts
 
     def header(self, group_id: str, api_version: int = 0) -> Header:
-        """What a request of this client about this group begins with, under a correlation id of its own."""
+        """The common fields of a request about this group, with a new correlation id."""
         return Header(
             group_id=group_id,
             correlation_id=self.next_correlation_id(),
@@ -139,7 +142,7 @@ class CoordinatorClient:
         )
 
     def next_correlation_id(self) -> str:
-        """A name for a request that no other has."""
+        """A correlation id that no other request has."""
         return f"{self._start_id}-{next(self._numbers)}"
 
     def join(
@@ -155,7 +158,7 @@ class CoordinatorClient:
         reason: str | None = None,
         partitions_per_topic: Mapping[str, int] | None = None,
     ) -> Future[JoinGroupResponse]:
-        """JoinGroup. Answered when the rebalance is complete: it may take the rebalance timeout."""
+        """JoinGroup. The response comes when the rebalance completes, at most after the rebalance timeout."""
         request = JoinGroup(
             **self.header(group_id, JOIN_VERSION),
             session_timeout_ms=session_timeout_ms,
@@ -181,7 +184,7 @@ class CoordinatorClient:
         assignments: Sequence[MemberAssignment] = (),
         group_instance_id: str | None = None,
     ) -> Future[SyncGroupResponse]:
-        """SyncGroup. Answered when the leader has sent its own."""
+        """SyncGroup. The response comes when the leader has sent the assignment."""
         request = SyncGroup(
             **self.header(group_id, SYNC_VERSION),
             generation_id=generation_id,
@@ -206,18 +209,18 @@ class CoordinatorClient:
         return self.send(request, HeartbeatResponse)
 
     def leave(self, group_id: str, members: Sequence[LeavingMember]) -> Future[LeaveGroupResponse]:
-        """LeaveGroup, for one member or several."""
+        """LeaveGroup, for one or several members."""
         request = LeaveGroup(**self.header(group_id, LEAVE_VERSION), members=list(members))
         return self.send(request, LeaveGroupResponse)
 
     def release(self, group_id: str) -> Future[ReleaseGroupResponse]:
-        """Let a quarantined group go on."""
+        """Release a quarantined group."""
         return self.send(ReleaseGroup(**self.header(group_id)), ReleaseGroupResponse)
 
     def send(
         self, request: KafkaRequest | RocketMqRequest, answer: type[R], *, timeout_ms: int | None = None
     ) -> Future[R]:
-        """Send a request under a correlation id of this client's; `answer` is the type of its response."""
+        """Send a request with a correlation id of this client. `answer` is the type of its response."""
         future: Future[R] = Future()
         asked = PendingRequest(
             kind=type(request).__name__,
@@ -242,7 +245,7 @@ class CoordinatorClient:
         return future
 
     def close(self) -> None:
-        """Fail what is unanswered, end the reader's thread and the connections."""
+        """Fail unanswered requests, and end the reader's thread and the connections."""
         self._closing.set()
         self._reader.join()
         self._pending.close("the client was closed")
@@ -263,7 +266,7 @@ class CoordinatorClient:
                 self._take(self._poll())
                 self._pending.expire(time.monotonic())
         finally:
-            # Also where this thread dies of an error: nobody may wait for ever.
+            # Also if an error ends this thread, because callers must not wait forever.
             self._pending.close("the client's reader ended")
 
     def _poll(self) -> list[bytes]:
@@ -294,14 +297,14 @@ class CoordinatorClient:
 
 
 def decode_response(value: bytes) -> AnyResponse | AnyToConnection:
-    """A record of the responses topic. Raises msgspec.DecodeError or UnicodeDecodeError."""
+    """Decode a record of the responses topic. Raises msgspec.DecodeError or UnicodeDecodeError."""
     return _decoder.decode(value)
 
 
 def layout_on(bootstrap_servers: str, prefix: str) -> TopicLayout:
-    """The layout of the coordinator whose topics have this prefix, with the partitions they really have.
+    """Return the layout of the coordinator whose topics have this prefix, with their actual partitions.
 
-    Raises TopicsMissing where no coordinator has made them yet, and where a gateway keeps them to itself.
+    Raises TopicsMissing if no coordinator has created them, or if a gateway does not expose them.
     """
     names = TopicLayout.named(prefix)
     with TopicReader(bootstrap_servers) as reader:
@@ -328,7 +331,7 @@ def _reader_at_end(bootstrap_servers: str, layout: TopicLayout, reply_partition:
         ):
             found = len(reader.partitions_of(topic))
             if found != wanted:
-                # With another number of partitions a group's requests would stand in the wrong one.
+                # With another number of partitions, requests would go to the wrong partition of their group.
                 raise TopicsMissing(f"topic {topic} has {found} partitions, {wanted} are expected")
         reader.start(end=[TopicPartition(layout.responses_topic, reply_partition)])
     except BaseException:

@@ -1,4 +1,4 @@
-"""Addresses as options name them: HOST:PORT, a list of them, or a host alone."""
+"""Addresses in options: HOST:PORT, a list of them, or a host alone."""
 
 import re
 from dataclasses import dataclass
@@ -7,20 +7,20 @@ from typing import Self
 
 MAX_PORT = 65_535
 
-# A DNS name or an IPv4 address; underscores stand in the names that containers get.
+# A DNS name or an IPv4 address. Underscores are allowed because names of containers have them.
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?")
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where something listens. An IPv6 host has no brackets here."""
+    """The address of a listener. An IPv6 host has no brackets here."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """`HOST:PORT`, an IPv6 host in brackets. Raises ValueError."""
+        """Parse `HOST:PORT`, with an IPv6 host in brackets. Raises ValueError."""
         host, colon, port = text.strip().rpartition(":")
         if not colon or not _is_port(port) or (":" in host and not host.startswith("[")):
             raise ValueError(f"{text!r} is not HOST:PORT")
@@ -34,7 +34,7 @@ class Address:
 
 
 def parse_host(text: str) -> str:
-    """A name, an IPv4 address, or an IPv6 address with or without brackets, which are taken off. Raises
+    """Parse a name, an IPv4 address, or an IPv6 address. Brackets of an IPv6 address are removed. Raises
     ValueError.
     """
     host = text.strip()
@@ -44,16 +44,16 @@ def parse_host(text: str) -> str:
     else:
         is_host = _NAME.fullmatch(host) is not None or _is_ipv6(host)
     if not is_host:
-        raise ValueError(f"{text!r} is no host name and no IP address")
+        raise ValueError(f"{text!r} is neither a host name nor an IP address")
     return host
 
 
 def parse_servers(text: str) -> str:
-    """`HOST:PORT,...`, as Kafka's clients take bootstrap.servers; without blanks. Raises ValueError."""
+    """Parse `HOST:PORT,...`, as in Kafka's bootstrap.servers. Removes blanks. Raises ValueError."""
     addresses = [Address.parse(item) for item in text.split(",")]
     for address in addresses:
         if address.port == 0:
-            raise ValueError(f"'{address}' has port 0, where nobody listens")
+            raise ValueError(f"'{address}' has port 0, which no listener has")
     return ",".join(map(str, addresses))
 
 

@@ -1,7 +1,7 @@
-"""Records on the topics: JSON, UTF-8, one msgspec Struct a record. The formats are told in docs/protocol.md.
+"""Records on the topics: JSON in UTF-8, one msgspec Struct a record. docs/protocol.md describes the formats.
 
-Requests are decoded here and nowhere else. What cannot be a request becomes a `Refusal` that says why and,
-where it can be read, whom to tell.
+Only this module decodes requests. A record that cannot be a request becomes a `Refusal` with the reason and,
+if it can be read, the sender's address.
 """
 
 import re
@@ -17,22 +17,23 @@ from state.kafka.requests import TopicMetadata
 from state.messages import RECORD_VERSION, ErrorResponse, Int32, ShortStr
 from state.rocketmq.requests import ConnectionClosed
 
-# The value of a clock record, and the pattern Spark recognises it by (15 digits cannot overflow Spark's
-# microseconds). The second group is the epoch of the owner that appended it; older ones have none.
+# The value of a clock record, and the pattern by which Spark recognises it (15 digits cannot overflow Spark's
+# microseconds). The second group is the epoch of the owner that appended it. Records of older versions have
+# none.
 CLOCK_PATTERN = r'^\{"type":"Clock","time_ms":(\d{1,15})(?:,"owner_epoch":(\d{1,15}))?\}$'
 _CLOCK = re.compile(CLOCK_PATTERN.encode())
 
-# A dead letter shows this much of a record's key and value each; all of it stands in the requests topic.
+# A dead letter has this much of a record's key and of its value. The requests topic has all of both.
 DEAD_LETTER_MAX_BYTES = 65_536
 
-# Messages quote what was sent, which can be as long as the record.
+# Messages quote the record, and a quote can be as long as the record.
 MESSAGE_MAX_CHARS = 16_384
 
 
 def clock_record(time_ms: int, owner_epoch: int | None = None) -> bytes:
-    """A clock record that says: every request stamped up to `time_ms` is before this record or can be read
-    already. `owner_epoch` is that of the claim of who appends it (`streaming.service.owner`); None: it has
-    none.
+    """A clock record. It attests that every request with a timestamp up to `time_ms` precedes it or is
+    readable already. `owner_epoch` is the epoch of the appending coordinator's claim
+    (`streaming.service.owner`), None if it made none.
     """
     if owner_epoch is None:
         return b'{"type":"Clock","time_ms":%d}' % time_ms
@@ -45,7 +46,7 @@ def is_clock_record(key: bytes | None, value: bytes | None) -> bool:
 
 
 class Reason(StrEnum):
-    """Why a record stands in the dead-letter topic."""
+    """The reason why a record is in the dead-letter topic."""
 
     INVALID_REQUEST = "INVALID_REQUEST"
     REQUEST_TOO_LARGE = "REQUEST_TOO_LARGE"
@@ -59,12 +60,13 @@ class Reason(StrEnum):
 
 
 class DeadLetter(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A record that could not be handled, or whose handling failed; `key` and `value` are cut at
-    DEAD_LETTER_MAX_BYTES. `request` is "" where it was a deadline that failed: the message names it.
-    `at_ms` is the record's append time, 0 where the record is not at hand: it was answered later than read.
+    """A record that was refused, or whose handling failed. `key` and `value` are cut at
+    DEAD_LETTER_MAX_BYTES. `request` is the record's id, "" if a deadline failed, which the message then
+    names. `at_ms` is the record's append time, 0 if the record is no longer available because it was answered
+    in a later call.
     """
 
-    version: int  # no default, so that it is always written
+    version: int  # no default, so it is always written
     reason: Reason
     message: str
     request: str
@@ -76,11 +78,12 @@ class DeadLetter(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CommittedOffset(Struct, frozen=True, kw_only=True):
-    """A record of the offsets topic: what is committed for one partition, since which request of the log.
+    """A record of the offsets topic: the committed offset of one partition, and the request that set it.
 
-    `expire_at_ms` is set where the committer chose its own retention time. `incarnation` is the group's.
-    `topic_id` is None while it is not known. `request` is the OffsetCommit, or the TopicMetadata that told
-    the id.
+    `expire_at_ms` is set if the committer chose its own retention time, else None. `incarnation` is the
+    group's.
+    `topic_id` is None if unknown. `request` is the id of the OffsetCommit, or of the TopicMetadata that
+    brought the topic id.
     """
 
     group_id: str
@@ -98,12 +101,12 @@ class CommittedOffset(Struct, frozen=True, kw_only=True):
 
 
 def offset_key(group_id: str, topic: str, partition: int) -> bytes:
-    """The key of a record of the offsets topic: a JSON array, so that no name can be taken for another."""
+    """The key of a record of the offsets topic. It is a JSON array, so it is unambiguous for any names."""
     return encode((group_id, topic, partition))
 
 
 class Address(Struct, frozen=True):
-    """The least that is needed to answer a record that is no request."""
+    """The fields needed to answer a record that is not a valid request."""
 
     correlation_id: ShortStr
     reply_partition: Int32
@@ -111,7 +114,7 @@ class Address(Struct, frozen=True):
 
 
 class Refusal(Struct, frozen=True):
-    """A record that is not a request the operator can take; `address` is None where nobody can be told."""
+    """A record that the operator cannot accept as a request. `address` is None if no response is possible."""
 
     reason: Reason
     message: str
@@ -141,18 +144,18 @@ _encoder = msgspec.json.Encoder()
 
 encode = _encoder.encode
 
-# What msgspec raises for bytes that are not what they should be; the last for JSON that is nested too deep.
+# The errors of msgspec for invalid bytes. The last is for JSON that is nested too deep.
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def decode_request(value: bytes) -> AnyRequest | Refusal:
-    """A request, or why this is none."""
+    """Decode a request, or return why the record is not one."""
     try:
         request = _request_decoder.decode(value)
     except UNREADABLE as error:
         return refuse_unread(value, Reason.INVALID_REQUEST, str(error))
     if request.version != RECORD_VERSION:
-        message = f"record version {request.version} is not known, only {RECORD_VERSION} is"
+        message = f"record version {request.version} is unknown, only {RECORD_VERSION} is supported"
         return refuse(request, Reason.UNSUPPORTED_VERSION, message)
     return request
 
@@ -166,7 +169,7 @@ def refuse(request: AnyRequest, reason: Reason, message: str) -> Refusal:
 
 
 def refuse_unread(value: bytes, reason: Reason, message: str) -> Refusal:
-    """Refuse a record that is no request; whoever sent it is told if it has an address."""
+    """Refuse a record that is not a request. Its sender gets a response if the record has an address."""
     try:
         address: Address | None = _address_decoder.decode(value)
     except UNREADABLE:
@@ -175,5 +178,5 @@ def refuse_unread(value: bytes, reason: Reason, message: str) -> Refusal:
 
 
 def request_id(topic: str, partition: int, offset: int) -> str:
-    """The id a record of the requests topic goes by."""
+    """The id of a record of the requests topic."""
     return f"{topic}-{partition}-{offset}"

@@ -1,8 +1,8 @@
-"""Reading the groups and events topics: what is new, what came twice, and what is missing.
+"""Reading the groups and events topics: new entries, repeated entries, and gaps.
 
-Their writer is at-least-once, so a record may come again; what carries the same (group_id, incarnation, seq)
-is the same. A history that skips a number has a gap: something is lost, or was deleted by retention before
-this reader came.
+The topics' writer is at-least-once, so a record may be repeated. Records with equal (group_id, incarnation,
+seq) are the same entry. A history that skips a number has a gap: an entry is lost, or retention deleted it
+before this reader started.
 """
 
 from collections.abc import Callable
@@ -18,14 +18,14 @@ from state.dispatch import GroupType
 from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.snapshot import GroupSnapshot
 
-# What a record that names no protocol is of.
+# The protocol of a record that names none.
 KAFKA = GroupType.KAFKA.value
 
 
 class CoordinatorStarted(Struct, frozen=True, kw_only=True):
-    """The entry a coordinator writes when it starts: which code and settings decide from which batch on.
+    """The entry that a coordinator writes when it starts: the code and settings in force from a batch on.
 
-    `owner_epoch` is that of its claim on the topics, 0 where it is of a version that made none.
+    `owner_epoch` is the epoch of its claim on the topics, 0 if its version made no claims.
     """
 
     at_ms: int
@@ -56,9 +56,9 @@ _snapshot = msgspec.json.Decoder(GroupSnapshot)
 
 
 def decode_entry(value: bytes) -> HistoryEntry | CoordinatorStarted | None:
-    """A record of the events topic, None for an unknown kind. Raises msgspec.DecodeError.
+    """Decode a record of the events topic. Returns None for an unknown kind. Raises msgspec.DecodeError.
 
-    Groups of RocketMQ's have a history of their own: see `records.rocketmq_history`.
+    RocketMQ's groups have their own history: see `records.rocketmq_history`.
     """
     entry = _entry.decode(value)
     kind = entry.type if entry.protocol == KAFKA else ""
@@ -68,7 +68,7 @@ def decode_entry(value: bytes) -> HistoryEntry | CoordinatorStarted | None:
 
 
 def decode_snapshot(value: bytes) -> GroupSnapshot | None:
-    """A record of the groups topic that is no tombstone, None where the group is RocketMQ's.
+    """Decode a record of the groups topic that is not a tombstone. Returns None if the group is RocketMQ's.
 
     Raises msgspec.DecodeError.
     """
@@ -76,25 +76,25 @@ def decode_snapshot(value: bytes) -> GroupSnapshot | None:
 
 
 def decode_any_entry(value: bytes) -> AnyHistoryEntry | CoordinatorStarted | None:
-    """The same of groups of either protocol."""
+    """Decode a record of the events topic, of a group of either protocol."""
     return decode_entry(value) or rocketmq.decode_entry(value)
 
 
 def decode_any_snapshot(value: bytes) -> AnyView | None:
-    """A record of the groups topic that is no tombstone, whichever protocol the group is of."""
+    """Decode a record of the groups topic that is not a tombstone, of a group of either protocol."""
     return decode_snapshot(value) or rocketmq.decode_snapshot(value)
 
 
 @dataclass(slots=True)
 class _Life:
-    """How far the history of one life of a group has been read."""
+    """The position of the reader in the history of one incarnation of a group."""
 
     last_seq: int
     missing: set[int] = field(default_factory=set)
 
 
 class Numbered(Protocol):
-    """An entry of any group's history: its name is what tells a copy from news."""
+    """An entry of any group's history. Its fields identify repeated entries."""
 
     @property
     def group_id(self) -> str: ...
@@ -111,10 +111,10 @@ class Numbered(Protocol):
 
 
 class HistoryReader:
-    """Tells new entries from repeated ones, and finds gaps.
+    """Separates new entries from repeated ones, and finds gaps.
 
-    `from_start`: the topic is read from its first record, so an incarnation that does not begin with 1 has a
-    gap too. Otherwise the first entry seen of an incarnation is where its history begins.
+    `from_start`: the topic is read from its first record, so an incarnation whose first entry is not 1 has a
+    gap too. Otherwise an incarnation's history begins with the first entry seen of it.
     """
 
     def __init__(self, *, from_start: bool) -> None:
@@ -124,11 +124,11 @@ class HistoryReader:
 
     @property
     def gaps(self) -> dict[tuple[str, str], list[int]]:
-        """The numbers that are missing, by (group_id, incarnation); those without a gap are left out."""
+        """The missing numbers by (group_id, incarnation). Incarnations without a gap are left out."""
         return {key: sorted(life.missing) for key, life in self._lives.items() if life.missing}
 
     def is_new(self, event: Numbered) -> bool:
-        """Whether this entry has not been seen before. Entries of one group come in the log's order."""
+        """Whether this entry is new. Entries of one group must come in the log's order."""
         key = (event.group_id, event.incarnation)
         life = self._lives.get(key)
         if life is None:
@@ -145,7 +145,7 @@ class HistoryReader:
 
 
 class Versioned(Protocol):
-    """A view of any group: which of its history's entries it is after."""
+    """A view of any group, with the number of the last entry of the history that it includes."""
 
     @property
     def incarnation(self) -> str: ...
@@ -157,7 +157,7 @@ V = TypeVar("V", bound=Versioned)
 
 
 class GroupTable(Generic[V]):
-    """The latest view of every group that `decode` tells of; the others are left out."""
+    """The latest view of every group for which `decode` returns one. Other groups are left out."""
 
     def __init__(self, decode: Callable[[bytes], V | None]) -> None:
         self.duplicates = 0
@@ -166,14 +166,14 @@ class GroupTable(Generic[V]):
 
     @property
     def groups(self) -> list[V]:
-        """The groups there are now, by id."""
+        """The existing groups by id."""
         return [self._groups[group_id] for group_id in sorted(self._groups)]
 
     def take(self, key: bytes | None, value: bytes | None) -> bool:
-        """Take a record of the groups topic; whether it changed anything.
+        """Read a record of the groups topic. Returns whether it changed anything.
 
-        A tombstone ends a group, and so does a view that is not told of: the name is another protocol's now.
-        Raises one of `records.codec.UNREADABLE`.
+        A tombstone removes a group. So does a view for which `decode` returns None, because the group id then
+        belongs to another protocol. Raises one of `records.codec.UNREADABLE`.
         """
         group_id = (key or b"").decode()
         view = None if value is None else self._decode(value)

@@ -1,6 +1,6 @@
-"""The Kafka clients of this project: no other module makes a client with settings of its own.
+"""The Kafka clients of this project. No other module configures a client.
 
-What a client needs to reach the cluster is in `_connection` alone.
+Only `_connection` has the settings that a client needs to reach the cluster.
 """
 
 from typing import Any
@@ -17,10 +17,10 @@ def reading_consumer(
     fetch_max_wait_ms: int | None = None,
     reconnect_max_ms: int | None = None,
 ) -> KafkaConsumer:
-    """A consumer without a group, which is assigned its partitions by hand. See `records.reader`.
+    """A consumer without a group, with manually assigned partitions. See `records.reader`.
 
-    `max_record_bytes` is the largest record of its topics, `timeout_ms` how long the first connection and
-    each request may take. None leaves a setting at kafka-python's default. Raises KafkaError.
+    `max_record_bytes` is the largest record of its topics. `timeout_ms` is the time limit of the first
+    connection and of each request. None leaves a setting at kafka-python's default. Raises KafkaError.
     """
     given = {
         "max_partition_fetch_bytes": max_record_bytes,
@@ -42,10 +42,10 @@ def reading_consumer(
 def working_consumer(
     bootstrap_servers: str, client_id: str, *, metadata_max_age_ms: int = 300_000
 ) -> KafkaConsumer:
-    """A consumer of a member of one of the coordinator's groups, which Kafka's brokers know no group of.
+    """A consumer for a member of one of the coordinator's groups, without a group at Kafka's brokers.
 
-    A partition is read from its beginning unless a position is set. `metadata_max_age_ms`: after so long the
-    partitions of the topics are looked up again. Raises KafkaError.
+    A partition is read from its beginning unless a position is set. `metadata_max_age_ms` is the interval at
+    which the topics' partitions are read again. Raises KafkaError.
     """
     return KafkaConsumer(
         **_connection(bootstrap_servers),
@@ -58,7 +58,7 @@ def working_consumer(
 
 
 def group_consumer(bootstrap_servers: str, group_id: str) -> KafkaConsumer:
-    """A consumer in a group of the cluster's own coordinator; it commits nothing. Raises KafkaError."""
+    """A consumer in a group of the cluster's own coordinator. It commits no offsets. Raises KafkaError."""
     return KafkaConsumer(
         **_connection(bootstrap_servers),
         group_id=group_id,
@@ -74,20 +74,20 @@ def request_producer(
     return KafkaProducer(
         **_connection(bootstrap_servers),
         acks="all",
-        enable_idempotence=True,  # a JoinGroup appended twice makes a second member
+        enable_idempotence=True,  # a JoinGroup appended twice would make a second member
         linger_ms=0,
         batch_size=batch_bytes,
         max_request_size=max_request_bytes,
         max_block_ms=timeout_ms,
         request_timeout_ms=timeout_ms,
-        delivery_timeout_ms=timeout_ms,  # what nobody waits for any more is not to be delivered
+        delivery_timeout_ms=timeout_ms,  # a request must not be delivered after its caller has given up
         allow_auto_create_topics=False,
         metrics_enabled=False,
     )
 
 
 def clock_producer(bootstrap_servers: str, *, timeout_ms: int, reconnect_max_ms: int) -> KafkaProducer:
-    """A producer of clock records: it gives a record up after `timeout_ms`. Raises KafkaError."""
+    """A producer of clock records. It gives a record up after `timeout_ms`. Raises KafkaError."""
     return KafkaProducer(
         **_connection(bootstrap_servers),
         acks="all",
@@ -106,7 +106,7 @@ def clock_producer(bootstrap_servers: str, *, timeout_ms: int, reconnect_max_ms:
 def topic_metadata_producer(
     bootstrap_servers: str, *, timeout_ms: int, max_request_bytes: int
 ) -> KafkaProducer:
-    """A producer of TopicMetadata records: it gives a record up after `timeout_ms`. Raises KafkaError."""
+    """A producer of TopicMetadata records. It gives a record up after `timeout_ms`. Raises KafkaError."""
     return KafkaProducer(
         **_connection(bootstrap_servers),
         acks="all",
@@ -115,7 +115,7 @@ def topic_metadata_producer(
         bootstrap_timeout_ms=timeout_ms,
         max_block_ms=timeout_ms,
         request_timeout_ms=timeout_ms,
-        delivery_timeout_ms=timeout_ms,  # a record that is late may be wrong by then
+        delivery_timeout_ms=timeout_ms,  # a late record may be wrong by then
         max_request_size=max_request_bytes,
         allow_auto_create_topics=False,
         metrics_enabled=False,
@@ -123,17 +123,19 @@ def topic_metadata_producer(
 
 
 def producer(bootstrap_servers: str) -> KafkaProducer:
-    """A producer of any other records: sent at once, acknowledged by all replicas. Raises KafkaError."""
+    """A producer of other records, which are sent at once and acknowledged by all replicas. Raises
+    KafkaError.
+    """
     return KafkaProducer(**_connection(bootstrap_servers), acks="all", linger_ms=0, metrics_enabled=False)
 
 
 def admin(
     bootstrap_servers: str, *, bootstrap_timeout_ms: int | None = None, request_timeout_ms: int | None = None
 ) -> KafkaAdminClient:
-    """An administrator's client. The first connection may take `bootstrap_timeout_ms`, each request
-    `request_timeout_ms`; None leaves kafka-python's default.
+    """An admin client. `bootstrap_timeout_ms` limits the first connection, `request_timeout_ms` each request.
+    None leaves kafka-python's default.
 
-    Raises KafkaError, and ValueError where `bootstrap_servers` is no list of HOST:PORT.
+    Raises KafkaError, and ValueError if `bootstrap_servers` is not a list of HOST:PORT.
     """
     given = {"bootstrap_timeout_ms": bootstrap_timeout_ms, "request_timeout_ms": request_timeout_ms}
     return KafkaAdminClient(
@@ -143,5 +145,5 @@ def admin(
 
 
 def _connection(bootstrap_servers: str) -> dict[str, Any]:
-    """The settings by which any client reaches the cluster, `bootstrap_servers` being HOST:PORT,..."""
+    """The settings with which every client reaches the cluster. `bootstrap_servers` is HOST:PORT,..."""
     return {"bootstrap_servers": bootstrap_servers}

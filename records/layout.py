@@ -1,21 +1,21 @@
-"""The topics of one coordinator: their names, partitions and size limits, in one place."""
+"""The topics of one coordinator: their names, partitions and size limits."""
 
 from dataclasses import dataclass
 
 DEFAULT_PREFIX = "group-coordinator"
-# The state has one partition whatever this is, and each partition of requests is some 35 ms more in a batch.
+# The state has one partition whatever this is. Each partition of requests adds some 35 ms to a batch.
 DEFAULT_REQUEST_PARTITIONS = 1
 DEFAULT_REPLY_PARTITIONS = 16
 
 REQUEST_MAX_BYTES = 2 * 1024 * 1024
 RESPONSE_MAX_BYTES = 7 * 1024 * 1024
-# What a record may have beside its value: key, headers, the batch around it.
+# The maximum bytes of a record beside its value: key, headers, the batch around it.
 RECORD_OVERHEAD_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class TopicLayout:
-    """Where records go. Sizes in bytes of a record's value."""
+    """The topics that records go to. Sizes are in bytes of a record's value."""
 
     requests_topic: str
     responses_topic: str
@@ -58,10 +58,10 @@ class TopicLayout:
 
     @property
     def request_record_max_bytes(self) -> int:
-        """The most one record of the requests topic may have."""
+        """The maximum size of a record of the requests topic, in bytes."""
         return self.request_max_bytes + RECORD_OVERHEAD_BYTES
 
     @property
     def response_record_max_bytes(self) -> int:
-        """The most one record of an output topic may have."""
+        """The maximum size of a record of an output topic, in bytes."""
         return self.response_max_bytes + RECORD_OVERHEAD_BYTES

@@ -1,4 +1,4 @@
-"""Log lines of readers that go on trying: a few for each outage, and not one for each attempt."""
+"""Log lines of readers that keep retrying: a few for each outage instead of one for each attempt."""
 
 import time
 from collections.abc import Callable
@@ -6,16 +6,16 @@ from collections.abc import Callable
 import structlog
 
 INTERVAL_S = 60.0
-# A reader that does not fail for so long reads again; some attempts of an outage end without an error.
+# An outage ends when no attempt has failed for this long, because some attempts succeed during an outage.
 QUIET_S = 5.0
 
 log = structlog.get_logger()
 
 
 class OutageWarning:
-    """Warns when an outage begins and once a minute while it lasts, and tells its end.
+    """Warns when an outage begins and once a minute while it lasts, and logs its end.
 
-    `what` is the attempt that fails, as the beginning of a sentence. For one thread.
+    `what` names the failing attempt, as the beginning of a sentence. For one thread.
     """
 
     def __init__(self, what: str, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -25,7 +25,7 @@ class OutageWarning:
         self._began_s = self._failed_s = self._warned_s = 0.0
 
     def failed(self, error: Exception) -> None:
-        """One more attempt failed."""
+        """Record a failed attempt."""
         now_s = self._now_s()
         self._failed_s = now_s
         self._attempts += 1
@@ -42,7 +42,7 @@ class OutageWarning:
         )
 
     def worked(self) -> None:
-        """One more attempt did not fail."""
+        """Record an attempt that did not fail."""
         if self._attempts and self._now_s() - self._failed_s >= QUIET_S:
             log.info(f"{self._what} works again", attempts=self._attempts)
             self._attempts = 0

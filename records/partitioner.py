@@ -1,6 +1,6 @@
-"""Which partition a group's requests stand in: Kafka's default for keys, as Java and kafka-python choose it.
+"""The partition of a group's requests: Kafka's default for keys, as in Java and kafka-python.
 
-librdkafka's default differs; its producers have to set `partitioner=murmur2_random`.
+librdkafka has another default. Its producers have to set `partitioner=murmur2_random`.
 """
 
 from functools import lru_cache

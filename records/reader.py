@@ -1,4 +1,4 @@
-"""The one reader of topics: it reads them to their end as of now, or follows them.
+"""The one reader of topics. It reads them to their current end, or follows them.
 
 It begins at the topics' beginnings, at their ends, at given offsets, or at a time.
 """
@@ -17,18 +17,18 @@ from records import kafka_clients
 Record: TypeAlias = Any
 Offsets: TypeAlias = Mapping[TopicPartition, int]
 
-# So long may nothing come of a topic that is not read to its end: then nobody sends any more.
+# A topic that is not read to its end counts as unreachable when no record comes for this long.
 IDLE_TIMEOUT_MS = 30_000
 _POLL_MS = 200
 
 
 class TopicReader:
-    """A reader of partitions that are chosen with `start`. For one thread.
+    """A reader of the partitions given to `start`. For one thread.
 
-    `max_record_bytes` is the largest record of the topics, `timeout_ms` how long one request to the brokers
-    may take (None: kafka-python's default). `fetch_min_bytes` and `fetch_max_wait_ms` are Kafka's settings;
-    `reconnect_max_ms` is the longest pause between two attempts to connect. `records_read` counts the records
-    that came so far. All methods raise KafkaError.
+    `max_record_bytes` is the largest record of the topics, `timeout_ms` the time limit of a request to the
+    brokers (None: kafka-python's default). `fetch_min_bytes` and `fetch_max_wait_ms` are Kafka's settings.
+    `reconnect_max_ms` is the longest pause between two attempts to connect. `records_read` is the number of
+    records read so far. All methods raise KafkaError.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class TopicReader:
         )
 
     def partitions_of(self, *topics: str) -> list[TopicPartition]:
-        """The partitions of these topics, none of a topic that is not there."""
+        """The partitions of these topics. A topic that does not exist has none."""
         return [
             TopicPartition(topic, number)
             for topic in topics
@@ -61,7 +61,7 @@ class TopicReader:
         ]
 
     def is_internal(self, topic: str) -> bool:
-        """Whether this topic, which exists, is internal: the brokers, or a gateway, keep it to themselves."""
+        """Whether this existing topic is internal, as the brokers or a gateway report it."""
         return topic not in self._consumer.topics()
 
     def start(
@@ -71,8 +71,8 @@ class TopicReader:
         end: Collection[TopicPartition] = (),
         at: Offsets | None = None,
     ) -> None:
-        """Read these partitions from now on, and no others: from their beginnings, from their ends as of this
-        call, or from the offsets in `at`.
+        """Read only these partitions from now on: from their beginnings, from their ends as of this call, or
+        from the offsets in `at`.
         """
         at = at or {}
         self._consumer.assign([*beginning, *end, *at])
@@ -81,28 +81,28 @@ class TopicReader:
         if end:
             self._consumer.seek_to_end(*end)
         for partition in end:
-            self._position(partition)  # now, not at the first poll
+            self._position(partition)  # resolves the position now, not at the first poll
         for partition, offset in at.items():
             self._consumer.seek(partition, offset)
 
     def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset that the next record of each partition will get."""
+        """The offset after the last record of each partition."""
         return dict(self._consumer.end_offsets(list(partitions), timeout_ms=self._timeout_ms))
 
     def beginnings(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset of each partition that is kept."""
+        """The first available offset of each partition."""
         return dict(self._consumer.beginning_offsets(list(partitions), timeout_ms=self._timeout_ms))
 
     def offsets_at(
         self, partitions: Collection[TopicPartition], at_ms: int
     ) -> dict[TopicPartition, int | None]:
-        """The first offset whose record is stamped at or after a time, None where no record is."""
+        """The first offset of each partition with a timestamp at or after a time, None if there is none."""
         times = dict.fromkeys(partitions, max(0, at_ms))
         found = self._consumer.offsets_for_times(times, timeout_ms=self._timeout_ms) if times else {}
         return {partition: None if there is None else there.offset for partition, there in found.items()}
 
     def poll(self, timeout_ms: int = _POLL_MS) -> list[Record]:
-        """What has come, each partition's records in order; waits up to `timeout_ms` for a first one."""
+        """Return new records, in order within each partition. Waits up to `timeout_ms` for a first one."""
         polled = self._consumer.poll(timeout_ms=timeout_ms)
         records = [record for of_partition in polled.values() for record in of_partition]
         self.records_read += len(records)
@@ -113,13 +113,13 @@ class TopicReader:
         return {partition: self._position(partition) for partition in partitions}
 
     def has_read(self, ends: Offsets) -> bool:
-        """Whether everything before these offsets was read."""
+        """Whether all records before these offsets are read."""
         return not self._behind(ends)
 
     def read_to(self, ends: Offsets, *, timeout_ms: int | None = None) -> Iterator[Record]:
-        """The records of the started partitions before these offsets.
+        """Yield the records of the started partitions before these offsets.
 
-        Raises KafkaTimeoutError where that takes longer than `timeout_ms` (None: no limit), or where nothing
+        Raises KafkaTimeoutError if this takes longer than `timeout_ms` (None: no limit), or if no record
         comes for IDLE_TIMEOUT_MS.
         """
         give_up_s = float("inf") if timeout_ms is None else time.monotonic() + timeout_ms / 1000
@@ -135,14 +135,14 @@ class TopicReader:
             yield from _before(ends, records)
 
     def read_all(self, *topics: str, timeout_ms: int | None = None) -> Iterator[Record]:
-        """All records of these topics from their beginnings to their ends as of now. Raises as `read_to`."""
+        """Yield these topics' records from their beginnings to their current ends. Raises as `read_to`."""
         partitions = self.partitions_of(*topics)
         ends = self.ends(partitions)
         self.start(beginning=partitions)
         return self.read_to(ends, timeout_ms=timeout_ms)
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._consumer.close(autocommit=False)
 
     def __enter__(self) -> Self:
@@ -157,7 +157,7 @@ class TopicReader:
         return [partition for partition, end in ends.items() if self._position(partition) < end]
 
     def _position(self, partition: TopicPartition) -> int:
-        """Where the reader stands; -1 where the brokers do not tell in time."""
+        """The reader's offset in a partition, -1 if the brokers do not answer in time."""
         position: int | None = self._consumer.position(partition, timeout_ms=self._timeout_ms)
         return -1 if position is None else position
 

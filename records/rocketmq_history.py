@@ -1,4 +1,4 @@
-"""Reading what the groups and events topics tell of RocketMQ's groups; see `records.history`."""
+"""Reading the records of RocketMQ's groups on the groups and events topics. See `records.history`."""
 
 import msgspec
 from msgspec import Struct
@@ -18,12 +18,13 @@ _snapshot = msgspec.json.Decoder(GroupSnapshot)
 
 
 def decode_entry(value: bytes) -> HistoryEntry | None:
-    """A record of the events topic, None where it is not of a RocketMQ group. Raises msgspec.DecodeError."""
+    """Decode a record of the events topic, None if not of a RocketMQ group. Raises msgspec.DecodeError."""
     return _group_event.decode(value) if _is_ours(value) else None
 
 
 def decode_snapshot(value: bytes) -> GroupSnapshot | None:
-    """A record of the groups topic that is no tombstone, None where the group is not RocketMQ's.
+    """Decode a record of the groups topic that is not a tombstone. Returns None if the group is not
+    RocketMQ's.
 
     Raises msgspec.DecodeError.
     """
@@ -31,7 +32,7 @@ def decode_snapshot(value: bytes) -> GroupSnapshot | None:
 
 
 def is_expiry(event: HistoryEntry) -> bool:
-    """Whether a scan took a consumer's connection for dead; all other removals follow a client's request."""
+    """Whether a scan removed a consumer's dead connection. All other removals follow a client's request."""
     return event.type is EntryType.CONSUMER_REMOVED and event.cause.startswith("scan at ")
 
 

@@ -1,5 +1,5 @@
-"""Records made shorter: the sink would refuse one that is larger than its topic allows for ever, and with it
-the batch.
+"""Shortens records. A record larger than its topic allows would fail the sink, and with it the batch, every
+time.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from state.rocketmq.responses import Response as RocketMqResponseBase
 from state.rocketmq.responses import ResponseCode
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 
-# What is left of a sentence that lists members in a record that has to be made shorter.
+# What remains of a sentence that lists members, in a record that has to be shortened.
 SHORTENED_TEXT_CHARS = 16_384
 
 AnyView = GroupSnapshot | RocketMqSnapshot
@@ -29,8 +29,8 @@ T = TypeVar("T", bound=Struct)
 
 
 def encode_view(view: AnyView, max_bytes: int) -> bytes:
-    """A record of the groups topic. Where it is too large, the bytes of members are left out, and if that is
-    not enough the members.
+    """Encode a record of the groups topic. A record that is too large loses its members' bytes, and if it is
+    still too large, its members.
     """
     if isinstance(view, RocketMqSnapshot):
         return _fitting(view, max_bytes, _without_connections)
@@ -45,7 +45,7 @@ def encode_event(event: AnyHistoryEntry, max_bytes: int) -> bytes:
 
 
 def too_large(response: AnyResponse | RocketMqResponse) -> AnyResponse | RocketMqResponse:
-    """What is answered instead: an error and nothing else, as brokers do where a record is too large."""
+    """Return the replacement of a response that is too large: only an error, as brokers answer then."""
     if isinstance(response, ErrorResponse):
         return structs.replace(response, error_message="")
     if isinstance(response, RocketMqResponseBase):
@@ -66,7 +66,7 @@ def too_large(response: AnyResponse | RocketMqResponse) -> AnyResponse | RocketM
 
 
 def _fitting(record: T, max_bytes: int, *shorten: Callable[[T], T]) -> bytes:
-    """The record encoded, made shorter as often as it takes."""
+    """Encode the record, and shorten it as often as needed."""
     value = encode(record)
     for shorter in shorten:
         if len(value) <= max_bytes:

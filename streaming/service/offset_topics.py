@@ -33,7 +33,7 @@ class _OffsetRow(Struct, frozen=True):
     topic_id: str | None = None
 
 
-class _Told(Struct, frozen=True):
+class _Sent(Struct, frozen=True):
     """The last record for a group, and the time from which it is due again."""
 
     topics: dict[str, TopicImage | None]
@@ -53,7 +53,7 @@ class OffsetTopics:
         # a str caches its hash.
         self._ids: dict[str, dict[str, dict[int, str | None]]] = {}
         self._seen: dict[str, UUID | None] = {}
-        self._told: dict[str, _Told] = {}
+        self._sent: dict[str, _Sent] = {}
 
     def take(self, key: bytes | None, value: bytes | None) -> None:
         """Read a record of the offsets topic. Raises one of `records.codec.UNREADABLE`."""
@@ -85,7 +85,7 @@ class OffsetTopics:
         sure = {n: i for n, i in images.items() if n in self._seen and self._seen[n] == seen[n]}
         self._seen = seen
         differences = dict(self._differences(sure))
-        self._told = {group_id: told for group_id, told in self._told.items() if group_id in differences}
+        self._sent = {group_id: sent for group_id, sent in self._sent.items() if group_id in differences}
         due = (
             (group_id, topics)
             for group_id, topics in differences.items()
@@ -102,22 +102,22 @@ class OffsetTopics:
                 for topic, offsets in topics.items()
                 if topic in ids and (ids[topic] is None or set(offsets.values()) != {ids[topic]})
             )
-            if told := {topic: images[topic] for topic in islice(differing, TOPICS_AT_ONCE)}:
-                yield group_id, told
+            if misfits := {topic: images[topic] for topic in islice(differing, TOPICS_AT_ONCE)}:
+                yield group_id, misfits
 
     def _is_due(self, group_id: str, topics: dict[str, TopicImage | None], now_s: float) -> bool:
-        told = self._told.get(group_id)
-        return told is None or told.topics != topics or now_s >= told.again_at_s
+        last = self._sent.get(group_id)
+        return last is None or last.topics != topics or now_s >= last.again_at_s
 
     def _tell(self, group_id: str, topics: dict[str, TopicImage | None], now_s: float) -> TopicMetadata:
-        told = self._told.get(group_id)
+        last = self._sent.get(group_id)
         pause_s = FIRST_PAUSE_S
-        if told is not None and told.topics == topics:
-            pause_s = min(2 * told.pause_s, LONGEST_PAUSE_S)
-        self._told[group_id] = _Told(topics, now_s + pause_s, pause_s)
+        if last is not None and last.topics == topics:
+            pause_s = min(2 * last.pause_s, LONGEST_PAUSE_S)
+        self._sent[group_id] = _Sent(topics, now_s + pause_s, pause_s)
         return TopicMetadata(group_id=group_id, topics=topics)
 
     def not_told(self, messages: list[TopicMetadata]) -> None:
         """These records could not be sent, so they are due at once."""
         for message in messages:
-            self._told.pop(message.group_id, None)
+            self._sent.pop(message.group_id, None)

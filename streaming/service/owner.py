@@ -117,8 +117,8 @@ class Ownership:
         """
         self._read_to_end()
         standing = self._in_force()
-        # This claim is of a deleted topic of the same name. Its requests no longer exist, and its state is
-        # irrelevant.
+        # A claim with another requests topic id is of a deleted topic of the same name. Its owner's
+        # state does not belong to this topic.
         epoch = standing.epoch + 1 if standing else 1
         if standing and standing.requests_topic_id != wanted.requests_topic_id:
             standing = None

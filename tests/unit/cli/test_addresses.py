@@ -97,5 +97,5 @@ def test_hosts(text: str, host: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "a:1", "[a]", "http://a", "a/b", "[::1]:80", "a b"])
 def test_what_is_no_host(text: str) -> None:
-    with pytest.raises(ValueError, match="is no host name and no IP address"):
+    with pytest.raises(ValueError, match="is neither a host name nor an IP address"):
         parse_host(text)
