@@ -1,4 +1,4 @@
-"""One Spark session for the tests of the operator, and a bench for each."""
+"""One Spark session for the operator's tests, and a bench for each test."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +20,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.spark)
 
 
-# Ended with the last of these tests: a process can hold one Spark, and later ones run a coordinator in it.
+# Stopped after the last of these tests, because a process can hold one Spark and later tests run a
+# coordinator.
 @pytest.fixture(scope="package")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patch:
@@ -32,7 +33,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def make_bench(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[..., Bench]]:
-    """Makes benches that are stopped at the test's end; keywords are those of `Bench`."""
+    """Makes benches and stops them at the test's end. Keywords are those of `Bench`."""
     benches: list[Bench] = []
 
     def make(**given: Any) -> Bench:

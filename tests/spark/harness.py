@@ -1,6 +1,7 @@
-"""The real query over a folder of files, one micro-batch a file, and what it writes kept by batch.
+"""The real query over a folder of files. Each file is a micro-batch, and the output is kept by batch.
 
-It is stopped, killed in the middle of a batch and started again on its checkpoint as often as a test likes.
+A test can stop the query, kill it in the middle of a batch, and start it again on its checkpoint, any number
+of times.
 """
 
 import json
@@ -37,7 +38,7 @@ Write = Callable[[DataFrame, int], None]
 
 
 class SinkFailure(Exception):
-    """The sink fails, and with it the query: the batch is not committed and will run again."""
+    """The sink fails, and the query with it. The batch is not committed and will run again."""
 
 
 class Written(NamedTuple):
@@ -57,17 +58,18 @@ class Written(NamedTuple):
 
 
 def make_operator(**settings: int) -> Operator:
-    """An operator without an initial delay; settings by the names of `CoordinatorConfig`."""
+    """An operator without an initial delay. Settings are by the names of `CoordinatorConfig`."""
     config = replace(CoordinatorConfig(group_initial_rebalance_delay_ms=0), **settings)  # type: ignore[arg-type]
     return Operator(LAYOUT, (ConfigEpoch(0, config),))
 
 
 @dataclass
 class Bench:
-    """One checkpoint, its input, and what was written in all its runs.
+    """One checkpoint, its input, and the output of all its runs.
 
-    `failures` says how often the sink is to fail in which batch, and how much of it is written before that: a
-    share from 0 to 1. `rearrange` changes the input before the operator sees it. `write` is another sink.
+    `failures` holds, by batch, the failures of the sink: each is the share of the batch, from 0 to 1, that is
+    written before the failure. `rearrange` changes the input before the operator gets it. `write` is another
+    sink.
     """
 
     spark: SparkSession
@@ -83,7 +85,7 @@ class Bench:
     _files: int = 0
 
     def start(self) -> None:
-        """Start the query, or start it again after it was stopped or failed."""
+        """Start the query, also after it was stopped or failed."""
         self._input.mkdir(parents=True, exist_ok=True)
         records = (
             self.spark.readStream.schema(READ_SCHEMA)
@@ -112,7 +114,7 @@ class Bench:
         self.query = None
 
     def run(self, *batches: Iterable[Record]) -> list[Written]:
-        """Have these batches run, starting the query if need be; what was written meanwhile."""
+        """Run these batches, starting the query if needed. Returns the records written meanwhile."""
         before = len(self.written)
         for records in batches:
             self.add_file(records)
@@ -123,16 +125,16 @@ class Bench:
         return self.written[before:]
 
     def run_at(self, log: Log, attested_ms: int, appended_ms: int | None = None) -> list[Written]:
-        """Let time come to `attested_ms`: a batch that says so, and one that acts on it."""
+        """Advance time to `attested_ms`: by a batch that attests it, and a batch that acts on it."""
         at_ms = attested_ms + 1 if appended_ms is None else appended_ms
         return self.run(log.clock(at_ms, attested_ms), log.clock(at_ms, attested_ms))
 
     def add_file(self, records: Iterable[Record]) -> None:
-        """Put a file into the input: a batch, or a part of one."""
+        """Put a file into the input. It is a batch or a part of one."""
         self.add_table(_table(list(records)))
 
     def add_table(self, records: pa.Table) -> None:
-        """The same for many records. Spark takes files in the order of their times."""
+        """The same for many records. Spark takes files in the order of their modification times."""
         path = self._input / f"{self._files:05d}.parquet"
         self._input.mkdir(parents=True, exist_ok=True)
         hidden = path.with_name(f"_{path.name}")
@@ -144,7 +146,7 @@ class Bench:
 
     @property
     def watermark(self) -> str:
-        """Spark's watermark in the batch that ran last."""
+        """Spark's watermark in the last batch."""
         assert self.query is not None
         progress = self.query.lastProgress
         assert progress is not None
@@ -152,7 +154,7 @@ class Bench:
 
     @property
     def groups_touched(self) -> list[int]:
-        """How many groups' state each batch of this run wrote."""
+        """The number of groups whose state each batch of this run wrote."""
         assert self.query is not None
         return [int(p["stateOperators"][0]["numRowsUpdated"]) for p in self.query.recentProgress]
 
@@ -193,7 +195,7 @@ def of_topic(written: Iterable[Written], topic: str) -> list[dict[str, Any]]:
 
 
 def answers(written: Iterable[Written]) -> dict[str, dict[str, Any]]:
-    """The responses by the id of their request; asserts that copies are the same."""
+    """The responses by the id of their request. Asserts that copies are equal."""
     found: dict[str, dict[str, Any]] = {}
     for response in of_topic(written, LAYOUT.responses_topic):
         assert found.setdefault(response["request"], response) == response
@@ -201,7 +203,7 @@ def answers(written: Iterable[Written]) -> dict[str, dict[str, Any]]:
 
 
 def events(written: Iterable[Written], group_id: str, event_type: str | None = None) -> list[dict[str, Any]]:
-    """The history entries of a group, of one type or all."""
+    """The history entries of a group, of one type or of all."""
     return [
         event
         for event in of_topic(written, LAYOUT.events_topic)

@@ -1,4 +1,4 @@
-"""A log of requests and clock records, as a broker would keep it: what tests feed to the query."""
+"""A log of requests and clock records as a broker keeps it. Tests feed it to the query."""
 
 from collections import Counter
 from typing import NamedTuple
@@ -50,31 +50,31 @@ class Record(NamedTuple):
 
 
 class Log:
-    """Appends records: each partition counts its own."""
+    """Appends records. Each partition has its own offsets."""
 
     def __init__(self) -> None:
         self._ends: Counter[int] = Counter()
 
     def append(self, at_ms: int, key: bytes | None, value: bytes | None, partition: int) -> Record:
-        """Any record at all."""
+        """Append any record."""
         record = Record(partition, self._ends[partition], at_ms, key, value)
         self._ends[partition] += 1
         return record
 
     def request(self, at_ms: int, request: AnyRequest) -> Record:
-        """A request where it belongs."""
+        """Append a request to its group's partition."""
         partition = partition_of(request.group_id, LAYOUT.request_partitions)
         return self.append(at_ms, request.group_id.encode(), encode(request), partition)
 
     def clock(self, at_ms: int, attested_ms: int, owner_epoch: int | None = None) -> list[Record]:
-        """A clock record in every partition."""
+        """Append a clock record to every partition."""
         partitions = range(LAYOUT.request_partitions)
         return [self.append(at_ms, None, clock_record(attested_ms, owner_epoch), p) for p in partitions]
 
     def stable_member(
         self, at_ms: int, group_id: str, client: str = "c", session_ms: int = 10_000
     ) -> tuple[list[Record], str]:
-        """The requests that make a group of one member, and its id; where no initial delay is configured."""
+        """The requests that make a group of one member, and the member's id. Needs a zero initial delay."""
         joined = self.request(at_ms, join(group_id, client, session_ms=session_ms))
         member_id = new_member_id(client, joined.id, NAMESPACE)
         synced = self.request(at_ms, sync(group_id, member_id, 1, {member_id: b"all of it"}))
@@ -101,7 +101,7 @@ def join(
     rebalance_ms: int = 60_000,
     metadata: bytes = b"m",
 ) -> JoinGroup:
-    """Of version 3, which needs no second round for the member id."""
+    """A JoinGroup of version 3, which needs no second request for the member id."""
     return JoinGroup(
         **_common(group_id, client, 3),
         session_timeout_ms=session_ms,

@@ -1,4 +1,4 @@
-"""Operators that are at fault on purpose. Python workers import them, so they stand in a module."""
+"""Operators with deliberate faults. They have a module of their own because Python workers import them."""
 
 import json
 import re
@@ -24,16 +24,16 @@ MEMORY_TOPIC = "memory"
 
 
 class InjectedFault(Exception):
-    """What a step at fault raises."""
+    """The error of a faulty step."""
 
 
 def faulty_step(
     group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
 ) -> AnyEffects:
-    """The core's step, but raising, after it did its work, for three kinds of clients.
+    """The core's step, which raises after its work for three kinds of clients.
 
-    A request of POISON raises. One of DEADLY raises even when it is only to be refused. The deadlines of
-    members whose client is FRAIL raise.
+    A request of client POISON raises. A request of client DEADLY raises even while it is refused. The
+    deadlines of members of client FRAIL raise.
     """
     effects = step(group, group_id, event, now_ms, config)
     match event:
@@ -53,21 +53,21 @@ def _client_of(request: AnyRequest) -> str:
 def leave_an_unreadable_state(
     key: tuple[bytes], frames: Iterable[pd.DataFrame], state: SparkGroupState
 ) -> Iterator[pd.DataFrame]:
-    """Writes the state of a version that nobody knows."""
+    """Write a state of an unknown version."""
     state.update((99, b"from the future"))
     yield pd.DataFrame()
 
 
 @dataclass(frozen=True)
 class Measured:
-    """An operator that also writes what memory its Python process had before the call, and at most in it."""
+    """An operator that also writes its Python process's memory before the call, and the peak during it."""
 
     operator: Operator
 
     def __call__(
         self, key: tuple[bytes], frames: Iterable[pd.DataFrame], state: SparkGroupState
     ) -> Iterator[pd.DataFrame]:
-        Path("/proc/self/clear_refs").write_text("5")  # begin a new peak
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         before = _memory_bytes("VmRSS")
         yield from self.operator(key, frames, state)
         value = json.dumps({"before": before, "peak": _memory_bytes("VmHWM")}).encode()

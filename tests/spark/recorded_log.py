@@ -1,4 +1,4 @@
-"""One recorded log with its clock records, cut into batches in every way that Kafka could."""
+"""One recorded log with its clock records, cut into batches in every way that Kafka could cut it."""
 
 from collections.abc import Sequence
 from random import Random
@@ -12,9 +12,9 @@ from state.timeline import Row, Timeline
 from tests.harness import random_log
 from tests.spark.log import LAYOUT, Record
 
-# Groups that Kafka's partitioner puts where the random log has its own.
+# Groups that Kafka's partitioner puts into the random log's partitions.
 NAMES = dict(zip(random_log.GROUPS, ("a", "d", "b"), strict=True))
-# Clock records never reach the operator, so it does not matter that they would have other offsets.
+# Clock records never reach the operator, so their offsets do not matter.
 CLOCK_OFFSETS = 1_000_000
 TICK_MS = 7_000
 CLOCK_SKEW_MS = 50
@@ -34,10 +34,10 @@ def record(seed: int, length: int, config: CoordinatorConfig) -> list[Row]:
 
 
 def with_clock(rows: Sequence[Row], seed: int) -> tuple[list[list[Record]], int]:
-    """The log by partition, with the clock records of a ticker in it; and the last time that is attested.
+    """Return the log by partition with a ticker's clock records, and the last attested time.
 
-    Each round is appended to all partitions at about the same time. The next round claims what that proves:
-    the least of the round's append times, less one.
+    Each round is appended to all partitions at about the same time. The next round attests what that proves:
+    the earliest of the round's append times, less 1 ms.
     """
     random = Random(seed)
     partitions = [
@@ -48,7 +48,7 @@ def with_clock(rows: Sequence[Row], seed: int) -> tuple[list[list[Record]], int]
     while at_ms < end_ms:
         at_ms += random.randrange(1, 2 * TICK_MS)
         if random.random() < 0.2:
-            at_ms += 10 * TICK_MS  # the ticker was down for a while
+            at_ms += 10 * TICK_MS  # the ticker is down for a while
         appended = [at_ms + random.randrange(CLOCK_SKEW_MS) for _ in partitions]
         for p, (records, append_ms) in enumerate(zip(partitions, appended, strict=True)):
             records.append(Record(p, CLOCK_OFFSETS + tick, append_ms, None, clock_record(attested_ms)))
@@ -62,8 +62,8 @@ def with_clock(rows: Sequence[Row], seed: int) -> tuple[list[list[Record]], int]
 
 
 def cut(partitions: Sequence[Sequence[Record]], batches: int, seed: int) -> list[list[Record]]:
-    """Cut a log into batches, each partition where it likes but for one thing: what the clock records of
-    earlier batches have attested must be in. One batch more, empty, acts on the last clock records.
+    """Cut a log into batches, independently for each partition, with one restriction: a batch has everything
+    that the clock records of earlier batches attest. One more, empty batch acts on the last clock records.
     """
     random = Random(seed)
     at = [0 for _ in partitions]
@@ -87,7 +87,7 @@ def cut(partitions: Sequence[Sequence[Record]], batches: int, seed: int) -> list
 def expected(
     rows: Sequence[Row], until_ms: int, config: CoordinatorConfig
 ) -> dict[str, dict[str, list[bytes]]]:
-    """What the core says of the whole log in one piece: for each topic and group, the records in order."""
+    """The core's output for the whole log in one piece: the records in order, by topic and group."""
     said: dict[str, dict[str, list[bytes]]] = {LAYOUT.responses_topic: {}, LAYOUT.events_topic: {}}
     for group_id in dict.fromkeys(row.request.group_id for row in rows):
         timeline = Timeline(group_id, None, config)
@@ -102,7 +102,7 @@ def expected(
 
 
 def expected_offsets(rows: Sequence[Row], until_ms: int, config: CoordinatorConfig) -> dict[bytes, int]:
-    """What is committed at the end, by the key it has on the offsets topic."""
+    """The offsets committed at the end, by their key on the offsets topic."""
     offsets = {}
     for group_id in dict.fromkeys(row.request.group_id for row in rows):
         timeline = Timeline(group_id, None, config)

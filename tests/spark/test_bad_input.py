@@ -1,4 +1,6 @@
-"""Whatever stands in the requests topic: the query goes on, nothing vanishes, other groups are unharmed."""
+"""Whatever record is in the requests topic: the query continues, no record vanishes, other groups are
+unharmed.
+"""
 
 import json
 from collections.abc import Callable
@@ -17,7 +19,7 @@ NEST = 200_000
 
 
 class Case(NamedTuple):
-    """A bad record, why it is refused, and the error its sender gets: None where nobody can be told."""
+    """A bad record, the reason of its refusal, and the sender's error, None if no response is possible."""
 
     key: bytes | None
     value: bytes | None
@@ -27,7 +29,7 @@ class Case(NamedTuple):
 
 
 def changed(**fields: Any) -> bytes:
-    """A heartbeat of group x with some fields changed; one that is None is left out."""
+    """A heartbeat of group x with changed fields. A field that is None is left out."""
     request = json.loads(encode(heartbeat("x", "m"))) | fields
     return json.dumps({name: value for name, value in request.items() if value is not None}).encode()
 
@@ -103,7 +105,7 @@ def _outcome(letters: dict[str, Any], found: dict[str, Any], record: Record) -> 
 
 
 def test_what_kafka_answers_is_answered_and_no_dead_letter(bench: Bench) -> None:
-    """Odd values that are well-formed: empty group ids, absurd timeouts."""
+    """Odd but well-formed values: empty group ids, absurd timeouts."""
     log = Log()
     empty = [log.append(T0, key, changed(group_id=""), RIGHT) for key in (b"", None)]
     sessions = [log.request(T0, join("x", session_ms=ms)) for ms in (0, -1, INT32_MAX)]
@@ -122,7 +124,7 @@ def test_what_kafka_answers_is_answered_and_no_dead_letter(bench: Bench) -> None
 
 
 def test_a_group_too_large_for_a_record_goes_on(make_bench: Callable[..., Bench]) -> None:
-    """20 members of a MiB each: the leader cannot be told, as in Kafka, the view is truncated."""
+    """20 members of a MiB each: the leader gets an error, as in Kafka, and the view is truncated."""
     bench = make_bench(operator=make_operator(group_initial_rebalance_delay_ms=3_000))
     log = Log()
     joins = [
@@ -130,7 +132,7 @@ def test_a_group_too_large_for_a_record_goes_on(make_bench: Callable[..., Bench]
     ]
     small, small_id = log.stable_member(T0, "small")
     bench.run(joins, small)
-    # The initial delay is extended once, for members joined during it.
+    # The initial delay is extended once, because members joined during it.
     written = [
         *bench.run_at(log, T0 + 6_001),
         *bench.run([log.request(T0 + 7_000, heartbeat("small", small_id))]),

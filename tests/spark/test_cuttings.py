@@ -1,4 +1,4 @@
-"""The outcome is a function of the log alone: not of how it is cut into batches, nor of what dies then."""
+"""The output is a function of the log alone: neither its cut into batches nor a crash changes it."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -32,7 +32,7 @@ Said = dict[str, dict[str, list[bytes]]]
 
 
 def said_once(written: Iterable[Written]) -> Said:
-    """The responses and events of each group without copies; a copy has to be the same to the byte."""
+    """The responses and events of each group without copies. Asserts that copies are byte-identical."""
     said: Said = {LAYOUT.responses_topic: {}, LAYOUT.events_topic: {}}
     first: dict[object, bytes] = {}
     for record in written:
@@ -53,7 +53,7 @@ def said_once(written: Iterable[Written]) -> Said:
 
 
 def last_offsets(written: Iterable[Written]) -> dict[bytes, int]:
-    """What a reader of the compacted offsets topic is left with."""
+    """The content of the compacted offsets topic."""
     offsets: dict[bytes, int] = {}
     for record in written:
         if record.topic == LAYOUT.offsets_topic:
@@ -66,7 +66,7 @@ def last_offsets(written: Iterable[Written]) -> dict[bytes, int]:
 
 
 def kill_in_some(batches: int, seed: int) -> dict[int, list[float]]:
-    """Batches in which the query dies, some of them twice, before, while or after its output is written."""
+    """Batches in which the query dies, some of them twice: before, while or after its output is written."""
     random = Random(seed)
     chosen = random.sample(range(batches), KILLS)
     return {batch: random.choice([[1.0], [0.5], [1.0, 0.3], [0.0, 1.0]]) for batch in chosen}

@@ -1,4 +1,4 @@
-"""A fault of ours harms the record or the group that it is at, and nothing else."""
+"""A fault in the coordinator harms only the record or the group that it concerns."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +16,7 @@ from tests.spark.operators import DEADLY, FRAIL, POISON, faulty_step, leave_an_u
 
 @pytest.fixture
 def bench(make_bench: Callable[..., Bench]) -> Bench:
-    """A bench whose operator is at fault for some clients."""
+    """A bench whose operator fails for some clients."""
     return make_bench(operator=replace(make_operator(), step=faulty_step))
 
 
@@ -103,7 +103,7 @@ def test_an_unreadable_state_row_fails_the_query_and_is_named(make_bench: Callab
 def test_a_batch_that_runs_again_runs_under_the_configuration_it_had(
     make_bench: Callable[..., Bench],
 ) -> None:
-    """The batch that the crash interrupted is the old configuration's; the next is the new one's."""
+    """The interrupted batch runs under the old configuration, the next batch under the new one."""
     bench = make_bench(failures={1: [1.0]})
     log = Log()
     first = log.request(T0, join("a", session_ms=8_000))
@@ -124,7 +124,7 @@ def test_a_batch_that_runs_again_runs_under_the_configuration_it_had(
 
 
 def test_views_of_groups_follow_their_history(bench: Bench) -> None:
-    """A view is written when the history grew, and is then the one after its last entry."""
+    """A view is written when the history grew. It is the view after the last entry."""
     log = Log()
     records, member_id = log.stable_member(T0, "g")
     (view,) = of_topic(bench.run(records), LAYOUT.groups_topic)

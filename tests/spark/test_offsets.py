@@ -1,4 +1,4 @@
-"""Offsets through the real query: kept over restarts, on a topic of their own, expired by the log's time."""
+"""Offsets through the real query: kept over restarts, on their own topic, expired by the log's time."""
 
 import json
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ KIB = 1_024
 
 
 def commit(offsets: dict[int, int], group_id: str = "g") -> OffsetCommit:
-    """By no member, to topic t."""
+    """A commit for topic t without a member."""
     partitions = [CommittedPartition(partition, offset) for partition, offset in offsets.items()]
     return OffsetCommit(
         group_id=group_id,

@@ -1,4 +1,4 @@
-"""Spark promises no order of rows; the operator applies them in the log's."""
+"""Spark promises no order of rows. The operator applies them in the log's order."""
 
 from collections.abc import Callable
 from random import Random
@@ -15,7 +15,7 @@ FILES = 4
 
 
 def test_rows_in_any_order_give_the_same_bytes(make_bench: Callable[..., Bench]) -> None:
-    """A batch of several files, its rows shuffled over them, and once more over Spark's partitions."""
+    """A batch of several files, its rows shuffled over the files and over Spark's partitions."""
     rows = recorded_log.record(LOG_SEED, 250, CONFIG)
     partitions, attested_ms = recorded_log.with_clock(rows, LOG_SEED)
     in_order = [record for records in partitions for record in records]

@@ -1,4 +1,4 @@
-"""Through the real query: a clock record of a later owner ends it, those of earlier owners move time."""
+"""Through the real query: a later owner's clock record ends it, earlier owners' advance time."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,7 @@ def test_batch_with_a_clock_record_of_a_later_owner_answers_nothing(make_bench: 
     with pytest.raises(StreamingQueryException, match=f"{LATER_OWNER}3"):
         bench.run([asked, *log.clock(T0 + 4, T0 + 2, owner_epoch=3)])
     assert bench.written[before:] == []
-    # The later owner itself: the same batch, from the same checkpoint.
+    # The later owner's own query: the same batch, from the same checkpoint.
     bench.query = None
     bench.owner_epoch = 3
     assert answers(bench.run([]))[asked.id]["error_code"] == ErrorCode.NONE

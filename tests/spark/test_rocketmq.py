@@ -1,4 +1,4 @@
-"""A group of RocketMQ's through the real query: told, kept over a restart, expired by the log's time."""
+"""A RocketMQ group through the real query: notified, kept over a restart, expired by the log's time."""
 
 from collections.abc import Iterable
 
@@ -22,8 +22,8 @@ def beat(connection: str, client_id: str, reply_partition: int) -> RegisterConsu
     )
 
 
-def told(written: Iterable[Written], kind: str) -> list[tuple[str, int | None]]:
-    """The connections that were told this, and on which partition."""
+def messages_of(written: Iterable[Written], kind: str) -> list[tuple[str, int | None]]:
+    """The connections that got messages of this kind, each with its reply partition."""
     return [
         (record.content["connection"], record.partition)
         for record in written
@@ -35,7 +35,7 @@ def test_a_group_lives_and_ends_by_its_log(bench: Bench) -> None:
     log = Log()
     first, second = beat("c1", "A", 1), beat("c2", "B", 2)
     written = bench.run([log.request(T0, first)], [log.request(T0 + 5_000, second)])
-    assert told(written, "NOTIFY_CONSUMER_IDS_CHANGED") == [("c1", 1), ("c1", 1), ("c2", 2)]
+    assert messages_of(written, "NOTIFY_CONSUMER_IDS_CHANGED") == [("c1", 1), ("c1", 1), ("c2", 2)]
     bench.stop()
     asked = GetConsumerListByGroup(
         group_id="g", connection="c1", client_id="A", correlation_id="list", reply_partition=3
@@ -46,10 +46,10 @@ def test_a_group_lives_and_ends_by_its_log(bench: Bench) -> None:
     assert listed["consumer_id_list"] == ["A", "B"]
     assert (refused["request"], refused["error_code"]) == (strange.id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     written = bench.run_at(log, T0 + EXPIRY_MS + 10_001)
-    assert told(written, "CLOSE_CONNECTION") == [("c1", 1)]
+    assert messages_of(written, "CLOSE_CONNECTION") == [("c1", 1)]
     (removed,) = events(written, "g", "ConsumerRemoved")
     assert removed["at_ms"] == (T0 + EXPIRY_MS) // 10_000 * 10_000 + 10_000
-    assert told(written, "NOTIFY_CONSUMER_IDS_CHANGED") == []
+    assert messages_of(written, "NOTIFY_CONSUMER_IDS_CHANGED") == []
     written = bench.run_at(log, T0 + 60_000 + EXPIRY_MS + 10_001)
     assert [record.value for record in written if record.topic == LAYOUT.groups_topic] == [None]
     seqs = [event["seq"] for event in events(bench.written, "g")]

@@ -9,7 +9,7 @@ from embedded.paths import class_archive
 
 
 def test_jvm_maps_the_archive_of_sparks_classes(spark: SparkSession) -> None:
-    """`make setup` makes it; a JVM that finds it unfit goes on without it, and starts slower."""
+    """`make setup` makes the archive. A JVM that finds it unfit starts without it, and slower."""
     assert class_archive().exists()
     gateway = SparkContext._gateway
     assert gateway is not None

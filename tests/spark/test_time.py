@@ -1,4 +1,4 @@
-"""Time is made by clock records alone, and requests can be neither late nor early."""
+"""Only clock records advance time, and requests are neither late nor early."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ def test_an_idle_groups_session_expires_by_clock_records_alone(bench: Bench) -> 
 
 
 def test_a_deadline_at_the_watermark_waits_for_the_next_millisecond_or_record(bench: Bench) -> None:
-    """Spark calls a group whose timeout is before the watermark, not at it; a call fires what is at it."""
+    """Spark calls a group whose timeout is before the watermark, not at it. A call fires both."""
     log = Log()
     records, _ = log.stable_member(T0, "g")
     bench.run(records)
@@ -29,7 +29,7 @@ def test_a_deadline_at_the_watermark_waits_for_the_next_millisecond_or_record(be
 
 
 def test_a_timeout_that_fired_does_not_fire_again(bench: Bench) -> None:
-    """Spark's Python timeouts are sticky: a call that does not set or clear one is called again and again."""
+    """Spark's Python timeouts are sticky: Spark repeats a call that neither sets nor clears its timeout."""
     log = Log()
     records, _ = log.stable_member(T0, "g")
     bench.run(records)
@@ -95,7 +95,7 @@ def test_a_forged_clock_record_cannot_push_time_past_its_own_append_time(bench: 
 
 
 def test_a_broker_clock_that_is_stepped_harms_its_own_groups_only(make_bench: Callable[..., Bench]) -> None:
-    """Rows stamped ahead move their own group's clock; when the broker's is set back nothing is lost."""
+    """Rows with a timestamp ahead advance their own group's clock. A clock set back loses nothing."""
     bench = make_bench()
     log = Log()
     ahead, ahead_id = log.stable_member(T0, "ahead")

@@ -1,4 +1,4 @@
-"""The queries of docs/why.md, as they stand there, over a recorded history read as Spark's table."""
+"""The queries of docs/why.md, unchanged, over a recorded history read as Spark's table."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ PER_HOUR_AND_CAUSE, SLOWEST, STUCK, DUPLICATES = re.findall(r"```sql\n(.*?)```",
 
 
 def stuck_group() -> list[HistoryEntry]:
-    """A group whose rebalances overtake each other for a minute: no leader brings an assignment."""
+    """A group whose rebalances supersede each other for a minute, because no leader brings an assignment."""
     commands = [
         "at 2000s",
         "config group.initial.rebalance.delay.ms=0",
@@ -37,7 +37,7 @@ def stuck_group() -> list[HistoryEntry]:
 
 
 def slow_group() -> list[HistoryEntry]:
-    """A group that goes on without d, which heartbeats and does not rejoin."""
+    """A group that completes without d, which heartbeats and does not rejoin."""
     return Recorder().play(
         "at 3000s",
         "config group.initial.rebalance.delay.ms=0",
@@ -61,7 +61,7 @@ def history() -> list[HistoryEntry]:
 
 @pytest.fixture(scope="module", autouse=True)
 def events(spark: SparkSession, history: list[HistoryEntry]) -> None:
-    """The events topic as Kafka's source gives it: some records twice, and one of no group."""
+    """The events topic as Kafka's source reads it: some records twice, and one record without a group."""
     rocketmq = night("shop")
     values = [encode(event) for event in [*history, *history[5:15], *rocketmq, *rocketmq[3:8]]]
     values.append(encode({"type": "CoordinatorStarted"} | msgspec.to_builtins(started())))
@@ -125,7 +125,7 @@ def test_groups_that_were_stuck_for_longer(spark: SparkSession) -> None:
         ("slow", 1, False, 20.0),
     }
     assert next(r for r in found if r.stuck_s == 7.2).reason.startswith("member worker-3-")
-    # It began in 1970, and goes on until now.
+    # The history begins in 1970 and lasts until the present.
     assert next(r for r in found if r.group_id == "stuck").stuck_s > 1_000_000
     assert not rows(spark, STUCK, seconds=10**10)
 

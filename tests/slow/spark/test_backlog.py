@@ -1,4 +1,4 @@
-"""A backlog of one group is worked off in bounded memory."""
+"""The operator works off a backlog of one group in bounded memory."""
 
 import json
 import sys
@@ -19,13 +19,13 @@ from tests.spark.log import LAYOUT, NAMESPACE, T0, Log, heartbeat, join
 from tests.spark.operators import MEMORY_TOPIC, Measured
 
 MAX_GROWTH_BYTES = 256 * 1024 * 1024
-# Makes a hundred thousand heartbeats many times larger than what the operator may hold.
+# Makes a hundred thousand heartbeats many times larger than the operator's bound on memory.
 LONG_HOST = "h" * 4_000
 MIB = 1024 * 1024
 
 
 class Tally:
-    """A sink that counts a batch's answers on Spark's side, and keeps what the operator's memory was."""
+    """A sink that counts a batch's responses in Spark, and keeps the operator's memory figures."""
 
     def __init__(self) -> None:
         self.answers: dict[int, int] = {}
@@ -49,7 +49,7 @@ class Tally:
 
 
 def check_backlog(make_bench: Callable[..., Bench], heartbeats: int, host: str) -> str:
-    """Have the heartbeats worked off in one batch; what that took, in a sentence."""
+    """Work the heartbeats off in one batch. Returns a sentence about its cost."""
     tally = Tally()
     bench = make_bench(operator=Measured(make_operator()), write=tally)
     log = Log()
@@ -68,7 +68,7 @@ def check_backlog(make_bench: Callable[..., Bench], heartbeats: int, host: str) 
 
 @pytest.mark.timeout(600)
 def test_answers_of_more_than_two_gib_go_through(make_bench: Callable[..., Bench]) -> None:
-    """A leader whose answers were lost asks again and again for a list of members that has 4 MiB."""
+    """A leader that gets no responses requests a member list of 4 MiB again and again."""
     tally = Tally()
     bench = make_bench(operator=Measured(make_operator(group_initial_rebalance_delay_ms=3_000)), write=tally)
     log = Log()

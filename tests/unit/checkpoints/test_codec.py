@@ -1,7 +1,7 @@
-"""The stored state: strict, stable to the byte, and readable for ever.
+"""The stored state: strict, byte-stable, and readable for ever.
 
-`tests/data/state_v<version>.msgpack` is a state row's payload of that version, `state_v<version>.txt` the
-fields it is made of. They are written once (`--rewrite` writes those that are missing) and never change.
+`tests/data/state_v<version>.msgpack` is a state row's payload of that version, `state_v<version>.txt` lists
+its fields. `--rewrite` writes missing files. Existing files never change.
 """
 
 import inspect
@@ -40,7 +40,7 @@ ENUMS = (GroupState, MessageModel, ConsumeType, ConsumeFromWhere, MessageRequest
 
 
 def sample() -> Group:
-    """A group in which every field is something else than its default."""
+    """A group in which no field has its default."""
     member = Member(
         member_id="m-1",
         group_instance_id="i-1",
@@ -88,7 +88,7 @@ def sample() -> Group:
 
 
 def rocketmq_sample() -> rocketmq.Group:
-    """The same for a group of RocketMQ's."""
+    """The same for a RocketMQ group."""
     return rocketmq.Group(
         group_id="rüpel",
         incarnation="requests-0-3",
@@ -109,7 +109,7 @@ def rocketmq_sample() -> rocketmq.Group:
 
 
 def samples(version: int = STATE_VERSION) -> dict[str, AnyGroup]:
-    """Both, as far as that version could hold them."""
+    """Both groups, with the fields that this version has."""
     group = sample()
     if version < 2:
         group.partitions_per_topic, group.reported_partition_counts = {}, {}
@@ -120,7 +120,7 @@ def samples(version: int = STATE_VERSION) -> dict[str, AnyGroup]:
 
 
 def stored_fields() -> str:
-    """Every stored field in its order, with its type and default: what a payload's meaning hangs on."""
+    """Every stored field in order, with its type and default. A payload's meaning depends on them."""
     lines = [f"{enum.__name__}: {' '.join(enum)}" for enum in ENUMS]
     for group, parts in STORED.items():
         lines.append(f"begins with {group.__struct_config__.tag}:")
@@ -136,7 +136,9 @@ def _layout(stored: type) -> str:
 
 
 def _name(hint: object) -> str:
-    """The type, without the modules its parts are in: a module may move, the stored bytes do not know it."""
+    """The type's name without the modules of its parts, because a module may move without changing stored
+    bytes.
+    """
     if isinstance(hint, type) and not get_args(hint):
         return hint.__name__
     return re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Z])", "", str(hint))
@@ -151,7 +153,7 @@ def test_no_field_of_the_samples_is_left_at_its_default() -> None:
 
 @pytest.mark.parametrize("group", STORED)
 def test_every_struct_of_a_group_is_known_here(group: type[AnyGroup]) -> None:
-    """A new struct in the state has to be listed in STORED, or a change of it would go unseen."""
+    """A new struct in the state must be listed in STORED, or the test would miss its changes."""
     schema = msgspec.json.schema(group)
     enums = {enum.__name__ for enum in ENUMS}
     assert set(schema["$defs"]) - enums == {stored.__name__ for stored in STORED[group]}
@@ -186,7 +188,7 @@ def test_every_pinned_payload_is_read(path: Path) -> None:
 @pytest.mark.parametrize("other", range(1, STATE_VERSION + 1))
 @pytest.mark.parametrize("path", PINNED, ids=lambda path: path.stem)
 def test_a_group_of_one_version_is_refused_under_another(path: Path, other: int, name: str) -> None:
-    """Where the versions differ in it: RocketMQ's group is the same in all of them."""
+    """The group must differ between the versions. RocketMQ's group is the same in all of them."""
     version = int(path.stem.removeprefix("state_v"))
     group = msgspec.msgpack.decode(path.read_bytes(), type=dict[str, msgspec.Raw])[name]
     payload = msgspec.msgpack.encode({name: group})
@@ -263,7 +265,7 @@ def test_a_damaged_payload_is_refused_by_name(payload: bytes, why: str) -> None:
 
 @pytest.mark.parametrize("name", samples())
 def test_a_payload_with_more_fields_than_known_is_refused(name: str) -> None:
-    """It was written by newer code that forgot to raise the version; reading on would lose what it wrote."""
+    """Newer code wrote it without a new version. Reading it would lose the additional fields."""
     encoded = msgspec.msgpack.decode(encode(samples())[1], strict=True, type=dict[str, msgspec.Raw])[name]
     fields = msgspec.msgpack.decode(encoded, type=list[msgspec.Raw])
     longer = [*fields, msgspec.Raw(msgspec.msgpack.encode("one more"))]

@@ -23,7 +23,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file as Hadoop does, with its checksums beside it."""
+    """Write a file as Hadoop does, with its checksum file."""
     path.write_bytes(content)
     parts = [content[i : i + PART_BYTES] for i in range(0, len(content), PART_BYTES)]
     checksums = b"".join(struct.pack(">I", zlib.crc32(part)) for part in parts)
@@ -53,7 +53,7 @@ def test_a_file_cut_short_is_found(tmp_path: Path, store: Path, length: int) -> 
 
 
 def test_a_missing_changelog_is_found(tmp_path: Path, store: Path) -> None:
-    """Those before the snapshot are not needed, and purged in time."""
+    """Changelogs before the snapshot are not needed, and purged in time."""
     (store / "2.changelog").unlink()
     assert describe_damage(tmp_path) == []
     (store / "3.changelog").unlink()

@@ -1,4 +1,4 @@
-"""Finding out that a disk is full."""
+"""Detecting a full disk."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ print(describe_full_disk([Path(sys.argv[2])]))
 
 
 def look(folder: Path, file_size_max: int) -> str:
-    """What a process finds that may write so many bytes to a file and no more; the limit needs no rights."""
+    """The result in a process whose files are limited to this many bytes. The limit needs no privileges."""
     command = [sys.executable, "-c", LOOK, str(file_size_max), str(folder)]
     return subprocess.run(
         command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3]

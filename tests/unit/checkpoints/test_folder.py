@@ -1,4 +1,4 @@
-"""The coordinator's folder: one at a time, of one topic, and with a memory of its configurations."""
+"""The coordinator's folder: one coordinator at a time, one topic, and its earlier configurations."""
 
 import os
 import re
@@ -29,7 +29,8 @@ from state.inputs import Outage
 IDENTITY = Identity("cluster-1", "eu-requests", "topic-1", 4, "00000000-0000-0000-0000-000000000001")
 OLD, NEW = {"group.max.size": 5}, {"group.max.size": 7}
 
-# Takes the lock and says so; with a child, hands the lock on to one that ends when its standard input does.
+# Takes the lock and prints so. With a child, passes the lock on to one that ends when its standard input
+# does.
 HOLDER = """
 import subprocess, sys
 from pathlib import Path
@@ -52,11 +53,11 @@ def folder(tmp_path: Path) -> Folder:
 
 
 class Holder:
-    """Another process that holds the lock, or its child does."""
+    """Another process that holds the lock, or whose child holds it."""
 
     def __init__(self, folder: Folder, who: str = "itself") -> None:
         command = [sys.executable, "-c", HOLDER, str(folder.path), who]
-        # The child shares the standard input: it ends when that is closed, whether or not its parent lives.
+        # The child shares the standard input. It ends when that is closed, whether or not its parent lives.
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[3]
         )
@@ -178,8 +179,8 @@ def test_another_topic_is_refused_by_name(folder: Folder, field: str, now: objec
     folder.pin(IDENTITY)
     with pytest.raises(FolderError) as raised:
         folder.pin(msgspec.structs.replace(IDENTITY, **{field: now}))
-    told = f"belongs to another requests topic: .*{getattr(IDENTITY, field)!r} and is {now!r}"
-    assert re.search(told, str(raised.value))
+    expected = f"belongs to another requests topic: .*{getattr(IDENTITY, field)!r} and is {now!r}"
+    assert re.search(expected, str(raised.value))
     assert IDENTITY.member_id_namespace not in str(raised.value), "it is a secret"
     assert folder.pin(IDENTITY) == IDENTITY
 
@@ -194,7 +195,7 @@ def test_a_damaged_file_is_named(folder: Folder, name: str, content: bytes) -> N
 
 
 def test_a_file_that_was_half_written_does_not_count(folder: Folder) -> None:
-    """A crash leaves the old file and beside it what would have been the new one."""
+    """A crash leaves the old file and, beside it, the unfinished new file."""
     folder.path.mkdir()
     (folder.path / "identity.new").write_bytes(b"{")
     assert folder.pin(IDENTITY) == IDENTITY
@@ -202,7 +203,7 @@ def test_a_file_that_was_half_written_does_not_count(folder: Folder) -> None:
 
 
 def plan(folder: Folder, planned: int, committed: int) -> None:
-    """Leave what Spark leaves: batches up to these in its two logs, and files that are none."""
+    """Make the files that Spark leaves: batches up to these in its two logs, and other files."""
     for log, last in (("offsets", planned), ("commits", committed)):
         path = folder.spark / log
         path.mkdir(parents=True, exist_ok=True)
@@ -275,7 +276,7 @@ def test_a_folder_without_batches_forgets_what_never_ran(folder: Folder) -> None
 
 
 def test_a_record_to_skip_is_left_out_of_the_batch_it_stopped(folder: Folder) -> None:
-    """That batch runs again under the settings it had; the new settings start after it."""
+    """That batch runs again under its settings. The new settings start after it."""
     folder.path.mkdir()
     folder.epochs(OLD, [], "1")
     plan(folder, 6, 5)
@@ -288,7 +289,7 @@ def test_a_record_to_skip_is_left_out_of_the_batch_it_stopped(folder: Folder) ->
 
 
 def test_a_skipped_record_stays_skipped(folder: Folder) -> None:
-    """Also by later starts that do not name it: the batch may be run again by any of them."""
+    """Later starts that do not name it skip it too, because any of them may run the batch again."""
     folder.path.mkdir()
     folder.epochs(OLD, [], "1")
     plan(folder, 6, 5)
@@ -315,7 +316,7 @@ def test_every_batch_has_a_configuration_even_if_the_file_is_lost(folder: Folder
 
 
 def test_a_checkpoint_that_lost_a_committed_batch_is_refused(folder: Folder) -> None:
-    """Spark would handle its requests again without a word."""
+    """Otherwise Spark would silently handle its requests again."""
     plan(folder, 7, 6)
     for batch, end in ((5, 30), (7, 42)):
         (folder.spark / "offsets" / str(batch)).write_text(f'v1\n{{}}\n{{"requests":{{"0":{end},"1":9}}}}')
@@ -334,7 +335,7 @@ def test_a_checkpoint_that_lost_a_committed_batch_is_refused(folder: Folder) -> 
 
 
 def test_a_batch_that_is_planned_and_lost_its_commit_runs_again(folder: Folder) -> None:
-    """It reads what it read before and says the same, as after a crash between its answers and its commit."""
+    """It reads the same and writes the same again, as after a crash between its output and its commit."""
     plan(folder, 7, 6)
     (folder.spark / "offsets" / "7").write_text('v1\n{}\n{"requests":{"0":42}}')
     folder.pin_committed(7, "requests")

@@ -1,4 +1,4 @@
-"""docker-compose.yml and deploy/: what can be checked without Docker."""
+"""docker-compose.yml and deploy/: the checks that need no Docker."""
 
 import json
 import re
@@ -45,13 +45,13 @@ def option(name: str) -> str:
 
 
 def published(service: str) -> tuple[str, int, int]:
-    """Address and port on the host, port in the container; of the first port, where there are several."""
+    """Address and port on the host, and port in the container, of the first published port."""
     address, host_port, container_port = SERVICES[service]["ports"][0].split(":")
     return address, int(host_port), int(container_port)
 
 
 def expressions() -> Iterator[str]:
-    """All PromQL of the dashboard and of the alerts."""
+    """All PromQL expressions of the dashboard and of the alerts."""
     for panel in json.loads(DASHBOARD.read_text())["panels"]:
         yield from (target["expr"] for target in panel.get("targets", []))
     for group in read_yaml(DEPLOY / "alerts.yml")["groups"]:
@@ -205,7 +205,7 @@ def test_the_docs_tell_of_every_alert() -> None:
 
 @contextmanager
 def metrics_of(phase: Phase) -> Iterator[str]:
-    """The address of a coordinator's metrics, which are asked for once."""
+    """The address of the metrics of a coordinator in this phase. It serves one request."""
     scraped = Scraped()
     scraped.status = Status(phase, "", 0)
     with make_server(LOOPBACK, 0, make_wsgi_app(scraped.registry)) as server:

@@ -1,4 +1,4 @@
-"""The locks of Python packages: whatever the set-up installs has its version and its hash there."""
+"""The locks of Python packages: they have version and hash of every package that the set-up installs."""
 
 import re
 import tomllib
@@ -16,7 +16,7 @@ ENTRY = re.compile(r"^(\S+==[^\\]+?) \\$((?:\n +--hash=sha256:[0-9a-f]{64}(?: \\
 
 
 def locked(name: str) -> dict[str, Requirement]:
-    """The requirements of a lock by their names; each has a hash, or it is none."""
+    """The requirements of a lock by name. Asserts that each has a hash."""
     text = (ROOT / name).read_text()
     found = [Requirement(match[1]) for match in ENTRY.finditer(text)]
     assert len(found) == len(re.findall(r"^[^\s#]", text, re.MULTILINE)), (
@@ -26,7 +26,7 @@ def locked(name: str) -> dict[str, Requirement]:
 
 
 def wanted(name: str) -> list[Requirement]:
-    """What the project asks for by itself, with what its build needs."""
+    """The project's direct requirements, with those of its build."""
     texts = [*PROJECT["project"]["dependencies"], *PROJECT["build-system"]["requires"]]
     if name == "requirements-dev.lock":
         texts += PROJECT["project"]["optional-dependencies"]["dev"]

@@ -1,4 +1,4 @@
-"""Settings of the embedded broker: which are refused, and how its file has them."""
+"""Settings of the embedded broker: the refused ones, and their encoding in its properties file."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Jar lists, checks after a download, the cache, and what is said when jars can not be had."""
+"""Jar lists, checks after a download, the cache, and the messages about jars that cannot be downloaded."""
 
 import hashlib
 import shutil
@@ -25,7 +25,7 @@ from embedded.paths import cache_dir
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache folder, and no repository within reach."""
+    """An empty cache folder. No repository is reachable."""
     monkeypatch.setenv("SPARK_GROUP_COORDINATOR_CACHE", str(tmp_path / "cache"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -50,7 +50,7 @@ def publish(repository: Path, artifact: Artifact, content: bytes) -> None:
 
 
 def declare(monkeypatch: pytest.MonkeyPatch, folder: Path, files: list[LockedFile]) -> Path:
-    """Have the module read a `jars.toml` whose sets all have the one artifact ``org.example:thing:1.0``."""
+    """Make the module read a `jars.toml` whose sets all have the one artifact ``org.example:thing:1.0``."""
     table = 'transitive = false\nartifacts = ["org.example:thing:1.0"]\n'
     path = folder / "jars.toml"
     lock_mark = "# ---- written by --lock: do not edit below ----\n"

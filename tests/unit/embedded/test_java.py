@@ -1,4 +1,4 @@
-"""Which Java is taken, and what is said when none fits."""
+"""The Java that is chosen, and the message if none is suitable."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Each api over the coordinator's core: what a client asks on the wire, and what it is told."""
+"""Each API over the coordinator's core: a client's request on the wire, and its response."""
 
 import pytest
 
@@ -59,7 +59,7 @@ async def test_every_version_of_a_join_is_understood(world: World) -> None:
         assert isinstance(asked, JoinGroup)
         assert asked.api_version == version
         assert asked.rebalance_timeout_ms == (60_000 if version else 10_000)
-        if version != 4:  # the first that hands out an id first, to dynamic members
+        if version != 4:  # the first version that gives dynamic members an id before they join
             world.core.advance(3_000)
         _, joined = await client.receive()
         assert joined.error_code == (79 if version == 4 else 0)
@@ -69,7 +69,7 @@ async def test_every_version_of_a_join_is_understood(world: World) -> None:
 
 @played
 async def test_the_coordinator_is_told_of_the_topics_it_is_to_assign(world: World) -> None:
-    """From the brokers' metadata. A leader is told to skip the assignment, if its version can be told."""
+    """The counts are from brokers' metadata. A leader has to skip the assignment, if its version can."""
     subscription = encode_subscription(Subscription(("orders", "absent")))
     fields = join_fields(protocols=[{"name": "coordinator:uniform", "metadata": subscription}])
     for version in (5, 9):
@@ -227,7 +227,7 @@ async def test_a_version_of_api_versions_that_is_not_known_is_told_which_are(wor
     client = await world.client()
     # api key 18, version 9, correlation id 1, no client id, no tagged fields
     await client.send_bytes(bytes.fromhex("0000000b 0012 0009 00000001 ffff 00"))
-    # error 35, and the one api with its versions
+    # error 35, and ApiVersions alone with its versions
     assert await client.receive_bytes() == bytes.fromhex("00000001 0023 00000001 0012 0000 0004")
 
 
@@ -281,7 +281,7 @@ async def test_without_a_coordinator_clients_are_told_to_look_for_it_again(world
     ]
     assert {answer.error_code for answer in not_available} == {15}
     assert outcomes(await client.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))) == [("orders", 0, 15)]
-    # OffsetFetch has another word for it: the one after which all clients ask again.
+    # OffsetFetch has another error code for it, after which all clients retry.
     assert outcomes(await client.ask(OFFSET_FETCH, 1, group_id="g", topics=wanted)) == [("orders", 0, 14)]
     assert (await client.ask(OFFSET_FETCH, 7, group_id="g", topics=wanted)).error_code == 14
     groups = [{"group_id": "g", "topics": wanted}]

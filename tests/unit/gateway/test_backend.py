@@ -1,4 +1,4 @@
-"""How long a member's request is held by a coordinator that does not answer, or is slow."""
+"""How long a member's request is held by an absent or a slow coordinator."""
 
 import asyncio
 import threading
@@ -33,7 +33,7 @@ BEATEN = failed(BEAT, HeartbeatResponse, ErrorCode.NONE)
 
 
 class Log(CoordinatorClient):
-    """A client whose requests stand in a list; they are answered by whoever plays the coordinator. Sending
+    """A client that collects requests in a list. The test answers them in the coordinator's place. Sending
     waits until it is `open`, or is refused.
     """
 
@@ -53,7 +53,7 @@ class Log(CoordinatorClient):
         return future
 
     async def nth(self, number: int) -> Future[Any]:
-        """The future of that request, once it was sent."""
+        """The future of the request of this number, after it was sent."""
         async with asyncio.timeout(10):
             while len(self.sent) <= number:
                 await asyncio.sleep(0.001)
@@ -81,7 +81,7 @@ async def test_an_answer_in_time_is_given(backend: CoordinatorBackend, log: Log)
 async def test_a_coordinator_that_is_away_holds_each_heartbeat_for_a_moment(
     backend: CoordinatorBackend, log: Log
 ) -> None:
-    """Each is in the log, as a sign of life, and none keeps the member from its next one."""
+    """Each heartbeat is in the log, as a sign of life, and none keeps the member from its next one."""
     for number in range(3):
         answer = await backend.ask(BEAT, HeartbeatResponse)
         assert answer.error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -128,7 +128,7 @@ async def test_what_is_parked_is_waited_for(backend: CoordinatorBackend, log: Lo
 async def test_what_was_given_up_before_it_was_sent_is_not_sent(
     backend: CoordinatorBackend, log: Log
 ) -> None:
-    """Sending waits for a broker that is away; what nobody waits for any more does not pile up behind it."""
+    """Sending waits for an unreachable broker. Requests without a caller must not pile up."""
     log.open.clear()
     first = asyncio.create_task(backend.ask(BEAT, HeartbeatResponse))
     assert (await backend.ask(BEAT, HeartbeatResponse)).error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -1,4 +1,4 @@
-"""The codec against kio's, made from the same schemas by others: every api and version that is served."""
+"""The codec against kio's, an independent one from the same schemas: every API and version that is served."""
 
 import dataclasses
 import io
@@ -25,14 +25,14 @@ CASES = [
 
 
 def written(message: Any) -> bytes:
-    """What kio makes of a message."""
+    """kio's encoding of a message."""
     out = io.BytesIO()
     entity_writer(type(message))(out, message)
     return out.getvalue()
 
 
 def request_bytes(key: int, version: int, fill: Fill) -> tuple[bytes, bytes]:
-    """A request by kio: header, body."""
+    """A request encoded by kio: header, body."""
     body = sample(load_request_schema(key, version), fill)
     header: Any = type(body).__header_schema__
     fields = {"request_api_key": i16(key), "request_api_version": i16(version), "correlation_id": i32(7)}
@@ -53,7 +53,7 @@ def test_a_request_of_kio_is_read_as_it_was_meant(key: int, version: int, fill: 
 def test_an_answer_is_what_kio_would_write(key: int, version: int, fill: Fill) -> None:
     message: Any = sample(load_response_schema(key, version), fill)
     if key == API_VERSIONS:
-        # One with an error has the form of version 0, whatever was asked for.
+        # A response with an error has the encoding of version 0, whatever version was requested.
         message = dataclasses.replace(message, error_code=ErrorCode(0))
     header: Any = type(message).__header_schema__
     expected = written(header(correlation_id=i32(7))) + written(message)

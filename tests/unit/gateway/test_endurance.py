@@ -1,4 +1,4 @@
-"""The gateway under rubbish, silence and crowds: nobody else is harmed, and nothing grows without bound."""
+"""The gateway under invalid bytes, silence and crowds: others are unharmed, and memory is bounded."""
 
 import asyncio
 from random import Random
@@ -18,7 +18,7 @@ FRAMES = 5_000
 
 
 def damaged(random: Random) -> bytes:
-    """A request of an api that is served, with some bytes changed, cut off, or added."""
+    """A request of a served API, with some bytes changed, cut off or added."""
     api_key = random.choice(sorted(apis.SERVED))
     version = random.choice(list(codec.versions(api_key)))
     message = bytearray(codec.encode_request(api_key, version, 1, "me", {}))
@@ -81,7 +81,7 @@ async def test_connections_that_end_by_rubbish_are_one_log_line_a_second(world: 
 
 @played
 async def test_a_half_open_connection_holds_nobody_up(world: World) -> None:
-    """A frame of which only the beginning comes, and a client that never says a word."""
+    """One client sends only the beginning of a frame, another sends nothing."""
     begun, silent, steady = await world.client(), await world.client(), await world.client()
     await begun.send_bytes((1_000).to_bytes(4, "big") + b"\x00\x0c")
     assert (await steady.ask(HEARTBEAT, 4, **BEAT)).error_code == 25

@@ -1,4 +1,4 @@
-"""Frames, headers and outlines: what any bytes may do, cut in any way."""
+"""Frames, headers and schema validation for any bytes, cut in any way."""
 
 from struct import pack
 
@@ -65,7 +65,7 @@ def test_any_bytes_have_a_header_or_are_refused(message: bytes) -> None:
 
 @given(served, st.binary(max_size=200))
 def test_any_bytes_are_a_request_or_refused(api: tuple[int, int], body: bytes) -> None:
-    """Whatever passes can be written again, to the same bytes but for tags and numbers written at length."""
+    """An accepted request encodes to the same bytes, except for tags and for varints longer than needed."""
     header = RequestHeader(*api, correlation_id=1, client_id=None, client_id_end=0)
     try:
         decoded = codec.decode_request(header, body)
@@ -90,7 +90,7 @@ def test_a_damaged_request_is_a_request_or_refused(api: tuple[int, int], data: s
 
 @pytest.mark.parametrize("length", [2**31 - 1, 2**28])
 def test_a_length_beyond_the_message_costs_nothing(length: int) -> None:
-    """A JoinGroup with so many protocols, in the bytes of none."""
+    """A JoinGroup that claims this many protocols and has the bytes of none."""
     group = pack(">h1sii", 1, b"g", 10_000, 10_000) + pack(">hh1s", 0, 1, b"c")
     header = RequestHeader(11, 1, 1, None, 0)
     with pytest.raises(ProtocolError, match="JoinGroupRequest v1: a message that ends"):

@@ -1,4 +1,4 @@
-"""ListGroups: a client finds what it, or another client, was told of before, by whichever gateway."""
+"""ListGroups includes every change that any client, at any gateway, had a response about before."""
 
 import asyncio
 from typing import Any
@@ -13,7 +13,7 @@ from tests.harness.gateway_requests import COMMIT, DELETE_GROUPS, LIST, commit_f
 
 
 async def listed(world: World) -> set[str]:
-    """The groups a new client is told of."""
+    """The groups that a new client gets."""
     answer = await (await world.client()).ask(LIST, 5)
     assert answer.error_code == 0
     return {group.group_id for group in answer.groups}
@@ -59,7 +59,7 @@ async def test_a_view_that_does_not_catch_up_is_waited_for_so_long(world: World)
 
 
 class Slow(CoreBackend):
-    """A coordinator that answers when it is told to; `started` are the requests that were sent."""
+    """A coordinator that answers when the test lets it. `started` are the requests that were sent."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ def test_questions_that_come_together_share_a_request_that_is_sent_after_them() 
         first = asyncio.create_task(fresh.groups())
         await until_started(1)
         later = [asyncio.create_task(fresh.groups()) for _ in range(50)]
-        later[0].cancel()  # whoever goes away takes nobody along
+        later[0].cancel()  # one caller's cancellation must not affect the others
         core.answers.release()
         assert await first == []
         await until_started(2)

@@ -1,4 +1,4 @@
-"""The coordinator's own topics: marked as internal, and not to be changed by clients."""
+"""The coordinator's own topics: marked as internal, and protected from changes by clients."""
 
 import asyncio
 from collections.abc import Callable
@@ -36,8 +36,8 @@ TOPIC, BROKER = 2, 4  # ConfigResource.Type
 
 @dataclass(frozen=True)
 class Case:
-    """An api that changes topics: `about` is a request about these, `answer` a broker's, with error code 0;
-    `told` are the error codes of an answer by topic, `asked` the topics of a request.
+    """An API that changes topics. `about` makes a request about these topics, `answer` a broker's response
+    with error code 0. `told` returns the error codes of a response by topic, `asked` the topics of a request.
     """
 
     api_key: int
@@ -160,7 +160,7 @@ VERSIONS = [
 
 
 def passed_on(world: World) -> list[Any]:
-    """The requests that came to the broker, decoded."""
+    """The requests that the broker got, decoded."""
     return [codec.decode_request(request_header(message), message) for message in world.broker.messages]
 
 
@@ -186,7 +186,7 @@ def test_a_request_about_internal_topics_alone_does_not_reach_the_broker(case: C
     async def play(world: World) -> None:
         client = await world.client()
         version = codec.versions(case.api_key)[-1] - (case.api_key == PRODUCE)
-        if case.told is of_configs:  # what it has about a broker goes on
+        if case.told is of_configs:  # entries about a broker are forwarded
             world.broker.answers[case.api_key] = case.answer([])
         answer = await client.ask(case.api_key, version, **case.about(list(TopicLayout.named().topics)))
         assert case.told(answer) == dict.fromkeys(TopicLayout.named().topics, INVALID_TOPIC)
@@ -270,7 +270,7 @@ async def test_a_produce_without_acks_to_an_internal_topic_ends_its_connection(w
 
 @pytest.mark.parametrize("version", codec.versions(apis.ADD_PARTITIONS_TO_TXN))
 def test_a_transaction_with_an_internal_topic_is_refused_as_a_whole(version: int) -> None:
-    """As Kafka does: TransactionManager of its producer aborts then, and tries neither again."""
+    """As Kafka does. Its producer's TransactionManager then aborts, and retries neither partition."""
 
     @played(internal_topics=OWN_TOPICS)
     async def play(world: World) -> None:
@@ -352,7 +352,7 @@ async def test_librdkafka_tells_of_the_refusal_and_does_not_try_again(world: Wor
 
 
 def versions_of(*api_keys: int) -> codec.Fields:
-    """A broker's answer to ApiVersions."""
+    """A broker's response to ApiVersions."""
     versions = {key: codec.versions(key) for key in sorted(api_keys)}
     return {
         "api_keys": [
@@ -383,7 +383,7 @@ def ask_by_kafka_python(servers: str) -> None:
 
 
 def refused_to_librdkafka(servers: str) -> dict[str, int]:
-    """The error codes that its clients are told about one of the coordinator's topics."""
+    """The error codes that librdkafka's clients get for one of the coordinator's topics."""
     refused: dict[str, int] = {}
     settings: dict[str, str | int | float | bool] = {"bootstrap.servers": servers}
     producer = Producer({**settings, "on_delivery": lambda error, _: refused.update(produce=error.code())})

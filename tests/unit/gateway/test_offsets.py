@@ -1,4 +1,4 @@
-"""Offsets over the coordinator's core: what is there, by name and by id, and what is told of what is not."""
+"""Offsets over the coordinator's core: existing partitions by name and by id, and the errors of others."""
 
 import asyncio
 from uuid import UUID
@@ -141,7 +141,7 @@ async def test_offsets_of_a_topic_that_was_made_again_are_not_seen_and_the_first
     world.broker.ids["orders"] = again
     async with asyncio.timeout(PATIENCE_S):
         while await fetched(wanted) != [("orders", 0, -1), ("orders", 1, -1)]:
-            await asyncio.sleep(0.05)  # until the gateway looks at the topic again
+            await asyncio.sleep(0.05)  # until the gateway reads the topic's metadata again
     assert await fetched(None) == [("prices", 0, 9)]
     by_id = [{"topic_id": topic, "partition_indexes": [0]} for topic in (topic_id("orders"), again)]
     answer = await client.ask(OFFSET_FETCH, 10, groups=[{"group_id": "g", "topics": by_id}])
@@ -157,7 +157,7 @@ def test_without_a_broker_offsets_are_told_by_name(monkeypatch: pytest.MonkeyPat
         client = await world.client()
         await client.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))
         world.broker.silent = True
-        monkeypatch.setattr(topics_module, "OFFSETS_AGE_MAX_S", 0.0)  # what is known of orders is too old
+        monkeypatch.setattr(topics_module, "OFFSETS_AGE_MAX_S", 0.0)  # the cached metadata is too old
         for topics in ([{"name": "orders", "partition_indexes": [0]}], None):
             answer = await client.ask(OFFSET_FETCH, 9, groups=[{"group_id": "g", "topics": topics}])
             assert answer.groups[0].topics[0].partitions[0].committed_offset == 7

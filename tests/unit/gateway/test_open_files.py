@@ -1,4 +1,4 @@
-"""The limit of open files, in processes of their own: a hard limit that was lowered cannot be raised."""
+"""The limit of open files, tested in separate processes because a lowered hard limit stays."""
 
 import subprocess
 import sys

@@ -20,7 +20,7 @@ USERS = Security(users={"ann": "secret", "bob": "zażółć"})
 
 
 async def log_in(client: RawClient, message: bytes) -> int:
-    """The error code of a handshake and this message of PLAIN."""
+    """The error code of the response to a handshake and this PLAIN message."""
     agreed = await client.ask(SASL_HANDSHAKE, 1, mechanism="PLAIN")
     assert (agreed.error_code, agreed.mechanisms) == (0, ["PLAIN"])
     return int((await client.ask(SASL_AUTHENTICATE, 2, auth_bytes=message)).error_code)
@@ -96,7 +96,7 @@ async def test_before_authentication_a_frame_has_at_most_512_kib(world: World) -
     client = await world.client()
     await client.ask(SASL_HANDSHAKE, 1, mechanism="PLAIN")
     with capture_logs() as logs:
-        await client.send_bytes((512 * 1024 + 1).to_bytes(4, "big"))  # of the frame, its size alone
+        await client.send_bytes((512 * 1024 + 1).to_bytes(4, "big"))  # only the size of the frame
         assert await client.is_closed()
     assert logs[0]["why"] == "a frame of 524289 bytes, where 0 to 524288 are allowed"
     client = await world.client()
@@ -193,7 +193,7 @@ async def test_clients_come_by_tls_alone(world: World) -> None:
         assert await client.receive_bytes() == (7).to_bytes(4, "big") + bytes(size)
     plain = await world.client()
     await plain.send_bytes(framed(bytes.fromhex("0002 0001 00000001 ffff")))
-    assert (await plain.rest())[:1] in (b"", b"\x15")  # an alert of TLS
+    assert (await plain.rest())[:1] in (b"", b"\x15")  # a TLS alert
     assert len(world.broker.passed) == 3
 
 

@@ -1,4 +1,4 @@
-"""Connections: order, bounds, and what one client may not do to the others."""
+"""Connections: order, bounds, and isolation of clients from each other."""
 
 import asyncio
 from typing import Any
@@ -16,7 +16,7 @@ from state.kafka.requests import Heartbeat, JoinGroup
 from tests.harness.gateway import HOST, RawClient, World, played
 
 COMMIT, JOIN, HEARTBEAT = 8, 11, 12
-LIST_OFFSETS = 2  # an api that is passed on undecoded
+LIST_OFFSETS = 2  # an API that is forwarded undecoded
 
 BEAT = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
 COMMITTED = {
@@ -26,7 +26,7 @@ COMMITTED = {
 
 
 async def park(world: World, client: RawClient) -> int:
-    """Send a JoinGroup that is not answered before time goes on; its correlation id."""
+    """Send a JoinGroup that is not answered before time advances. Returns its correlation id."""
     number = await client.send(
         JOIN,
         1,
@@ -41,12 +41,12 @@ async def park(world: World, client: RawClient) -> int:
 
 
 def passed_on(number: int, payload: bytes = b"") -> bytes:
-    """A request of the api that is passed on, as a frame."""
+    """A request of the forwarded API, as a frame."""
     return framed(bytes.fromhex("0002 0001") + number.to_bytes(4, "big") + b"\xff\xff" + payload)
 
 
 async def until(holds: Any) -> None:
-    """Until something that nobody announces is so."""
+    """Wait until a condition holds that has no event."""
     async with asyncio.timeout(10):
         while not holds():
             await asyncio.sleep(0.001)
@@ -101,7 +101,7 @@ async def test_a_client_that_goes_away_is_forgotten(world: World) -> None:
     await park(world, client)
     client.writer.transport.abort()
     await until(lambda: world.core.waiting == 0)
-    world.core.advance(3_000)  # its late answer is for nobody
+    world.core.advance(3_000)  # no caller waits for its late response
     assert (await other.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
 
 
@@ -166,7 +166,7 @@ async def test_so_many_requests_of_all_clients_are_under_way(world: World) -> No
     for number, client in enumerate(clients):
         await client.send_bytes(passed_on(number))
     await until(lambda: len(world.broker.passed) == 2)
-    clients[world.broker.passed[0].correlation_id].writer.transport.abort()  # makes room for another
+    clients[world.broker.passed[0].correlation_id].writer.transport.abort()  # makes room for another client
     await until(lambda: len(world.broker.passed) == 3)
     world.broker.open.set()
     for number, client in enumerate(clients):
@@ -208,7 +208,7 @@ async def test_a_broker_that_goes_away_takes_those_along_who_wait_for_it(world: 
             writer.transport.abort()
         assert await waiting.is_closed()
     assert "the broker at" in logs[0]["why"]
-    # Who asked nothing meanwhile does not notice.
+    # A client without a request under way does not notice.
     world.broker.open.set()
     await idle.ask(API_VERSIONS, 0)
 

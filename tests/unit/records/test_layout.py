@@ -21,6 +21,6 @@ def test_sizes_can_be_given() -> None:
 
 
 def test_a_dead_letter_always_fits() -> None:
-    """The sink fails for ever on a record that is too large, so no input may lead to one."""
+    """The sink fails every time on a record that is too large, so no input may cause one."""
     worst = 2 * DEAD_LETTER_MAX_BYTES * 4 // 3 + DEAD_LETTER_MAX_BYTES + 6 * MESSAGE_MAX_CHARS
     assert worst < TopicLayout.named().response_max_bytes

@@ -1,4 +1,4 @@
-"""How many lines an outage makes."""
+"""The number of log lines of an outage."""
 
 from structlog.testing import capture_logs
 
@@ -13,7 +13,7 @@ def test_an_outage_of_two_minutes_is_three_lines() -> None:
         while now_s < 120.0:
             warning.failed(ConnectionError("refused"))
             now_s += 1.0
-            warning.worked()  # a poll that ends before its connection does
+            warning.worked()  # a poll that returns before the connection fails
             now_s += 0.5
         warning.worked()
         now_s += 10.0

@@ -1,4 +1,4 @@
-"""Groups stand where Kafka's own clients put them."""
+"""Groups are in the partitions that Kafka's own clients choose."""
 
 import pytest
 from kafka.partitioner.default import murmur2

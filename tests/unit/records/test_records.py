@@ -1,4 +1,4 @@
-"""What is a request, what is refused and why, and who can be told."""
+"""Which records are requests, which are refused with which reason, and which of them get a response."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""When the last committed batch is written down."""
+"""When the last committed batch is pinned."""
 
 from pathlib import Path
 

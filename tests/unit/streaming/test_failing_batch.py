@@ -1,4 +1,4 @@
-"""The sentence that names what stops a batch."""
+"""The paragraph about the cause of a failing batch."""
 
 from pathlib import Path
 
@@ -24,11 +24,11 @@ def plan(folder: Folder, batch: int, offsets: str) -> None:
 def test_the_record_and_the_batchs_records_are_named(folder: Folder) -> None:
     plan(folder, 6, '{"eu-requests":{"0":10,"1":40,"10":7}}')
     plan(folder, 7, '{"eu-requests":{"0":10,"10":8,"1":45}}')
-    told = describe_failing_batch(folder, 7, 3, ERROR)
-    assert told.startswith("batch 7 failed 3 times and is tried again. ")
-    assert "Its records: eu-requests[1] 40 to 44, eu-requests[10] 7 to 7. " in told
-    assert "--skip-record eu-requests-1-42 to dead-letter it unread" in told
-    assert told.endswith(f"Last error: {ERROR}")
+    text = describe_failing_batch(folder, 7, 3, ERROR)
+    assert text.startswith("batch 7 failed 3 times and is tried again. ")
+    assert "Its records: eu-requests[1] 40 to 44, eu-requests[10] 7 to 7. " in text
+    assert "--skip-record eu-requests-1-42 to dead-letter it unread" in text
+    assert text.endswith(f"Last error: {ERROR}")
 
 
 def test_the_first_batch_begins_at_the_beginning(folder: Folder) -> None:
@@ -38,9 +38,9 @@ def test_the_first_batch_begins_at_the_beginning(folder: Folder) -> None:
 
 def test_an_error_that_names_no_record_is_quoted(folder: Folder) -> None:
     plan(folder, 0, '{"eu-requests":{"0":3}}')
-    told = describe_failing_batch(folder, 0, 3, "StateError: the state of 'g' is damaged")
-    assert "the error names no record" in told
-    assert "StateError: the state of 'g' is damaged" in told
+    text = describe_failing_batch(folder, 0, 3, "StateError: the state of 'g' is damaged")
+    assert "the error names no record" in text
+    assert "StateError: the state of 'g' is damaged" in text
 
 
 @pytest.mark.parametrize("offsets", ["-", "", '{"logOffset":0}'])
@@ -63,8 +63,8 @@ def test_a_long_error_is_cut(folder: Folder) -> None:
 
 
 def test_the_files_of_a_damaged_checkpoint_are_named_but_not_all_of_hundreds() -> None:
-    told = describe_damaged_checkpoint(7, [f"/c/{number} is missing" for number in range(12)])
-    assert told.startswith(
+    text = describe_damaged_checkpoint(7, [f"/c/{number} is missing" for number in range(12)])
+    assert text.startswith(
         "batch 7 cannot be run because the checkpoint is damaged: /c/0 is missing; /c/1 is missing;"
     )
-    assert "/c/4 is missing (and 7 files more). Put back these files" in told
+    assert "/c/4 is missing (and 7 files more). Put back these files" in text

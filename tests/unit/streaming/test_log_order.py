@@ -1,4 +1,4 @@
-"""Rows come back in the log's order, held in memory or spilled."""
+"""Rows come back in the log's order, from memory or from temporary files."""
 
 from pathlib import Path
 from random import Random
@@ -44,7 +44,7 @@ def test_offsets_are_numbers_and_not_text() -> None:
 
 
 def test_rows_without_values_count_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A backlog of empty records takes memory for its rows."""
+    """The rows of a backlog of empty records need memory too."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     order = LogOrder(4 * log_order.ROW_OVERHEAD_BYTES)
     for offset in range(20):

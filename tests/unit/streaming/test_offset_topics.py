@@ -1,4 +1,4 @@
-"""The topic watcher's decisions: which group is told what, given the offsets topic and what brokers show."""
+"""The topic watcher's decisions: the records for groups, given the offsets topic and the topics' images."""
 
 from itertools import pairwise
 from uuid import UUID
@@ -14,7 +14,7 @@ OLD, NEW = TopicImage(UUID(int=1), 4), TopicImage(UUID(int=2), 4)
 
 
 class Watch:
-    """Offsets as groups commit them, and a look every 5 s."""
+    """Offsets that groups commit, and a check of the topics every 5 s."""
 
     def __init__(self) -> None:
         self.offsets = OffsetTopics()
@@ -65,7 +65,7 @@ def test_a_topic_is_deleted_when_two_answers_in_a_row_do_not_have_it() -> None:
 
 
 def test_a_topic_that_a_broker_cannot_show_is_there() -> None:
-    """It has another error, or is being asked for the first time: its answer is left out, or is the first."""
+    """Its metadata has another error, or is requested for the first time, so it has no confirmed image."""
     watch = Watch()
     watch.commit("g", "t", OLD)
     nothing: Images = {}

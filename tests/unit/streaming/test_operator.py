@@ -1,4 +1,4 @@
-"""The operator's call as Spark makes it, but without Spark: a real GroupState of PySpark, frames by hand."""
+"""The operator's call as Spark makes it, but without Spark: PySpark's real GroupState, handmade frames."""
 
 import json
 from dataclasses import replace
@@ -74,7 +74,9 @@ def test_what_the_watermark_allows_is_fired_after_the_rows() -> None:
 
 
 def test_a_timeout_is_never_set_behind_the_watermark() -> None:
-    """Spark refuses one. A group whose clock is far behind has its deadlines fired, so none is left there."""
+    """Spark refuses such a timeout. Deadlines of a group whose clock is far behind fire, so none remains
+    there.
+    """
     row, _ = stable_state(Log())
     for ahead_ms in (9_998, 9_999):
         state = spark_state(row, watermark_ms=T0 + ahead_ms, timed_out=True)
@@ -137,7 +139,7 @@ OUTAGES = (KnownOutage(5, Outage(T0 + 1, T0 + 400_000)), KnownOutage(9, Outage(T
 
 
 def test_while_no_coordinator_ran_nobody_expires() -> None:
-    """The watermark is far beyond the member's session, and so was its heartbeat."""
+    """The watermark is far after the session timeout of the member's last heartbeat."""
     log = Log()
     row, member_id = stable_state(log)
     operator = replace(OPERATOR, outages=OUTAGES)
@@ -156,7 +158,7 @@ def test_a_batch_knows_of_the_outages_that_ended_before_it_was_planned() -> None
 
 
 def commit(topic_id: UUID | None) -> OffsetCommit:
-    """By no member, of offset 5 for partition 0 of t."""
+    """A commit of offset 5 for partition 0 of topic t, without a member."""
     return OffsetCommit(
         group_id="g",
         correlation_id="c",
@@ -212,7 +214,7 @@ def test_offsets_of_an_older_state_take_the_id_that_is_told(version: int) -> Non
 
 
 def as_stored_in(version: int, group: Group) -> bytes:
-    """The payload that the code of an earlier version wrote for a group with one offset."""
+    """The payload that an earlier version's code wrote for a group with one offset."""
     fields = structs.asdict(group)
     offset = structs.asdict(group.offsets["t"][0])
     fields["offsets"] = {"t": {0: OffsetV1(**{name: offset[name] for name in OffsetV1.__struct_fields__})}}
@@ -278,7 +280,7 @@ def _client_of(event: Received[AnyRequest] | Failed[AnyRequest]) -> str:
 
 
 def test_a_deadline_at_fault_is_not_blamed_on_the_record_behind_it() -> None:
-    """The group is quarantined by its deadline while a record is applied; the letter shows no record."""
+    """The group is quarantined by its deadline while a record is applied. The dead letter shows no record."""
 
     def raise_for_deadlines(
         group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
@@ -328,7 +330,7 @@ def test_skipped_records_are_not_even_read() -> None:
 
 
 def test_a_key_shared_by_records_without_one_holds_no_group() -> None:
-    """Records without a key share the empty one; only a group id that is empty too may be asked there."""
+    """Records without a key share the empty key. Only a group whose id is empty accepts requests there."""
     log = Log()
     records = [log.request(T0, join("g")), log.append(T0, None, b"garbage", 0), log.request(T0, release(""))]
     state = spark_state()

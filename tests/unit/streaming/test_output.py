@@ -1,4 +1,4 @@
-"""What the operator writes: where records go, and what becomes of those that are too large."""
+"""The operator's output: the topic and partition of each record, and records that are too large."""
 
 import json
 from dataclasses import replace
@@ -30,7 +30,7 @@ ID = "t-requests-2-41"
 
 
 def written(output: Output) -> list[tuple[str, int, bytes, dict[str, Any]]]:
-    """Everything gathered: topic, partition, key, content."""
+    """All collected records: topic, partition, key, content."""
     rows = [row for frame in output.frame() for row in frame.itertuples(index=False)]
     return [(topic, p, key, json.loads(value)) for topic, p, key, value in rows if topic is not None]
 
@@ -116,7 +116,7 @@ def test_a_frame_is_full_by_records_or_bytes(monkeypatch: pytest.MonkeyPatch, li
 
 
 def test_a_frame_counts_what_it_weighs() -> None:
-    """PySpark counts rows alone before it hands a batch over, so large records need to be many rows."""
+    """PySpark counts only rows before it hands a batch over, so large records must count as many rows."""
     response = structs.replace(join_response(), members=[JoinGroupMember("m", None, b"x" * 700_000)])
     output = Output(LAYOUT, b"g")
     output.reply(Reply(0, response), ROW)
@@ -146,7 +146,7 @@ def test_an_answer_too_large_becomes_kafkas_error() -> None:
 
 
 def test_an_answer_to_an_earlier_record_does_not_show_the_one_at_hand() -> None:
-    """A parked request is answered while another record, or none, is at hand."""
+    """A parked request is answered while the current record is another, or there is none."""
     for row in (ROW, None):
         output = Output(SMALL, b"g")
         output.reply(Reply(3, join_response("t-requests-2-7")), row)
@@ -213,7 +213,7 @@ def test_an_entry_too_large_loses_assignments_then_lists_of_members() -> None:
 
 
 def test_worst_records_fit_the_real_limit() -> None:
-    """Names as long as they may be, of characters that JSON writes six bytes for, times members."""
+    """Names of the maximum length, of characters that JSON encodes in six bytes, for many members."""
     worst = "\x01" * 32_767
     members = [f"{worst}{n}" for n in range(60)]
     output = Output(LAYOUT, worst.encode())

@@ -1,4 +1,4 @@
-"""RocketMQ's groups through the operator's call: what goes to which topic, and what is stored."""
+"""RocketMQ's groups through the operator's call: the records by topic, and the stored state."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -76,7 +76,7 @@ def test_every_connection_is_told_on_its_own_reply_partition() -> None:
 
 
 def log_id(log: Log, offset: int) -> str:
-    """The id of a request of group g, by how many of its came before."""
+    """The id of a request of group g, by its offset."""
     record = log.request(T0, closed("c1"))
     return f"requests-{record.partition}-{offset}"
 

@@ -49,7 +49,7 @@ def test_a_batch_that_comes_in_after_the_stop_changes_no_phase(path: Path) -> No
 
 
 def test_a_batch_that_is_told_late_does_not_end_a_failure(path: Path) -> None:
-    """Spark tells of batches from another thread: after the failure of batch 4 comes the news of batch 3."""
+    """Spark reports batches on another thread: the report of batch 3 comes after the failure of batch 4."""
     board = StatusBoard(path)
     board.enter(Phase.RESTARTING, "batch 4 failed", batch_id=3)
     board.batch_committed(3)
@@ -85,7 +85,7 @@ def test_an_alarm_that_is_raised_already_is_not_written_again(path: Path) -> Non
 
 
 def fill_disk(path: Path) -> None:
-    """Let nothing be written beside the file, as on a full disk."""
+    """Prevent writes beside the file, as on a full disk."""
     path.with_suffix(".new").symlink_to("/dev/full")
 
 
@@ -98,7 +98,7 @@ def test_a_status_on_a_full_disk_is_written_over_the_old_one(path: Path) -> None
 
 
 def test_a_status_that_cannot_be_written_is_not_left_at_an_old_one(path: Path) -> None:
-    """And it is written as soon as it can be, although it does not change again."""
+    """It is written as soon as a write succeeds, even without another change."""
     path.parent.mkdir()
     path.symlink_to("/dev/full")
     fill_disk(path)
