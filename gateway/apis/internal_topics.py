@@ -51,13 +51,13 @@ class Screened:
 
 @dataclass(frozen=True, slots=True)
 class _Screen:
-    """How to screen an API that names topics in one list. `asked` is the list's field in the request,
-    `answered` the list's field in the response. The functions return the topic of an entry (None if the entry
-    is not about a topic) and the response's entry for a refused one.
+    """How to screen an API that names topics in one list. The fields are the list's names in the
+    request and in the response. `topic` returns an entry's topic, None if the entry is not about one.
+    `refused` returns the response's entry for a refused one.
     """
 
-    asked: str
-    answered: str
+    request_field: str
+    response_field: str
     topic: Callable[[Any], str | UUID | None]
     refused: Callable[[Any], Fields]
 
@@ -75,15 +75,15 @@ async def screen(context: RequestContext, message: bytes) -> Screened | None:
         return None if refused is None else Screened(None, refused)
     screens = _BY_NAME if header.api_key != DELETE_TOPICS or context.version < _DELETE_FIRST_BY_ID else _BY_ID
     screened = screens[header.api_key]
-    entries: list[Any] = getattr(request, screened.asked) or []
+    entries: list[Any] = getattr(request, screened.request_field) or []
     mine = await _internal(context, filter(None, map(screened.topic, entries)))
     refused_entries = [screened.refused(entry) for entry in entries if screened.topic(entry) in mine]
     if not refused_entries:
         return None
     kept = [entry for entry in entries if screened.topic(entry) not in mine]
-    setattr(request, screened.asked, kept)
+    setattr(request, screened.request_field, kept)
     remaining = codec.with_body(header, message, request) if kept else None
-    return Screened(remaining, {screened.answered: refused_entries})
+    return Screened(remaining, {screened.response_field: refused_entries})
 
 
 def mark(context: RequestContext, topics: Iterable[Any]) -> None:

@@ -17,9 +17,9 @@ async def serve(context: RequestContext, request: Any) -> Fields:
     outcomes = Outcomes()
     if topics is None:
         for topic in request.topics:
-            asked = NamedTopic(topic.name, topic.topic_id, None)
+            named = NamedTopic(topic.name, topic.topic_id, None)
             for partition in topic.partitions:
-                outcomes.add(asked, partition.partition_index, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+                outcomes.add(named, partition.partition_index, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return {"topics": outcomes.fields()}
     valid = _valid(request, topics, outcomes)
     if valid:
@@ -32,13 +32,13 @@ def _valid(
 ) -> list[tuple[NamedTopic, list[Any]]]:
     """Return the partitions that can be committed. Adds the errors of the others to `outcomes`."""
     valid = []
-    for asked, topic in zip(topics, request.topics, strict=True):
+    for named, topic in zip(topics, request.topics, strict=True):
         for partition in topic.partitions:
-            if not asked.has(partition.partition_index):
-                outcomes.add(asked, partition.partition_index, asked.missing)
-        there = [p for p in topic.partitions if asked.has(p.partition_index)]
+            if not named.has(partition.partition_index):
+                outcomes.add(named, partition.partition_index, named.missing)
+        there = [p for p in topic.partitions if named.has(p.partition_index)]
         if there:
-            valid.append((asked, there))
+            valid.append((named, there))
     return valid
 
 
@@ -52,31 +52,31 @@ async def _commit(
             member_id=request.member_id,
             group_instance_id=request.group_instance_id,
             retention_time_ms=request.retention_time_ms,
-            topics=[_committed(asked, partitions) for asked, partitions in valid],
+            topics=[_committed(named, partitions) for named, partitions in valid],
         ),
         OffsetCommitResponse,
     )
     if answer.error_code is not ErrorCode.NONE:
         error = answer.error_code
         outcomes.merge(
-            (asked, [(p.partition_index, error) for p in partitions]) for asked, partitions in valid
+            (named, [(p.partition_index, error) for p in partitions]) for named, partitions in valid
         )
         return
     outcomes.merge(
-        (asked, [(p.partition_index, p.error_code) for p in topic.partitions])
-        for (asked, _), topic in zip(valid, answer.topics, strict=True)
+        (named, [(p.partition_index, p.error_code) for p in topic.partitions])
+        for (named, _), topic in zip(valid, answer.topics, strict=True)
     )
 
 
-def _committed(asked: NamedTopic, partitions: Sequence[Any]) -> CommittedTopic:
-    assert asked.topic is not None
+def _committed(named: NamedTopic, partitions: Sequence[Any]) -> CommittedTopic:
+    assert named.topic is not None
     return CommittedTopic(
-        asked.topic.name,
+        named.topic.name,
         [
             CommittedPartition(
                 p.partition_index, p.committed_offset, p.committed_leader_epoch, p.committed_metadata
             )
             for p in partitions
         ],
-        asked.topic.topic_id,
+        named.topic.topic_id,
     )

@@ -20,17 +20,17 @@ async def serve(context: RequestContext, request: Any) -> Fields:
         return {"error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE}
     outcomes = Outcomes()
     valid: list[tuple[NamedTopic, list[int]]] = []
-    for asked, topic in zip(topics, request.topics, strict=True):
+    for named, topic in zip(topics, request.topics, strict=True):
         indexes = [partition.partition_index for partition in topic.partitions]
         for index in indexes:
-            if not asked.has(index):
-                outcomes.add(asked, index, asked.missing)
-        if there := [index for index in indexes if asked.has(index)]:
-            valid.append((asked, there))
+            if not named.has(index):
+                outcomes.add(named, index, named.missing)
+        if there := [index for index in indexes if named.has(index)]:
+            valid.append((named, there))
     answer = await context.services.backend.ask(
         OffsetDelete(
             **context.to_group(request.group_id),
-            topics=[TopicPartitions(asked.name, indexes) for asked, indexes in valid],
+            topics=[TopicPartitions(named.name, indexes) for named, indexes in valid],
         ),
         OffsetDeleteResponse,
         ANSWER_TIMEOUT_MS,
@@ -38,7 +38,7 @@ async def serve(context: RequestContext, request: Any) -> Fields:
     if answer.error_code is not ErrorCode.NONE:
         return {"error_code": answer.error_code}
     outcomes.merge(
-        (asked, [(p.partition_index, p.error_code) for p in topic.partitions])
-        for (asked, _), topic in zip(valid, answer.topics, strict=True)
+        (named, [(p.partition_index, p.error_code) for p in topic.partitions])
+        for (named, _), topic in zip(valid, answer.topics, strict=True)
     )
     return {"error_code": ErrorCode.NONE, "topics": outcomes.fields()}

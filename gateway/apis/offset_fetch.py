@@ -33,27 +33,27 @@ async def serve(context: RequestContext, request: Any) -> Fields:
     return fetched
 
 
-async def _fetch_group(context: RequestContext, asked: Any) -> Fields:
-    return {"group_id": asked.group_id, **await _fetch(context, asked)}
+async def _fetch_group(context: RequestContext, wanted: Any) -> Fields:
+    return {"group_id": wanted.group_id, **await _fetch(context, wanted)}
 
 
-async def _fetch(context: RequestContext, asked: Any) -> dict[str, Any]:
-    """The committed offsets of one group. `asked` is the request, or its part for this group."""
+async def _fetch(context: RequestContext, wanted: Any) -> dict[str, Any]:
+    """The committed offsets of one group. `wanted` is the request, or its part for this group."""
     by_id = context.version >= FIRST_VERSION_WITH_IDS
     topics: Sequence[NamedTopic] | None = None
-    if asked.topics is not None:
-        topics = await look_up(context, asked.topics, by_id=by_id)
+    if wanted.topics is not None:
+        topics = await look_up(context, wanted.topics, by_id=by_id)
         if topics is None and by_id:
             return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     answer = await context.services.backend.ask(
-        OffsetFetch(**context.to_group(asked.group_id), topics=_wanted(asked, topics)), OffsetFetchResponse
+        OffsetFetch(**context.to_group(wanted.group_id), topics=_wanted(wanted, topics)), OffsetFetchResponse
     )
     if answer.error_code is not ErrorCode.NONE:
         return _failed(answer.error_code)
-    if asked.topics is None:
+    if wanted.topics is None:
         return await _all(context, answer.topics, by_id=by_id)
     if by_id and topics is not None:
-        fetched = _by_request(asked, topics, answer.topics)
+        fetched = _by_request(wanted, topics, answer.topics)
     else:
         fetched = [_topic(topic) for topic in answer.topics]
     return {"error_code": ErrorCode.NONE, "topics": fetched}
@@ -78,28 +78,28 @@ def _of_id(topic: FetchedTopic, topic_id: UUID | None) -> FetchedTopic:
     return FetchedTopic(topic.name, partitions)
 
 
-def _wanted(asked: Any, found: Sequence[NamedTopic] | None) -> list[TopicPartitions] | None:
+def _wanted(wanted: Any, found: Sequence[NamedTopic] | None) -> list[TopicPartitions] | None:
     """The partitions to request from the coordinator, None for all. Ids without a topic are skipped."""
-    if asked.topics is None:
+    if wanted.topics is None:
         return None
     if found is None:
-        return [TopicPartitions(topic.name, topic.partition_indexes) for topic in asked.topics]
+        return [TopicPartitions(topic.name, topic.partition_indexes) for topic in wanted.topics]
     return [
         TopicPartitions(known.topic.name, topic.partition_indexes, known.topic.topic_id)
         if known.topic is not None
         else TopicPartitions(known.name, topic.partition_indexes)
-        for known, topic in zip(found, asked.topics, strict=True)
+        for known, topic in zip(found, wanted.topics, strict=True)
         if known.topic is not None or known.name
     ]
 
 
 def _by_request(
-    asked: Any, found: Sequence[NamedTopic], fetched: Sequence[FetchedTopic]
+    wanted: Any, found: Sequence[NamedTopic], fetched: Sequence[FetchedTopic]
 ) -> list[dict[str, Any]]:
     """The topics in the request's order, under its names or ids. Unknown partitions have an error."""
     answers = iter(fetched)
     topics = []
-    for known, topic in zip(found, asked.topics, strict=True):
+    for known, topic in zip(found, wanted.topics, strict=True):
         if known.topic is None:
             partitions = [_nothing(index, known.missing) for index in topic.partition_indexes]
         else:

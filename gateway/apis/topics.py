@@ -50,19 +50,19 @@ class NamedTopic:
 
 async def look_up(context: RequestContext, topics: Iterable[Any], *, by_id: bool) -> list[NamedTopic] | None:
     """Return each of the request's topics in the request's order, None if no broker answers."""
-    asked = list(topics)
+    requested = list(topics)
     cluster = context.services.cluster
     try:
         if not by_id:
-            names = await cluster.topics((topic.name for topic in asked), OFFSETS_AGE_MAX_S)
-            return [NamedTopic(topic.name, None, names.get(topic.name)) for topic in asked]
+            names = await cluster.topics((topic.name for topic in requested), OFFSETS_AGE_MAX_S)
+            return [NamedTopic(topic.name, None, names.get(topic.name)) for topic in requested]
         ids = await cluster.topics_by_id(
-            (topic.topic_id for topic in asked if topic.topic_id is not None), OFFSETS_AGE_MAX_S
+            (topic.topic_id for topic in requested if topic.topic_id is not None), OFFSETS_AGE_MAX_S
         )
     except UpstreamLost as error:
         log.warning("no metadata of topics", error=str(error))
         return None
-    return [NamedTopic("", topic.topic_id, ids.get(topic.topic_id)) for topic in asked]
+    return [NamedTopic("", topic.topic_id, ids.get(topic.topic_id)) for topic in requested]
 
 
 async def ids_of(context: RequestContext, names: Iterable[str]) -> Mapping[str, UUID]:
@@ -78,27 +78,27 @@ class Outcomes:
         self._topics: list[dict[str, Any]] = []
         self._by_name: dict[str | UUID | None, list[dict[str, Any]]] = {}
 
-    def add(self, asked: NamedTopic, partition: int, error: Codes) -> None:
+    def add(self, requested: NamedTopic, partition: int, error: Codes) -> None:
         """Add the outcome of one partition. The partitions of a topic are in one entry."""
-        if asked.key not in self._by_name:
-            self._begin(asked)
-        self._by_name[asked.key].append({"partition_index": partition, "error_code": error})
+        if requested.key not in self._by_name:
+            self._begin(requested)
+        self._by_name[requested.key].append({"partition_index": partition, "error_code": error})
 
     def merge(self, decided: Iterable[tuple[NamedTopic, Iterable[tuple[int, Codes]]]]) -> None:
         """Add the coordinator's outcomes. A topic named twice has two entries, if it has no earlier one."""
         together = bool(self._topics)
-        for asked, partitions in decided:
+        for requested, partitions in decided:
             if not together:
-                self._begin(asked)
+                self._begin(requested)
             for partition, error in partitions:
-                self.add(asked, partition, error)
+                self.add(requested, partition, error)
 
     def fields(self) -> list[dict[str, Any]]:
         """The topics of a response."""
         return self._topics
 
-    def _begin(self, asked: NamedTopic) -> None:
+    def _begin(self, requested: NamedTopic) -> None:
         partitions: list[dict[str, Any]] = []
-        self._by_name[asked.key] = partitions
-        name = {"name": asked.name} if asked.topic_id is None else {"topic_id": asked.topic_id}
+        self._by_name[requested.key] = partitions
+        name = {"name": requested.name} if requested.topic_id is None else {"topic_id": requested.topic_id}
         self._topics.append({**name, "partitions": partitions})

@@ -1,7 +1,8 @@
-"""AddOffsetsToTxn (key 25) and TxnOffsetCommit (key 28): offsets in transactions are not done here.
+"""AddOffsetsToTxn (key 25) and TxnOffsetCommit (key 28): no offsets in transactions are supported.
 
-ApiVersions does not name these two. A client that asks all the same is told so; let through, the broker's
-own coordinator would take the offsets, and the group would never see them.
+ApiVersions does not name these two. A client that sends them nevertheless gets an error. A forwarded
+request would be wrong, because the broker's own coordinator would store offsets that the group
+never sees.
 """
 
 from typing import Any

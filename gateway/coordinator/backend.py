@@ -68,7 +68,7 @@ class _PendingRequest:
     request: AnyAnswered
     answer: type[Response]
     timeout_ms: int
-    asked_at_s: float
+    started_at_s: float
     answered: asyncio.Future[Any]
 
     def give_up(self) -> None:
@@ -107,13 +107,13 @@ class CoordinatorBackend:
         loop = asyncio.get_running_loop()
         held_ms = self._held_timeout.bound_ms if timeout_ms is None else timeout_ms
         waited_ms = timeout_ms or ANSWER_TIMEOUT_MS
-        asked = _PendingRequest(request, answer, waited_ms, time.monotonic(), loop.create_future())
+        waiting = _PendingRequest(request, answer, waited_ms, time.monotonic(), loop.create_future())
         if not self._unsent:
             loop.call_soon(self._flush)
-        self._unsent.append(asked)
-        timer = loop.call_later(held_ms / 1000, asked.give_up)
+        self._unsent.append(waiting)
+        timer = loop.call_later(held_ms / 1000, waiting.give_up)
         try:
-            answered: R = await asked.answered
+            answered: R = await waiting.answered
             return answered
         except TimeoutError:
             kind, group_id = type(request).__name__, quoted(request.group_id)
@@ -132,45 +132,45 @@ class CoordinatorBackend:
 
     def _send_all(self) -> None:
         while (several := self._to_send.get()) is not None:
-            for asked in several:
-                if not asked.answered.done():
-                    self._send(asked)
+            for waiting in several:
+                if not waiting.answered.done():
+                    self._send(waiting)
 
-    def _send(self, asked: _PendingRequest) -> None:
+    def _send(self, waiting: _PendingRequest) -> None:
         sent: Future[Any]
         try:
-            sent = self._client.send(asked.request, asked.answer, timeout_ms=asked.timeout_ms)
-        except Exception as error:  # noqa: BLE001 - whatever it is, whoever asked is to hear of it
+            sent = self._client.send(waiting.request, waiting.answer, timeout_ms=waiting.timeout_ms)
+        except Exception as error:  # noqa: BLE001 - the waiting caller must get any error
             sent = Future()
             sent.set_exception(error)
-        sent.add_done_callback(partial(self._on_response, asked))
+        sent.add_done_callback(partial(self._on_response, waiting))
 
-    def _on_response(self, asked: _PendingRequest, sent: Future[Any]) -> None:
+    def _on_response(self, waiting: _PendingRequest, sent: Future[Any]) -> None:
         """Called by any thread, also for a response that comes after the timeout of its request."""
-        self._answers.append((asked, sent))
+        self._answers.append((waiting, sent))
         if not self._is_woken:
             self._is_woken = True
             with suppress(RuntimeError):  # the loop has ended, and every waiting request with it
-                asked.answered.get_loop().call_soon_threadsafe(self._dispatch)
+                waiting.answered.get_loop().call_soon_threadsafe(self._dispatch)
 
     def _dispatch(self) -> None:
         self._is_woken = False  # before the drain: a response that comes from now on wakes the loop again
         while self._answers:
-            asked, sent = self._answers.popleft()
+            waiting, sent = self._answers.popleft()
             error = sent.exception()
             if error is None:
-                self._learn(asked)
-            if asked.answered.done():
+                self._learn(waiting)
+            if waiting.answered.done():
                 continue
             if error is None:
-                asked.answered.set_result(sent.result())
+                waiting.answered.set_result(sent.result())
             else:
-                asked.answered.set_exception(error)
+                waiting.answered.set_exception(error)
 
-    def _learn(self, asked: _PendingRequest) -> None:
+    def _learn(self, waiting: _PendingRequest) -> None:
         # A parked request does not show how long a response takes.
-        if asked.timeout_ms <= ANSWER_TIMEOUT_MS:
-            self._held_timeout.learn(round((time.monotonic() - asked.asked_at_s) * 1000))
+        if waiting.timeout_ms <= ANSWER_TIMEOUT_MS:
+            self._held_timeout.learn(round((time.monotonic() - waiting.started_at_s) * 1000))
 
     def close(self) -> None:
         """End the sender. The owner of the client closes the client after this."""

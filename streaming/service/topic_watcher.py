@@ -131,9 +131,7 @@ class TopicWatcher:
             raise
         if messages:
             names = {name for message in messages for name in message.topics}
-            log.info(
-                "topic metadata sent to groups", groups=len(messages), topics=sorted(names)[:_NAMES_LOGGED]
-            )
+            log.info("topic metadata sent", groups=len(messages), topics=sorted(names)[:_NAMES_LOGGED])
 
     def _failed(self, error: Exception) -> None:
         if not self._is_failing:

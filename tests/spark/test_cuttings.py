@@ -88,9 +88,9 @@ def test_the_recorded_log_has_all_that_happens_to_groups() -> None:
     assert all(len(records) > 100 for records in partitions)
     history = recorded_log.expected(rows, attested_ms, CONFIG)[LAYOUT.events_topic]
     assert len(history) == len(recorded_log.NAMES)
-    told = Counter(word for event in chain(*history.values()) for word in WORDS if word in event)
-    assert len(told) == len(WORDS), told
-    assert min(told.values()) > 5, told
+    counts = Counter(word for event in chain(*history.values()) for word in WORDS if word in event)
+    assert len(counts) == len(WORDS), counts
+    assert min(counts.values()) > 5, counts
     assert b"AppliedLate" not in b"".join(chain(*history.values())), "the clock records keep their word"
 
 

@@ -75,8 +75,8 @@ def test_a_record_that_cannot_even_be_refused_is_named_and_can_be_skipped(bench:
     after = log.request(T0 + 2_000, heartbeat("g", member_id))
     with pytest.raises(StreamingQueryException) as raised:
         bench.run([deadly, after])
-    told = describe_failing_batch(bench.folder, 1, 3, str(raised.value))
-    assert f"start with --skip-record {deadly.id}" in told
+    text = describe_failing_batch(bench.folder, 1, 3, str(raised.value))
+    assert f"start with --skip-record {deadly.id}" in text
     bench.query = None
 
     (epoch,) = make_operator().epochs

@@ -79,11 +79,11 @@ def rows(spark: SparkSession, query: str, **values: float) -> list[Row]:
 
 def test_each_entry_is_one_row(spark: SparkSession, history: list[HistoryEntry]) -> None:
     found = rows(spark, "SELECT * FROM events WHERE group_id = 'g' ORDER BY seq")
-    told = [event for event in history if event.group_id == "g"]
+    entries = [event for event in history if event.group_id == "g"]
     assert [(r.seq, r.type, r.at_ms, r.waiting_for) for r in found] == [
-        (e.seq, e.type, e.at_ms, e.waiting_for) for e in told
+        (e.seq, e.type, e.at_ms, e.waiting_for) for e in entries
     ]
-    stable = next(e for e in told if e.assignments)
+    stable = next(e for e in entries if e.assignments)
     assert next(r.assignments for r in found if r.seq == stable.seq) == {
         member_id: bytearray(data) for member_id, data in (stable.assignments or {}).items()
     }
@@ -131,7 +131,7 @@ def test_groups_that_were_stuck_for_longer(spark: SparkSession) -> None:
 
 
 def test_client_ids_that_several_rocketmq_clients_had(spark: SparkSession) -> None:
-    told = [event for event in night("shop") if event.topics or event.connection]
+    entries = [event for event in night("shop") if event.topics or event.connection]
     first, second = rows(spark, DUPLICATES)
     assert (first.group_id, first.client_id, first.connections) == ("shop", "worker-1", ["c1", "c4"])
     assert (first.message_model, second.connections, second.ended) == ("CLUSTERING", ["c1", "c5"], None)
@@ -139,5 +139,5 @@ def test_client_ids_that_several_rocketmq_clients_had(spark: SparkSession) -> No
     assert (first.ended - first.began).total_seconds() == 30
     found = rows(spark, "SELECT connection, topics FROM events WHERE protocol = 'RocketMQ' ORDER BY seq")
     assert [(r.connection, r.topics) for r in found if r.topics or r.connection] == [
-        (event.connection, event.topics) for event in told
+        (event.connection, event.topics) for event in entries
     ]

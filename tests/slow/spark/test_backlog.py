@@ -101,15 +101,15 @@ def _heartbeats(member_id: str, host: str, partition: int, first: int, count: in
 def test_a_backlog_is_worked_off_in_bounded_memory(
     make_bench: Callable[..., Bench], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = check_backlog(make_bench, 100_000, LONG_HOST)
+    report = check_backlog(make_bench, 100_000, LONG_HOST)
     with capsys.disabled():
-        sys.stdout.write(f"\n{told}\n")
+        sys.stdout.write(f"\n{report}\n")
 
 
 @pytest.mark.timeout(1_800)
 def test_a_backlog_of_a_million_is_worked_off_in_bounded_memory(
     make_bench: Callable[..., Bench], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = check_backlog(make_bench, 1_000_000, "")
+    report = check_backlog(make_bench, 1_000_000, "")
     with capsys.disabled():
-        sys.stdout.write(f"\n{told}\n")
+        sys.stdout.write(f"\n{report}\n")

@@ -191,7 +191,7 @@ async def test_brokers_addresses_are_never_told(world: World) -> None:
         PRODUCE: {"responses": [], "node_endpoints": [there]},
         FETCH: {"responses": [], "node_endpoints": [there]},
     }
-    told = [
+    named = [
         (await client.ask(METADATA, 12, topics=None)).brokers[0],
         (await client.ask(DESCRIBE_CLUSTER, 1)).brokers[0],
         (await client.ask(FIND_COORDINATOR, 6, coordinator_keys=["txn"], key_type=1)).coordinators[0],
@@ -199,7 +199,7 @@ async def test_brokers_addresses_are_never_told(world: World) -> None:
         (await client.ask(PRODUCE, 12, acks=-1)).node_endpoints[0],
         (await client.ask(FETCH, 17)).node_endpoints[0],
     ]
-    assert {(found.host, found.port) for found in told} == {(HOST, port)}
+    assert {(found.host, found.port) for found in named} == {(HOST, port)}
 
 
 @played
@@ -214,10 +214,10 @@ async def test_api_versions_tell_what_is_served(world: World) -> None:
     client = await world.client()
     for version in range(5):
         answer = await client.ask(API_VERSIONS, version)
-        told = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+        named = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
         expected = {3: (0, 13), 55: (0, 1), 71: (0, 0), 1: (4, 18)}
-        assert told == expected | {k: (v.start, v.stop - 1) for k, v in OWN_VERSIONS.items()}
-        assert not told.keys() & HIDDEN
+        assert named == expected | {k: (v.start, v.stop - 1) for k, v in OWN_VERSIONS.items()}
+        assert not named.keys() & HIDDEN
         if version >= 3:
             assert [feature.name for feature in answer.supported_features] == ["kraft.version"]
 

@@ -37,13 +37,13 @@ TOPIC, BROKER = 2, 4  # ConfigResource.Type
 @dataclass(frozen=True)
 class Case:
     """An API that changes topics. `about` makes a request about these topics, `answer` a broker's response
-    with error code 0. `told` returns the error codes of a response by topic, `asked` the topics of a request.
+    with error code 0. `errors` returns the error codes of a response by topic, `asked` a request's topics.
     """
 
     api_key: int
     about: Callable[[list[str]], codec.Fields]
     answer: Callable[[list[str]], codec.Fields]
-    told: Callable[[Any], dict[Any, int]]
+    errors: Callable[[Any], dict[Any, int]]
     asked: Callable[[Any], list[Any]]
 
 
@@ -173,7 +173,7 @@ def test_an_internal_topic_is_refused_and_the_others_of_the_request_are_served(
         client = await world.client()
         world.broker.answers[case.api_key] = case.answer([OTHER])
         answer = await client.ask(case.api_key, version, **case.about([OWN, OTHER]))
-        assert case.told(answer) == {OWN: INVALID_TOPIC, OTHER: 0}
+        assert case.errors(answer) == {OWN: INVALID_TOPIC, OTHER: 0}
         (request,) = passed_on(world)
         assert case.asked(request) == [OTHER]
 
@@ -186,10 +186,10 @@ def test_a_request_about_internal_topics_alone_does_not_reach_the_broker(case: C
     async def play(world: World) -> None:
         client = await world.client()
         version = codec.versions(case.api_key)[-1] - (case.api_key == PRODUCE)
-        if case.told is of_configs:  # entries about a broker are forwarded
+        if case.errors is of_configs:  # entries about a broker are forwarded
             world.broker.answers[case.api_key] = case.answer([])
         answer = await client.ask(case.api_key, version, **case.about(list(TopicLayout.named().topics)))
-        assert case.told(answer) == dict.fromkeys(TopicLayout.named().topics, INVALID_TOPIC)
+        assert case.errors(answer) == dict.fromkeys(TopicLayout.named().topics, INVALID_TOPIC)
         assert [case.asked(request) for request in passed_on(world)] in ([], [[]])
 
     play()
@@ -203,7 +203,7 @@ def test_what_is_not_about_internal_topics_passes_as_it_is(case: Case) -> None:
         version = codec.versions(case.api_key)[-1] - (case.api_key == PRODUCE)
         world.broker.answers[case.api_key] = case.answer([OTHER])
         answer = await client.ask(case.api_key, version, **case.about([OTHER]))
-        assert case.told(answer) == {OTHER: 0}
+        assert case.errors(answer) == {OTHER: 0}
         assert world.broker.messages == [
             codec.encode_request(case.api_key, version, 1, "me", case.about([OTHER]))
         ]
@@ -218,7 +218,7 @@ def test_topics_that_are_not_internal_may_be_changed(case: Case) -> None:
         client = await world.client()
         version = codec.versions(case.api_key)[-1] - (case.api_key == PRODUCE)
         world.broker.answers[case.api_key] = case.answer([OWN])
-        assert case.told(await client.ask(case.api_key, version, **case.about([OWN]))) == {OWN: 0}
+        assert case.errors(await client.ask(case.api_key, version, **case.about([OWN]))) == {OWN: 0}
         (request,) = passed_on(world)
         assert case.asked(request) == [OWN]
 
@@ -237,8 +237,8 @@ async def test_a_produce_by_id_is_refused_too(world: World) -> None:
     }
     for _ in range(2):
         answer = await client.ask(PRODUCE, 13, acks=1, topic_data=topics)
-        told = {topic.topic_id: topic.partition_responses[0].error_code for topic in answer.responses}
-        assert told == {ids[0]: INVALID_TOPIC, ids[1]: 0, ids[2]: 0}
+        errors = {topic.topic_id: topic.partition_responses[0].error_code for topic in answer.responses}
+        assert errors == {ids[0]: INVALID_TOPIC, ids[1]: 0, ids[2]: 0}
     assert [[t.topic_id for t in request.topic_data] for request in passed_on(world)] == [ids[1:]] * 2
     assert (await client.ask(PRODUCE, 13, acks=1, topic_data=topics[:1])).responses[0].topic_id == ids[0]
     assert len(world.broker.messages) == 2
@@ -286,10 +286,10 @@ def test_a_transaction_with_an_internal_topic_is_refused_as_a_whole(version: int
         )
         results = answer.results_by_topic_v3_and_below
         if version >= 4:
-            ((told, results),) = [
+            ((topic_name, results),) = [
                 (t.transactional_id, t.topic_results) for t in answer.results_by_transaction
             ]
-            assert told == "t"
+            assert topic_name == "t"
         assert {t.name: [p.partition_error_code for p in t.results_by_partition] for t in results} == {
             OWN: [NOT_AUTHORIZED] * 2,
             OTHER: [NOT_ATTEMPTED] * 2,
@@ -321,8 +321,8 @@ def test_metadata_tell_which_topics_are_internal(internal_topics: InternalTopics
         client = await world.client()
         for version in codec.versions(METADATA):
             metadata = await client.ask(METADATA, version, topics=[{"name": OWN}, {"name": OTHER}])
-            told = {topic.name: topic.is_internal for topic in metadata.topics}
-            assert told == {OWN: is_internal and version >= 1, OTHER: False}
+            internal = {topic.name: topic.is_internal for topic in metadata.topics}
+            assert internal == {OWN: is_internal and version >= 1, OTHER: False}
             assert {broker.node_id for broker in metadata.brokers} == {NODE_ID}
         world.broker.answers[DESCRIBE_TOPIC_PARTITIONS] = {"topics": named([OWN, OTHER])}
         described = await client.ask(DESCRIBE_TOPIC_PARTITIONS, 0, topics=named([OWN, OTHER]))

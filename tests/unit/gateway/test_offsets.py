@@ -26,8 +26,8 @@ async def test_commits_name_what_is_not_there(world: World) -> None:
     member_id = await stable(world, client)
     fields = commit_fields(member_id, ("orders", 2, 7), ("orders", 3, 7), (NO_SUCH, 0, 7), ("orders", -1, 7))
     answer = await client.ask(COMMIT, 9, **fields)
-    told = sorted(outcomes(answer))
-    assert told == [(NO_SUCH, 0, 3), ("orders", -1, 3), ("orders", 2, 0), ("orders", 3, 3)]
+    errors = sorted(outcomes(answer))
+    assert errors == [(NO_SUCH, 0, 3), ("orders", -1, 3), ("orders", 2, 0), ("orders", 3, 3)]
     asked = world.core.asked[-1]
     assert isinstance(asked, OffsetCommit)
     assert [(t.name, [p.partition_index for p in t.partitions]) for t in asked.topics] == [("orders", [2])]

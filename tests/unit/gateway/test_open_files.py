@@ -22,7 +22,7 @@ TOO_LOW = "too few open files for the maximum number of clients"
 
 
 @pytest.mark.parametrize(
-    ("soft", "hard", "wanted", "now", "said"),
+    ("soft", "hard", "wanted", "now", "logged"),
     [
         (100, 400, 300, 300, {RAISED}),
         (100, 400, 500, 400, {RAISED, TOO_LOW}),
@@ -31,12 +31,12 @@ TOO_LOW = "too few open files for the maximum number of clients"
     ],
 )
 def test_the_soft_limit_is_raised_as_far_as_needed_and_allowed(
-    soft: int, hard: int, wanted: int, now: int, said: set[str]
+    soft: int, hard: int, wanted: int, now: int, logged: set[str]
 ) -> None:
     arguments = [sys.executable, "-c", SCRIPT, str(soft), str(hard), str(wanted)]
-    told = subprocess.run(arguments, check=True, capture_output=True, text=True).stdout
-    assert told.splitlines()[-1] == f"{now} {hard}"
-    assert {line for line in (RAISED, TOO_LOW) if line in told} == said
+    output = subprocess.run(arguments, check=True, capture_output=True, text=True).stdout
+    assert output.splitlines()[-1] == f"{now} {hard}"
+    assert {line for line in (RAISED, TOO_LOW) if line in output} == logged
 
 
 def test_each_client_may_have_a_connection_to_its_broker() -> None:

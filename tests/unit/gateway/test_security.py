@@ -199,7 +199,7 @@ async def test_clients_come_by_tls_alone(world: World) -> None:
 
 def test_what_cannot_be_read_says_so(tmp_path: Path) -> None:
     users = tmp_path / "users"
-    users.write_text("# who may come in\nann:sec:ret\n\n")
+    users.write_text("# allowed users\nann:sec:ret\n\n")
     assert Security.read(None, None, users).users == {"ann": "sec:ret"}
     users.write_text("ann:secret\nbob\n")
     with pytest.raises(SecurityError, match=r"line 2 of .*users is not NAME:PASSWORD"):

@@ -205,10 +205,10 @@ def test_offsets_of_an_older_state_take_the_id_that_is_told(version: int) -> Non
     log, state, image = Log(), spark_state(), TopicImage(UUID(int=1), 4)
     call([log.request(T0, commit(None))], state)
     older = spark_state((version, as_stored_in(version, group_in(state))))
-    told = log.request(T0 + 1, topic_t(image))
-    (record,) = on_offsets_topic(call([told], older))
+    sent = log.request(T0 + 1, topic_t(image))
+    (record,) = on_offsets_topic(call([sent], older))
     assert record is not None
-    assert (record["offset"], record["topic_id"], record["request"]) == (5, str(image.id), told.id)
+    assert (record["offset"], record["topic_id"], record["request"]) == (5, str(image.id), sent.id)
     assert older.get[0] == codec.STATE_VERSION
     assert group_in(older).offsets["t"][0].topic_id == image.id.bytes
 
