@@ -135,9 +135,10 @@ class Supervisor:
             self._pause(pause_s)
 
     def _waited_for_space(self, error: Exception) -> bool:
-        """Where the query ended because a disk is full: wait for space, with an alarm; False where none is.
+        """If the query ended because a disk is full: raise an alarm and wait for space. False if no disk is
+        full.
 
-        A full disk is no failure of the batch, which is planned again, or runs again, when there is space.
+        A full disk is no failure of the batch, which is planned or run again when there is space.
         """
         full = self._look_at_disk()
         if full is None:
@@ -155,9 +156,9 @@ class Supervisor:
         return self._disk_alarm
 
     def _run_query(self) -> PySparkException | KafkaError | FolderNotWritable | None:
-        """Run the query until it fails (what with), or the service stops or no broker answers (None).
+        """Run the query until it fails. Returns the error, None if the service stops or no broker answers.
 
-        Raises NotOwner where the topics have another owner.
+        Raises NotOwner if the topics have another owner.
         """
         try:
             self._wait_for_clients()
@@ -190,7 +191,7 @@ class Supervisor:
         return None
 
     def _wait_for_clients(self) -> None:
-        """At the first start of the query, wait until a client is heard. A bound holds."""
+        """At the first start of the query, wait for a client's request, `first_request_wait_s` at most."""
         if self._first_request is None:
             return
         wait_s = self._first_request_wait_s
@@ -209,9 +210,9 @@ class Supervisor:
             self._depose(successor, running)
 
     def _check_owner(self, error: PySparkException) -> PySparkException | KafkaError:
-        """See whether the query failed on the clock record of a later owner, one that has claimed the topics.
+        """Check whether the query failed on a clock record of a later owner, which has claimed the topics.
 
-        What only looks like one must not end the service: from then on, claims alone are looked at.
+        A clock record without a claim must not end the service: from then on only claims are checked.
         """
         if pipeline.LATER_OWNER not in str(error):
             return error

@@ -264,14 +264,6 @@ def test_an_active_group_is_protected(ask: Ask, client: CoordinatorClient) -> No
     assert len(ask("describe", "--group", "protected").rows) == ORDERS_PARTITIONS
 
 
-def test_a_release_leaves_a_group_that_is_not_quarantined_unchanged(ask: Ask, billing: list[str]) -> None:
-    described = ask("describe", "--group", "billing", "--state", "-o", "json")
-    released = ask("release", "--group", "billing", "--group", "no-such-group", "-o", "json")
-    assert released.json == [{"group": "billing", "error": None}, {"group": "no-such-group", "error": None}]
-    assert ask("describe", "--group", "billing", "--state", "-o", "json") == described
-    assert "no-such-group" not in ask("list").out
-
-
 def test_groups_are_deleted(ask: Ask, client: CoordinatorClient) -> None:
     commit(client, "short-lived", dict.fromkeys(orders(0), 7))
     gone = ask("delete", "--group", "short-lived", "--group", "nobody")

@@ -354,12 +354,8 @@ async def test_librdkafka_tells_of_the_refusal_and_does_not_try_again(world: Wor
 def versions_of(*api_keys: int) -> codec.Fields:
     """A broker's response to ApiVersions."""
     versions = {key: codec.versions(key) for key in sorted(api_keys)}
-    return {
-        "api_keys": [
-            {"api_key": key, "min_version": known[0], "max_version": known[-1]}
-            for key, known in versions.items()
-        ]
-    }
+    known = [{"api_key": k, "min_version": v[0], "max_version": v[-1]} for k, v in versions.items()]
+    return {"api_keys": known}
 
 
 @played(internal_topics=OWN_TOPICS)
