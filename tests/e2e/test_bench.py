@@ -50,7 +50,7 @@ def test_a_heartbeat_with_an_error_is_no_figure(address: Address) -> None:
         finally:
             generator.close()
 
-    with pytest.raises(WrongAnswer, match="not the answer to a heartbeat"):
+    with pytest.raises(WrongAnswer, match="not the response to a heartbeat"):
         asyncio.run(load())
 
 

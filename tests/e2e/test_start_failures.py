@@ -100,7 +100,7 @@ def test_a_signal_ends_the_gateways_start(silent: socket.socket, number: signal.
     assert (end.exit_code, end.stderr) == (128 + number, "")
 
 
-@pytest.mark.parametrize("command", ["worker", "rocketmq-consumer"])
+@pytest.mark.parametrize("command", ["consume", "rocketmq-consumer"])
 def test_a_file_that_cannot_be_written_ends_a_consumers_start(
     broker: EmbeddedBroker, prefix: str, tmp_path: Path, command: str
 ) -> None:
@@ -111,7 +111,7 @@ def test_a_file_that_cannot_be_written_ends_a_consumers_start(
     assert "Traceback" not in end.stderr
 
 
-@pytest.mark.parametrize("command", ["worker", "rocketmq-consumer", "gateway"])
+@pytest.mark.parametrize("command", ["consume", "rocketmq-consumer", "gateway"])
 def test_topics_that_are_not_there_end_the_start(broker: EmbeddedBroker, command: str) -> None:
     prefix = f"test-{uuid.uuid4()}"
     group = () if command == "gateway" else ("--group", "g", "--topic", "t")
@@ -147,7 +147,7 @@ def raises() -> None:
 
 
 def test_a_failure_that_nobody_foresaw_ends_with_a_sentence_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(cli.COMMANDS, "raises", __name__)
+    monkeypatch.setitem(cli.COMMANDS, "raises", lambda: raises)
     outcome = CliRunner().invoke(main, ["raises"])
     assert outcome.exit_code == 1
     assert outcome.stderr.splitlines()[-1] == "Error: unexpected KeyError: 'unforeseen'"
