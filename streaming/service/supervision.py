@@ -37,7 +37,7 @@ FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
 FAILURES_TO_NAME_THE_BATCH = 3
 TICKER_ALARM_AGE_S = 10.0
-# After a longer time without a broker no client was heard: what follows is a takeover, as after a restart.
+# A longer time without a broker is an outage, because no heartbeat can arrive: a takeover follows.
 CUT_OFF_S = 5.0
 POLL_S = 0.2
 # How often the disk is tried while it is full.
@@ -200,7 +200,7 @@ class Supervisor:
         )
         with closing(self._first_request) as first:
             has_come = first.wait(wait_s, self._stopping.is_set)
-        log.info("the outage ends", because="a request came" if has_come else "no client was heard")
+        log.info("the outage ends", because="a request came" if has_come else "no request came in time")
         self._first_request = None
 
     def _watch_owner(self, running: StreamingQuery) -> None:

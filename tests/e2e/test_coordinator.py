@@ -263,7 +263,8 @@ def test_status_file_says_what_the_coordinator_does(service: Service) -> None:
 def test_folder_in_use_is_refused_and_its_status_left_alone(service: Service) -> None:
     path = service.options.folder / "status.json"
     before = path.read_bytes()
-    with pytest.raises(FolderError, match=f"in use by the coordinator with process id {os.getpid()} on host "):
+    owner = f"in use by the coordinator with process id {os.getpid()} on host "
+    with pytest.raises(FolderError, match=owner):
         Coordinator(service.options).start()
     assert path.read_bytes() == before
 
