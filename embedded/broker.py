@@ -173,7 +173,7 @@ class EmbeddedBroker:
     def kill(self) -> None:
         """End the broker with SIGKILL, as a crash would, and wait for its end."""
         if self._tether is not None:
-            # The tether has not reaped the JVM before its own end, so the process id is still the JVM's.
+            # The parent watchdog has not reaped the JVM before its own end, so the process id is still the JVM's.
             if self._tether.poll() is None and self.pid is not None:
                 os.kill(self.pid, signal.SIGKILL)
             self._reap()
@@ -198,7 +198,7 @@ class EmbeddedBroker:
 
     @contextmanager
     def _locked_data_dir(self) -> Iterator[BinaryIO]:
-        """Lock the folder. The tether inherits the lock and releases it only when the JVM has ended.
+        """Lock the folder. The parent watchdog inherits the lock and releases it only when the JVM has ended.
 
         Kafka locks its folder too, but only after it has opened the metadata log. By then a second controller
         has corrupted that log.

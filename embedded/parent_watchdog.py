@@ -1,6 +1,6 @@
 """Run a command for as long as this process's standard input stays open.
 
-    python -I -S tether.py GRACE_SECONDS COMMAND...
+    python -I -S parent_watchdog.py GRACE_SECONDS COMMAND...
 
 Prints the command's process id, then waits. The kernel closes standard input even if the process at the other
 end is SIGKILLed. Then the command gets SIGTERM, and SIGKILL if it still runs after the grace period. The exit

@@ -41,18 +41,18 @@ def test_a_child_that_is_not_ready_in_time_is_told(tmp_path: Path) -> None:
 
 
 def test_killing_and_freezing_mean_everything_under_it(tmp_path: Path) -> None:
-    """The tether stands for a child with a process of its own under it."""
+    """The parent watchdog stands for a child with a process of its own under it."""
     with Children(tmp_path) as children:
         child = children.start("idle", *IDLE)
         assert child.freeze() == [child.pid]
         assert _state(child.pid) == "T"
         child.thaw()
         assert _state(child.pid) != "T"
-        tether = next(
+        watchdog = next(
             pid for pid in family(os.getpid()) if child.pid in family(pid)[1:] and pid != os.getpid()
         )
         child.kill()
-        wait_until(lambda: not running([child.pid, tether]), "both have ended")
+        wait_until(lambda: not running([child.pid, watchdog]), "both have ended")
         assert not child.is_running
 
 

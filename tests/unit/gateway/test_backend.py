@@ -184,8 +184,8 @@ async def test_a_group_id_is_logged_short(backend: CoordinatorBackend, log: Log)
     [(0, 3_000), (700, 3_000), (1_500, 3_000), (1_501, 3_002), (4_000, 8_000), (60_000, ANSWER_TIMEOUT_MS)],
 )
 def test_patience(took_ms: int, bound_ms: int) -> None:
-    patience = AdaptiveTimeout(3_000)
-    patience.learn(took_ms)
-    assert patience.bound_ms == bound_ms
-    patience.learn(400)
-    assert patience.bound_ms == 3_000
+    timeout = AdaptiveTimeout(3_000)
+    timeout.learn(took_ms)
+    assert timeout.bound_ms == bound_ms
+    timeout.learn(400)
+    assert timeout.bound_ms == 3_000
