@@ -173,7 +173,7 @@ class EmbeddedBroker:
     def kill(self) -> None:
         """End the broker with SIGKILL, as a crash would, and wait for its end."""
         if self._tether is not None:
-            # The parent watchdog has not reaped the JVM before its own end, so the process id is still the JVM's.
+            # The watchdog has not reaped the JVM before its own end, so the process id is still the JVM's.
             if self._tether.poll() is None and self.pid is not None:
                 os.kill(self.pid, signal.SIGKILL)
             self._reap()

@@ -40,7 +40,7 @@ class Child:
         self.log_path = log_path
         command = [str(program), *arguments]
         with log_path.open("ab") as log:
-            self._tether = subprocess.Popen(
+            self._watchdog = subprocess.Popen(
                 [sys.executable, "-I", "-S", parent_watchdog.__file__, str(STOP_GRACE_S), *command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -48,12 +48,12 @@ class Child:
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
                 start_new_session=True,  # Ctrl-C is for the demo, which stops its children in order
             )
-        assert self._tether.stdout is not None
-        self.pid = int(self._tether.stdout.readline())
+        assert self._watchdog.stdout is not None
+        self.pid = int(self._watchdog.stdout.readline())
 
     @property
     def is_running(self) -> bool:
-        return self._tether.poll() is None
+        return self._watchdog.poll() is None
 
     def wait_for_line(self, found: Callable[[str], bool], timeout_s: float) -> str:
         """Return the first line of the log for which `found` is true.
@@ -67,11 +67,11 @@ class Child:
                 if line.endswith("\n") and found(line):
                     return line.rstrip("\n")
             if ended:
-                raise self.failure(f"it ended with exit code {self._tether.returncode}")
+                raise self.failure(f"it ended with exit code {self._watchdog.returncode}")
             if time.monotonic() > give_up_s:
                 raise self.failure(f"it was not ready within {timeout_s:.0f} s")
             with suppress(subprocess.TimeoutExpired):
-                self._tether.wait(_LOOK_AGAIN_S)
+                self._watchdog.wait(_LOOK_AGAIN_S)
 
     def terminate(self) -> None:
         """Send SIGTERM to the process, and do not wait."""
@@ -80,10 +80,10 @@ class Child:
 
     def stop(self) -> None:
         """End the process in order (SIGTERM, then SIGKILL after STOP_GRACE_S) and wait for its end."""
-        assert self._tether.stdin is not None
+        assert self._watchdog.stdin is not None
         if self.is_running:
             self.thaw()
-        self._tether.stdin.close()
+        self._watchdog.stdin.close()
         self._reap()
 
     def kill(self) -> None:
@@ -115,8 +115,8 @@ class Child:
         return ChildFailed(f"{self.name} failed: {reason}. The end of {self.log_path}:\n{tail}")
 
     def _reap(self) -> None:
-        with self._tether:
-            self._tether.wait()
+        with self._watchdog:
+            self._watchdog.wait()
 
 
 class Children:
