@@ -128,7 +128,7 @@ class EmbeddedBroker:
         self.pid: int | None = None
         """Process id of the JVM while it runs."""
         self._overrides = dict(overrides)
-        self._tether: subprocess.Popen[bytes] | None = None
+        self._watchdog: subprocess.Popen[bytes] | None = None
         self._log_start = 0
 
     @property
@@ -149,7 +149,7 @@ class EmbeddedBroker:
 
     def start(self) -> None:
         """Start the broker and return when clients can use it: after about 3 s, 5 s on a new data folder."""
-        if self._tether is not None:
+        if self._watchdog is not None:
             raise RuntimeError("the broker is running")
         self._make_data_dir()
         with self._locked_data_dir() as lock:
@@ -165,28 +165,28 @@ class EmbeddedBroker:
 
     def stop(self) -> None:
         """Shut the broker down (SIGTERM, after 30 s SIGKILL) and wait for its end. No effect if down."""
-        if self._tether is not None:
-            assert self._tether.stdin is not None
-            self._tether.stdin.close()
+        if self._watchdog is not None:
+            assert self._watchdog.stdin is not None
+            self._watchdog.stdin.close()
             self._reap()
 
     def kill(self) -> None:
         """End the broker with SIGKILL, as a crash would, and wait for its end."""
-        if self._tether is not None:
+        if self._watchdog is not None:
             # The watchdog has not reaped the JVM before its own end, so the process id is still the JVM's.
-            if self._tether.poll() is None and self.pid is not None:
+            if self._watchdog.poll() is None and self.pid is not None:
                 os.kill(self.pid, signal.SIGKILL)
             self._reap()
 
     def exit_code(self) -> int | None:
         """The exit code of a broker that ended by itself, None while it runs or after `stop` and `kill`."""
-        return None if self._tether is None else self._tether.poll()
+        return None if self._watchdog is None else self._watchdog.poll()
 
     def _reap(self) -> None:
-        assert self._tether is not None
-        with self._tether:
-            self._tether.wait()
-        self._tether = self.pid = None
+        assert self._watchdog is not None
+        with self._watchdog:
+            self._watchdog.wait()
+        self._watchdog = self.pid = None
 
     def _make_data_dir(self) -> None:
         try:
@@ -278,7 +278,7 @@ class EmbeddedBroker:
         server = self._java("kafka.Kafka", "server.properties")
         command = [sys.executable, "-I", "-S", parent_watchdog.__file__, str(STOP_GRACE_S), *server]
         with self.log_path.open("ab") as log:
-            self._tether = subprocess.Popen(
+            self._watchdog = subprocess.Popen(
                 command,
                 cwd=self.data_dir,
                 stdin=subprocess.PIPE,
@@ -287,21 +287,21 @@ class EmbeddedBroker:
                 pass_fds=[lock.fileno()],
                 start_new_session=True,  # Ctrl-C must reach only the parent, which stops the broker last
             )
-        assert self._tether.stdout is not None
-        self.pid = int(self._tether.stdout.readline())
+        assert self._watchdog.stdout is not None
+        self.pid = int(self._watchdog.stdout.readline())
 
     def _wait_until_reachable(self, address: str) -> None:
-        assert self._tether is not None
+        assert self._watchdog is not None
         deadline, pause_s = time.monotonic() + START_TIMEOUT_S, 0.02
         while not _answers(address):
             if time.monotonic() > deadline:
                 raise self._failure(f"no client could reach it within {START_TIMEOUT_S} s")
             try:
-                self._tether.wait(pause_s)
+                self._watchdog.wait(pause_s)
             except subprocess.TimeoutExpired:
                 pause_s = min(pause_s * 1.5, 0.25)
             else:
-                raise self._failure(f"it ended with exit code {self._tether.returncode}")
+                raise self._failure(f"it ended with exit code {self._watchdog.returncode}")
 
     def _failure(self, reason: str) -> BrokerFailed:
         with self.log_path.open("rb") as log:
