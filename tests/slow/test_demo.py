@@ -71,7 +71,7 @@ def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path, number: signa
         lock = tmp_path / "demo" / "coordinator" / "lock"
         wait_until(lock.exists, "the coordinator has its folder")
         started = family(demo.pid)
-        assert len(started) >= 5, "the demo, two tethers, the broker, the coordinator"
+        assert len(started) >= 5, "the demo, two watchdogs, the broker, the coordinator"
         demo.send_signal(number)
         rest = demo.stdout.read()
     assert demo.returncode == 1
