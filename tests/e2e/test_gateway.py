@@ -263,7 +263,7 @@ def test_a_group_is_listed_at_any_gateway_as_soon_as_its_client_was_answered(
     with ExitStack() as stack:
         addresses = [stack.enter_context(serving(options)) for _ in range(2)]
         one, other = (Asking(stack.enter_context(connected(address))) for address in addresses)
-        for _ in range(20):
+        for _ in range(8):
             group_id = new_group()
             assert one.ask(8, 9, **committed_offset(group_id, topic)).topics[0].partitions[0].error_code == 0
             assert other.groups().get(group_id) == "Empty"

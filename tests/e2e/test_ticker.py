@@ -1,11 +1,9 @@
 """The ticker on a real broker: what its records claim, and when it claims nothing."""
 
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,25 +113,3 @@ def test_step_of_the_broker_clock_stops_time_until_it_is_undone(
         apart_ms[0] = 0
         wait_for_rounds(ticker)
         assert ticker.alarm is None
-
-
-def test_time_stands_still_while_the_broker_is_away(tmp_path: Path) -> None:
-    layout = new_layout(request_partitions=PARTITIONS)
-    with EmbeddedBroker(tmp_path) as broker:
-        prepare_topics(broker.bootstrap_servers, layout)
-        with ticking(broker, layout) as ticker:
-            wait_for_rounds(ticker)
-            threads = threading.active_count()
-            broker.kill()
-            wait_until(lambda: ticker.alarm is not None, "the alarm")
-            assert "the broker acknowledges no clock record" in str(ticker.alarm)
-            stood_at_ms = ticker.attested_ms
-            broker.start()
-            wait_until(lambda: ticker.alarm is None, "time going on")
-            assert ticker.attested_ms > stood_at_ms
-            assert threading.active_count() == threads
-            claims = clock_claims(read_topic(broker.bootstrap_servers, layout.requests_topic))
-            assert all(claim_ms < append_ms for _, claim_ms, append_ms in claims)
-            broker.stop()
-            began_s = time.monotonic()
-        assert time.monotonic() - began_s < 15  # to stop it does not need the broker
