@@ -33,8 +33,8 @@ def test_the_demo_proves_what_it_says(tmp_path: Path) -> None:
     assert [deed.split(",")[0] for deed in deeds[:4]] == [
         "SIGKILL consumer-2",
         "SIGTERM consumer-1: it leaves",
-        "SIGKILL the coordinator",
-        "SIGKILL the coordinator",
+        "SIGKILL the coordinator while the group is in PreparingRebalance",
+        "SIGKILL the coordinator after an answer whose batch is not committed",
     ]
     reasons = [entry["reason"] for entry in told["timeline"] if entry["who"] == "group"]
     assert f"no heartbeat within its session timeout of {SESSION_TIMEOUT_MS} ms" in reasons
