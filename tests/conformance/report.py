@@ -13,9 +13,11 @@ from tests.conformance.kept import KEPT, NOT_REACHED
 from tests.conformance.random_scripts import random_case
 from tests.conformance.requests import NEWEST
 from tests.conformance.script import Case, load
-from tests.conformance.servers import SETTINGS, Played, running
+from tests.conformance.servers import SETTINGS, Played, Servers, running
 
 RANDOM_SCRIPTS = 60
+# So often a case that differs is played again.
+REPLAYS = 2
 _ROOT = Path(__file__).parents[2]
 _REPORT = _ROOT / "docs" / "conformance.md"
 _RULES = _ROOT / "docs" / "rules.md"
@@ -59,8 +61,27 @@ def play_all(random_scripts: int = RANDOM_SCRIPTS) -> list[Played]:
     played = []
     for name, settings in SETTINGS.items():
         with tempfile.TemporaryDirectory() as folder, running(Path(folder), settings) as servers:
-            played += servers.play([case for case in cases if case.servers == name])
+            played += _settled(servers, servers.play([case for case in cases if case.servers == name]))
     return played
+
+
+def _settled(servers: Servers, played: Sequence[Played]) -> list[Played]:
+    """Play the cases with an unkept difference again. A difference that does not repeat is one of timing: two
+    live systems run side by side, and a machine that is busy may let a session of one of them expire.
+    """
+    settled = list(played)
+    for _ in range(REPLAYS):
+        places = [place for place, one in enumerate(settled) if unkept([one])]
+        if not places:
+            break
+        again = servers.play([settled[place].case for place in places])
+        by_case = {(one.case.name, one.case.version): one for one in again}
+        for place in places:
+            before = settled[place]
+            settled[place] = by_case[before.case.name, before.case.version]
+            for found in unkept([before]):
+                sys.stdout.write(f"played again because of: {found}\n")
+    return settled
 
 
 def report(played: Sequence[Played]) -> str:
