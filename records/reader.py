@@ -4,7 +4,7 @@ It begins at the topics' beginnings, at their ends, at given offsets, or at a ti
 """
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
@@ -117,13 +117,15 @@ class TopicReader:
         return not self._behind(ends)
 
     def read_to(self, ends: Offsets, *, timeout_ms: int | None = None) -> Iterator[Record]:
-        """Yield the records of the started partitions before these offsets.
+        """Yield the records of the started partitions before these offsets. Later records stay for the next
+        call.
 
         Raises KafkaTimeoutError if this takes longer than `timeout_ms` (None: no limit), or if no record
         comes for IDLE_TIMEOUT_MS.
         """
         give_up_s = float("inf") if timeout_ms is None else time.monotonic() + timeout_ms / 1000
         idle_s = time.monotonic()
+        ahead: dict[TopicPartition, int] = {}
         while behind := self._behind(ends):
             now_s = time.monotonic()
             if now_s > give_up_s or now_s - idle_s > IDLE_TIMEOUT_MS / 1000:
@@ -132,7 +134,14 @@ class TopicReader:
             records = self.poll()
             if records:
                 idle_s = time.monotonic()
-            yield from _before(ends, records)
+            for record in records:
+                partition = TopicPartition(record.topic, record.partition)
+                if record.offset < ends.get(partition, 0):
+                    yield record
+                else:
+                    ahead.setdefault(partition, record.offset)
+        for partition, offset in ahead.items():
+            self._consumer.seek(partition, offset)
 
     def read_all(self, *topics: str, timeout_ms: int | None = None) -> Iterator[Record]:
         """Yield these topics' records from their beginnings to their current ends. Raises as `read_to`."""
@@ -160,9 +169,3 @@ class TopicReader:
         """The reader's offset in a partition, -1 if the brokers do not answer in time."""
         position: int | None = self._consumer.position(partition, timeout_ms=self._timeout_ms)
         return -1 if position is None else position
-
-
-def _before(ends: Offsets, records: Iterable[Record]) -> Iterator[Record]:
-    for record in records:
-        if record.offset < ends.get(TopicPartition(record.topic, record.partition), 0):
-            yield record

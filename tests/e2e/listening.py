@@ -39,7 +39,7 @@ def port_of(url: str) -> int:
 
 
 def listening_at(pids: Iterable[int]) -> set[Address]:
-    """The TCP addresses that these processes listen at. An IPv4 address is told as such."""
+    """The TCP addresses that these processes listen at. An IPv4 address has its IPv4 form."""
     sockets = {link for pid in pids for link in _links(pid)}
     return {
         _address(local)

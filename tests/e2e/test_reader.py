@@ -65,6 +65,16 @@ def test_from_a_time(broker: EmbeddedBroker, topic: str) -> None:
         assert reader.records_read == 4
 
 
+def test_what_is_behind_the_end_stays_for_the_next_read(broker: EmbeddedBroker, topic: str) -> None:
+    """One fetch brings all ten records, also those that are not read yet."""
+    with TopicReader(broker.bootstrap_servers) as reader:
+        first, _ = reader.partitions_of(topic)
+        reader.start(beginning=[first])
+        assert values(reader.read_to({first: 4})) == [0, 1, 2, 3]
+        assert reader.positions([first]) == {first: 4}
+        assert values(reader.read_to({first: 10})) == [4, 5, 6, 7, 8, 9]
+
+
 def test_up_to_an_offset_of_each_partition(broker: EmbeddedBroker, topic: str) -> None:
     with TopicReader(broker.bootstrap_servers) as reader:
         first, second = reader.partitions_of(topic)

@@ -112,7 +112,7 @@ def at(begin_ms: int, entry: HistoryEntry) -> HistoryEntry:
 def test_since_reads_no_more_of_a_longer_topic(
     broker: EmbeddedBroker, layout: TopicLayout, before_days: int, days: int
 ) -> None:
-    """The rebalance of the last hour is told as if everything had been read: 2,890 records, or 36,010."""
+    """The report of the last hour equals the report of the whole topic, of 2,890 or of 36,010 records."""
     begin_ms = time.time_ns() // 1_000_000 - days * DAY_MS - 10 * MINUTE_MS
     records = [at(begin_ms, entry) for entry in with_others(quiet_for(days), before_days=before_days)]
     write(broker, layout, records)
