@@ -4,8 +4,10 @@ Only this module touches Spark's keyed state. Spark promises little: rows come i
 a timeout fires again until it is set again. The core needs strict order, and this module provides it.
 """
 
+import gc
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import pandas as pd
 from pyspark import TaskContext
@@ -58,6 +60,7 @@ class Operator:
     def __call__(
         self, key: tuple[bytes], frames: Iterable[pd.DataFrame], state: SparkGroupState
     ) -> Iterator[pd.DataFrame]:
+        _freeze_imports()
         call = GroupCall(self, _batch_id(), bytes(key[0]), state)
         if not state.hasTimedOut:
             yield from call.apply(_in_log_order(frames))
@@ -72,6 +75,16 @@ class Operator:
     def known_outages(self, batch_id: int | None) -> list[Outage]:
         """Return the outages that precede the batch, with None all outages."""
         return [known.outage for known in self.outages if batch_id is None or known.from_batch <= batch_id]
+
+
+@cache
+def _freeze_imports() -> None:
+    """Exempt the objects of all imported modules from garbage collections, once in each Python worker.
+
+    PySpark's worker collects garbage around each task, and would walk them each time.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _batch_id() -> int | None:

@@ -56,6 +56,13 @@ def settings() -> dict[str, str]:
         "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_FILE_MANAGER,
         # Clock records come all the time, so no timeout needs a batch without data.
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        # Over TCP, small pieces to and from a Python worker wait for delayed acknowledgements.
+        "spark.python.unix.domain.socket.enabled": "true",
+        # The watermark is a literal of the plan, so with code generation every batch compiles new classes.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.ui.explainMode": "simple",
+        f"{STATE_STORE}.minDeltasForSnapshot": "200",
         f"{STATE_STORE}.providerClass": (
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
         ),
