@@ -16,6 +16,7 @@ from state.config import CoordinatorConfig
 from state.kafka.group import Group
 from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
 from state.timeline import Row, Timeline
+from streaming.query.admission import Message
 from streaming.query.log_order import LogRow
 from streaming.query.output import Output
 
@@ -52,11 +53,12 @@ def _state_of(size: int) -> bytes:
     timeline = Timeline(GROUP, None, CoordinatorConfig())
     timeline.apply(Row(AT_MS, "requests-0-0", _commit(topics)))
     assert timeline.group is not None
-    return codec.encode({GROUP: timeline.group})[1]
+    return codec.write_row({GROUP: codec.encode_group(timeline.group, timeline.next_deadline_ms())})[1]
 
 
 def _stored(payload: bytes) -> Group:
-    group = codec.decode(GROUP, codec.STATE_VERSION, payload)[GROUP]
+    entries = codec.read_row(GROUP, codec.STATE_VERSION, payload)
+    group = codec.decode_group(GROUP, entries[GROUP])
     assert isinstance(group, Group)
     return group
 
@@ -71,12 +73,13 @@ def _calls(payload: bytes, size: int) -> Iterator[tuple[float, int]]:
         began_s = time.perf_counter()
         timeline = Timeline(GROUP, _stored(payload), CoordinatorConfig(), restore=partial(_stored, payload))
         timeline.apply(Row(AT_MS + n, f"requests-0-{n + 1}", request))
-        output = Output(layout, GROUP.encode())
+        output = Output(layout)
+        message = Message(LogRow(0, n + 1, AT_MS + n, GROUP.encode(), b""), None, b"", f"requests-0-{n + 1}")
         for effects in timeline.take_effects():
-            output.effects(effects, LogRow(0, n + 1, AT_MS + n, b""))
-        output.offsets()
+            output.effects(effects, GROUP.encode(), message)
+        output.offsets(GROUP)
         assert timeline.group is not None
-        codec.encode({GROUP: timeline.group})
+        codec.write_row({GROUP: codec.encode_group(timeline.group, timeline.next_deadline_ms())})
         (frame,) = output.frame()
         ms = (time.perf_counter() - began_s) * 1e3
         yield ms, sum(len(v or b"") for v in [*frame["value"], *frame["key"]])

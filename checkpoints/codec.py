@@ -1,57 +1,78 @@
-"""The state row: `(version int, payload binary)`.
+"""The state row: `(version int, payload binary)`, the groups of one shard.
 
 applyInPandasWithState cannot change its schema later, so the row keeps its two columns and the payload has a
-version. The payload is a msgpack map of group id -> encoded group, which begins with its protocol. It has one
-entry because the operator is keyed by group. Several groups under one key would need no change here. Decoding
-is strict: each version has its own reader, which refuses a group with a field more or less. The payload of an
-earlier version is migrated version by version (`checkpoints.migrations`).
+version. The payload is a msgpack map of group id -> `Entry`. The version of the row covers the map only: each
+entry has the version of its group, and a group that rests keeps its encoding when others of its shard change.
+Decoding is strict: each version of a group has its own reader, which refuses a group with a field more or
+less. A group of an earlier version is migrated version by version (`checkpoints.migrations`).
+
+Rows of versions 1 to 3 had one group each, under the group's id, and no entries. `read_row` reads them too.
 """
 
 from collections.abc import Callable, Mapping
 
 import msgspec
+from msgspec import Struct
 
 from checkpoints.migrations import GroupV1, GroupV2, v1_to_v2, v2_to_v3
 from state.dispatch import AnyGroup
 from state.rocketmq.group import Group as RocketMqGroup
 
-STATE_VERSION = 3
+STATE_VERSION = 4
 STATE_SCHEMA = "version int, payload binary"
+GROUP_VERSION = 3
+"""The version of a group's own encoding. Up to version 3 it was the version of the row."""
+
+# The next deadline of a group whose row had none. It is in the past, so the first call finds the real one.
+UNKNOWN_DEADLINE_MS = 0
+
+
+class Entry(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A group at rest: the version and the bytes of its encoding, and its next deadline in ms.
+
+    `next_deadline_ms` is never later than the group's earliest deadline. None: it has no deadline.
+    """
+
+    version: int
+    next_deadline_ms: int | None
+    group: bytes
+
 
 _encoder = msgspec.msgpack.Encoder()
+_entries_decoder = msgspec.msgpack.Decoder(dict[str, Entry])
 _groups_decoder = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 _v1 = msgspec.msgpack.Decoder(GroupV1 | RocketMqGroup)
 _v2 = msgspec.msgpack.Decoder(GroupV2 | RocketMqGroup)
 _v3: msgspec.msgpack.Decoder[AnyGroup] = msgspec.msgpack.Decoder(AnyGroup)
 
 
-def _read_v1(raw: msgspec.Raw) -> AnyGroup:
-    group = _v1.decode(raw)
+def _read_v1(encoded: bytes) -> AnyGroup:
+    group = _v1.decode(encoded)
     return group if isinstance(group, RocketMqGroup) else v2_to_v3(v1_to_v2(group))
 
 
-def _read_v2(raw: msgspec.Raw) -> AnyGroup:
-    group = _v2.decode(raw)
+def _read_v2(encoded: bytes) -> AnyGroup:
+    group = _v2.decode(encoded)
     return group if isinstance(group, RocketMqGroup) else v2_to_v3(group)
 
 
-def _read_v3(raw: msgspec.Raw) -> AnyGroup:
-    group = _v3.decode(raw)
+def _read_v3(encoded: bytes) -> AnyGroup:
+    group = _v3.decode(encoded)
     # Fields of the current group have defaults, so msgspec would accept a group whose last fields are
     # missing.
     fields = 1 + len(group.__struct_fields__)  # the first field is the protocol
-    if _array_length(raw) != fields:
-        raise msgspec.ValidationError(f"it has {_array_length(raw)} fields instead of {fields}")
+    if _array_length(encoded) != fields:
+        raise msgspec.ValidationError(f"it has {_array_length(encoded)} fields instead of {fields}")
     return group
 
 
-def _array_length(raw: msgspec.Raw) -> int:
+def _array_length(encoded: bytes) -> int:
     """The number of elements of a msgpack array of up to 65,535, by its first bytes."""
-    first, *length = bytes(memoryview(raw)[:3])
+    first, *length = encoded[:3]
     return first & 0x0F if first < 0xDC else int.from_bytes(length)
 
 
-_READERS: Mapping[int, Callable[[msgspec.Raw], AnyGroup]] = {1: _read_v1, 2: _read_v2, 3: _read_v3}
+_READERS: Mapping[int, Callable[[bytes], AnyGroup]] = {1: _read_v1, 2: _read_v2, 3: _read_v3}
 
 
 class StateError(RuntimeError):
@@ -60,34 +81,52 @@ class StateError(RuntimeError):
     """
 
 
-def encode(groups: Mapping[str, AnyGroup]) -> tuple[int, bytes]:
-    """Encode these groups as a state row."""
-    encoded = {group_id: msgspec.Raw(_encoder.encode(group)) for group_id, group in groups.items()}
-    return STATE_VERSION, _encoder.encode(encoded)
+def encode_group(group: AnyGroup, next_deadline_ms: int | None) -> Entry:
+    """Encode a group with the time of its next deadline in ms."""
+    return Entry(GROUP_VERSION, next_deadline_ms, _encoder.encode(group))
 
 
-def decode(key: str, version: int, payload: bytes) -> dict[str, AnyGroup]:
-    """Decode the groups of a state row. Raises StateError naming the unreadable part."""
-    if version not in _READERS:
+def decode_group(group_id: str, entry: Entry) -> AnyGroup:
+    """Decode a group of any version. Raises StateError naming it if it is not readable."""
+    reader = _READERS.get(entry.version)
+    if reader is None:
+        raise StateError(
+            f"group {group_id!r} is of version {entry.version}; this code reads versions 1 to {GROUP_VERSION}"
+        )
+    try:
+        group = reader(entry.group)
+    except msgspec.DecodeError as error:
+        raise StateError(
+            f"the state of group {group_id!r} (version {entry.version}) is damaged: {error}"
+        ) from error
+    if group.group_id != group_id:
+        raise StateError(
+            f"the state of group {group_id!r} (version {entry.version}) holds group {group.group_id!r}"
+        )
+    return group
+
+
+def write_row(entries: Mapping[str, Entry]) -> tuple[int, bytes]:
+    """Encode the groups of a shard as a state row."""
+    return STATE_VERSION, _encoder.encode(entries)
+
+
+def read_row(key: str, version: int, payload: bytes) -> dict[str, Entry]:
+    """Read the groups of a state row, without decoding them. `key` names the row in errors.
+
+    Raises StateError if the row's version is unknown, or if the row is damaged.
+    """
+    if not 1 <= version <= STATE_VERSION:
         raise StateError(
             f"the state of {key!r} is of version {version}; this code reads versions 1 to {STATE_VERSION}"
         )
     try:
-        encoded = _groups_decoder.decode(payload)
+        if version == STATE_VERSION:
+            return _entries_decoder.decode(payload)
+        groups = _groups_decoder.decode(payload)
     except msgspec.DecodeError as error:
         raise StateError(f"the state of {key!r} (version {version}) is damaged: {error}") from error
-    return {group_id: _decode_group(group_id, version, raw) for group_id, raw in encoded.items()}
-
-
-def _decode_group(group_id: str, version: int, raw: msgspec.Raw) -> AnyGroup:
-    try:
-        group = _READERS[version](raw)
-    except msgspec.DecodeError as error:
-        raise StateError(
-            f"the state of group {group_id!r} (version {version}) is damaged: {error}"
-        ) from error
-    if group.group_id != group_id:
-        raise StateError(
-            f"the state of group {group_id!r} (version {version}) holds group {group.group_id!r}"
-        )
-    return group
+    return {
+        group_id: Entry(version, UNKNOWN_DEADLINE_MS, bytes(memoryview(raw)))
+        for group_id, raw in groups.items()
+    }

@@ -32,6 +32,11 @@ OUTAGES_KEPT = 100
 
 T = TypeVar("T")
 
+_MOVE = (
+    "Move it into a new folder with 'group-coordinator state export' and 'group-coordinator state import' "
+    "(docs/operations.md, 'Moving the state')"
+)
+
 
 class FolderError(RuntimeError):
     """The folder cannot be used: locked by another coordinator, made for another topic, or damaged."""
@@ -61,13 +66,17 @@ class Committed(Struct, frozen=True):
 
 
 class Identity(Struct, frozen=True):
-    """The cluster and topic of the state. `member_id_namespace` is secret: it determines member ids."""
+    """The cluster and topic of the state. `member_id_namespace` is secret: it determines member ids.
+
+    `shards` is the number of shards of a partition, None if a version without shards wrote the state.
+    """
 
     cluster_id: str
     requests_topic: str
     requests_topic_id: str
     request_partitions: int
     member_id_namespace: str
+    shards: int | None = None
 
 
 class Epoch(Struct, frozen=True):
@@ -145,17 +154,26 @@ class Folder:
             os.close(fd)
         self._locks = []
 
-    def pin(self, found: Identity) -> Identity:
+    def pin(self, found: Identity, shards: int | None = None) -> Identity:
         """Return the identity of this folder. The first call pins `found`, later calls return the pinned one.
 
-        Raises FolderError if the requests topic is not the one that the state belongs to. The namespace is
-        not compared, because the pinned one stays in force.
+        `shards` is the number of shards that the state must have. None: that of the pinned identity, or of
+        `found` if none is pinned. Raises FolderError if the requests topic is not the one that the state
+        belongs to, or if the state has another number of shards. The namespace is not compared, because the
+        pinned one stays in force.
         """
         path = self.path / "identity.json"
         pinned = _read(path, Identity)
         if pinned is None:
+            found = replace(found, shards=shards or found.shards)
             _write(path, found)
             return found
+        if pinned.shards is None:
+            raise FolderError(f"the state in {self.path} was written by a version without shards. {_MOVE}")
+        if shards not in (None, pinned.shards):
+            raise FolderError(
+                f"the state in {self.path} has {pinned.shards} shards of a partition, not {shards}. {_MOVE}"
+            )
         changed = [
             f"{name} was {was!r} and is {now!r}"
             for name in ("cluster_id", "requests_topic", "requests_topic_id", "request_partitions")
@@ -165,7 +183,7 @@ class Folder:
             raise FolderError(
                 f"the state in {self.path} belongs to another requests topic: {'; '.join(changed)}. "
                 "Group offsets and partitions have no meaning there. Use another folder, or restore that "
-                "topic"
+                f"topic. For another number of partitions: {_MOVE}"
             )
         return pinned
 

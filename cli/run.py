@@ -32,6 +32,7 @@ from gateway.service import serving
 from insight.metrics.service import MetricsUnavailable, metrics_of
 from insight.view import LiveView
 from records.layout import DEFAULT_PREFIX, DEFAULT_REPLY_PARTITIONS, DEFAULT_REQUEST_PARTITIONS, TopicLayout
+from records.sharding import DEFAULT_SHARDS, MAX_SHARDS, check_shards
 from streaming.query.session import LOOPBACK, SparkFailed
 from streaming.service.coordinator import Coordinator, Options
 from streaming.service.owner import NotOwner
@@ -85,6 +86,13 @@ class TopicsBelongToAnother(click.ClickException):
     "--reply-partitions", type=click.IntRange(1), default=DEFAULT_REPLY_PARTITIONS, show_default=True
 )
 @click.option("--replication-factor", type=click.IntRange(1), default=1, show_default=True)
+@click.option(
+    "--shards",
+    type=click.IntRange(1, MAX_SHARDS),
+    callback=lambda _context, _option, value: _checked_shards(value),
+    help="Shards of each partition of requests, a power of two. A new checkpoint pins it. "
+    f"[default: {DEFAULT_SHARDS}]",
+)
 @click.option(
     "-c",
     "--config",
@@ -193,6 +201,7 @@ def _prepare(
     request_partitions: int,
     reply_partitions: int,
     replication_factor: int,
+    shards: int | None,
     settings: tuple[str, ...],
     tick_interval_ms: int,
     topic_interval_ms: int,
@@ -227,6 +236,7 @@ def _prepare(
         clock_lag_ms=clock_lag_ms,
         topic_interval_ms=topic_interval_ms,
         replication_factor=replication_factor,
+        shards=shards,
         take_over_topics=take_over_topics,
     )
     click.echo(f"starting the coordinator on {bootstrap_servers}", err=True)
@@ -271,10 +281,21 @@ def _check_no_gateway() -> None:
 
 def _check_records(skip: tuple[str, ...], layout: TopicLayout) -> None:
     for record in skip:
-        if not re.fullmatch(rf"{re.escape(layout.requests_topic)}-\d+-\d+", record):
+        if not re.fullmatch(rf"{re.escape(layout.requests_topic)}-\d+-\d+(#\d+)?", record):
             raise click.BadParameter(
-                f"{record!r} is not {layout.requests_topic}-PARTITION-OFFSET", param_hint="--skip-record"
+                f"{record!r} is not {layout.requests_topic}-PARTITION-OFFSET or "
+                f"{layout.requests_topic}-PARTITION-OFFSET#NUMBER",
+                param_hint="--skip-record",
             )
+
+
+def _checked_shards(shards: int | None) -> int | None:
+    try:
+        if shards is not None:
+            check_shards(shards)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+    return shards
 
 
 def _wait_until_ready(coordinator: Coordinator, stop: threading.Event) -> bool:

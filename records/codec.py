@@ -177,6 +177,18 @@ def refuse_unread(value: bytes, reason: Reason, message: str) -> Refusal:
     return Refusal(reason, message, address)
 
 
-def request_id(topic: str, partition: int, offset: int) -> str:
-    """The id of a record of the requests topic."""
-    return f"{topic}-{partition}-{offset}"
+def request_id(topic: str, partition: int, offset: int, n: int | None = None) -> str:
+    """The id of a record of the requests topic, or of request `n` of the pack in that record."""
+    record = f"{topic}-{partition}-{offset}"
+    return record if n is None else f"{record}#{n}"
+
+
+def is_packed(request_id: str) -> bool:
+    """Whether this is the id of a request that came in a pack. Names of topics have no `#`."""
+    return "#" in request_id
+
+
+def record_of(request_id: str) -> tuple[str, int, int]:
+    """The topic, partition and offset of the record with this request. Raises ValueError."""
+    topic, partition, offset = request_id.partition("#")[0].rsplit("-", 2)
+    return topic, int(partition), int(offset)

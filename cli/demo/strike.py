@@ -15,6 +15,7 @@ from checkpoints.folder import Folder
 from cli.demo.children import Child
 from cli.demo.watch import NotSeen
 from clients.coordinator_client import decode_response
+from records.codec import record_of
 from records.layout import TopicLayout
 from records.reader import TopicReader
 from state.errors import ErrorCode
@@ -99,7 +100,7 @@ def uncommitted_batch_of(folder: Folder, requests_topic: str, request: str) -> i
     batch = folder.last_batch("offsets")
     if batch <= folder.last_batch("commits"):
         return None
-    partition, offset = map(int, request.rsplit("-", 2)[1:])
+    _, partition, offset = record_of(request)
     first = folder.planned_ends(batch - 1, requests_topic).get(partition, 0)
     end = folder.planned_ends(batch, requests_topic).get(partition, 0)
     return batch if first <= offset < end else None

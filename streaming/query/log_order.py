@@ -1,7 +1,7 @@
-"""Rows of one key in the log's order, in bounded memory.
+"""Rows of one shard in the log's order, in bounded memory.
 
-Spark passes a key's rows in chunks and promises no order: its sort compares only keys, and spilled rows come
-back in any order. So LogOrder collects the rows and sorts them by (partition, offset). Above a bound it
+Spark passes a shard's rows in chunks and promises no order: its sort compares only keys, and spilled rows
+come back in any order. So LogOrder collects the rows and sorts them by (partition, offset). Above a bound it
 writes sorted runs to temporary files and merges them.
 """
 
@@ -17,11 +17,15 @@ ROW_OVERHEAD_BYTES = 256
 
 
 class LogRow(NamedTuple):
-    """A record of the requests topic. Rows compare in the log's order. The broker appended it at `at_ms`."""
+    """A record of the requests topic. Rows compare in the log's order. The broker appended it at `at_ms`.
+
+    `key` is b"" for a record without a key.
+    """
 
     partition: int
     offset: int
     at_ms: int
+    key: bytes
     value: bytes
 
 
@@ -36,7 +40,7 @@ class LogOrder:
 
     def add(self, row: LogRow) -> None:
         self._rows.append(row)
-        self._bytes += len(row.value) + ROW_OVERHEAD_BYTES
+        self._bytes += len(row.key) + len(row.value) + ROW_OVERHEAD_BYTES
         if self._bytes > self._run_max_bytes:
             self._spill()
 

@@ -12,6 +12,8 @@ from pyspark.sql.streaming import StreamingQuery
 from checkpoints.codec import STATE_SCHEMA
 from records.codec import CLOCK_PATTERN
 from records.layout import TopicLayout
+from records.pack import PACK_PREFIX
+from records.sharding import DEFAULT_SHARDS
 from streaming.query.operator import Operator
 from streaming.query.output import BY_KEY, OUTPUT_SCHEMA
 
@@ -24,15 +26,18 @@ LATER_OWNER = "the requests topic has clock records of a later owner, epoch "
 FETCH_MAX_WAIT_MS = 10
 
 
-def coordinate(records: DataFrame, operator: Operator, owner_epoch: int | None = None) -> DataFrame:
+def coordinate(
+    records: DataFrame, operator: Operator, owner_epoch: int | None = None, *, shards: int = DEFAULT_SHARDS
+) -> DataFrame:
     """The output records for rows of (key binary, value binary, partition int, offset long, timestamp).
 
     Streaming only. Columns of the result: topic, key, value, partition (null: by the key). A batch with a
-    clock record of an epoch above `owner_epoch` fails with LATER_OWNER; None: none does.
+    clock record of an epoch above `owner_epoch` fails with LATER_OWNER; None: none does. `shards` is the
+    number of shards of a partition (`records.sharding`).
     """
     timed = records.select(
-        F.coalesce(F.col("key"), F.lit(b"")).alias("key"),
-        _packed_row().alias("row"),
+        _shard(shards).alias("shard"),
+        _row().alias("row"),
         _event_time(owner_epoch).alias("event_time"),
     ).withWatermark("event_time", "0 milliseconds")
     # The predicate has to name the event-time column. The optimizer pushes any other predicate on clock
@@ -41,7 +46,7 @@ def coordinate(records: DataFrame, operator: Operator, owner_epoch: int | None =
     if int(records.sparkSession.conf.get("spark.sql.shuffle.partitions") or 0) == 1:
         # One partition of state needs no shuffle, which saves each batch a stage.
         requests = requests.coalesce(1)
-    output = requests.groupBy("key").applyInPandasWithState(
+    output = requests.groupBy("shard").applyInPandasWithState(
         operator,
         outputStructType=OUTPUT_SCHEMA,
         stateStructType=STATE_SCHEMA,
@@ -67,12 +72,28 @@ def _event_time(owner_epoch: int | None) -> Column:
     return F.when(is_later, failed).when(is_clock, time)
 
 
-def _packed_row() -> Column:
-    """All fields that the operator needs of a record, in one column, because each column costs per group."""
+def _shard(shards: int) -> Column:
+    """The number of a record's shard: `records.sharding.shard_of` of its key, or that of a pack's slot.
+
+    A pack whose key is not a number is in the shard of slot 0. The operator refuses its requests.
+    """
+    is_pack = F.coalesce(F.startswith(F.col("value"), F.lit(PACK_PREFIX)), F.lit(False))
+    slot = F.coalesce(F.col("key").cast("string").try_cast("long"), F.lit(0))
+    number = F.when(is_pack, slot).otherwise(F.crc32(_key()))
+    return F.col("partition").cast("long") * shards + F.pmod(number, F.lit(shards))
+
+
+def _key() -> Column:
+    return F.coalesce(F.col("key"), F.lit(b""))
+
+
+def _row() -> Column:
+    """All fields that the operator needs of a record, in one column, because each column costs per shard."""
     header = F.concat_ws(
-        " ", F.col("partition"), F.col("offset"), F.unix_millis(F.col("timestamp")).cast("string")
+        " ", F.col("partition"), F.col("offset"), F.unix_millis(F.col("timestamp")), F.length(_key())
     )
-    return F.concat(header.cast("binary"), F.lit(b"\n"), F.coalesce(F.col("value"), F.lit(b"")))
+    value = F.coalesce(F.col("value"), F.lit(b""))
+    return F.concat(header.cast("binary"), F.lit(b"\n"), _key(), value)
 
 
 def read_requests(spark: SparkSession, bootstrap_servers: str, layout: TopicLayout) -> DataFrame:
@@ -98,7 +119,8 @@ def start(
 ) -> StreamingQuery:
     """Start the coordinator's query on a checkpoint."""
     layout = operator.layout
-    output = coordinate(read_requests(spark, bootstrap_servers, layout), operator, owner_epoch)
+    requests = read_requests(spark, bootstrap_servers, layout)
+    output = coordinate(requests, operator, owner_epoch, shards=operator.shards)
     return write_output(output, QUERY_NAME, bootstrap_servers, layout, checkpoint_dir)
 
 

@@ -37,9 +37,11 @@ from streaming.service.topics import TopicsError, prepare_topics
 class Options:
     """The options of a coordinator. `settings` are by Kafka's dotted names.
 
-    `skip` are ids of records to dead-letter unread. With `take_over_topics` the coordinator may claim topics
-    that belong to another folder, see `streaming.service.owner`. If gateways are separate processes, an
-    outage ends at the first request, at the latest `first_request_wait_s` after the start of the query.
+    `skip` are ids of records to dead-letter unread. `shards` is the number of shards of a partition
+    (`records.sharding`), None: that of the folder's state, or the default for a new folder. With
+    `take_over_topics` the coordinator may claim topics that belong to another folder, see
+    `streaming.service.owner`. If gateways are separate processes, an outage ends at the first request, at the
+    latest `first_request_wait_s` after the start of the query.
     """
 
     bootstrap_servers: str
@@ -53,6 +55,7 @@ class Options:
     clock_lag_ms: int = 0
     topic_interval_ms: int = DEFAULT_TOPIC_INTERVAL_MS
     replication_factor: int = 1
+    shards: int | None = None
     take_over_topics: bool = False
     first_request_wait_s: float = FIRST_REQUEST_WAIT_S
     spark: Mapping[str, str] = field(default_factory=dict)
@@ -128,13 +131,14 @@ class Coordinator:
         committed = self._folder.last_batch("commits")
         self.status.enter(Phase.STARTING, "preparing topics and Spark", batch_id=committed)
         found = prepare_topics(options.bootstrap_servers, options.layout, options.replication_factor)
-        identity = self._folder.pin(found)
+        identity = self._folder.pin(found, options.shards)
         self._folder.check_committed(options.layout.requests_topic)
         self._take_topics(started, identity)
         self._start_ticker(started)
         self._await_clients(started)
         epochs = self._folder.epochs(self._config.settings(), list(options.skip), code_version())
-        operator = Operator(options.layout, _config_epochs(epochs, identity))
+        assert identity.shards is not None
+        operator = Operator(options.layout, _config_epochs(epochs, identity), shards=identity.shards)
         self._session = Session(
             log_path=options.folder / "spark.log",
             ui_host=options.ui_host,

@@ -8,8 +8,8 @@ import msgspec
 
 from checkpoints.folder import Folder
 
-# The form of a record in the error `streaming.query.operator.OperatorError`.
-_RECORD = re.compile(r"OperatorError: record (\S+-\d+-\d+) of group")
+# The form of a record, or of a request in a pack, in `streaming.query.shard_call.OperatorError`.
+_RECORD = re.compile(r"OperatorError: record (\S+-\d+-\d+(?:#\d+)?) of group")
 
 _NAMED_FILES = 5
 

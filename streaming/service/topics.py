@@ -10,6 +10,7 @@ from kafka.errors import KafkaError, NoError, TopicAlreadyExistsError, for_code
 from checkpoints.folder import Identity, new_namespace
 from records import kafka_clients
 from records.layout import TopicLayout
+from records.sharding import DEFAULT_SHARDS
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -108,6 +109,7 @@ def _prepare(admin: KafkaAdminClient, layout: TopicLayout, replication_factor: i
         requests_topic_id=str(described[layout.requests_topic]["topic_id"]),
         request_partitions=layout.request_partitions,
         member_id_namespace=new_namespace(),
+        shards=DEFAULT_SHARDS,
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 import pandas as pd
 from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
+from records.sharding import shard_of
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from streaming.query.operator import Operator
@@ -28,9 +29,9 @@ class FaultyOperator(Operator):
     """An operator with a poisoned step that leaves an unreadable state for the group `RUINED_GROUP`."""
 
     def __call__(
-        self, key: tuple[bytes], frames: Iterable[pd.DataFrame], state: SparkGroupState
+        self, key: tuple[int], frames: Iterable[pd.DataFrame], state: SparkGroupState
     ) -> Iterator[pd.DataFrame]:
-        if bytes(key[0]) == RUINED_GROUP.encode():
+        if key[0] == shard_of(RUINED_GROUP, int(key[0]) // self.shards, self.shards):
             state.update((UNKNOWN_VERSION, b"written by a later version"))
         else:
             yield from super().__call__(key, frames, state)

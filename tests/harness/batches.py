@@ -153,12 +153,14 @@ def encode_words(effects: AnyEffects) -> bytes:
 
 def encode(group: AnyGroup | None) -> bytes | None:
     """Return a group as it is stored."""
-    return None if group is None else codec.encode({group.group_id: group})[1]
+    return None if group is None else codec.encode_group(group, None).group
 
 
 def decode(group_id: str, state: bytes | None) -> AnyGroup | None:
     """The inverse of `encode`."""
-    return None if state is None else codec.decode(group_id, codec.STATE_VERSION, state)[group_id]
+    if state is None:
+        return None
+    return codec.decode_group(group_id, codec.Entry(codec.GROUP_VERSION, None, state))
 
 
 def _restorer(group_id: str, state: bytes | None) -> Callable[[], AnyGroup | None]:

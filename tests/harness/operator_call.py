@@ -40,7 +40,14 @@ def spark_state(
 def frame_of(records: Iterable[Record]) -> pd.DataFrame:
     """Return the packed column as `streaming.query.pipeline` makes it."""
     return pd.DataFrame(
-        {"row": [b"%d %d %d\n" % (r.partition, r.offset, r.at_ms) + (r.value or b"") for r in records]}
+        {
+            "row": [
+                b"%d %d %d %d\n" % (r.partition, r.offset, r.at_ms, len(r.key or b""))
+                + (r.key or b"")
+                + (r.value or b"")
+                for r in records
+            ]
+        }
     )
 
 
@@ -49,11 +56,11 @@ def call(
     state: SparkGroupState,
     *,
     operator: Operator = OPERATOR,
-    key: bytes = b"g",
+    shard: int = 0,
     chunks: int = 1,
 ) -> list[pd.DataFrame]:
     frames = [frame_of(records[n::chunks]) for n in range(chunks)]
-    return list(operator((key,), iter(frames), state))
+    return list(operator((shard,), iter(frames), state))
 
 
 def contents(frames: Iterable[pd.DataFrame], topic: str) -> list[dict[str, Any]]:

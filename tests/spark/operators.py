@@ -51,7 +51,7 @@ def _client_of(request: AnyRequest) -> str:
 
 
 def leave_an_unreadable_state(
-    key: tuple[bytes], frames: Iterable[pd.DataFrame], state: SparkGroupState
+    key: tuple[int], frames: Iterable[pd.DataFrame], state: SparkGroupState
 ) -> Iterator[pd.DataFrame]:
     """Write a state of an unknown version."""
     state.update((99, b"from the future"))
@@ -65,13 +65,13 @@ class Measured:
     operator: Operator
 
     def __call__(
-        self, key: tuple[bytes], frames: Iterable[pd.DataFrame], state: SparkGroupState
+        self, key: tuple[int], frames: Iterable[pd.DataFrame], state: SparkGroupState
     ) -> Iterator[pd.DataFrame]:
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         before = _memory_bytes("VmRSS")
         yield from self.operator(key, frames, state)
         value = json.dumps({"before": before, "peak": _memory_bytes("VmHWM")}).encode()
-        yield pd.DataFrame({"topic": [MEMORY_TOPIC], "partition": [-1], "key": [key[0]], "value": [value]})
+        yield pd.DataFrame({"topic": [MEMORY_TOPIC], "partition": [-1], "key": [b""], "value": [value]})
 
 
 def _memory_bytes(name: str) -> int:

@@ -6,6 +6,7 @@ its fields. `--rewrite` writes missing files. Existing files never change.
 
 import inspect
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import get_args
 
@@ -16,7 +17,7 @@ from msgspec import structs
 from assignors.rocketmq.api import MessageRequestMode
 from assignors.rocketmq.message_queue import MessageQueue
 from checkpoints import codec
-from checkpoints.codec import STATE_VERSION, StateError, decode, encode
+from checkpoints.codec import GROUP_VERSION, STATE_VERSION, Entry, StateError
 from state.dispatch import AnyGroup
 from state.kafka.group import Group, GroupState, JoinPhase, Member, Offset, PendingMember
 from state.kafka.requests import Protocol, ReplyTo
@@ -36,6 +37,7 @@ STORED = {
         MessageQueue,
     ),
 }
+DEADLINE_MS = 1_700_000_000_500
 ENUMS = (GroupState, MessageModel, ConsumeType, ConsumeFromWhere, MessageRequestMode)
 
 
@@ -108,7 +110,18 @@ def rocketmq_sample() -> rocketmq.Group:
     )
 
 
-def samples(version: int = STATE_VERSION) -> dict[str, AnyGroup]:
+def encode(groups: Mapping[str, AnyGroup]) -> tuple[int, bytes]:
+    """The row of a shard with these groups."""
+    return codec.write_row({name: codec.encode_group(group, DEADLINE_MS) for name, group in groups.items()})
+
+
+def decode(key: str, version: int, payload: bytes) -> dict[str, AnyGroup]:
+    """All groups of a row."""
+    entries = codec.read_row(key, version, payload)
+    return {name: codec.decode_group(name, entry) for name, entry in entries.items()}
+
+
+def samples(version: int = GROUP_VERSION) -> dict[str, AnyGroup]:
     """Both groups, with the fields that this version has."""
     group = sample()
     if version < 2:
@@ -160,11 +173,11 @@ def test_every_struct_of_a_group_is_known_here(group: type[AnyGroup]) -> None:
 
 
 def test_the_stored_fields_are_those_of_the_version(request: pytest.FixtureRequest) -> None:
-    path = DATA / f"state_v{STATE_VERSION}.txt"
+    path = DATA / f"state_v{GROUP_VERSION}.txt"
     if request.config.getoption("rewrite") and not path.exists():
         path.write_text(stored_fields())
     assert stored_fields() == path.read_text(), (
-        f"the layout of the state changed: raise STATE_VERSION, migrate from version {STATE_VERSION}, "
+        f"the layout of a group changed: raise GROUP_VERSION, migrate from version {GROUP_VERSION}, "
         "and run this test with --rewrite"
     )
 
@@ -185,18 +198,35 @@ def test_every_pinned_payload_is_read(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", samples())
-@pytest.mark.parametrize("other", range(1, STATE_VERSION + 1))
-@pytest.mark.parametrize("path", PINNED, ids=lambda path: path.stem)
-def test_a_group_of_one_version_is_refused_under_another(path: Path, other: int, name: str) -> None:
+@pytest.mark.parametrize("other", range(1, GROUP_VERSION + 1))
+@pytest.mark.parametrize("version", range(1, GROUP_VERSION + 1))
+def test_a_group_of_one_version_is_refused_under_another(version: int, other: int, name: str) -> None:
     """The group must differ between the versions. RocketMQ's group is the same in all of them."""
-    version = int(path.stem.removeprefix("state_v"))
-    group = msgspec.msgpack.decode(path.read_bytes(), type=dict[str, msgspec.Raw])[name]
-    payload = msgspec.msgpack.encode({name: group})
+    payload = (DATA / f"state_v{version}.msgpack").read_bytes()
+    group = bytes(memoryview(msgspec.msgpack.decode(payload, type=dict[str, msgspec.Raw])[name]))
+    entry = Entry(other, None, group)
     if version == other or isinstance(samples()[name], rocketmq.Group):
-        assert decode("shard 0", other, payload) == {name: samples(version)[name]}
+        assert codec.decode_group(name, entry) == samples(version)[name]
     else:
         with pytest.raises(StateError, match=rf"group '{name}' \(version {other}\) is damaged"):
-            decode("shard 0", other, payload)
+            codec.decode_group(name, entry)
+
+
+def test_groups_of_earlier_rows_are_due_at_once() -> None:
+    """Rows of versions 1 to 3 have no deadlines. A deadline in the past makes the first call search it."""
+    for version in range(1, 4):
+        entries = codec.read_row("g", version, (DATA / f"state_v{version}.msgpack").read_bytes())
+        assert {entry.next_deadline_ms for entry in entries.values()} == {codec.UNKNOWN_DEADLINE_MS}
+        assert {entry.version for entry in entries.values()} == {version}
+
+
+def test_a_group_that_rests_keeps_its_bytes() -> None:
+    """Also bytes of an earlier version: only a group that is touched is migrated."""
+    old = codec.read_row("g", 2, (DATA / "state_v2.msgpack").read_bytes())
+    row = codec.write_row({**old, "new": codec.encode_group(Group("new", "i"), None)})
+    again = codec.read_row("shard 0", *row)
+    assert {name: again[name] for name in old} == old
+    assert codec.write_row(again) == row
 
 
 def test_an_offset_of_an_earlier_version_is_of_an_unknown_topic() -> None:
@@ -224,53 +254,66 @@ def test_what_is_decoded_is_encoded_to_the_same_bytes() -> None:
 @pytest.mark.parametrize("version", [0, STATE_VERSION + 1, -1])
 def test_another_version_is_refused_by_name(version: int) -> None:
     with pytest.raises(StateError, match=f"the state of 'g' is of version {version}; .* reads versions"):
-        decode("g", version, b"")
+        codec.read_row("g", version, b"")
 
 
-def _row_with(*fields: object) -> bytes:
-    return msgspec.msgpack.encode({"g": fields})
+def _group_of(*fields: object) -> Entry:
+    return Entry(GROUP_VERSION, None, msgspec.msgpack.encode(fields))
 
 
-def _renamed(group_id: str, key: str) -> bytes:
-    groups = msgspec.msgpack.decode(encode({group_id: Group(group_id, "i")})[1], type=dict[str, msgspec.Raw])
-    return msgspec.msgpack.encode({key: groups[group_id]})
+WHOLE = codec.encode_group(Group("g", "i"), None).group
 
 
 @pytest.mark.parametrize(
-    ("payload", "why"),
-    [
-        (b"", r"the state of 'g' \(version 3\) is damaged"),
-        (b"\xc1", r"the state of 'g' \(version 3\) is damaged"),
-        (msgspec.msgpack.encode(["g"]), r"the state of 'g' \(version 3\) is damaged"),
-        (encode({"g": Group("g", "i")})[1][:-1], r"the state of 'g' \(version 3\) is damaged"),
-        (encode({"g": Group("g", "i")})[1] + b"\x00", r"the state of 'g' \(version 3\) is damaged"),
-        (_row_with("g", "i"), r"the state of group 'g' \(version 3\) is damaged: Invalid value 'g'"),
-        (_row_with("Pulsar", "g", "i"), r"group 'g' \(version 3\) is damaged: Invalid value 'Pulsar'"),
-        (_row_with("Kafka", "g"), r"the state of group 'g' \(version 3\) is damaged: .* at least length 3"),
-        (
-            _row_with("RocketMQ", "g"),
-            r"the state of group 'g' \(version 3\) is damaged: .* at least length 3",
-        ),
-        (_row_with("Kafka", "g", "i", "seven"), r"the state of group 'g' \(version 3\) is damaged"),
-        (_row_with("Kafka", "g", "i", 0, 0, 0, "Dead"), r"group 'g' \(version 3\) is damaged: .*'Dead'"),
-        (_row_with("RocketMQ", "g", "i", 0, 0, 0, "Dead"), r"group 'g' \(version 3\) is damaged: .*'Dead'"),
-        (_row_with("Kafka", "g", "i"), r"group 'g' \(version 3\) is damaged: it has 3 fields instead of 28"),
-        (_renamed("h", "g"), r"the state of group 'g' \(version 3\) holds group 'h'"),
+    "payload",
+    [b"", b"\xc1", msgspec.msgpack.encode(["g"]), encode({})[1] + b"\x00", encode(samples())[1][:-1]]
+    + [
+        msgspec.msgpack.encode({"g": entry})
+        for entry in ([], [3, None], [3, None, WHOLE, 0], [3, "x", WHOLE])
     ],
 )
-def test_a_damaged_payload_is_refused_by_name(payload: bytes, why: str) -> None:
-    with pytest.raises(StateError, match=why):
-        decode("g", STATE_VERSION, payload)
+def test_a_damaged_row_is_refused_by_name(payload: bytes) -> None:
+    with pytest.raises(StateError, match=r"the state of 'shard 7' \(version 4\) is damaged"):
+        codec.read_row("shard 7", STATE_VERSION, payload)
+
+
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        (Entry(GROUP_VERSION, None, b""), "is damaged"),
+        (Entry(GROUP_VERSION, None, WHOLE[:-1]), "is damaged"),
+        (Entry(GROUP_VERSION, None, WHOLE + b"\x00"), "is damaged"),
+        (_group_of("g", "i"), "is damaged: Invalid value 'g'"),
+        (_group_of("Pulsar", "g", "i"), "is damaged: Invalid value 'Pulsar'"),
+        (_group_of("Kafka", "g"), "is damaged: .* at least length 3"),
+        (_group_of("RocketMQ", "g"), "is damaged: .* at least length 3"),
+        (_group_of("Kafka", "g", "i", "seven"), "is damaged"),
+        (_group_of("Kafka", "g", "i", 0, 0, 0, "Dead"), "is damaged: .*'Dead'"),
+        (_group_of("RocketMQ", "g", "i", 0, 0, 0, "Dead"), "is damaged: .*'Dead'"),
+        (_group_of("Kafka", "g", "i"), "is damaged: it has 3 fields instead of 28"),
+        (codec.encode_group(Group("h", "i"), None), "holds group 'h'"),
+    ],
+)
+def test_a_damaged_group_is_refused_by_name(entry: Entry, why: str) -> None:
+    with pytest.raises(StateError, match=rf"the state of group 'g' \(version 3\) {why}"):
+        codec.decode_group("g", entry)
+
+
+@pytest.mark.parametrize("version", [0, GROUP_VERSION + 1])
+def test_a_group_of_another_version_is_refused_by_name(version: int) -> None:
+    with pytest.raises(
+        StateError, match=f"group 'g' is of version {version}; this code reads versions 1 to 3"
+    ):
+        codec.decode_group("g", Entry(version, None, WHOLE))
 
 
 @pytest.mark.parametrize("name", samples())
 def test_a_payload_with_more_fields_than_known_is_refused(name: str) -> None:
     """Newer code wrote it without a new version. Reading it would lose the additional fields."""
-    encoded = msgspec.msgpack.decode(encode(samples())[1], strict=True, type=dict[str, msgspec.Raw])[name]
-    fields = msgspec.msgpack.decode(encoded, type=list[msgspec.Raw])
+    fields = msgspec.msgpack.decode(codec.encode_group(samples()[name], None).group, type=list[msgspec.Raw])
     longer = [*fields, msgspec.Raw(msgspec.msgpack.encode("one more"))]
     with pytest.raises(StateError, match="is damaged"):
-        decode(name, STATE_VERSION, msgspec.msgpack.encode({name: longer}))
+        codec.decode_group(name, Entry(GROUP_VERSION, None, msgspec.msgpack.encode(longer)))
 
 
 def test_the_row_has_the_columns_of_sparks_schema() -> None:

@@ -26,7 +26,7 @@ from checkpoints.folder import (
 )
 from state.inputs import Outage
 
-IDENTITY = Identity("cluster-1", "eu-requests", "topic-1", 4, "00000000-0000-0000-0000-000000000001")
+IDENTITY = Identity("cluster-1", "eu-requests", "topic-1", 4, "00000000-0000-0000-0000-000000000001", 64)
 OLD, NEW = {"group.max.size": 5}, {"group.max.size": 7}
 
 # Takes the lock and prints so. With a child, passes the lock on to one that ends when its standard input
@@ -163,6 +163,22 @@ def test_the_namespace_of_the_first_run_holds(folder: Folder) -> None:
     found = msgspec.structs.replace(IDENTITY, member_id_namespace=new_namespace())
     assert found != IDENTITY
     assert folder.pin(found) == IDENTITY
+
+
+def test_the_number_of_shards_is_pinned(folder: Folder) -> None:
+    folder.path.mkdir()
+    assert folder.pin(IDENTITY, 8).shards == 8
+    assert folder.pin(IDENTITY).shards == 8, "no wish: the pinned number"
+    assert folder.pin(IDENTITY, 8).shards == 8
+    with pytest.raises(FolderError, match=r"has 8 shards of a partition, not 64\. .*state export"):
+        folder.pin(IDENTITY, 64)
+
+
+def test_a_state_without_shards_is_refused_with_the_way_on(folder: Folder) -> None:
+    folder.path.mkdir()
+    folder.pin(msgspec.structs.replace(IDENTITY, shards=None))
+    with pytest.raises(FolderError, match=r"a version without shards\. .*state export.*state import"):
+        folder.pin(IDENTITY)
 
 
 @pytest.mark.parametrize(

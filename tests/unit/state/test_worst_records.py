@@ -35,14 +35,14 @@ def cost(worst: Worst) -> tuple[float, int]:
     key, partition = worst.group_id.encode(), partition_of(worst.group_id, LAYOUT.request_partitions)
     state = spark_state()
     before = [Record(partition, n, T0 + n, key, value) for n, value in enumerate(worst.before)]
-    for _ in OPERATOR((key,), iter([frame_of(before)]), state):
+    for _ in OPERATOR((0,), iter([frame_of(before)]), state):
         pass
     at_ms, row = T0 + len(before), tuple(state.get) if state.exists else None
     frames = [frame_of([Record(partition, len(before), at_ms, key, worst.value)])]
 
     def run() -> None:
         # The watermark lets the round of a JoinGroup complete in the same call.
-        for _ in OPERATOR((key,), iter(frames), spark_state(row, watermark_ms=at_ms + 1)):
+        for _ in OPERATOR((0,), iter(frames), spark_state(row, watermark_ms=at_ms + 1)):
             pass
 
     began_s = time.perf_counter()

@@ -12,7 +12,7 @@ ROW_BYTES = 10 + log_order.ROW_OVERHEAD_BYTES
 
 
 def shuffled_rows(count: int) -> list[LogRow]:
-    rows = [LogRow(n % 3, n, 1_000 + n, b"value" + b"%05d" % n) for n in range(count)]
+    rows = [LogRow(n % 3, n, 1_000 + n, b"k", b"value" + b"%05d" % n) for n in range(count)]
     Random(count).shuffle(rows)
     return rows
 
@@ -39,7 +39,7 @@ def test_nothing_comes_back_where_nothing_was_added() -> None:
 def test_offsets_are_numbers_and_not_text() -> None:
     order = LogOrder()
     for offset in (10, 9, 100):
-        order.add(LogRow(0, offset, 0, b""))
+        order.add(LogRow(0, offset, 0, b"", b""))
     assert [row.offset for row in order] == [9, 10, 100]
 
 
@@ -48,7 +48,7 @@ def test_rows_without_values_count_too(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     order = LogOrder(4 * log_order.ROW_OVERHEAD_BYTES)
     for offset in range(20):
-        order.add(LogRow(0, offset, 0, b""))
+        order.add(LogRow(0, offset, 0, b"", b""))
     assert len(order._runs) == 4
     assert [row.offset for row in order] == list(range(20))
 

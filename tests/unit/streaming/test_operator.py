@@ -23,13 +23,14 @@ from state.kafka.member_id import new_member_id
 from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, TopicImage, TopicMetadata
 from state.rocketmq.requests import ConnectionClosed
 from streaming.query import output as output_module
-from streaming.query.operator import ConfigEpoch, OperatorError
+from streaming.query.operator import ConfigEpoch
+from streaming.query.shard_call import OperatorError
 from tests.harness.operator_call import CONFIG, OPERATOR, call, contents, spark_state
 from tests.spark.log import LAYOUT, NAMESPACE, T0, Log, heartbeat, join, release, sync
 
 
 def group_in(state: SparkGroupState, group_id: str = "g") -> Group:
-    group = codec.decode(group_id, *state.get)[group_id]
+    group = codec.decode_group(group_id, codec.read_row("shard 0", *state.get)[group_id])
     assert isinstance(group, Group)
     return group
 
@@ -87,7 +88,7 @@ def test_a_timeout_is_never_set_behind_the_watermark() -> None:
 def test_a_call_for_a_timeout_reads_no_rows_and_clears_what_fired() -> None:
     row, _ = stable_state(Log())
     state = spark_state(row, watermark_ms=T0 + 20_000, timed_out=True)
-    frames = list(OPERATOR((b"g",), iter([pd.DataFrame()]), state))
+    frames = list(OPERATOR((0,), iter([pd.DataFrame()]), state))
     assert [e["type"] for e in contents(frames, LAYOUT.events_topic)][-1] == "Empty"
     next_pass_ms = (T0 // 600_000 + 1) * 600_000
     assert (state._updated, state._timeout_timestamp) == (True, next_pass_ms)
@@ -224,7 +225,7 @@ def as_stored_in(version: int, group: Group) -> bytes:
 
 
 def test_topic_metadata_in_the_wrong_place_is_a_dead_letter_alone() -> None:
-    frames = call([Log().append(T0, b"h", encode(topic_t(None)), 0)], spark_state(), key=b"h")
+    frames = call([Log().append(T0, b"h", encode(topic_t(None)), 0)], spark_state())
     (letter,) = contents(frames, LAYOUT.dead_letters_topic)
     assert (letter["reason"], letter["answered"]) == ("KEY_MISMATCH", False)
     assert contents(frames, LAYOUT.responses_topic) == []
@@ -248,7 +249,7 @@ def test_topic_metadata_that_raises_is_a_dead_letter_alone() -> None:
 
 
 def test_a_state_that_cannot_be_read_is_named() -> None:
-    with pytest.raises(codec.StateError, match="the state of 'g' is of version 99"):
+    with pytest.raises(codec.StateError, match="the state of 'shard 0 of partition 0' is of version 99"):
         call([], spark_state((99, b"")))
 
 
@@ -332,9 +333,10 @@ def test_skipped_records_are_not_even_read() -> None:
 def test_a_key_shared_by_records_without_one_holds_no_group() -> None:
     """Records without a key share the empty key. Only a group whose id is empty accepts requests there."""
     log = Log()
-    records = [log.request(T0, join("g")), log.append(T0, None, b"garbage", 0), log.request(T0, release(""))]
+    keyless = log.request(T0, join("g"))._replace(key=None)
+    records = [keyless, log.append(T0, None, b"garbage", 0), log.request(T0, release(""))]
     state = spark_state()
-    frames = call(records, state, key=b"")
+    frames = call(records, state)
     assert [answer["error_code"] for answer in contents(frames, LAYOUT.responses_topic)] == [42, 24]
     reasons = [letter["reason"] for letter in contents(frames, LAYOUT.dead_letters_topic)]
     assert sorted(reasons) == ["INVALID_REQUEST", "KEY_MISMATCH"]

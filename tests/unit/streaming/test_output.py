@@ -19,14 +19,17 @@ from state.kafka.requests import Protocol
 from state.kafka.responses import HeartbeatResponse, JoinGroupMember, JoinGroupResponse
 from state.messages import ErrorResponse
 from streaming.query import output as output_module
+from streaming.query.admission import Message
 from streaming.query.log_order import LogRow
 from streaming.query.output import BY_KEY, OUTPUT_SCHEMA, Output
 
 LAYOUT = TopicLayout.named("t")
 MAX_BYTES = 1_000
 SMALL = replace(LAYOUT, response_max_bytes=MAX_BYTES)
-ROW = LogRow(2, 41, 1_700_000_000_000, b"the request")
 ID = "t-requests-2-41"
+VALUE = b"the request"
+ROW = LogRow(2, 41, 1_700_000_000_000, b"\xff", VALUE)
+MESSAGE = Message(ROW, None, VALUE, ID)
 
 
 def written(output: Output) -> list[tuple[str, int, bytes, dict[str, Any]]]:
@@ -82,10 +85,10 @@ def member(member_id: str, size: int = 0) -> Member:
 
 
 def test_a_frame_has_sparks_columns_in_the_order_of_making() -> None:
-    output = Output(LAYOUT, b"g")
-    output.effects(Effects(None, [Reply(3, heartbeat_response())], [event()], [], [], None), ROW)
+    output = Output(LAYOUT)
+    output.effects(Effects(None, [Reply(3, heartbeat_response())], [event()], [], [], None), b"g", MESSAGE)
     output.snapshot(group_of(member("m")))
-    output.dead_letter(Reason.SKIPPED, "why", ROW, answered=False)
+    output.dead_letter(Reason.SKIPPED, "why", b"g", MESSAGE, answered=False)
     (frame,) = output.frame()
     assert list(frame.columns) == [column.split()[0] for column in OUTPUT_SCHEMA.split(", ")]
     assert list(zip(frame["topic"], frame["partition"], frame["key"], strict=True)) == [
@@ -98,7 +101,7 @@ def test_a_frame_has_sparks_columns_in_the_order_of_making() -> None:
 
 
 def test_no_records_are_no_frame() -> None:
-    assert list(Output(LAYOUT, b"g").frame()) == []
+    assert list(Output(LAYOUT).frame()) == []
 
 
 @pytest.mark.parametrize(
@@ -106,10 +109,10 @@ def test_no_records_are_no_frame() -> None:
 )
 def test_a_frame_is_full_by_records_or_bytes(monkeypatch: pytest.MonkeyPatch, limit: str, value: int) -> None:
     monkeypatch.setattr(output_module, limit, value)
-    output = Output(LAYOUT, b"g")
+    output = Output(LAYOUT)
     assert not output.is_full
     for _ in range(3):
-        output.reply(Reply(0, heartbeat_response()), ROW)
+        output.reply(Reply(0, heartbeat_response()), MESSAGE)
     assert output.is_full
     assert [type(frame) for frame in output.frame()] == [pd.DataFrame]
     assert not output.is_full
@@ -118,12 +121,12 @@ def test_a_frame_is_full_by_records_or_bytes(monkeypatch: pytest.MonkeyPatch, li
 def test_a_frame_counts_what_it_weighs() -> None:
     """PySpark counts only rows before it hands a batch over, so large records must count as many rows."""
     response = structs.replace(join_response(), members=[JoinGroupMember("m", None, b"x" * 700_000)])
-    output = Output(LAYOUT, b"g")
-    output.reply(Reply(0, response), ROW)
+    output = Output(LAYOUT)
+    output.reply(Reply(0, response), MESSAGE)
     (frame,) = output.frame()
     assert len(frame) == len(frame["value"][0]) // output_module.BYTES_PER_ROW
     assert frame["topic"].count() == 1
-    output.reply(Reply(0, heartbeat_response()), ROW)
+    output.reply(Reply(0, heartbeat_response()), MESSAGE)
     (frame,) = output.frame(state_bytes=10 * output_module.BYTES_PER_ROW)
     assert (len(frame), frame["topic"].count()) == (10, 1)
     assert not list(output.frame(output_module.BYTES_PER_ROW - 1))
@@ -132,8 +135,8 @@ def test_a_frame_counts_what_it_weighs() -> None:
 
 
 def test_an_answer_too_large_becomes_kafkas_error() -> None:
-    output = Output(SMALL, b"g")
-    output.reply(Reply(3, join_response()), ROW)
+    output = Output(SMALL)
+    output.reply(Reply(3, join_response()), MESSAGE)
     (letter_topic, _, _, letter), (topic, partition, _, response) = written(output)
     assert (topic, partition) == ("t-responses", 3)
     assert response["type"] == "JoinGroup"
@@ -147,9 +150,9 @@ def test_an_answer_too_large_becomes_kafkas_error() -> None:
 
 def test_an_answer_to_an_earlier_record_does_not_show_the_one_at_hand() -> None:
     """A parked request is answered while the current record is another, or there is none."""
-    for row in (ROW, None):
-        output = Output(SMALL, b"g")
-        output.reply(Reply(3, join_response("t-requests-2-7")), row)
+    for message in (MESSAGE, None):
+        output = Output(SMALL)
+        output.reply(Reply(3, join_response("t-requests-2-7")), message)
         letter = written(output)[0][3]
         assert (letter["request"], letter["at_ms"]) == ("t-requests-2-7", 0)
         assert letter.keys().isdisjoint({"value", "value_bytes"})
@@ -163,14 +166,14 @@ def test_an_error_too_large_keeps_its_code() -> None:
         error_code=ErrorCode.INVALID_REQUEST,
         error_message="m" * MAX_BYTES,
     )
-    output = Output(SMALL, b"g")
-    output.reply(Reply(0, refused), ROW)
+    output = Output(SMALL)
+    output.reply(Reply(0, refused), MESSAGE)
     response = written(output)[1][3]
     assert (response["error_code"], response["error_message"]) == (ErrorCode.INVALID_REQUEST, "")
 
 
 def test_a_view_too_large_loses_metadata_and_assignments_first() -> None:
-    output = Output(SMALL, b"g")
+    output = Output(SMALL)
     output.snapshot(group_of(member("m", MAX_BYTES)))
     ((_, _, _, view),) = written(output)
     assert view["truncated"]
@@ -181,7 +184,7 @@ def test_a_view_too_large_loses_metadata_and_assignments_first() -> None:
 def test_a_view_still_too_large_loses_its_members() -> None:
     group = group_of(*(member(f"m{n}") for n in range(20)))
     group.pending_members = {f"p{n:0100}": PendingMember("c", "/h", 1) for n in range(20)}
-    output = Output(SMALL, b"g")
+    output = Output(SMALL)
     output.snapshot(group)
     ((_, _, _, view),) = written(output)
     assert (view["truncated"], view["members"], view["pending_members"]) == (True, [], [])
@@ -189,7 +192,7 @@ def test_a_view_still_too_large_loses_its_members() -> None:
 
 
 def test_a_view_that_fits_is_whole() -> None:
-    output = Output(LAYOUT, b"g")
+    output = Output(LAYOUT)
     output.snapshot(group_of(member("m", 3)))
     ((_, _, _, view),) = written(output)
     assert not view["truncated"]
@@ -203,8 +206,8 @@ def test_an_entry_too_large_loses_assignments_then_lists_of_members() -> None:
         (event(assignments={"m": b"x"}, members=ids, waiting_for=ids), {}),
         (event(reason="no SyncGroup from " + "m" * 50_000), {}),
     ):
-        output = Output(SMALL, b"g")
-        output.effects(Effects(None, [], [too_large], [], [], None), ROW)
+        output = Output(SMALL)
+        output.effects(Effects(None, [], [too_large], [], [], None), b"g", MESSAGE)
         ((_, _, _, entry),) = written(output)
         kept = {name: entry[name] for name in ("assignments", "members", "waiting_for") if name in entry}
         assert kept == left
@@ -216,7 +219,7 @@ def test_worst_records_fit_the_real_limit() -> None:
     """Names of the maximum length, of characters that JSON encodes in six bytes, for many members."""
     worst = "\x01" * 32_767
     members = [f"{worst}{n}" for n in range(60)]
-    output = Output(LAYOUT, worst.encode())
+    output = Output(LAYOUT)
     listing = event(
         group_id=worst,
         reason=worst * 60,
@@ -231,7 +234,7 @@ def test_worst_records_fit_the_real_limit() -> None:
         protocol_name=worst,
         assignments=dict.fromkeys(members, b""),
     )
-    output.effects(Effects(None, [], [listing], [], [], None), ROW)
+    output.effects(Effects(None, [], [listing], [], [], None), b"g", MESSAGE)
     group = group_of(*(member(name) for name in members))
     group.group_id = group.last_rebalance_reason = group.protocol_type = worst
     group.quarantined = worst * 60
@@ -241,8 +244,8 @@ def test_worst_records_fit_the_real_limit() -> None:
 
 
 def test_a_dead_letter_shows_the_record() -> None:
-    output = Output(LAYOUT, b"\xff")
-    output.dead_letter(Reason.KEY_MISMATCH, "why", ROW, answered=True)
+    output = Output(LAYOUT)
+    output.dead_letter(Reason.KEY_MISMATCH, "why", ROW.key, MESSAGE, answered=True)
     ((_, _, key, letter),) = written(output)
     assert key == b"\xff"
     assert letter == {
@@ -259,9 +262,10 @@ def test_a_dead_letter_shows_the_record() -> None:
 
 
 def test_a_dead_letter_is_cut() -> None:
-    row = LogRow(2, 41, 1, b"v" * 1_000_000)
-    output = Output(LAYOUT, b"\xff" * 2_000_000)
-    output.dead_letter(Reason.KEY_MISMATCH, "\x01" * 6_000_000, row, answered=True)
+    value, record_key = b"v" * 1_000_000, b"\xff" * 2_000_000
+    message = Message(LogRow(2, 41, 1, record_key, value), None, value, ID)
+    output = Output(LAYOUT)
+    output.dead_letter(Reason.KEY_MISMATCH, "\x01" * 6_000_000, record_key, message, answered=True)
     ((_, _, key, letter),) = written(output)
     assert len(key) == DEAD_LETTER_MAX_BYTES
     assert len(letter["message"]) == MESSAGE_MAX_CHARS
@@ -270,7 +274,7 @@ def test_a_dead_letter_is_cut() -> None:
 
 
 def test_a_dead_letter_of_a_deadline_names_no_record() -> None:
-    output = Output(LAYOUT, b"g")
-    output.dead_letter(Reason.HANDLER_FAILED, "heartbeat deadline of m at 5", None, answered=False)
+    output = Output(LAYOUT)
+    output.dead_letter(Reason.HANDLER_FAILED, "heartbeat deadline of m at 5", b"g", None, answered=False)
     ((_, _, _, letter),) = written(output)
     assert (letter["request"], letter["at_ms"]) == ("", 0)

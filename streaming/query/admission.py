@@ -1,0 +1,108 @@
+"""Admission: which messages of the log are requests of a shard's groups, and why the others are refused."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from records.codec import Reason, Refusal, decode_request, refuse, refuse_unread, request_id
+from records.layout import TopicLayout
+from records.pack import is_pack, pack_key, slot_of, unpack
+from records.partitioner import partition_of
+from records.sharding import takes_packs
+from state.dispatch import AnyRequest
+from state.kafka.requests import TopicMetadata
+from state.rocketmq.requests import ConnectionClosed
+from streaming.query.log_order import LogRow
+
+
+class Message(NamedTuple):
+    """One message of the log: a record's value, or message `n` of a pack. `id` is the request's id."""
+
+    row: LogRow
+    n: int | None
+    value: bytes
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Admits the messages of one shard.
+
+    `partition` is the shard's partition of requests, `shards` the number of shards of a partition. `skip` are
+    ids of records, or of single requests of packs, that are refused unread.
+    """
+
+    layout: TopicLayout
+    partition: int
+    shards: int
+    skip: frozenset[str]
+
+    def messages(self, row: LogRow) -> Iterator[Message]:
+        """The messages of a record, in their order. A record to skip and a pack that is too large are one."""
+        record = request_id(self.layout.requests_topic, row.partition, row.offset)
+        if not is_pack(row.value) or record in self.skip or len(row.value) > self.layout.request_max_bytes:
+            yield Message(row, None, row.value, record)
+            return
+        for n, value in enumerate(unpack(row.value)):
+            yield Message(row, n, value, f"{record}#{n}")
+
+    def admit(self, message: Message, is_known: Callable[[str], bool]) -> AnyRequest | Refusal:
+        """Return the request of a message, or why it is not a request for this shard and partition.
+
+        `is_known` says whether a group is known to belong to this partition.
+        """
+        if message.id in self.skip:
+            return Refusal(Reason.SKIPPED, "skipped by configuration", None)
+        request = self._decode(message)
+        if isinstance(request, Refusal):
+            return self._checked_address(request)
+        reply_partitions = self.layout.reply_partitions
+        if (
+            not isinstance(request, ConnectionClosed | TopicMetadata)
+            and not 0 <= request.reply_partition < reply_partitions
+        ):
+            text = f"reply partition {request.reply_partition} is not one of {reply_partitions}"
+            return Refusal(Reason.NO_SUCH_REPLY_PARTITION, text, None)
+        return self._misdirected(request, message, is_known) or request
+
+    def _decode(self, message: Message) -> AnyRequest | Refusal:
+        # The topic's own limit applies to compressed bytes.
+        if len(message.value) > self.layout.request_max_bytes:
+            text = (
+                f"the record has {len(message.value)} bytes, "
+                f"request.max.bytes is {self.layout.request_max_bytes}"
+            )
+            return refuse_unread(message.value, Reason.REQUEST_TOO_LARGE, text)
+        if message.n is not None and not takes_packs(self.shards):
+            text = f"this coordinator has {self.shards} shards of a partition, and reads no packs"
+            return refuse_unread(message.value, Reason.INVALID_REQUEST, text)
+        return decode_request(message.value)
+
+    def _checked_address(self, refusal: Refusal) -> Refusal:
+        address = refusal.address
+        if address is None or 0 <= address.reply_partition < self.layout.reply_partitions:
+            return refusal
+        return Refusal(refusal.reason, refusal.message, None)
+
+    def _misdirected(
+        self, request: AnyRequest, message: Message, is_known: Callable[[str], bool]
+    ) -> Refusal | None:
+        """The refusal of a request under another group's key or slot, or in another group's partition."""
+        group_id, row = request.group_id, message.row
+        if message.n is None:
+            if group_id.encode() != row.key:
+                key = row.key.decode(errors="replace")
+                text = f"the record's key is {key!r}, its group_id {group_id!r}"
+                return refuse(request, Reason.KEY_MISMATCH, text)
+        elif row.key != pack_key(slot_of(group_id)):
+            key = row.key.decode(errors="replace")
+            text = f"the pack's key is {key!r}, the slot of group {group_id!r} is {slot_of(group_id)}"
+            return refuse(request, Reason.KEY_MISMATCH, text)
+        # A shard's groups are in its partition. The search for the partition of another group takes longer.
+        if row.partition == self.partition and is_known(group_id):
+            return None
+        partition = partition_of(group_id, self.layout.request_partitions)
+        if group_id and row.partition != partition:
+            text = f"group {group_id!r} belongs to partition {partition}, this is {row.partition}"
+            return refuse(request, Reason.WRONG_PARTITION, text)
+        return None
