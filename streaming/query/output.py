@@ -99,7 +99,7 @@ class Output:
             self._add(self._layout.events_topic, encode_event(event, self._layout.response_max_bytes), key)
         if isinstance(effects, rocketmq.Effects):
             for push in effects.pushes:
-                self._add(self._layout.responses_topic, encode(push.message), b"", push.reply_partition)
+                self._single(encode(push.message), push.reply_partition)
             return
         for change in effects.offsets:
             record = None
@@ -123,13 +123,19 @@ class Output:
             key = b"" if at_hand is None else at_hand.row.key
             self.dead_letter(Reason.RESPONSE_TOO_LARGE, text, key, at_hand, request, answered=True)
         if not is_packed(request):
-            self._add(self._layout.responses_topic, value, b"", reply.reply_partition)
+            self._single(value, reply.reply_partition)
             return
         waiting = self._packs.setdefault(reply.reply_partition, _Pack([], 0))
         waiting.answers.append(value)
         waiting.size_bytes += len(value)
         if waiting.size_bytes >= ANSWERS_MAX_BYTES:
             self._close_pack(reply.reply_partition)
+
+    def _single(self, value: bytes, reply_partition: int) -> None:
+        """Add a record with one response, behind the responses before it."""
+        if reply_partition in self._packs:
+            self._close_pack(reply_partition)
+        self._add(self._layout.responses_topic, value, b"", reply_partition)
 
     def _close_pack(self, reply_partition: int) -> None:
         answers = self._packs.pop(reply_partition).answers

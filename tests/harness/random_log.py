@@ -7,7 +7,6 @@ other.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from random import Random
 from typing import TypeVar
 from uuid import UUID
@@ -183,18 +182,21 @@ def script(seed: int, length: int) -> list[Move]:
     return [move(index) for index in range(length)]
 
 
-def realise(moves: Sequence[Move], config: CoordinatorConfig) -> list[Row]:
-    """Return the moves as a log in the order of append times. A row's request id holds its partition."""
+def realise(moves: Sequence[Move], config: CoordinatorConfig, *, packs: bool = False) -> list[Row]:
+    """Return the moves as a log in the order of append times. A row's request id holds its partition.
+
+    With `packs` some rows of the same time and partition share a record.
+    """
     timelines = {group_id: Timeline(group_id, None, config) for group_id in GROUPS}
     clients = {group_id: [Client() for _ in INSTANCE_OF_CLIENT] for group_id in GROUPS}
-    offsets = [count() for _ in range(PARTITIONS)]
+    places = [_Places(partition) for partition in range(PARTITIONS)]
     rows = []
     at_ms = 1_000_000
     for move in moves:
         at_ms += move.pause_ms
         request = _request(move, clients[move.group_id])
         partition = PARTITION_OF[move.group_id]
-        row = Row(at_ms, f"requests-{partition}-{next(offsets[partition])}", request)
+        row = Row(at_ms, places[partition].next_id(at_ms, packed=packs and move.number % 3 > 0), request)
         rows.append(row)
         timeline = timelines[move.group_id]
         timeline.apply(row)
@@ -202,6 +204,24 @@ def realise(moves: Sequence[Move], config: CoordinatorConfig) -> list[Row]:
             for reply in effects.replies:
                 clients[move.group_id][int(reply.response.correlation_id)].learn(reply.response)
     return rows
+
+
+class _Places:
+    """The ids of the requests of a partition."""
+
+    def __init__(self, partition: int) -> None:
+        self._partition = partition
+        self._offset = -1
+        self._packed: tuple[int, int] | None = None  # the time of the last record if it is a pack, its length
+
+    def next_id(self, at_ms: int, *, packed: bool) -> str:
+        if packed and self._packed is not None and self._packed[0] == at_ms:
+            self._packed = (at_ms, self._packed[1] + 1)
+        else:
+            self._offset += 1
+            self._packed = (at_ms, 1) if packed else None
+        record = f"requests-{self._partition}-{self._offset}"
+        return record if self._packed is None else f"{record}#{self._packed[1] - 1}"
 
 
 def _request(move: Move, group: list[Client]) -> AnyRequest:

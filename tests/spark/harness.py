@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from checkpoints.folder import Folder
+from records.pack import unpack
 from state.config import CoordinatorConfig
 from streaming.query.operator import ConfigEpoch, Operator
 from streaming.query.pipeline import coordinate
@@ -42,7 +43,7 @@ class SinkFailure(Exception):
 
 
 class Written(NamedTuple):
-    """A record that the query wrote."""
+    """A record that the query wrote, or one answer of a pack."""
 
     batch: int
     topic: str
@@ -164,8 +165,9 @@ class Bench:
 
     def _keep(self, output: DataFrame, batch: int) -> None:
         rows = [
-            Written(batch, row.topic, row.partition, _bytes(row.key), _bytes(row.value))
+            Written(batch, row.topic, row.partition, _bytes(row.key), value)
             for row in output.collect()
+            for value in ([None] if row.value is None else unpack(bytes(row.value)))
         ]
         shares = self.failures.get(batch)
         if shares:

@@ -1,28 +1,30 @@
 """One recorded log with its clock records, cut into batches in every way that Kafka could cut it."""
 
 from collections.abc import Sequence
+from itertools import groupby
 from random import Random
 
 import msgspec
 
-from records.codec import clock_record, encode, offset_key
+from records.codec import clock_record, encode, is_packed, offset_key, record_of
+from records.pack import pack, pack_key, slot_of, unpack
 from state.config import CoordinatorConfig
 from state.kafka.group import Group
 from state.timeline import Row, Timeline
 from tests.harness import random_log
 from tests.spark.log import LAYOUT, Record
 
-# Groups that Kafka's partitioner puts into the random log's partitions.
-NAMES = dict(zip(random_log.GROUPS, ("a", "d", "b"), strict=True))
+# Groups that Kafka's partitioner puts into the random log's partitions. The two of a partition share a slot.
+NAMES = dict(zip(random_log.GROUPS, ("a", "d", "b236"), strict=True))
 # Clock records never reach the operator, so their offsets do not matter.
 CLOCK_OFFSETS = 1_000_000
 TICK_MS = 7_000
 CLOCK_SKEW_MS = 50
 
 
-def record(seed: int, length: int, config: CoordinatorConfig) -> list[Row]:
-    """A random log of three groups in two partitions."""
-    rows = random_log.realise(random_log.script(seed, length), config)
+def record(seed: int, length: int, config: CoordinatorConfig, *, packs: bool = True) -> list[Row]:
+    """A random log of three groups in two partitions. With `packs` some records are packs."""
+    rows = random_log.realise(random_log.script(seed, length), config, packs=packs)
     return [
         Row(
             row.at_ms,
@@ -40,9 +42,7 @@ def with_clock(rows: Sequence[Row], seed: int) -> tuple[list[list[Record]], int]
     the earliest of the round's append times, less 1 ms.
     """
     random = Random(seed)
-    partitions = [
-        [_record(row) for row in rows if _place(row)[0] == p] for p in range(LAYOUT.request_partitions)
-    ]
+    partitions = [records_of(rows, p) for p in range(LAYOUT.request_partitions)]
     end_ms = rows[-1].at_ms + 400_000
     attested_ms, at_ms, tick = 0, rows[0].at_ms, 0
     while at_ms < end_ms:
@@ -79,7 +79,7 @@ def cut(partitions: Sequence[Sequence[Record]], batches: int, seed: int) -> list
             end = max(owed, at[p] + round((len(records) - at[p]) * share))
             batch += records[at[p] : end]
             at[p] = end
-        attested_ms = max([attested_ms, *(_claim(record) for record in batch)])
+        attested_ms = max([attested_ms, *(claim_of(record) for record in batch)])
         content.append(batch)
     return [*content, []]
 
@@ -117,17 +117,29 @@ def expected_offsets(rows: Sequence[Row], until_ms: int, config: CoordinatorConf
     return offsets
 
 
-def _place(row: Row) -> tuple[int, int]:
-    _, partition, offset = row.request_id.rsplit("-", 2)
-    return int(partition), int(offset)
+def records_of(rows: Sequence[Row], partition: int) -> list[Record]:
+    """The records of a partition, packs and single requests."""
+    records = []
+    here = [row for row in rows if record_of(row.request_id)[1] == partition]
+    for (_, _, offset), together in groupby(here, lambda row: record_of(row.request_id)):
+        sent = list(together)
+        (at_ms,) = {row.at_ms for row in sent}
+        key, value = sent[0].request.group_id.encode(), encode(sent[0].request)
+        if is_packed(sent[0].request_id):
+            (slot,) = {slot_of(row.request.group_id) for row in sent}
+            key, value = pack_key(slot), pack(encode(row.request) for row in sent)
+        records.append(Record(partition, offset, at_ms, key, value))
+    return records
 
 
-def _record(row: Row) -> Record:
-    partition, offset = _place(row)
-    return Record(partition, offset, row.at_ms, row.request.group_id.encode(), encode(row.request))
+def first_request_of(record: Record) -> str:
+    """The group of the first request of a record."""
+    assert record.value is not None
+    group_id: str = msgspec.json.decode(unpack(record.value)[0])["group_id"]
+    return group_id
 
 
-def _claim(record: Record) -> int:
+def claim_of(record: Record) -> int:
     if record.key is not None or record.value is None:
         return 0
     return int(msgspec.json.decode(record.value)["time_ms"])
