@@ -6,15 +6,16 @@ order of the fields is the layout of the stored state: a change of the order is 
 `checkpoints.codec`. Source: ClassicGroup.java, ClassicGroupMember.java, ClassicGroupState.java.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
+from functools import cached_property
 
 from msgspec import Struct
 
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE
 from state.errors import ErrorCode
 from state.kafka.requests import Protocol, ReplyTo
+from state.kafka.supported_protocols import SupportedProtocols
 
 
 class GroupState(StrEnum):
@@ -118,8 +119,12 @@ class Offset(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     topic_id: bytes | None
 
 
-class Group(Struct, array_like=True, forbid_unknown_fields=True, tag="Kafka"):
+class Group(Struct, array_like=True, forbid_unknown_fields=True, dict=True, tag="Kafka"):
     """The state of one group.
+
+    The counts of members (`awaiting_join_response`, `pending_syncs`, `supported_protocols`) are derived from
+    `members` at their first use and are not stored. `members`, and each member's `protocols`, `parked_join`
+    and `pending_sync`, are changed only by the methods of this class, which keep the counts.
 
     `clock_ms` is the time of the group's last event. `last_fired_ms` is the latest deadline that fired.
     `quarantined` is the text of the coordinator's fault that stopped the group's timers, None in a healthy
@@ -173,12 +178,30 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True, tag="Kafka"):
             return set(topics) if self.is_consumer_group() else set()
         return set(self.subscribed_topics).intersection(topics)
 
+    @cached_property
+    def awaiting_join_response(self) -> int:
+        """The number of members with a parked JoinGroup: ClassicGroup.numMembersAwaitingJoinResponse."""
+        return sum([member.parked_join is not None for member in self.members.values()])
+
+    @cached_property
+    def pending_syncs(self) -> int:
+        """The number of members that have not synced in this generation: ClassicGroup.pendingSyncMembers."""
+        return sum([member.pending_sync for member in self.members.values()])
+
+    @cached_property
+    def supported_protocols(self) -> SupportedProtocols:
+        """The counts of the protocols that members offer."""
+        supported = SupportedProtocols()
+        for member in self.members.values():
+            supported.add(member.protocols)
+        return supported
+
     def members_not_rejoined(self) -> list[Member]:
         return [m for m in self.members.values() if m.parked_join is None]
 
     def has_all_members_joined(self) -> bool:
         """Whether every member has a parked JoinGroup and no member id is pending."""
-        return not self.pending_members and all(m.parked_join is not None for m in self.members.values())
+        return not self.pending_members and self.awaiting_join_response == len(self.members)
 
     def rebalance_timeout_ms(self) -> int:
         """Return the longest rebalance timeout of the members, 0 without members."""
@@ -190,23 +213,15 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True, tag="Kafka"):
             return bool(protocol_type) and bool(protocols)
         if protocol_type != self.protocol_type:
             return False
-        # Sets, so that a name a member lists twice counts once (Kafka counts it twice, and then finds no
-        # protocol).
-        offered_by = Counter(name for m in self.members.values() for name in {p.name for p in m.protocols})
-        return any(offered_by[p.name] == len(self.members) for p in protocols)
+        return any(self.supported_protocols.is_shared(p.name) for p in protocols)
 
     def select_protocol(self) -> str:
-        """Return the protocol of the next generation. Each member votes for the first of its protocols that
-        all members support.
+        """Return the protocol of the next generation: the one with the most votes of the members.
 
         A tie goes to the protocol that the member that joined first lists first (in Kafka, to its map's
         order).
         """
-        members = list(self.members.values())
-        shared = set.intersection(*({p.name for p in m.protocols} for m in members))
-        votes = Counter(next(p.name for p in m.protocols if p.name in shared) for m in members)
-        listed_first = [p.name for p in members[0].protocols if p.name in shared]
-        return max(listed_first, key=lambda name: votes[name])
+        return self.supported_protocols.select(next(iter(self.members.values())).protocols)
 
     def validate_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
         """Check a member's identity: ClassicGroup.validateMember. JoinGroup, SyncGroup, Heartbeat, LeaveGroup
@@ -230,6 +245,9 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True, tag="Kafka"):
             self.protocol_type = protocol_type
         if self.leader_id is None:
             self.leader_id = member.member_id
+        self.awaiting_join_response += member.parked_join is not None
+        self.pending_syncs += member.pending_sync
+        self._count_protocols(member, 1)
         self.members[member.member_id] = member
         if member.group_instance_id is not None:
             self.static_members[member.group_instance_id] = member.member_id
@@ -240,11 +258,38 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True, tag="Kafka"):
         becomes leader.
         """
         self.pending_members.pop(member_id, None)
-        member = self.members.pop(member_id, None)
-        if member is not None and member.group_instance_id is not None:
-            self.static_members.pop(member.group_instance_id, None)
+        member = self.members.get(member_id)
+        if member is not None:
+            self.awaiting_join_response -= member.parked_join is not None
+            self.pending_syncs -= member.pending_sync
+            self._count_protocols(member, -1)
+            del self.members[member_id]
+            if member.group_instance_id is not None:
+                self.static_members.pop(member.group_instance_id, None)
         if self.leader_id == member_id:
             self.leader_id = next(iter(self.members), None)
+
+    def set_protocols(self, member: Member, protocols: list[Protocol]) -> None:
+        """Replace the protocols that the member offers."""
+        self._count_protocols(member, -1)
+        member.protocols = protocols
+        self._count_protocols(member, 1)
+
+    def set_parked_join(self, member: Member, reply_to: ReplyTo | None) -> None:
+        """Park the member's JoinGroup. None: it is answered."""
+        self.awaiting_join_response += (reply_to is not None) - (member.parked_join is not None)
+        member.parked_join = reply_to
+
+    def set_pending_sync(self, member: Member, pending: bool) -> None:
+        """Set whether the member still has to sync in this generation."""
+        self.pending_syncs += pending - member.pending_sync
+        member.pending_sync = pending
+
+    def _count_protocols(self, member: Member, by: int) -> None:
+        """Keep `supported_protocols` if it was derived already."""
+        supported: SupportedProtocols | None = self.__dict__.get("supported_protocols")
+        if supported is not None:
+            supported.add(member.protocols, by)
 
     def parked(self) -> Iterator[ReplyTo]:
         """Return the address of every parked request."""

@@ -1,10 +1,13 @@
 """Invariants of a group between two steps. Tests check them after every step."""
 
+from msgspec import structs
+
 from assignors.kafka.api import TopicPartition
 from assignors.kafka.consumer_protocol import decode_assignment
 from assignors.kafka.server_side import COORDINATOR_ASSIGNORS, PREFIX
 from assignors.kafka.sticky.assignor import CooperativeStickyAssignor
 from state.kafka.group import Group, GroupState
+from state.kafka.supported_protocols import SupportedProtocols
 
 # A cooperative assignor omits partitions that their owner has to revoke first.
 _EACH_ONCE = COORDINATOR_ASSIGNORS.keys() - {PREFIX + CooperativeStickyAssignor.name}
@@ -71,8 +74,17 @@ def _invariants(group: Group) -> list[tuple[str, bool]]:
             "what the coordinator assigned is each known partition once",
             state is not GroupState.STABLE or group.protocol_name not in _EACH_ONCE or _is_dealt_once(group),
         ),
+        (
+            "the counts are those of the members",
+            _counts(group) == _counts(structs.replace(group)),
+        ),
         ("the clock is not behind what has fired", group.clock_ms >= group.last_fired_ms),
     ]
+
+
+def _counts(group: Group) -> tuple[int, int, SupportedProtocols]:
+    """The derived counts. A new copy of the group derives them anew."""
+    return group.awaiting_join_response, group.pending_syncs, group.supported_protocols
 
 
 def _is_dealt_once(group: Group) -> bool:

@@ -47,7 +47,7 @@ def _accept_joining_member(context: StepContext, group: Group, member_id: str) -
         context.rule("A2")
         if member is not None and member.parked_join is not None:
             return True
-        return len(group.members) - len(group.members_not_rejoined()) < context.config.group_max_size
+        return group.awaiting_join_response < context.config.group_max_size
     context.rule("A3")
     return member is not None or len(group.members) < context.config.group_max_size
 

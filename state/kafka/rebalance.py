@@ -65,10 +65,11 @@ def update_member(
     """
     if member.parked_join is not None:
         supersede(context, rule, member.parked_join, "the member sent a newer JoinGroup")
-    member.protocols = request.protocols
+    group = context.group
+    group.set_protocols(member, request.protocols)
     member.session_timeout_ms = request.session_timeout_ms
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
-    member.parked_join = reply_to
+    group.set_parked_join(member, reply_to)
     context.record_member(
         rule, EntryType.MEMBER_REJOINED, member, "a member joined again", client_reason=request.reason
     )
@@ -96,7 +97,7 @@ def prepare(
     context.rule("R2")
     group.sync_deadline_ms = None
     for member in group.members.values():
-        member.pending_sync = False
+        group.set_pending_sync(member, False)
     initial = group.state is GroupState.EMPTY
     if initial:
         context.rule("R3")
@@ -223,10 +224,10 @@ def _init_next_generation(context: StepContext, rule: RuleId) -> list[str]:
     for member in group.members.values():
         if member.parked_join is not None:
             answer_join(context, rule, member.parked_join, member)
-            member.parked_join = None
+            group.set_parked_join(member, None)
         context.arm_session(member)
         member.is_new = False
-        member.pending_sync = True
+        group.set_pending_sync(member, True)
     group.sync_deadline_ms = context.deadline(group.rebalance_timeout_ms())
     return left_out
 

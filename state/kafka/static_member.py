@@ -25,7 +25,7 @@ def replace_static_member(
     old = group.members[group.static_members[request.group_instance_id]]
     taken_over = context.rule("W1")
     member = _replace_member(context, taken_over, old, member_id)
-    member.protocols = request.protocols
+    group.set_protocols(member, request.protocols)
     member.session_timeout_ms = request.session_timeout_ms
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
     context.record_member(
@@ -39,7 +39,7 @@ def replace_static_member(
     if group.state is GroupState.STABLE and group.select_protocol() == group.protocol_name:
         _answer_without_rebalance(context, context.rule("W2"), request, reply_to, member, old_leader_id)
         return
-    member.parked_join = reply_to
+    group.set_parked_join(member, reply_to)
     if group.state is GroupState.PREPARING_REBALANCE:
         context.rule("W5")
         rebalance.maybe_complete_join(context)

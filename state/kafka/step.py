@@ -150,7 +150,8 @@ def _quarantine(context: StepContext, event: Quarantine[DeadlineReached | Outage
             context.reply(member.parked_join, JoinGroupResponse, row, ErrorCode.UNKNOWN_SERVER_ERROR)
         if member.parked_sync is not None:
             context.reply(member.parked_sync, SyncGroupResponse, row, ErrorCode.UNKNOWN_SERVER_ERROR)
-        member.parked_join = member.parked_sync = None
+        group.set_parked_join(member, None)
+        member.parked_sync = None
         member.is_new = False
 
 

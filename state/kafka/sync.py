@@ -62,6 +62,6 @@ def _differ(given: str | None, own: str | None) -> bool:
 
 
 def _remove_pending_sync_member(group: Group, member: Member) -> None:
-    member.pending_sync = False
-    if not any(m.pending_sync for m in group.members.values()):
+    group.set_pending_sync(member, False)
+    if not group.pending_syncs:
         group.sync_deadline_ms = None
