@@ -4,6 +4,7 @@ The request that creates a group decides the group's protocol. The protocol does
 ends. A request of the other protocol is refused and leaves the group unchanged.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import cast, get_args
 
@@ -57,11 +58,28 @@ def step(
     return kafka.step(group, group_id, cast(kafka.Event, event), now_ms, config)
 
 
-def next_deadline(group: AnyGroup, config: CoordinatorConfig) -> AnyDeadline | None:
-    """Return the group's earliest deadline, None if no deadline is armed."""
+def next_deadline_ms(group: AnyGroup, config: CoordinatorConfig) -> int | None:
+    """Return the time of the group's earliest deadline in ms, None if no deadline is armed."""
     if isinstance(group, RocketMqGroup):
-        return next_scan(group, config.rocketmq)
-    return timers.next_deadline(group)
+        scan = next_scan(group, config.rocketmq)
+        return None if scan is None else scan.deadline_ms
+    return timers.next_deadline_ms(group)
+
+
+def due_deadlines(group: AnyGroup, until_ms: int, config: CoordinatorConfig) -> Sequence[AnyDeadline]:
+    """Return the group's deadlines up to `until_ms` in the order in which they fire."""
+    if isinstance(group, RocketMqGroup):
+        scan = next_scan(group, config.rocketmq)
+        return [] if scan is None or scan.deadline_ms > until_ms else [scan]
+    return timers.due_deadlines(group, until_ms)
+
+
+def is_armed(group: AnyGroup, deadline: AnyDeadline, config: CoordinatorConfig) -> bool:
+    """Whether a deadline that was due is still armed, after other deadlines fired."""
+    if isinstance(group, RocketMqGroup):
+        return next_scan(group, config.rocketmq) == deadline
+    assert isinstance(deadline, DeadlineReached)
+    return timers.is_armed(group, deadline)
 
 
 def group_type_of(group: AnyGroup) -> GroupType:

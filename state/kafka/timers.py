@@ -4,7 +4,6 @@ The order of ties is decided here, because Kafka leaves it open: the earlier dea
 join before sync before retention; then the order in which members joined, members before pending ids.
 """
 
-from collections.abc import Iterator
 from enum import IntEnum
 
 from msgspec import Struct
@@ -33,23 +32,53 @@ class DeadlineReached(Struct, frozen=True):
         return f"{self.kind.name.lower()} deadline{of} at {self.deadline_ms}"
 
 
-def deadlines(group: Group) -> Iterator[DeadlineReached]:
-    """Return every armed deadline. A quarantined group has none."""
+def next_deadline_ms(group: Group) -> int | None:
+    """Return the time of the earliest deadline in ms, None if no deadline is armed. A quarantined group has
+    no deadlines.
+    """
     if group.quarantined is not None:
-        return
-    for member in group.members.values():
-        if member.heartbeat_deadline_ms is not None:
-            yield DeadlineReached(member.heartbeat_deadline_ms, TimerKind.HEARTBEAT, member.member_id)
-    for member_id, pending in group.pending_members.items():
-        yield DeadlineReached(pending.heartbeat_deadline_ms, TimerKind.HEARTBEAT, member_id)
-    if group.join_phase is not None:
-        yield DeadlineReached(group.join_phase.deadline_ms, TimerKind.JOIN)
-    if group.sync_deadline_ms is not None:
-        yield DeadlineReached(group.sync_deadline_ms, TimerKind.SYNC)
-    if group.retention_deadline_ms is not None:
-        yield DeadlineReached(group.retention_deadline_ms, TimerKind.RETENTION)
+        return None
+    times_ms = [at_ms for m in group.members.values() if (at_ms := m.heartbeat_deadline_ms) is not None]
+    times_ms += [pending.heartbeat_deadline_ms for pending in group.pending_members.values()]
+    times_ms += [at_ms for at_ms, _ in _group_timers(group)]
+    return min(times_ms, default=None)
 
 
-def next_deadline(group: Group) -> DeadlineReached | None:
-    """Return the earliest deadline, None if no deadline is armed."""
-    return min(deadlines(group), key=lambda d: (d.deadline_ms, d.kind), default=None)
+def due_deadlines(group: Group, until_ms: int) -> list[DeadlineReached]:
+    """Return the deadlines up to `until_ms` in their order."""
+    if group.quarantined is not None:
+        return []
+    due = [
+        DeadlineReached(at_ms, TimerKind.HEARTBEAT, member.member_id)
+        for member in group.members.values()
+        if (at_ms := member.heartbeat_deadline_ms) is not None and at_ms <= until_ms
+    ]
+    due += [
+        DeadlineReached(at_ms, TimerKind.HEARTBEAT, member_id)
+        for member_id, pending in group.pending_members.items()
+        if (at_ms := pending.heartbeat_deadline_ms) <= until_ms
+    ]
+    due += [DeadlineReached(at_ms, kind) for at_ms, kind in _group_timers(group) if at_ms <= until_ms]
+    return sorted(due, key=lambda d: (d.deadline_ms, d.kind))
+
+
+def is_armed(group: Group, deadline: DeadlineReached) -> bool:
+    """Whether the deadline is still armed, at the same time."""
+    if group.quarantined is not None:
+        return False
+    if deadline.kind is not TimerKind.HEARTBEAT:
+        return (deadline.deadline_ms, deadline.kind) in _group_timers(group)
+    member_id = deadline.member_id
+    subject = group.members.get(member_id) or group.pending_members.get(member_id)
+    return subject is not None and subject.heartbeat_deadline_ms == deadline.deadline_ms
+
+
+def _group_timers(group: Group) -> list[tuple[int, TimerKind]]:
+    """The armed timers of the group itself, in the order that decides ties."""
+    join_ms = None if group.join_phase is None else group.join_phase.deadline_ms
+    timers = (
+        (join_ms, TimerKind.JOIN),
+        (group.sync_deadline_ms, TimerKind.SYNC),
+        (group.retention_deadline_ms, TimerKind.RETENTION),
+    )
+    return [(at_ms, kind) for at_ms, kind in timers if at_ms is not None]

@@ -6,13 +6,13 @@ import pytest
 
 from state.config import CoordinatorConfig
 from state.kafka.context import StepContext
-from state.kafka.group import LEGAL_PREVIOUS_STATES, Group, GroupState, Member, PendingMember
+from state.kafka.group import LEGAL_PREVIOUS_STATES, Group, GroupState, JoinPhase, Member, PendingMember
 from state.kafka.history import EntryType
 from state.kafka.invariants import InvariantError, check
 from state.kafka.member_id import new_member_id
 from state.kafka.requests import Protocol
 from state.kafka.snapshot import snapshot
-from state.kafka.timers import DeadlineReached, TimerKind, deadlines, next_deadline
+from state.kafka.timers import DeadlineReached, TimerKind, due_deadlines, is_armed, next_deadline_ms
 from tests.harness.world import World
 
 NAMESPACE = "3f2b1c60-9d7e-4a51-8f00-5d6c7b8a9e01"
@@ -95,20 +95,41 @@ def test_legal_previous_states_are_those_of_kafka() -> None:
     }
 
 
-def test_the_next_deadline_is_the_earliest_and_ties_have_an_order() -> None:
+def test_due_deadlines_are_in_order_and_ties_have_an_order() -> None:
     group = group_of("range", "range")
-    assert next_deadline(Group("g", "requests-0-0")) is None
+    assert next_deadline_ms(Group("g", "requests-0-0")) is None
     group.pending_members["p0"] = PendingMember("", "", 9_000)
     group.sync_deadline_ms = 9_000
-    assert next_deadline(group) == DeadlineReached(9_000, TimerKind.HEARTBEAT, "p0")
+    group.retention_deadline_ms = 9_001
     group.members["m1"].heartbeat_deadline_ms = 9_000
-    assert next_deadline(group) == DeadlineReached(9_000, TimerKind.HEARTBEAT, "m1")
+    of_pending = DeadlineReached(9_000, TimerKind.HEARTBEAT, "p0")
+    of_m1 = DeadlineReached(9_000, TimerKind.HEARTBEAT, "m1")
+    sync = DeadlineReached(9_000, TimerKind.SYNC)
+    retention = DeadlineReached(9_001, TimerKind.RETENTION)
+    assert due_deadlines(group, 8_999) == []
+    assert due_deadlines(group, 9_999) == [of_m1, of_pending, sync, retention]
     group.members["m0"].heartbeat_deadline_ms = 9_000
-    assert next_deadline(group) == DeadlineReached(9_000, TimerKind.HEARTBEAT, "m0")
-    group.sync_deadline_ms = 8_999
-    assert next_deadline(group) == DeadlineReached(8_999, TimerKind.SYNC)
+    of_m0 = DeadlineReached(9_000, TimerKind.HEARTBEAT, "m0")
+    assert due_deadlines(group, 9_000) == [of_m0, of_m1, of_pending, sync]
+    group.join_phase = JoinPhase(8_999, 1, None)
+    join = DeadlineReached(8_999, TimerKind.JOIN)
+    assert due_deadlines(group, 9_000)[0] == join
+    assert next_deadline_ms(group) == 8_999
+    assert all(is_armed(group, due) for due in due_deadlines(group, 9_999))
     group.quarantined = "a fault"
-    assert not list(deadlines(group))
+    assert next_deadline_ms(group) is None
+    assert due_deadlines(group, 9_999) == []
+    assert not is_armed(group, of_m0)
+
+
+def test_a_deadline_is_armed_at_its_own_time_only() -> None:
+    group = group_of("range")
+    assert is_armed(group, DeadlineReached(10_000, TimerKind.HEARTBEAT, "m0"))
+    assert not is_armed(group, DeadlineReached(9_999, TimerKind.HEARTBEAT, "m0"))
+    assert not is_armed(group, DeadlineReached(10_000, TimerKind.HEARTBEAT, "m1"))
+    assert not is_armed(group, DeadlineReached(10_000, TimerKind.SYNC))
+    group.members["m0"].heartbeat_deadline_ms = None
+    assert not is_armed(group, DeadlineReached(10_000, TimerKind.HEARTBEAT, "m0"))
 
 
 def test_a_deadline_says_what_it_is() -> None:

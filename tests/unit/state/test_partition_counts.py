@@ -15,7 +15,7 @@ from state.kafka.group import Group, Member
 from state.kafka.requests import JoinGroup, Protocol
 from state.kafka.responses import JoinGroupResponse
 from state.kafka.step import step
-from state.kafka.timers import next_deadline
+from state.kafka.timers import due_deadlines
 
 CONFIG = CoordinatorConfig(group_initial_rebalance_delay_ms=0, group_max_partitions=10)
 NAME = "coordinator:sticky"
@@ -129,8 +129,7 @@ def test_what_a_group_older_than_the_setting_knows_is_left_out_and_named() -> No
         protocols=[Protocol(NAME, subscription)], partitions_per_topic={"t": INT32_MAX - 3, "u": 3}
     )
     _, group = send(None, request, large)
-    due = next_deadline(group)
-    assert due is not None
+    (due,) = due_deadlines(group, 0)
     effects = step(group, "g", due, 0, CONFIG)
     assert isinstance(effects.replies[0].response, JoinGroupResponse)
     assert effects.history[-1].reason.endswith("group.max.partitions (10) leaves out t")
