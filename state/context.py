@@ -2,23 +2,25 @@
 
 from typing import Generic, TypeVar
 
+from msgspec import Struct
+
 G = TypeVar("G")
 C = TypeVar("C")
 
 
-class BaseContext(Generic[G, C]):
+class BaseContext(Struct, Generic[G, C], eq=False):
     """The group, the time, the cause and the configuration of one step, and the deadlines that the step arms.
 
-    `cause` is the id of the request or the deadline that is handled. `now_ms` is the group's time in ms.
+    `cause` is the id of the request or the deadline that is handled. `now_ms` is the group's time in ms. It
+    is a Struct because each step makes one: a class with an `__init__` takes twice the time.
     """
 
-    def __init__(self, group: G | None, group_id: str, cause: str, now_ms: int, config: C) -> None:
-        self._group = group
-        self.group_id = group_id
-        self.cause = cause
-        self.now_ms = now_ms
-        self.config = config
-        self._earliest_armed_ms: int | None = None
+    _group: G | None
+    group_id: str
+    cause: str
+    now_ms: int
+    config: C
+    _earliest_armed_ms: int | None = None
 
     @property
     def group(self) -> G:

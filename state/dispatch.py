@@ -33,14 +33,21 @@ AnyEvent = Received[AnyRequest] | Failed[AnyRequest] | AnyDeadline | Outage | Qu
 AnyEffects = Effects | rocketmq_effects.Effects
 
 
-_ROCKETMQ_REQUESTS = frozenset(get_args(RocketMqRequest))
-
-
 class GroupType(StrEnum):
     """The protocol of a group."""
 
     KAFKA = "Kafka"
     ROCKETMQ = "RocketMQ"
+
+
+_TYPE_OF_GROUP = {KafkaGroup: GroupType.KAFKA, RocketMqGroup: GroupType.ROCKETMQ}
+
+# An operator's ReleaseGroup fits both protocols.
+_TYPE_OF_REQUEST: dict[type, GroupType] = {
+    **dict.fromkeys(get_args(KafkaRequest), GroupType.KAFKA),
+    **dict.fromkeys(get_args(RocketMqRequest), GroupType.ROCKETMQ),
+}
+del _TYPE_OF_REQUEST[ReleaseGroup]
 
 
 def step(
@@ -51,11 +58,11 @@ def step(
     """
     requested = _requested_type(event)
     if requested is not None and group is not None and requested is not group_type_of(group):
-        assert isinstance(event, Received | Failed)
+        assert isinstance(event, (Received, Failed))
         return _refuse(group, requested, event)
-    if isinstance(group, RocketMqGroup) or (group is None and requested is GroupType.ROCKETMQ):
-        return rocketmq.step(group, group_id, cast(rocketmq.Event, event), now_ms, config.rocketmq)
-    return kafka.step(group, group_id, cast(kafka.Event, event), now_ms, config)
+    if isinstance(group, KafkaGroup) or (group is None and requested is not GroupType.ROCKETMQ):
+        return kafka.step(group, group_id, cast(kafka.Event, event), now_ms, config)
+    return rocketmq.step(group, group_id, cast(rocketmq.Event, event), now_ms, config.rocketmq)
 
 
 def next_deadline_ms(group: AnyGroup, config: CoordinatorConfig) -> int | None:
@@ -84,17 +91,14 @@ def is_armed(group: AnyGroup, deadline: AnyDeadline, config: CoordinatorConfig) 
 
 def group_type_of(group: AnyGroup) -> GroupType:
     """Return the protocol of the group."""
-    return GroupType.ROCKETMQ if isinstance(group, RocketMqGroup) else GroupType.KAFKA
+    return _TYPE_OF_GROUP[type(group)]
 
 
 def _requested_type(event: AnyEvent) -> GroupType | None:
     """Return the protocol of the event's request. None if the event is not a request, or is an operator's
     request that fits both protocols.
     """
-    if not isinstance(event, Received | Failed) or isinstance(event.request, ReleaseGroup):
-        return None
-    is_rocketmq = type(event.request) in _ROCKETMQ_REQUESTS
-    return GroupType.ROCKETMQ if is_rocketmq else GroupType.KAFKA
+    return _TYPE_OF_REQUEST.get(type(event.request)) if isinstance(event, (Received, Failed)) else None
 
 
 def _refuse(

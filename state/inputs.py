@@ -58,6 +58,6 @@ class Outage(Struct, frozen=True):
 
 def cause_of(event: Received[Any] | Failed[Any] | Quarantine[Any] | D) -> str:
     """Return the cause of a step: the id of the request, or the deadline as text."""
-    if isinstance(event, Received | Failed):
+    if isinstance(event, (Received, Failed)):
         return event.request_id
     return str(event.deadline if isinstance(event, Quarantine) else event)

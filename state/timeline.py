@@ -112,10 +112,11 @@ class Timeline:
         """
         at_ms = self._handled_at(row.at_ms) if self._outages else row.at_ms
         self.fire_until(at_ms)
+        group = self.group
         clock_ms, late_by_ms = at_ms, 0
-        if self.group is not None:
-            clock_ms = max(at_ms, self.group.clock_ms)
-            late_by_ms = max(self.group.last_fired_ms - at_ms, 0)
+        if group is not None and at_ms < group.clock_ms:
+            clock_ms = group.clock_ms
+            late_by_ms = max(group.last_fired_ms - at_ms, 0)
         self._journal_bytes += row.size_bytes
         try:
             self._take(Received(row.request_id, row.request, late_by_ms), clock_ms)
@@ -126,18 +127,26 @@ class Timeline:
 
     def fire_until(self, until_ms: int) -> None:
         """Fire every deadline that is due at `until_ms`, in order, including deadlines that are armed
-        meanwhile. Apply a takeover at the end of each outage that was reached.
+        meanwhile, and apply the takeovers until then.
+        """
+        if self._passed < len(self._outages):
+            until_ms = self._take_over(until_ms)
+        if self._due_ms is not None and self._due_ms <= until_ms:
+            self._fire_until(until_ms)
+
+    def _take_over(self, until_ms: int) -> int:
+        """Apply a takeover at the end of each outage that was reached. Return the time until which deadlines
+        fire afterwards: time stands still in an outage.
         """
         while self._passed < len(self._outages):
             outage = self._outages[self._passed]
             if until_ms < outage.until_ms:
-                until_ms = min(until_ms, outage.after_ms)
-                break
+                return min(until_ms, outage.after_ms)
             self._passed += 1
             self._fire_until(outage.after_ms)
             if self.group is not None and self.group.clock_ms < outage.until_ms:
                 self._fire(outage, outage.until_ms)
-        self._fire_until(until_ms)
+        return until_ms
 
     def _handled_at(self, appended_ms: int) -> int:
         """Return the time at which a row is handled: the end of the outage in which it was appended, else its

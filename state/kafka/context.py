@@ -3,6 +3,8 @@
 from collections.abc import Collection, Iterable, Mapping
 from typing import NewType
 
+from msgspec import field
+
 from state.config import CoordinatorConfig
 from state.context import BaseContext
 from state.errors import ErrorCode
@@ -20,18 +22,14 @@ Verdict = tuple[RuleId, ErrorCode]
 """What a check decided, and by which row."""
 
 
-class StepContext(BaseContext[Group, CoordinatorConfig]):
+class StepContext(BaseContext[Group, CoordinatorConfig], eq=False):
     """The context of Kafka's handlers. Handlers change `group` and add effects by the methods here."""
 
-    def __init__(
-        self, group: Group | None, group_id: str, cause: str, now_ms: int, config: CoordinatorConfig
-    ) -> None:
-        super().__init__(group, group_id, cause, now_ms, config)
-        self.rules: list[str] = []
-        self.offset_changes: list[OffsetChange] = []
-        self.retention_is_stale = False  # whether the next expiry must be searched in all offsets
-        self._replies: list[Reply] = []
-        self._history: list[HistoryEntry] = []
+    rules: list[str] = field(default_factory=list)
+    offset_changes: list[OffsetChange] = field(default_factory=list)
+    retention_is_stale: bool = False  # whether the next expiry must be searched in all offsets
+    _replies: list[Reply] = field(default_factory=list)
+    _history: list[HistoryEntry] = field(default_factory=list)
 
     def create_group(self, rule: RuleId, reason: str) -> None:
         """Create the group. Its incarnation is the id of the request."""
@@ -79,7 +77,7 @@ class StepContext(BaseContext[Group, CoordinatorConfig]):
 
     def deadline(self, delay_ms: int) -> int:
         """Return and arm the time `delay_ms` from now. A negative delay counts as 0."""
-        return self.deadline_at(self.now_ms + max(delay_ms, 0))
+        return self.deadline_at(self.now_ms + delay_ms if delay_ms > 0 else self.now_ms)
 
     def arm_session(self, member: Member) -> None:
         """Arm the member's session timeout from now on."""

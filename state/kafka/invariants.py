@@ -33,6 +33,7 @@ def _invariants(group: Group) -> list[tuple[str, bool]]:
     static = {m.group_instance_id: i for i, m in members.items() if m.group_instance_id is not None}
     awaiting = any(m.pending_sync for m in members.values())
     quarantined = group.quarantined is not None
+    subscribed = group.subscribed_topics or []
     return [
         ("the leader is a member", group.leader_id in members if members else group.leader_id is None),
         ("Empty means no members", (state is GroupState.EMPTY) <= (not members)),
@@ -61,6 +62,7 @@ def _invariants(group: Group) -> list[tuple[str, bool]]:
             quarantined or all(m.heartbeat_deadline_ms is not None or m.waits() for m in members.values()),
         ),
         ("a new member has its join parked", all(m.parked_join for m in members.values() if m.is_new)),
+        ("subscribed topics are sorted", subscribed == sorted(subscribed)),
         ("no topic has an empty set of offsets", all(group.offsets.values())),
         (
             "an Empty group without offsets ends",

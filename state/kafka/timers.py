@@ -40,7 +40,12 @@ def next_deadline_ms(group: Group) -> int | None:
         return None
     times_ms = [at_ms for m in group.members.values() if (at_ms := m.heartbeat_deadline_ms) is not None]
     times_ms += [pending.heartbeat_deadline_ms for pending in group.pending_members.values()]
-    times_ms += [at_ms for at_ms, _ in _group_timers(group)]
+    if group.join_phase is not None:
+        times_ms.append(group.join_phase.deadline_ms)
+    if group.sync_deadline_ms is not None:
+        times_ms.append(group.sync_deadline_ms)
+    if group.retention_deadline_ms is not None:
+        times_ms.append(group.retention_deadline_ms)
     return min(times_ms, default=None)
 
 

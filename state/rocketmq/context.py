@@ -1,5 +1,7 @@
 """The context of one step: the group, the time, and the effects so far."""
 
+from msgspec import field
+
 from state.config import BrokerConfig
 from state.context import BaseContext
 from state.errors import ErrorCode
@@ -12,18 +14,14 @@ from state.rocketmq.responses import AnyResponse, CloseConnection, NotifyConsume
 from state.rocketmq.timers import scan_after
 
 
-class StepContext(BaseContext[Group, BrokerConfig]):
+class StepContext(BaseContext[Group, BrokerConfig], eq=False):
     """The context of RocketMQ's handlers. Handlers change `group` and add effects by the methods here."""
 
-    def __init__(
-        self, group: Group | None, group_id: str, cause: str, now_ms: int, config: BrokerConfig
-    ) -> None:
-        super().__init__(group, group_id, cause, now_ms, config)
-        self._replies: list[Reply] = []
-        self._calls: list[ListenerCall] = []
-        self._closed: set[str] = set()
-        self._pushes: list[Push] = []
-        self._history: list[HistoryEntry] = []
+    _replies: list[Reply] = field(default_factory=list)
+    _calls: list[ListenerCall] = field(default_factory=list)
+    _closed: set[str] = field(default_factory=set)
+    _pushes: list[Push] = field(default_factory=list)
+    _history: list[HistoryEntry] = field(default_factory=list)
 
     @property
     def has_consumers(self) -> bool:

@@ -43,9 +43,10 @@ def arm(context: StepContext) -> None:
     if context.retention_is_stale:
         _arm_for_all(context)
         return
-    subscribed = set(group.subscribed_topics or ())
+    if not context.offset_changes or not _can_expire(group):
+        return
     for change in context.offset_changes:
-        if change.offset is not None and _can_expire(group) and change.topic not in subscribed:
+        if change.offset is not None and not group.is_subscribed(change.topic):
             _arm_by(context, _due_ms(group, change.offset, context.config))
 
 
