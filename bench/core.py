@@ -26,7 +26,6 @@ from state.kafka.requests import (
     Protocol,
     SyncGroup,
 )
-from state.kafka.responses import JoinGroupResponse
 from state.timeline import Row, Timeline
 
 GROUP_ID = "group"
@@ -36,10 +35,10 @@ SESSION_TIMEOUT_MS = 45_000
 REBALANCE_TIMEOUT_MS = 60_000
 FORMED_AFTER_MS = 10_000  # the initial delay is over, and no session is
 ASSIGNMENT_BYTES = 100
-TOPICS = 2
+MANY_TOPICS = 1_000
+
 ROUNDS, QUICK_ROUNDS = 15, 3
-STEPS = 2_000
-TOPICS_MANY = 1_000
+STEPS, CALLS = 2_000, 300  # of a round
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,9 @@ class Figure:
         return self.limit_us is None or self.us <= self.limit_us
 
     def text(self) -> str:
-        limit = "" if self.limit_us is None else f"{self.limit_us:8.0f}  {'held' if self.held else 'NOT HELD'}"
-        return f"{self.name:58}{self.us:10.2f}{limit}"
+        verdict = "held" if self.held else "NOT HELD"
+        limit = "" if self.limit_us is None else f"{self.limit_us:8.0f}  {verdict}"
+        return f"{self.name:62}{self.us:10.2f}{limit}"
 
 
 def main() -> None:
@@ -64,7 +64,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.core", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="take fewer rounds")
     rounds = QUICK_ROUNDS if parser.parse_args().quick else ROUNDS
-    print(f"{'':58}{'µs':>10}{'limit':>8}")
+    print(f"{'':62}{'µs':>10}{'limit':>8}")
     held = []
     for figure in figures(rounds):
         print(figure.text(), flush=True)
@@ -77,60 +77,62 @@ def figures(rounds: int) -> Iterator[Figure]:
     for size in (1, 100, 1_000):
         group = Formed(size)
         yield Figure(f"Heartbeat, {size:,} members", group.per_row(group.heartbeats(), rounds), 5)
-    group = Formed(1, topics=TOPICS_MANY)
-    yield Figure(f"Heartbeat, {TOPICS_MANY:,} topics", group.per_row(group.heartbeats(), rounds), 5)
-    yield Figure(f"OffsetCommit, {TOPICS_MANY:,} topics", group.per_row(group.commits(), rounds))
+    group = Formed(1, topics=MANY_TOPICS)
+    yield Figure(f"Heartbeat, {MANY_TOPICS:,} topics", group.per_row(group.heartbeats(), rounds), 5)
+    yield Figure(f"OffsetCommit, {MANY_TOPICS:,} topics", group.per_row(group.commits(), rounds))
     for size in (10, 100, 1_000, 5_000):
-        group = Formed(size, members_protocols=1)
+        group = Formed(size)
         yield Figure(f"JoinGroup, {size:,} members join again", group.per_row(group.rejoins(), rounds), 20)
-    for size in (10, 100, 1_000, 5_000):
-        group = Formed(size)
-        yield Figure(f"JoinGroup, new members of {size:,}", group.per_row(group.newcomers(), rounds), 20)
-    for size in (10, 1_000, 5_000):
-        group = Formed(size)
+        newcomers = group.per_row(group.newcomers(), rounds)
+        yield Figure(f"JoinGroup, new members of a group of {size:,}", newcomers, 20)
         yield Figure(f"SyncGroup, {size:,} members", group.per_sync(rounds))
+        yield Figure(f"a session of {size:,} that end at once", group.per_expiry(rounds))
     for size in (1, 3, 100):
-        group = Formed(size)
-        yield Figure(f"decode, {size} members", group.per_decode(rounds))
-        yield Figure(f"encode, {size} members", group.per_encode(rounds))
-        limit_us = 100 if size == 100 else None
-        yield Figure(f"decode and encode, {size} members", group.per_decode_and_encode(rounds), limit_us)
-        yield Figure(f"a call with one Heartbeat, {size} members", group.per_call(rounds))
+        yield from _stored(Formed(size), f"{size} members", rounds)
     group = Formed(100)
     for topic in range(100):
         group.commit_all(topic)
-    yield Figure("Heartbeat, 100 members with 1,000 offsets", group.per_row(group.heartbeats(20_000), rounds), 5)
-    yield Figure("a call with one Heartbeat, the same", group.per_call(rounds))
+    yield from _stored(group, "100 members with 1,000 offsets", rounds)
+
+
+def _stored(group: "Formed", name: str, rounds: int) -> Iterator[Figure]:
+    """Yield the figures of a group that is stored between two calls of the operator."""
+    stored, decoded = group.state, decode(group.state)
+    yield Figure(f"decode, {name}", _per_call(lambda: decode(stored), rounds))
+    yield Figure(f"encode, {name}", _per_call(lambda: encode(decoded), rounds))
+    both = _per_call(lambda: encode(decode(stored)), rounds)
+    yield Figure(f"decode and encode, {name}", both, 100 if name == "100 members" else None)
+    yield Figure(f"decode, one Heartbeat, encode, {name}", group.per_call(rounds))
+    copied = _per_call(lambda: Timeline(GROUP_ID, decoded, CONFIG), rounds)
+    yield Figure(f"a copy for the journal, {name}", copied)
 
 
 class Formed:
-    """A Stable group of `members` members, made by requests."""
+    """A Stable group of `members` members, made by requests.
 
-    def __init__(self, members: int, topics: int = TOPICS, members_protocols: int = 2) -> None:
-        names = tuple(f"topic-{n:04}" for n in range(topics))
-        metadata = encode_subscription(Subscription(names), version=1)
+    `state` is the group as it is stored, `completing` the group before the SyncGroups. `ids` are the member
+    ids in the order in which the members joined, and the first of them is the leader.
+    """
+
+    def __init__(self, members: int, topics: int = 2) -> None:
+        self._topics = tuple(f"topic-{n:04}" for n in range(topics))
+        metadata = encode_subscription(Subscription(self._topics), version=1)
         self._protocols = [Protocol("range", metadata), Protocol("cooperative-sticky", metadata)]
         self._offset = 0
-        self._topics = names
         timeline = Timeline(GROUP_ID, None, CONFIG)
         for number in range(members):
             timeline.apply(self._row(BEGIN_MS, self._join("", f"client-{number}")))
         timeline.fire_until(BEGIN_MS + FORMED_AFTER_MS)
-        assert timeline.group is not None
-        self.now_ms = timeline.group.clock_ms
-        self.ids = [
-            reply.response.member_id
-            for effects in timeline.take_effects()
-            for reply in effects.replies
-            if isinstance(reply.response, JoinGroupResponse)
-        ]
-        self.completing = encode(timeline.group)
-        for sync in self._syncs():
+        group = timeline.group
+        assert isinstance(group, Group)
+        self.now_ms = group.clock_ms
+        self.ids = list(group.members)
+        self.completing = encode(group)
+        for sync in self.syncs():
             timeline.apply(sync)
-        assert isinstance(timeline.group, Group)
-        assert timeline.group.state is GroupState.STABLE
-        assert len(timeline.group.members) == members
-        self.state = encode(timeline.group)
+        assert group.state is GroupState.STABLE
+        assert len(group.members) == members
+        self.state = encode(group)
 
     def _row(self, at_ms: int, request: AnyRequest) -> Row:
         self._offset += 1
@@ -151,7 +153,7 @@ class Formed:
             protocols=self._protocols,
         )
 
-    def _syncs(self) -> list[Row]:
+    def syncs(self) -> list[Row]:
         given = [MemberAssignment(member_id, bytes(ASSIGNMENT_BYTES)) for member_id in self.ids]
         return [
             self._row(
@@ -170,6 +172,7 @@ class Formed:
         ]
 
     def heartbeats(self, number: int = STEPS) -> list[Row]:
+        """One heartbeat each ms, of the members in turn."""
         return [
             self._row(
                 self.now_ms + n,
@@ -200,6 +203,7 @@ class Formed:
         )
 
     def commits(self) -> list[Row]:
+        """The leader commits one partition each ms, of the topics in turn."""
         topics = len(self._topics)
         return [self._commit(self._topics[n % topics], 1, self.now_ms + n) for n in range(STEPS)]
 
@@ -211,7 +215,7 @@ class Formed:
         self.state = encode(timeline.group)
 
     def rejoins(self) -> list[Row]:
-        """The leader joins again, and then all others but one."""
+        """The leader joins again, and then all others but the last."""
         return [self._row(self.now_ms, self._join(member_id, "client")) for member_id in self.ids[:-1]]
 
     def newcomers(self) -> list[Row]:
@@ -222,50 +226,39 @@ class Formed:
         return Timeline(GROUP_ID, decode(self.state), CONFIG, restore=lambda: decode(self.state))
 
     def per_row(self, rows: list[Row], rounds: int) -> float:
-        """Apply the rows to a fresh group, all but the first measured."""
-        first, *rest = rows
-
-        def one_round() -> tuple[float, int]:
-            timeline = self.timeline()
-            timeline.apply(first)
-            began_ns = time.process_time_ns()
-            for row in rest:
-                timeline.apply(row)
-                timeline.take_effects()
-            return time.process_time_ns() - began_ns, len(rest)
-
-        return _median_us(one_round, rounds)
+        """Apply the rows to the group, all but the first measured."""
+        return _median_us(lambda: _applied(self.timeline(), rows[:1], rows[1:]), rounds)
 
     def per_sync(self, rounds: int) -> float:
-        """Members sync in the order in which they joined, the leader last."""
-        rows = self._syncs()[:-1]
+        """The members sync in the order in which they joined, and the leader is still missing."""
+        rows = self.syncs()[:-1]
 
-        def one_round() -> tuple[float, int]:
-            timeline = Timeline(GROUP_ID, decode(self.completing), CONFIG, restore=lambda: None)
-            began_ns = time.process_time_ns()
-            for row in rows:
-                timeline.apply(row)
-                timeline.take_effects()
-            return time.process_time_ns() - began_ns, len(rows)
+        def one_round() -> tuple[int, int]:
+            return _applied(Timeline(GROUP_ID, decode(self.completing), CONFIG), rows[:1], rows[1:])
 
         return _median_us(one_round, rounds)
 
-    def per_decode(self, rounds: int) -> float:
-        return _median_us(_repeat(lambda: decode(self.state)), rounds)
+    def per_expiry(self, rounds: int) -> float:
+        """All sessions end at the same time."""
 
-    def per_encode(self, rounds: int) -> float:
-        group = decode(self.state)
-        return _median_us(_repeat(lambda: encode(group)), rounds)
+        def one_round() -> tuple[int, int]:
+            timeline = self.timeline()
+            began_ns = time.process_time_ns()
+            timeline.fire_until(self.now_ms + SESSION_TIMEOUT_MS)
+            ns = time.process_time_ns() - began_ns
+            assert isinstance(timeline.group, Group)
+            assert not timeline.group.members
+            return ns, len(self.ids)
 
-    def per_decode_and_encode(self, rounds: int) -> float:
-        return _median_us(_repeat(lambda: encode(decode(self.state))), rounds)
+        return _median_us(one_round, rounds)
 
     def per_call(self, rounds: int) -> float:
-        """What a call of the operator does for one group that it touches."""
-        row = self.heartbeats(1)[0]
+        """Measure what a call of the operator does for one group, whose next deadline is stored with it."""
+        (row,) = self.heartbeats(1)
+        due_ms = self.timeline().next_deadline_ms()
 
         def call() -> bytes:
-            timeline = self.timeline()
+            timeline = Timeline(GROUP_ID, decode(self.state), CONFIG, restore=self.restored, due_ms=due_ms)
             timeline.apply(row)
             timeline.take_effects()
             timeline.fire_until(row.at_ms)
@@ -274,7 +267,10 @@ class Formed:
             assert timeline.group is not None
             return encode(timeline.group)
 
-        return _median_us(_repeat(call), rounds)
+        return _per_call(call, rounds)
+
+    def restored(self) -> AnyGroup:
+        return decode(self.state)
 
 
 def encode(group: AnyGroup) -> bytes:
@@ -285,17 +281,28 @@ def decode(state: bytes) -> AnyGroup:
     return codec.decode(GROUP_ID, codec.STATE_VERSION, state)[GROUP_ID]
 
 
-def _repeat(operation: Callable[[], object], times: int = 300) -> Callable[[], tuple[float, int]]:
-    def one_round() -> tuple[float, int]:
+def _applied(timeline: Timeline, before: list[Row], rows: list[Row]) -> tuple[int, int]:
+    """Apply the rows `before`, and then `rows`. Return the ns of the latter and their number."""
+    for row in before:
+        timeline.apply(row)
+    began_ns = time.process_time_ns()
+    for row in rows:
+        timeline.apply(row)
+        timeline.take_effects()
+    return time.process_time_ns() - began_ns, len(rows)
+
+
+def _per_call(operation: Callable[[], object], rounds: int) -> float:
+    def one_round() -> tuple[int, int]:
         began_ns = time.process_time_ns()
-        for _ in range(times):
+        for _ in range(CALLS):
             operation()
-        return time.process_time_ns() - began_ns, times
+        return time.process_time_ns() - began_ns, CALLS
 
-    return one_round
+    return _median_us(one_round, rounds)
 
 
-def _median_us(one_round: Callable[[], tuple[float, int]], rounds: int) -> float:
+def _median_us(one_round: Callable[[], tuple[int, int]], rounds: int) -> float:
     """Return the median time of one operation. A round returns its ns and its number of operations."""
     return statistics.median(ns / number / 1_000 for ns, number in (one_round() for _ in range(rounds)))
 

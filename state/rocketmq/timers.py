@@ -33,8 +33,12 @@ def next_scan(group: Group, config: BrokerConfig) -> ScanDue | None:
     if group.quarantined is not None:
         return None
     expiries_ms = [
-        *(info.last_update_ms + config.channel_expired_timeout_ms for info in group.channels.values()),
-        *(info.last_update_ms + PRODUCER_CHANNEL_EXPIRED_TIMEOUT_MS for info in group.producers.values()),
-        *(lock.last_update_ms + config.lock_max_live_ms for lock in group.locks.values()),
+        min(last_updates_ms) + lifetime_ms
+        for last_updates_ms, lifetime_ms in (
+            ([info.last_update_ms for info in group.channels.values()], config.channel_expired_timeout_ms),
+            ([info.last_update_ms for info in group.producers.values()], PRODUCER_CHANNEL_EXPIRED_TIMEOUT_MS),
+            ([lock.last_update_ms for lock in group.locks.values()], config.lock_max_live_ms),
+        )
+        if last_updates_ms
     ]
     return ScanDue(scan_after(min(expiries_ms), config)) if expiries_ms else None
