@@ -107,7 +107,7 @@ def run_batches(
     take_step: Step = step,
     outages: Sequence[Outage] = (),
 ) -> Outcome:
-    """Run the log batch by batch, each from decoded state to encoded state.
+    """Run the log batch by batch, each from decoded state and its next deadline to encoded state.
 
     A batch sees an outage only if it has a row or a watermark later than the outage's beginning.
 
@@ -115,6 +115,7 @@ def run_batches(
     The last batch calls every group, so that the final states can be compared.
     """
     outcome = Outcome()
+    due: dict[str, int | None] = {}
     for n, batch in enumerate(batches):
         sees_ms = max([batch.watermark_ms, *(row.at_ms for row in batch.rows)])
         known = [outage for outage in outages if outage.after_ms < sees_ms]
@@ -128,13 +129,16 @@ def run_batches(
                 restore=_restorer(group_id, state),
                 step=take_step,
                 outages=known,
+                due_ms=due.get(group_id),
             )
             due_ms = timeline.next_deadline_ms()
+            assert due_ms == due.get(group_id)
             timed_out = due_ms is not None and due_ms < batch.watermark_ms
             if rows or timed_out or n == len(batches) - 1:
                 for row in rows:
                     timeline.apply(row)
                 timeline.fire_until(batch.watermark_ms)
+                due[group_id] = timeline.next_deadline_ms()
                 _note(outcome, timeline)
     return outcome
 

@@ -1,8 +1,13 @@
 """The queries on a group, its deadlines, its ids, and its view on the groups topic."""
 
-from uuid import UUID
+from collections import Counter
+from uuid import UUID, uuid5
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import msgpack
+from msgspec.structs import replace
 
 from state.config import CoordinatorConfig
 from state.kafka.context import StepContext
@@ -10,7 +15,7 @@ from state.kafka.group import LEGAL_PREVIOUS_STATES, Group, GroupState, JoinPhas
 from state.kafka.history import EntryType
 from state.kafka.invariants import InvariantError, check
 from state.kafka.member_id import new_member_id
-from state.kafka.requests import Protocol
+from state.kafka.requests import Protocol, ReplyTo
 from state.kafka.snapshot import snapshot
 from state.kafka.timers import DeadlineReached, TimerKind, due_deadlines, is_armed, next_deadline_ms
 from tests.harness.world import World
@@ -67,6 +72,43 @@ def test_supports_protocols(offers: list[str], offered: str, fits: bool) -> None
     protocols = [Protocol(name) for name in offered.split(",")]
     assert group_of(*offers).supports_protocols("consumer", protocols) is fits
     assert not group_of(*offers).supports_protocols("connect", protocols)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.lists(st.sampled_from("abc"), max_size=4)), max_size=12))
+def test_counted_protocols_are_those_of_the_members(changes: list[tuple[int, list[str]]]) -> None:
+    """A change adds a member, or gives it other protocols, or removes it if it has none."""
+    group = Group("g", "requests-0-0", state=GroupState.PREPARING_REBALANCE, protocol_type="consumer")
+    assert group.supported_protocols.members == 0
+    for number, names in changes:
+        member_id, protocols = f"m{number}", [Protocol(name) for name in names]
+        member = group.members.get(member_id)
+        if not protocols:
+            group.remove(member_id)
+        elif member is not None:
+            group.set_protocols(member, protocols)
+        else:
+            group.add(Member(member_id, None, "", "", 10_000, 60_000, protocols), "consumer")
+        offered = [{p.name for p in m.protocols} for m in group.members.values()]
+        for name in "abc":
+            fits = group.supports_protocols("consumer", [Protocol(name)])
+            assert fits is all(name in names for names in offered)
+        assert group.supported_protocols == replace(group).supported_protocols
+        shared = set.intersection(*offered) if offered else set()
+        if shared:
+            first = [[p.name for p in m.protocols if p.name in shared] for m in group.members.values()]
+            votes = Counter(names[0] for names in first)
+            assert group.select_protocol() == max(first[0], key=lambda name: votes[name])
+
+
+@pytest.mark.parametrize(
+    ("subscribed", "expected"),
+    [([], set()), (["a", "c", "e"], {"c", "e"}), (["a"], set()), (None, {"b", "c", "e", "f"})],
+)
+def test_subscribed_topics_are_found(subscribed: list[str] | None, expected: set[str]) -> None:
+    group = group_of("range")
+    group.subscribed_topics = subscribed
+    assert group.subscribed_of(["b", "c", "e", "f"]) == expected
+    assert group.is_subscribed("c") is ("c" in (subscribed or []))
 
 
 def test_every_transition_but_the_legal_ones_is_refused() -> None:
@@ -139,8 +181,7 @@ def test_a_deadline_says_what_it_is() -> None:
 
 def test_member_ids_follow_from_the_request_and_the_namespace() -> None:
     made = new_member_id("client", "requests-0-7", NAMESPACE)
-    assert made.startswith("client-")
-    assert UUID(made.removeprefix("client-")).version == 5
+    assert made == f"client-{uuid5(UUID(NAMESPACE), 'requests-0-7')}"
     assert made == new_member_id("client", "requests-0-7", NAMESPACE)
     others = {
         new_member_id("client", "requests-0-8", NAMESPACE),
@@ -206,3 +247,24 @@ def test_invariants_name_what_does_not_hold() -> None:
     group.leader_id = "nobody"
     with pytest.raises(InvariantError, match="group 'g': the leader is a member"):
         check(group)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"pending_sync": True}, {"parked_join": ReplyTo(0, "c", "r")}, {"protocols": [Protocol("sticky")]}],
+)
+def test_a_member_that_was_changed_behind_the_counts_is_found(change: dict[str, object]) -> None:
+    group = group_of("range", "range")
+    group.state, group.join_phase = GroupState.PREPARING_REBALANCE, JoinPhase(0, 0, None)
+    check(group)
+    group.members["m1"] = replace(group.members["m1"], **change)
+    with pytest.raises(InvariantError, match="the counts are those of the members"):
+        check(group)
+
+
+def test_the_counts_are_not_stored() -> None:
+    group = group_of("range,sticky")
+    encoded = msgpack.encode(group)
+    assert group.pending_syncs == group.awaiting_join_response == 0
+    assert group.supported_protocols.by_name == {"range": 1, "sticky": 1}
+    assert msgpack.encode(group) == encoded
