@@ -274,11 +274,11 @@ class Formed:
 
 
 def encode(group: AnyGroup) -> bytes:
-    return codec.encode({GROUP_ID: group})[1]
+    return codec.encode_group(group, None).group
 
 
 def decode(state: bytes) -> AnyGroup:
-    return codec.decode(GROUP_ID, codec.STATE_VERSION, state)[GROUP_ID]
+    return codec.decode_group(GROUP_ID, codec.Entry(codec.GROUP_VERSION, None, state))
 
 
 def _applied(timeline: Timeline, before: list[Row], rows: list[Row]) -> tuple[int, int]:
