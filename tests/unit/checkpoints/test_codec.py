@@ -268,7 +268,8 @@ WHOLE = codec.encode_group(Group("g", "i"), None).group
 
 def _compressed(content: object) -> bytes:
     encoded = msgspec.msgpack.encode(content)
-    return len(encoded).to_bytes(4) + pa.compress(encoded, codec="zstd", asbytes=True)
+    compressed: bytes = pa.compress(encoded, codec="zstd", asbytes=True)
+    return len(encoded).to_bytes(4) + compressed
 
 
 @pytest.mark.parametrize(
