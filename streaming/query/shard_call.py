@@ -144,7 +144,15 @@ class _AwakeGroup:
             return None if entry is None else codec.decode_group(group_id, entry)
 
         self.key = group_id.encode()
-        self.timeline = Timeline(group_id, restore(), config, restore=restore, step=step, outages=outages)
+        self.timeline = Timeline(
+            group_id,
+            restore(),
+            config,
+            restore=restore,
+            step=step,
+            outages=outages,
+            due_ms=None if entry is None else entry.next_deadline_ms,
+        )
         self._seq_before = self._seq()
         self._faults_reported = 0
 
