@@ -4,17 +4,18 @@ The work is counted in instructions of the interpreter, so that the counts do no
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
 import pytest
 
-from bench.core import SESSION_TIMEOUT_MS, Formed
+from bench.core import CONFIG, GROUP_ID, SESSION_TIMEOUT_MS, Formed, decode
 from state import timeline as timeline_module
-from state.dispatch import due_deadlines
+from state.config import CoordinatorConfig
+from state.dispatch import AnyDeadline, AnyGroup, due_deadlines
 from state.kafka.group import Group
-from state.timeline import Row
+from state.timeline import Row, Timeline
 
 SMALL, LARGE = 20, 500
 
@@ -55,19 +56,37 @@ def test_the_work_of_a_request_is_the_same_in_a_large_group(rows: Callable[[Form
     assert work_of_last(rows, LARGE) == work_of_last(rows, SMALL)
 
 
-def test_sessions_that_end_at_once_are_found_by_one_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    searches = 0
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the list of the times until which due deadlines were searched."""
+    searched: list[int] = []
 
-    def counted(*args: Any) -> Any:
-        nonlocal searches
-        searches += 1
-        return due_deadlines(*args)
+    def noted(group: AnyGroup, until_ms: int, config: CoordinatorConfig) -> Sequence[AnyDeadline]:
+        searched.append(until_ms)
+        return due_deadlines(group, until_ms, config)
 
-    monkeypatch.setattr(timeline_module, "due_deadlines", counted)
+    monkeypatch.setattr(timeline_module, "due_deadlines", noted)
+    return searched
+
+
+def test_sessions_that_end_at_once_are_found_by_one_search(searches: list[int]) -> None:
     group = Formed(SMALL)
     timeline = group.timeline()
-    searches = 0
+    searches.clear()
     timeline.fire_until(group.now_ms + SESSION_TIMEOUT_MS)
     assert isinstance(timeline.group, Group)
     assert timeline.group.members == {}
-    assert searches <= 3
+    assert len(searches) == 1
+
+
+def test_a_timeline_with_the_next_deadline_searches_when_it_is_reached(searches: list[int]) -> None:
+    group = Formed(1)
+    due_ms = group.timeline().next_deadline_ms()
+    searches.clear()
+    assert due_ms is not None
+    timeline = Timeline(GROUP_ID, decode(group.state), CONFIG, restore=group.restored, due_ms=due_ms)
+    timeline.fire_until(due_ms - 1)
+    assert searches == []
+    timeline.fire_until(due_ms)
+    assert isinstance(timeline.group, Group)
+    assert timeline.group.members == {}
