@@ -144,15 +144,9 @@ class _AwakeGroup:
             return None if entry is None else codec.decode_group(group_id, entry)
 
         self.key = group_id.encode()
-        self.timeline = Timeline(
-            group_id,
-            restore(),
-            config,
-            restore=restore,
-            step=step,
-            outages=outages,
-            due_ms=None if entry is None else entry.next_deadline_ms,
-        )
+        # The deadline in the entry is of an earlier call, maybe under another configuration, and RocketMQ's
+        # deadlines depend on it. So the timeline searches its first deadline anew.
+        self.timeline = Timeline(group_id, restore(), config, restore=restore, step=step, outages=outages)
         self._seq_before = self._seq()
         self._faults_reported = 0
 
