@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from itertools import count
 from types import TracebackType
 from typing import Self, TypedDict
@@ -16,17 +17,27 @@ from uuid import uuid4
 
 import msgspec
 import structlog
-from kafka import KafkaProducer, TopicPartition
+from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from clients.pending import AnyResponse, ClientError, Counts, Pending, PendingRequest, R
+from clients.pending import (
+    AnyRequest,
+    AnyResponse,
+    ClientError,
+    Counts,
+    FutureRequest,
+    Pending,
+    PendingRequest,
+    R,
+    resolve_futures,
+)
+from clients.request_writer import RequestWriter
 from records import kafka_clients
-from records.codec import encode
-from records.layout import RECORD_OVERHEAD_BYTES, TopicLayout
+from records.layout import TopicLayout
 from records.outage_warning import OutageWarning
+from records.pack import unpack
 from records.partitioner import partition_of
 from records.reader import TopicReader
-from state.kafka.requests import AnyAnswered as KafkaRequest
 from state.kafka.requests import (
     Heartbeat,
     JoinGroup,
@@ -39,7 +50,6 @@ from state.kafka.requests import (
 from state.kafka.responses import AnyResponse as KafkaResponse
 from state.kafka.responses import HeartbeatResponse, JoinGroupResponse, LeaveGroupResponse, SyncGroupResponse
 from state.messages import ReleaseGroup, ReleaseGroupResponse
-from state.rocketmq.requests import AnyAnswered as RocketMqRequest
 from state.rocketmq.responses import AnyResponse as RocketMqResponse
 from state.rocketmq.responses import AnyToConnection, ToConnection
 
@@ -49,10 +59,6 @@ JOIN_GRACE_MS = 5_000
 
 # The versions of Kafka's messages that these requests have. Source: *Request.json of Apache Kafka 4.
 JOIN_VERSION, SYNC_VERSION, HEARTBEAT_VERSION, LEAVE_VERSION = 9, 5, 4, 5
-
-# Kafka's default, 16 KiB, holds some 50 heartbeats. This is at most what every layout's topic accepts at
-# once.
-_BATCH_BYTES = RECORD_OVERHEAD_BYTES
 
 _POLL_MS = 100
 _CLOSE_TIMEOUT_S = 5.0
@@ -121,7 +127,18 @@ class CoordinatorClient:
         self._warning = OutageWarning("reading answers")
         self._closing = threading.Event()
         self._answers = _reader_at_end(bootstrap_servers, layout, reply_partition)
-        self._producer = _producer(bootstrap_servers, layout, request_timeout_ms)
+        self._writer = RequestWriter(
+            partial(
+                kafka_clients.request_producer,
+                bootstrap_servers,
+                timeout_ms=request_timeout_ms,
+                max_request_bytes=layout.request_record_max_bytes,
+            ),
+            layout.requests_topic,
+            layout.request_partitions,
+            self._pending,
+            f"{client_id}-writer",
+        )
         self._reader = threading.Thread(target=self._read, name=f"{client_id}-reader", daemon=True)
         self._reader.start()
 
@@ -217,39 +234,35 @@ class CoordinatorClient:
         """Release a quarantined group."""
         return self.send(ReleaseGroup(**self.header(group_id)), ReleaseGroupResponse)
 
-    def send(
-        self, request: KafkaRequest | RocketMqRequest, answer: type[R], *, timeout_ms: int | None = None
-    ) -> Future[R]:
+    def send(self, request: AnyRequest, answer: type[R], *, timeout_ms: int | None = None) -> Future[R]:
         """Send a request with a correlation id of this client. `answer` is the type of its response."""
         future: Future[R] = Future()
-        asked = PendingRequest(
-            kind=type(request).__name__,
-            group_id=request.group_id,
-            answer=answer,
-            asked_at_s=time.monotonic(),
-            timeout_ms=self._timeout_ms if timeout_ms is None else timeout_ms,
+        future.set_running_or_notify_cancel()  # a request that is sent cannot be cancelled
+        asked = FutureRequest(
+            request,
+            answer,
+            time.monotonic(),
+            self._timeout_ms if timeout_ms is None else timeout_ms,
+            resolve_futures,
             future=future,
         )
-        self._pending.add(request.correlation_id, asked)
-        try:
-            sent = self._producer.send(
-                self._layout.requests_topic,
-                key=request.group_id.encode(),
-                value=encode(request),
-                partition=partition_of(request.group_id, self._layout.request_partitions),
-            )
-        except KafkaError as error:
-            self._pending.fail(request.correlation_id, error)
-        else:
-            sent.add_errback(lambda error: self._pending.fail(request.correlation_id, error))
+        self.send_all([asked])
         return future
+
+    def send_all(self, requests: Sequence[PendingRequest]) -> None:
+        """Send requests with correlation ids of this client, those of one group in this order.
+
+        Does not wait for a broker. Raises ClientClosed.
+        """
+        self._pending.add(requests)
+        self._writer.write(requests)
 
     def close(self) -> None:
         """Fail unanswered requests, and end the reader's thread and the connections."""
         self._closing.set()
         self._reader.join()
         self._pending.close("the client was closed")
-        self._producer.close(timeout=_CLOSE_TIMEOUT_S)
+        self._writer.close(_CLOSE_TIMEOUT_S)
         self._answers.close()
 
     def __enter__(self) -> Self:
@@ -280,24 +293,29 @@ class CoordinatorClient:
         return [record.value for record in records]
 
     def _take(self, values: list[bytes]) -> None:
+        answers: list[AnyResponse] = []
         for value in values:
-            try:
-                message = decode_response(value)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                self._pending.counts.malformed += 1
-                log.warning("an answer cannot be read", partition=self.reply_partition, error=str(error))
-            else:
-                self._hear(message)
-
-    def _hear(self, message: AnyResponse | AnyToConnection) -> None:
-        if not isinstance(message, ToConnection):
-            self._pending.settle(message)
-        elif self._listener is not None:
-            self._listener(message)
+            for encoded in unpack(value):
+                try:
+                    message = decode_response(encoded)
+                except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                    self._pending.counts.malformed += 1
+                    log.warning("an answer cannot be read", partition=self.reply_partition, error=str(error))
+                    continue
+                if not isinstance(message, ToConnection):
+                    answers.append(message)
+                elif self._listener is not None:
+                    self._pending.settle(answers)  # they are before the message
+                    answers.clear()
+                    self._listener(message)
+        self._pending.settle(answers)
 
 
 def decode_response(value: bytes) -> AnyResponse | AnyToConnection:
-    """Decode a record of the responses topic. Raises msgspec.DecodeError or UnicodeDecodeError."""
+    """Decode a message of the responses topic, of which a record may hold several (`records.pack`).
+
+    Raises msgspec.DecodeError or UnicodeDecodeError.
+    """
     return _decoder.decode(value)
 
 
@@ -338,12 +356,3 @@ def _reader_at_end(bootstrap_servers: str, layout: TopicLayout, reply_partition:
         reader.close()
         raise
     return reader
-
-
-def _producer(bootstrap_servers: str, layout: TopicLayout, timeout_ms: int) -> KafkaProducer:
-    return kafka_clients.request_producer(
-        bootstrap_servers,
-        timeout_ms=timeout_ms,
-        batch_bytes=_BATCH_BYTES,
-        max_request_bytes=layout.request_record_max_bytes,
-    )

@@ -6,21 +6,25 @@ are for other clients, and an answer to this client may come twice. Only the fir
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from msgspec import Struct
 
 from state.errors import ErrorCode
+from state.kafka.requests import AnyAnswered as KafkaRequest
 from state.kafka.responses import AnyResponse as KafkaResponse
 from state.messages import ErrorResponse, Response
+from state.rocketmq.requests import AnyAnswered as RocketMqRequest
 from state.rocketmq.responses import AnyResponse as RocketMqResponse
 from state.rocketmq.responses import Response as RocketMqResponseBase
 
 # The number of request ids kept, to distinguish a duplicate from an answer to another client.
 ANSWERED_MAX = 10_000
 
+AnyRequest = KafkaRequest | RocketMqRequest
 AnyResponse = KafkaResponse | RocketMqResponse
 
 R = TypeVar("R", bound=Response | RocketMqResponseBase)
@@ -50,46 +54,82 @@ class ClientClosed(ClientError):
     """The client was closed, or its reader ended, before the answer came."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class PendingRequest:
     """A request in flight.
 
-    `kind` is its name for messages, `answer` the type of its response. `asked_at_s` is in seconds of the
-    clock that `Pending.expire` gets; `timeout_ms` is in milliseconds.
+    `answer` is the type of its response. `asked_at_s` is in seconds of the clock that `Pending.expire` gets;
+    `timeout_ms` is in milliseconds. `receive` gets the outcomes of all requests with this receiver that are
+    settled at the same time. It is called by the thread that settles them, and must be short.
     """
 
-    kind: str
-    group_id: str
+    request: AnyRequest
     answer: type[Struct]
     asked_at_s: float
     timeout_ms: int
-    future: Future[Any]
+    receive: "Receiver"
+    has_expired: bool = False
 
     @property
     def deadline_s(self) -> float:
         return self.asked_at_s + self.timeout_ms / 1000
 
+    def is_wanted(self) -> bool:
+        """Whether the request is still worth writing, if it is not written yet. Any thread may ask."""
+        return not self.has_expired
+
+    def describe(self) -> str:
+        """The request in a message: its type and its group."""
+        return f"{type(self.request).__name__} for group {self.request.group_id!r}"
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class FutureRequest(PendingRequest):
+    """A request whose outcome is a future."""
+
+    future: Future[Any]
+
+
+Outcome: TypeAlias = tuple[PendingRequest, AnyResponse | ClientError]
+Receiver: TypeAlias = Callable[[Sequence[Outcome]], None]
+
+
+def resolve_futures(outcomes: Sequence[Outcome]) -> None:
+    """The receiver of requests that are `FutureRequest`s."""
+    for request, outcome in outcomes:
+        assert isinstance(request, FutureRequest)
+        if isinstance(outcome, ClientError):
+            request.future.set_exception(outcome)
+        else:
+            request.future.set_result(outcome)
+
 
 @dataclass(slots=True)
 class Counts:
-    """Counts of the records of the reply partition.
+    """Counts of the messages of the reply partition, and of what was written.
 
     `duplicates` were repeated answers, `unknown` were for other clients, `malformed` could not be read.
+    `requests_written` requests were written in `records_written` records, see `records.pack`.
     """
 
     answered: int = 0
     duplicates: int = 0
     unknown: int = 0
     malformed: int = 0
+    requests_written: int = 0
+    records_written: int = 0
 
 
 class Pending:
-    """The requests in flight, by correlation id. Thread-safe; futures are resolved outside the lock."""
+    """The requests in flight, by correlation id. Thread-safe; receivers are called outside the lock."""
 
     def __init__(self, answered_max: int = ANSWERED_MAX) -> None:
         self.counts = Counts()
         self._lock = threading.Lock()
         self._in_flight: dict[str, PendingRequest] = {}
+        # The same requests by their timeout, each of these in the order in which they were asked: so those
+        # that expire are always at the front, and `expire` looks at no others.
+        self._by_timeout_ms: dict[int, OrderedDict[str, PendingRequest]] = {}
         self._answered: OrderedDict[str, None] = OrderedDict()
         self._answered_max = answered_max
         self._closed: ClientClosed | None = None
@@ -97,53 +137,65 @@ class Pending:
     def __len__(self) -> int:
         return len(self._in_flight)
 
-    def add(self, correlation_id: str, request: PendingRequest) -> None:
-        """Add a request. Its future is marked as running, so it cannot be cancelled. Raises ClientClosed."""
+    def add(self, requests: Iterable[PendingRequest]) -> None:
+        """Add requests. Raises ClientClosed, and then none is added."""
         with self._lock:
             if self._closed is not None:
                 raise self._closed
-            request.future.set_running_or_notify_cancel()
-            self._in_flight[correlation_id] = request
+            for request in requests:
+                correlation_id = request.request.correlation_id
+                self._in_flight[correlation_id] = request
+                of_timeout = self._by_timeout_ms.get(request.timeout_ms)
+                if of_timeout is None:
+                    of_timeout = self._by_timeout_ms[request.timeout_ms] = OrderedDict()
+                of_timeout[correlation_id] = request
 
-    def settle(self, response: AnyResponse) -> None:
-        """Resolve the future of the request that this answers. Any other answer is dropped and counted."""
+    def settle(self, responses: Sequence[AnyResponse]) -> None:
+        """End the requests that these answer. Any other answer is dropped and counted."""
+        if not responses:
+            return
+        outcomes: list[Outcome] = []
         with self._lock:
-            request = self._in_flight.pop(response.correlation_id, None)
-            if request is None:
-                if response.request in self._answered:
+            for response in responses:
+                request = self._pop(response.correlation_id)
+                if request is not None:
+                    self.counts.answered += 1
+                    self._answered[response.request] = None
+                    outcomes.append((request, _judged(request, response)))
+                elif response.request in self._answered:
                     self.counts.duplicates += 1
                 else:
                     self.counts.unknown += 1
-                return
-            self.counts.answered += 1
-            self._answered[response.request] = None
-            if len(self._answered) > self._answered_max:
+            while len(self._answered) > self._answered_max:
                 self._answered.popitem(last=False)
-        if isinstance(response, request.answer):
-            request.future.set_result(response)
-        else:
-            request.future.set_exception(_refused(request, response))
+        _deliver(outcomes)
 
-    def fail(self, correlation_id: str, error: Exception) -> None:
-        """Fail one request with RequestNotSent. Does nothing if the request is not in flight."""
+    def fail(self, requests: Iterable[PendingRequest], error: Exception) -> None:
+        """Fail these requests with RequestNotSent. Those that are not in flight stay as they are."""
         with self._lock:
-            request = self._in_flight.pop(correlation_id, None)
-        if request is not None:
-            text = f"{request.kind} for group {request.group_id!r} could not be sent: {error!r}"
-            failure = RequestNotSent(text)
+            failed = [request for request in requests if self._pop(request.request.correlation_id)]
+        outcomes: list[Outcome] = []
+        for request in failed:
+            failure = RequestNotSent(f"{request.describe()} could not be sent: {error!r}")
             failure.__cause__ = error
-            request.future.set_exception(failure)
+            outcomes.append((request, failure))
+        _deliver(outcomes)
 
     def expire(self, now_s: float) -> None:
         """Fail every request whose timeout has passed with RequestTimedOut."""
+        expired: list[PendingRequest] = []
         with self._lock:
-            late = [name for name, request in self._in_flight.items() if request.deadline_s <= now_s]
-            expired = [self._in_flight.pop(name) for name in late]
-        for request in expired:
-            text = (
-                f"{request.kind} for group {request.group_id!r} had no answer within {request.timeout_ms} ms"
-            )
-            request.future.set_exception(RequestTimedOut(text))
+            for of_timeout in list(self._by_timeout_ms.values()):
+                while of_timeout:
+                    request = next(iter(of_timeout.values()))
+                    if request.deadline_s > now_s:
+                        break
+                    self._pop(request.request.correlation_id)
+                    request.has_expired = True
+                    expired.append(request)
+        _deliver(
+            [(r, RequestTimedOut(f"{r.describe()} had no answer within {r.timeout_ms} ms")) for r in expired]
+        )
 
     def close(self, reason: str) -> None:
         """Fail all requests in flight, and all that are added later, with ClientClosed."""
@@ -151,15 +203,36 @@ class Pending:
             if self._closed is None:
                 self._closed = ClientClosed(reason)
             left, self._in_flight = list(self._in_flight.values()), {}
-        for request in left:
-            text = f"{request.kind} for group {request.group_id!r} was not answered: {reason}"
-            request.future.set_exception(ClientClosed(text))
+            self._by_timeout_ms.clear()
+        _deliver([(r, ClientClosed(f"{r.describe()} was not answered: {reason}")) for r in left])
+
+    def _pop(self, correlation_id: str) -> PendingRequest | None:
+        """Take a request out, None if it is not in flight. The caller holds the lock."""
+        request = self._in_flight.pop(correlation_id, None)
+        if request is not None:
+            of_timeout = self._by_timeout_ms[request.timeout_ms]
+            del of_timeout[correlation_id]
+            if not of_timeout:
+                del self._by_timeout_ms[request.timeout_ms]
+        return request
 
 
-def _refused(request: PendingRequest, response: AnyResponse) -> CoordinatorError:
+def _deliver(outcomes: Sequence[Outcome]) -> None:
+    """Call each receiver once."""
+    by_receiver: dict[Receiver, list[Outcome]] = {}
+    for outcome in outcomes:
+        by_receiver.setdefault(outcome[0].receive, []).append(outcome)
+    for receive, received in by_receiver.items():
+        receive(received)
+
+
+def _judged(request: PendingRequest, response: AnyResponse) -> AnyResponse | CoordinatorError:
+    """The response if it has the expected type, else the error that it means."""
+    if isinstance(response, request.answer):
+        return response
     if isinstance(response, ErrorResponse):
         message = response.error_message
     else:
         message = f"the answer is a {type(response).__name__}, not a {request.answer.__name__}"
     code = response.error_code if isinstance(response, Response) else ErrorCode.UNKNOWN_SERVER_ERROR
-    return CoordinatorError(request.kind, request.group_id, code, message)
+    return CoordinatorError(type(request.request).__name__, request.request.group_id, code, message)

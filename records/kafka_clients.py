@@ -5,6 +5,7 @@ Only `_connection` has the settings that a client needs to reach the cluster.
 
 from typing import Any
 
+from confluent_kafka import Producer
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 
@@ -67,22 +68,23 @@ def group_consumer(bootstrap_servers: str, group_id: str) -> KafkaConsumer:
     )
 
 
-def request_producer(
-    bootstrap_servers: str, *, timeout_ms: int, batch_bytes: int, max_request_bytes: int
-) -> KafkaProducer:
-    """A producer of the coordinator's requests. Raises KafkaError."""
-    return KafkaProducer(
-        **_connection(bootstrap_servers),
-        acks="all",
-        enable_idempotence=True,  # a JoinGroup appended twice would make a second member
-        linger_ms=0,
-        batch_size=batch_bytes,
-        max_request_size=max_request_bytes,
-        max_block_ms=timeout_ms,
-        request_timeout_ms=timeout_ms,
-        delivery_timeout_ms=timeout_ms,  # a request must not be delivered after its caller has given up
-        allow_auto_create_topics=False,
-        metrics_enabled=False,
+def request_producer(bootstrap_servers: str, *, timeout_ms: int, max_request_bytes: int) -> Producer:
+    """A producer of the coordinator's requests, librdkafka's. Nothing of it waits for a broker.
+
+    `max_request_bytes` is the largest record of its topic. A record fails after `timeout_ms`. Outages are
+    seen by requests that fail: librdkafka's own log lines on stderr are off.
+    """
+    return Producer(
+        {
+            **_librdkafka_connection(bootstrap_servers),
+            # With acks=all. A JoinGroup appended twice would make a second member.
+            "enable.idempotence": True,
+            "linger.ms": 0,
+            "message.max.bytes": max_request_bytes,
+            # A request must not be delivered after its caller has given up.
+            "delivery.timeout.ms": timeout_ms,
+            "allow.auto.create.topics": False,
+        }
     )
 
 
@@ -142,6 +144,15 @@ def admin(
         **_connection(bootstrap_servers),
         **{name: value for name, value in given.items() if value is not None},
     )
+
+
+def _librdkafka_connection(bootstrap_servers: str) -> dict[str, Any]:
+    """`_connection` for librdkafka's clients."""
+    return {
+        "bootstrap.servers": bootstrap_servers,
+        "reconnect.backoff.max.ms": 1_000,  # 10 s is long for a member
+        "log_level": 0,
+    }
 
 
 def _connection(bootstrap_servers: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The other side of the topics, for tests of clients: reads requests, writes the answers a test gives."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 import msgspec
@@ -9,6 +9,7 @@ import msgspec
 from records import kafka_clients
 from records.codec import decode_request, request_id
 from records.layout import TopicLayout
+from records.pack import is_pack, pack, unpack
 from records.reader import TopicReader
 from state.kafka.requests import AnyAnswered
 from state.kafka.responses import AnyResponse
@@ -19,7 +20,7 @@ PATIENCE_S = 30.0
 
 
 class PendingRequest(msgspec.Struct, frozen=True):
-    """A request as it stands in the log; `at_s` is when the broker appended it."""
+    """A request as it stands in the log; `at_s` is when the broker appended it. `key` is its record's."""
 
     request: AnyAnswered
     id: str
@@ -55,13 +56,12 @@ class OtherSide:
 
     def answer(self, asked: PendingRequest, response: type[AnyResponse], **fields: object) -> None:
         """Answer a request, error code 0 unless `fields` say otherwise."""
-        given = {
-            "group_id": asked.request.group_id,
-            "correlation_id": asked.request.correlation_id,
-            "request": asked.id,
-            "error_code": 0,
-        }
-        self.write(asked.request.reply_partition, msgspec.json.encode(response(**given | fields)))  # type: ignore[arg-type]
+        self.write(asked.request.reply_partition, _encoded(asked, response, fields))
+
+    def answer_packed(self, several: Sequence[PendingRequest], response: type[AnyResponse]) -> None:
+        """Answer requests of one client in one record."""
+        (reply_partition,) = {asked.request.reply_partition for asked in several}
+        self.write(reply_partition, pack(_encoded(asked, response, {}) for asked in several))
 
     def write(self, reply_partition: int, value: bytes) -> None:
         """Put any bytes on the responses topic."""
@@ -69,12 +69,14 @@ class OtherSide:
 
     def _poll(self) -> None:
         for record in self._requests.poll(timeout_ms=200):
-            request = decode_request(record.value)
-            assert isinstance(request, Request), request
             place = request_id(record.topic, record.partition, record.offset)
-            self._backlog.append(
-                PendingRequest(request, place, record.timestamp / 1000, record.partition, record.key)
-            )
+            for number, encoded in enumerate(unpack(record.value)):
+                request = decode_request(encoded)
+                assert isinstance(request, Request), request
+                id_ = f"{place}#{number}" if is_pack(record.value) else place
+                self._backlog.append(
+                    PendingRequest(request, id_, record.timestamp / 1000, record.partition, record.key)
+                )
 
     def __enter__(self) -> Self:
         return self
@@ -82,3 +84,13 @@ class OtherSide:
     def __exit__(self, *_: object) -> None:
         self._producer.close()
         self._requests.close()
+
+
+def _encoded(asked: PendingRequest, response: type[AnyResponse], fields: Mapping[str, object]) -> bytes:
+    given = {
+        "group_id": asked.request.group_id,
+        "correlation_id": asked.request.correlation_id,
+        "request": asked.id,
+        "error_code": 0,
+    }
+    return msgspec.json.encode(response(**given | fields))  # type: ignore[arg-type]

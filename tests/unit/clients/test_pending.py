@@ -1,7 +1,8 @@
 """A client's requests in flight: matching of answers, duplicates, and requests that fail."""
 
+from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -9,27 +10,48 @@ from clients.pending import (
     ClientClosed,
     CoordinatorError,
     Counts,
+    FutureRequest,
+    Outcome,
     Pending,
     PendingRequest,
     RequestNotSent,
     RequestTimedOut,
+    resolve_futures,
 )
 from state.errors import ErrorCode
+from state.kafka.requests import Heartbeat
 from state.kafka.responses import AnyResponse, HeartbeatResponse, LeaveGroupResponse
 from state.messages import ErrorResponse, Response
 
 
-def ask(
-    pending: Pending,
+def beat(correlation_id: str) -> Heartbeat:
+    return Heartbeat(
+        group_id="g",
+        correlation_id=correlation_id,
+        reply_partition=0,
+        api_version=4,
+        client_id="c",
+        client_host="h",
+        generation_id=1,
+        member_id="m",
+    )
+
+
+def asked(
     correlation_id: str,
     *,
     answer: type[Response] = HeartbeatResponse,
     at_s: float = 0.0,
     timeout_ms: int = 1_000,
-) -> Future[Any]:
-    future: Future[Any] = Future()
-    pending.add(correlation_id, PendingRequest("Heartbeat", "g", answer, at_s, timeout_ms, future))
-    return future
+) -> FutureRequest:
+    request = beat(correlation_id)
+    return FutureRequest(request, answer, at_s, timeout_ms, resolve_futures, future=Future())
+
+
+def ask(pending: Pending, correlation_id: str, **fields: Any) -> Future[Any]:
+    request = asked(correlation_id, **fields)
+    pending.add([request])
+    return request.future
 
 
 def heartbeat(correlation_id: str, request: str = "requests-0-7") -> HeartbeatResponse:
@@ -42,7 +64,7 @@ def test_an_answer_resolves_the_future_it_names() -> None:
     pending = Pending()
     first, second = ask(pending, "a"), ask(pending, "b")
     answer = heartbeat("b")
-    pending.settle(answer)
+    pending.settle([answer])
     assert second.result(0) is answer
     assert not first.done()
     assert len(pending) == 1
@@ -51,18 +73,17 @@ def test_an_answer_resolves_the_future_it_names() -> None:
 def test_a_repeated_answer_is_a_duplicate_and_a_foreign_one_unknown() -> None:
     pending = Pending()
     ask(pending, "a")
-    for answer in (heartbeat("a"), heartbeat("a"), heartbeat("somebody-elses", "requests-0-8")):
-        pending.settle(answer)
-    assert pending.counts == Counts(answered=1, duplicates=1, unknown=1)
+    pending.settle([heartbeat("a"), heartbeat("a"), heartbeat("somebody-elses", "requests-0-8")])
+    pending.settle([heartbeat("a")])
+    assert pending.counts == Counts(answered=1, duplicates=2, unknown=1)
 
 
 def test_the_memory_of_answered_requests_is_bounded() -> None:
     pending = Pending(answered_max=2)
     for number in range(3):
         ask(pending, str(number))
-        pending.settle(heartbeat(str(number), f"requests-0-{number}"))
-    pending.settle(heartbeat("0", "requests-0-0"))
-    pending.settle(heartbeat("2", "requests-0-2"))
+        pending.settle([heartbeat(str(number), f"requests-0-{number}")])
+    pending.settle([heartbeat("0", "requests-0-0"), heartbeat("2", "requests-0-2")])
     assert pending.counts == Counts(answered=3, duplicates=1, unknown=1)
 
 
@@ -90,7 +111,7 @@ def test_the_memory_of_answered_requests_is_bounded() -> None:
 def test_an_answer_of_another_kind_is_an_error(answer: AnyResponse, message: str) -> None:
     pending = Pending()
     future = ask(pending, "a")
-    pending.settle(answer)
+    pending.settle([answer])
     with pytest.raises(CoordinatorError, match=message) as refused:
         future.result(0)
     assert refused.value.error_code is answer.error_code
@@ -105,19 +126,73 @@ def test_a_request_expires_at_its_own_deadline() -> None:
     with pytest.raises(RequestTimedOut, match="Heartbeat for group 'g' had no answer within 1000 ms"):
         short.result(0)
     assert not long.done()
-    pending.settle(heartbeat("a"))
+    pending.settle([heartbeat("a")])
     assert pending.counts == Counts(unknown=1), "an answer that comes too late belongs to no request"
+
+
+def test_expiry_looks_at_no_request_behind_the_first_that_is_in_time() -> None:
+    """Whatever number of requests is in flight, answered, or parked for long."""
+
+    class Watched(FutureRequest):
+        looked_at: ClassVar[int] = 0
+
+        @property
+        def deadline_s(self) -> float:
+            Watched.looked_at += 1
+            return super().deadline_s
+
+    pending = Pending()
+    for number in range(1_000):
+        request = beat(str(number))
+        timeout_ms = 600_000 if number % 2 else 25_000
+        pending.add(
+            [Watched(request, HeartbeatResponse, number, timeout_ms, resolve_futures, future=Future())]
+        )
+    pending.settle([heartbeat(str(number)) for number in range(500)])
+    pending.expire(500.0 + 25.0)
+    assert len(pending) == 499
+    assert Watched.looked_at <= 3, "one that expires, and the next of each timeout"
 
 
 def test_what_could_not_be_sent_fails_with_the_cause() -> None:
     pending = Pending()
-    future = ask(pending, "a")
+    requests = [asked("a"), asked("b")]
+    pending.add(requests)
+    pending.settle([heartbeat("b")])
     cause = OSError("the broker is gone")
-    pending.fail("a", cause)
-    pending.fail("a", cause)
+    pending.fail(requests, cause)
+    pending.fail(requests, cause)
     with pytest.raises(RequestNotSent, match="the broker is gone") as failed:
-        future.result(0)
+        requests[0].future.result(0)
     assert failed.value.__cause__ is cause
+    assert requests[1].future.result(0) == heartbeat("b"), "it was written and answered all the same"
+
+
+def test_a_receiver_gets_all_outcomes_of_one_moment_at_once() -> None:
+    pending = Pending()
+    received: list[list[str]] = []
+    others: list[Outcome] = []
+
+    def receive(outcomes: Sequence[Outcome]) -> None:
+        received.append([request.request.correlation_id for request, _ in outcomes])
+
+    pending.add([PendingRequest(beat(name), HeartbeatResponse, 0.0, 1_000, receive) for name in "abcd"])
+    pending.add([PendingRequest(beat("e"), HeartbeatResponse, 0.0, 1_000, others.extend)])
+    pending.settle([heartbeat(name) for name in "bea"])
+    pending.expire(1.0)
+    assert received == [["b", "a"], ["c", "d"]]
+    assert [(request.request.correlation_id, outcome) for request, outcome in others] == [
+        ("e", heartbeat("e"))
+    ]
+
+
+def test_what_expires_is_not_worth_writing_any_more() -> None:
+    pending = Pending()
+    request = asked("a")
+    pending.add([request])
+    assert request.is_wanted()
+    pending.expire(1.0)
+    assert not request.is_wanted()
 
 
 def test_closing_fails_what_waits_and_what_comes_later() -> None:
@@ -129,11 +204,3 @@ def test_closing_fails_what_waits_and_what_comes_later() -> None:
         future.result(0)
     with pytest.raises(ClientClosed, match="the client was closed"):
         ask(pending, "b")
-
-
-def test_a_request_under_way_cannot_be_cancelled() -> None:
-    pending = Pending()
-    future = ask(pending, "a")
-    assert not future.cancel()
-    pending.settle(heartbeat("a"))
-    assert future.done()

@@ -1,0 +1,111 @@
+"""Which requests go into which record: the requests of a slot that wait while the slot's last write is under
+way make the slot's next record. See `records.pack`.
+
+A slot has at most one write under way, so the order of a group's requests in the log is the order in which
+they were added, whatever a producer does with several records.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from clients.pending import PendingRequest
+from records.pack import PACK_MAX_BYTES, PACK_MAX_REQUESTS, pack, pack_key, slot_of
+from records.partitioner import partition_of
+
+_GROUPS_REMEMBERED = 20_000
+
+
+class Place(NamedTuple):
+    """Where the requests of a group go: a partition of the requests topic, and a slot of packs."""
+
+    partition: int
+    slot: int
+
+
+@lru_cache(_GROUPS_REMEMBERED)
+def place_of(group_id: str, partitions: int) -> Place:
+    """The place of a group's requests."""
+    return Place(partition_of(group_id, partitions), slot_of(group_id))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Written:
+    """A record to write, and the requests in it."""
+
+    place: Place
+    key: bytes
+    value: bytes
+    requests: Sequence[PendingRequest]
+
+
+class Packer:
+    """The encoded requests that wait to be written, by their places. Not thread-safe."""
+
+    def __init__(self, max_requests: int = PACK_MAX_REQUESTS, max_bytes: int = PACK_MAX_BYTES) -> None:
+        self._max_requests = max_requests
+        self._max_bytes = max_bytes
+        self._waiting: dict[Place, deque[tuple[PendingRequest, bytes]]] = {}
+        self._under_way: set[Place] = set()
+        self._ready: dict[Place, None] = {}
+        """Places with requests that wait and no write under way, in the order in which they became so."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits and nothing is under way."""
+        return not self._waiting and not self._under_way
+
+    def add(self, place: Place, request: PendingRequest, message: bytes) -> None:
+        """Add a request at the end of its place's line. `message` is the encoded request."""
+        line = self._waiting.get(place)
+        if line is None:
+            line = self._waiting[place] = deque()
+            if place not in self._under_way:
+                self._ready[place] = None
+        line.append((request, message))
+
+    def take(self) -> list[Written]:
+        """The records to write now, at most one for each place. They are under way until `written`.
+
+        Requests that are no longer wanted are left out.
+        """
+        records = [record for place in self._ready if (record := self._next(place)) is not None]
+        self._under_way.update(record.place for record in records)
+        self._ready.clear()
+        return records
+
+    def written(self, place: Place) -> None:
+        """The place's write has ended, with or without success."""
+        self._under_way.discard(place)
+        if place in self._waiting:
+            self._ready[place] = None
+
+    def _next(self, place: Place) -> Written | None:
+        """The next record of a place, None if none of its requests is wanted."""
+        line = self._waiting[place]
+        requests: list[PendingRequest] = []
+        messages: list[bytes] = []
+        left_bytes = self._max_bytes
+        while line and len(requests) < self._max_requests:
+            request, message = line[0]
+            if not request.is_wanted():
+                line.popleft()
+                continue
+            left_bytes -= len(message) + 1
+            if left_bytes < 0 and requests:
+                break
+            line.popleft()
+            requests.append(request)
+            messages.append(message)
+            if left_bytes < 0:
+                break
+        if not line:
+            del self._waiting[place]
+        if not requests:
+            return None
+        if left_bytes < 0:  # one request that is larger than a pack may be
+            key = requests[0].request.group_id.encode()
+            return Written(place, key, messages[0], requests)
+        return Written(place, pack_key(place.slot), pack(messages), requests)

@@ -1,0 +1,155 @@
+"""Writes a client's requests to the requests topic, several in a record where several wait.
+
+`write` never waits for a broker: librdkafka has a thread of its own for the connection. Another thread of the
+writer takes the acknowledgements and hands over what waited for them.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeAlias
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from clients.packer import Packer, Written, place_of
+from clients.pending import Pending, PendingRequest
+from records.codec import encode
+
+_POLL_S = 0.1
+_REPORT_INTERVAL_S = 60.0
+
+_Ended: TypeAlias = tuple[Written, Exception | None]
+
+log = structlog.get_logger()
+
+
+class RequestWriter:
+    """Writes requests. Safe for threads. `make_producer` makes the producer, and another one if it fails for
+    good.
+    """
+
+    def __init__(
+        self,
+        make_producer: Callable[[], Producer],
+        topic: str,
+        partitions: int,
+        pending: Pending,
+        name: str,
+    ) -> None:
+        self._topic = topic
+        self._partitions = partitions
+        self._pending = pending
+        self._make_producer = make_producer
+        self._producer = make_producer()
+        self._lock = threading.Lock()
+        self._packer = Packer()
+        # Writes that have ended, as the producer's `poll` reports them.
+        self._ended: deque[_Ended] = deque()
+        self._close_at_s: float | None = None
+        self._reported_at_s = time.monotonic()
+        self._thread = threading.Thread(target=self._follow, name=name, daemon=True)
+        self._thread.start()
+
+    def write(self, requests: Sequence[PendingRequest]) -> None:
+        """Write requests that are in flight. Those of one group are appended in this order.
+
+        A request that cannot be written fails in `Pending`.
+        """
+        encoded: list[tuple[PendingRequest, bytes]] = []
+        for request in requests:
+            try:
+                encoded.append((request, encode(request.request)))
+            except Exception as error:  # noqa: BLE001 - the others are to be written all the same
+                self._pending.fail([request], error)
+        with self._lock:
+            for request, message in encoded:
+                self._packer.add(place_of(request.request.group_id, self._partitions), request, message)
+            records = self._packer.take()
+        self._hand_over(records)
+
+    def close(self, timeout_s: float) -> None:
+        """Write what waits, for at most this long, and end the thread and the connections."""
+        self._close_at_s = time.monotonic() + timeout_s
+        self._thread.join()
+        self._producer.purge()
+        self._producer.flush(0)
+
+    def _follow(self) -> None:
+        while self._close_at_s is None or (not self._packer.is_idle and time.monotonic() < self._close_at_s):
+            self._producer.poll(_POLL_S)
+            if self._ended:
+                self._hand_over(self._end([self._ended.popleft() for _ in range(len(self._ended))]))
+            self._report()
+
+    def _hand_over(self, records: Sequence[Written]) -> None:
+        """Give records to the producer. Those that it refuses fail, and what waited for them follows."""
+        while records:
+            producer = self._producer
+            refused = self._produce(producer, records)
+            if refused and _is_fatal(refused[0][1]):
+                self._replace(producer)
+                refused = self._produce(self._producer, [record for record, _ in refused])
+            records = self._end(refused) if refused else []
+
+    def _produce(self, producer: Producer, records: Sequence[Written]) -> list[_Ended]:
+        """Give records to a producer. Return those that it does not take, with the reason."""
+        refused: list[_Ended] = []
+        for record in records:
+            # Not `produce_batch`, which ignores the partition of a message and costs more.
+            try:
+                producer.produce(
+                    self._topic,
+                    record.value,
+                    record.key,
+                    record.place.partition,
+                    partial(self._on_delivery, record),
+                )
+            except (KafkaException, BufferError) as error:
+                refused.append((record, error))
+        return refused
+
+    def _on_delivery(self, record: Written, error: KafkaError | None, _: Message) -> None:
+        """Called in `poll` and `flush`."""
+        self._ended.append((record, None if error is None else KafkaException(error)))
+
+    def _end(self, ended: Sequence[_Ended]) -> list[Written]:
+        """Take the outcomes of writes. Return the records that may be written now."""
+        counts = self._pending.counts
+        for record, error in ended:
+            if error is not None:
+                self._pending.fail(record.requests, error)
+        with self._lock:
+            for record, error in ended:
+                if error is None:
+                    counts.requests_written += len(record.requests)
+                    counts.records_written += 1
+                self._packer.written(record.place)
+            return self._packer.take()
+
+    def _replace(self, producer: Producer) -> None:
+        """Replace a producer that writes nothing more.
+
+        An idempotent producer ends so when it cannot go on without a gap or a duplicate.
+        """
+        with self._lock:
+            if producer is not self._producer:
+                return
+            self._producer = self._make_producer()
+        producer.purge()
+        producer.flush(0)
+
+    def _report(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._reported_at_s < _REPORT_INTERVAL_S:
+            return
+        self._reported_at_s = now_s
+        counts = self._pending.counts
+        log.debug("requests written", requests=counts.requests_written, records=counts.records_written)
+
+
+def _is_fatal(error: Exception | None) -> bool:
+    cause = error.args[0] if isinstance(error, KafkaException) else None
+    return isinstance(cause, KafkaError) and (cause.fatal() or cause.code() == KafkaError._FATAL)

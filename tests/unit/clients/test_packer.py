@@ -1,0 +1,144 @@
+"""Which requests go into which record."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clients.packer import Packer, Place, place_of
+from clients.pending import PendingRequest
+from records.codec import decode_request, encode
+from records.pack import is_pack, pack_key, slot_of, unpack
+from records.partitioner import partition_of
+from state.kafka.requests import Heartbeat
+from state.kafka.responses import HeartbeatResponse
+
+PARTITIONS = 3
+
+
+def asked(group_id: str, number: int = 0, member_id: str = "m") -> PendingRequest:
+    request = Heartbeat(
+        group_id=group_id,
+        correlation_id=str(number),
+        reply_partition=0,
+        api_version=4,
+        client_id="c",
+        client_host="h",
+        generation_id=1,
+        member_id=member_id,
+    )
+    return PendingRequest(request, HeartbeatResponse, 0.0, 1_000, lambda outcomes: None)
+
+
+def add(packer: Packer, *requests: PendingRequest) -> None:
+    for request in requests:
+        place = place_of(request.request.group_id, PARTITIONS)
+        packer.add(place, request, encode(request.request))
+
+
+def numbers(requests: Sequence[PendingRequest]) -> list[str]:
+    return [request.request.correlation_id for request in requests]
+
+
+def test_the_first_request_of_a_slot_is_written_at_once_and_packed() -> None:
+    """Packed, so that its answer can share a record with others."""
+    packer = Packer()
+    add(packer, asked("g"))
+    (record,) = packer.take()
+    assert record.place == Place(partition_of("g", PARTITIONS), slot_of("g"))
+    assert record.key == pack_key(slot_of("g"))
+    assert is_pack(record.value)
+    assert len(unpack(record.value)) == 1
+
+
+def test_what_waits_for_a_write_of_its_slot_makes_the_next_record() -> None:
+    packer = Packer()
+    add(packer, asked("g", 0))
+    (first,) = packer.take()
+    add(packer, *(asked("g", number) for number in range(1, 4)))
+    assert packer.take() == [], "its last write is under way"
+    add(packer, asked("another slot", 9))
+    assert [numbers(record.requests) for record in packer.take()] == [["9"]], "which holds up no other slot"
+    packer.written(first.place)
+    (second,) = packer.take()
+    assert numbers(second.requests) == ["1", "2", "3"]
+    assert [decode_request(message) for message in unpack(second.value)] == [
+        request.request for request in second.requests
+    ]
+
+
+def test_a_record_has_bounds() -> None:
+    short = [asked("g", number) for number in range(3)]
+    long = [asked("g", number, member_id="m" * 600) for number in range(3, 5)]
+    packer = Packer(max_requests=2, max_bytes=len(encode(long[0].request)) + 50)
+    add(packer, *short, *long)
+    assert drained(packer) == [["0", "1"], ["2"], ["3"], ["4"]]
+
+
+def test_a_request_larger_than_a_pack_is_a_record_of_its_own() -> None:
+    packer = Packer(max_bytes=1_000)
+    large = asked("g", 1, member_id="m" * 1_000)
+    add(packer, asked("g", 0), large, asked("g", 2))
+    (first,) = packer.take()
+    packer.written(first.place)
+    (second,) = packer.take()
+    assert (second.key, second.value) == (b"g", encode(large.request))
+    packer.written(second.place)
+    assert drained(packer) == [["2"]]
+
+
+def test_what_is_given_up_before_it_is_written_is_not_written() -> None:
+    packer = Packer()
+    requests = [asked("g", number) for number in range(3)]
+    add(packer, *requests)
+    requests[1].has_expired = True
+    (record,) = packer.take()
+    assert numbers(record.requests) == ["0", "2"]
+    add(packer, *requests[:1])
+    requests[0].has_expired = True
+    packer.written(record.place)
+    assert packer.take() == []
+    assert packer.is_idle
+
+
+@pytest.mark.parametrize("max_requests", [1, 3, 1_000])
+@given(
+    group_ids=st.lists(st.sampled_from([f"group {n}" for n in range(12)])), cuts=st.sets(st.integers(0, 30))
+)
+def test_each_groups_requests_keep_their_order(
+    max_requests: int, group_ids: list[str], cuts: set[int]
+) -> None:
+    """And each request is in one record, which is for its place. Writes end at any time."""
+    packer = Packer(max_requests)
+    log: list[list[str]] = []
+    under_way: list[Place] = []
+    for number, group_id in enumerate(group_ids):
+        add(packer, asked(group_id, number))
+        if number in cuts:
+            for place in under_way:
+                packer.written(place)
+            under_way = []
+        for record in packer.take():
+            under_way.append(record.place)
+            assert {place_of(request.request.group_id, PARTITIONS) for request in record.requests} == {
+                record.place
+            }
+            log.append(numbers(record.requests))
+    for place in under_way:
+        packer.written(place)
+    appended = [int(number) for record in [*log, *drained(packer)] for number in record]
+    for group_id in set(group_ids):
+        of_group = [number for number, other in enumerate(group_ids) if other == group_id]
+        assert [number for number in appended if group_ids[number] == group_id] == of_group
+
+
+def drained(packer: Packer) -> list[list[str]]:
+    """Write all that waits."""
+    written: list[list[str]] = []
+    while records := packer.take():
+        for record in records:
+            written.append(numbers(record.requests))
+            packer.written(record.place)
+    assert packer.is_idle
+    return written
