@@ -3,16 +3,14 @@
 import asyncio
 import time
 from collections import deque
-from concurrent.futures import Future
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from queue import SimpleQueue
-from threading import Thread
 from typing import Any, Protocol, TypeVar
 
 from clients.coordinator_client import CoordinatorClient, Header
-from clients.pending import ClientClosed, ClientError, CoordinatorError
+from clients.pending import ClientClosed, ClientError, CoordinatorError, Outcome, PendingRequest
+from gateway.coordinator.held import HeldRequests, Patience
 from gateway.coordinator.rate_limited_warning import RateLimitedWarning
 from gateway.wire.limits import Limits
 from gateway.wire.log_text import quoted
@@ -27,6 +25,9 @@ ANSWER_TIMEOUT_MS = 25_000
 # runs.
 PARKED_TIMEOUT_MS = 600_000
 
+# The least time between two checks of the held requests.
+_CHECK_LEAST_S = 0.01
+
 R = TypeVar("R", bound=Response)
 
 
@@ -40,142 +41,149 @@ class Backend(Protocol):
         """Return the response. If none comes, it has only an error code, and a log line has the reason.
 
         With `timeout_ms` None the request waits only as long as the member can be held without risk to its
-        session: see `AdaptiveTimeout`.
+        session: see `gateway.coordinator.held`.
         """
 
 
-class AdaptiveTimeout:
-    """How long a member's request is held: `least_ms`, or twice the time of the last response.
-
-    A member sends nothing while it is held, so an absent coordinator must not hold it for long. A slow
-    coordinator must be waited for, because otherwise no member would learn of a rebalance. See
-    docs/decisions/0009.
-    """
-
-    def __init__(self, least_ms: int) -> None:
-        self._least_ms = least_ms
-        self.bound_ms = least_ms
-
-    def learn(self, took_ms: int) -> None:
-        """Record the time of a response, even if it came too late for the member."""
-        self.bound_ms = min(max(self._least_ms, 2 * took_ms), ANSWER_TIMEOUT_MS)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _PendingRequest:
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Waiting(PendingRequest):
     """A request under way. `answered` belongs to the event loop, and is done when nothing waits for it."""
 
-    request: AnyAnswered
-    answer: type[Response]
-    timeout_ms: int
-    started_at_s: float
     answered: asyncio.Future[Any]
 
-    def give_up(self) -> None:
-        if not self.answered.done():
-            self.answered.set_exception(TimeoutError())
+    def is_wanted(self) -> bool:
+        """See `PendingRequest`. Nothing waits for a request that was given up, or whose client is gone."""
+        return not self.answered.done()
+
+    def is_over(self) -> bool:
+        """See `Held`."""
+        return self.answered.done()
 
 
 class CoordinatorBackend:
     """Appends requests to the requests topic and reads responses from this gateway's reply partition.
 
     Several gateways may share a reply partition: correlation ids are unique for each start of a client, and
-    each gateway drops the responses to others' requests.
+    each gateway drops the responses to others' requests. All methods but `close` belong to the event loop.
     """
 
     def __init__(self, client: CoordinatorClient, limits: Limits) -> None:
         self._client = client
-        self._held_timeout = AdaptiveTimeout(round(limits.member_held_s * 1000))
+        patience = Patience(round(limits.member_held_s * 1000), ANSWER_TIMEOUT_MS)
+        self._held: HeldRequests[_Waiting] = HeldRequests(patience)
+        self._timer: asyncio.TimerHandle | None = None
+        """The only timer of all held requests. None if there are none."""
         self._unanswered_warning = RateLimitedWarning()
-        # The sender is woken once for all requests of one turn of the event loop.
-        self._unsent: list[_PendingRequest] = []
-        self._to_send: SimpleQueue[list[_PendingRequest] | None] = SimpleQueue()
-        # The loop is woken once for all responses that come between two of its turns.
-        self._answers: deque[tuple[_PendingRequest, Future[Any]]] = deque()
+        # The requests of one turn of the event loop are sent together.
+        self._unsent: list[_Waiting] = []
+        # The loop is woken once for all outcomes that come between two of its turns.
+        self._outcomes: deque[Sequence[Outcome]] = deque()
         self._is_woken = False
-        # Sending may block until a broker answers, so it has a thread outside the event loop.
-        self._sender = Thread(target=self._send_all, name="gateway-sender", daemon=True)
-        self._sender.start()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def header(self, group_id: str, api_version: int, client_id: str, client_host: str) -> Header:
         """See `Backend`."""
-        own = self._client.header(group_id, api_version)
-        return {**own, "client_id": client_id, "client_host": client_host}
+        return Header(
+            group_id=group_id,
+            correlation_id=self._client.next_correlation_id(),
+            reply_partition=self._client.reply_partition,
+            api_version=api_version,
+            client_id=client_id,
+            client_host=client_host,
+        )
 
     async def ask(self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None) -> R:
         """See `Backend`. A response that comes after cancellation is dropped."""
-        loop = asyncio.get_running_loop()
-        held_ms = self._held_timeout.bound_ms if timeout_ms is None else timeout_ms
-        waited_ms = timeout_ms or ANSWER_TIMEOUT_MS
-        waiting = _PendingRequest(request, answer, waited_ms, time.monotonic(), loop.create_future())
+        answered: R = await self.send(request, answer, timeout_ms)
+        return answered
+
+    def send(self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None) -> asyncio.Future[R]:
+        """As `ask`, without waiting. The future has a result in the end, unless it is cancelled."""
         if not self._unsent:
-            loop.call_soon(self._flush)
+            self._loop = asyncio.get_running_loop()
+            self._loop.call_soon(self._flush)
+        assert self._loop is not None
+        waiting = _Waiting(
+            request,
+            answer,
+            time.monotonic(),
+            timeout_ms or ANSWER_TIMEOUT_MS,
+            self._receive,
+            answered=self._loop.create_future(),
+        )
         self._unsent.append(waiting)
-        timer = loop.call_later(held_ms / 1000, waiting.give_up)
-        try:
-            answered: R = await waiting.answered
-            return answered
-        except TimeoutError:
-            kind, group_id = type(request).__name__, quoted(request.group_id)
-            self._unanswered_warning.add(error=f"{kind} for group {group_id} was held for {held_ms} ms")
-            return failed(request, answer, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        except ClientError as error:
-            if not isinstance(error, ClientClosed):
-                self._unanswered_warning.add(error=str(error))
-            return failed(request, answer, error_code_of(error))
-        finally:
-            timer.cancel()
+        if timeout_ms is None:
+            self._held.hold(waiting)
+            if self._timer is None:
+                self._check_held()
+        return waiting.answered
 
     def _flush(self) -> None:
-        self._to_send.put(self._unsent)
-        self._unsent = []
-
-    def _send_all(self) -> None:
-        while (several := self._to_send.get()) is not None:
-            for waiting in several:
-                if not waiting.answered.done():
-                    self._send(waiting)
-
-    def _send(self, waiting: _PendingRequest) -> None:
-        sent: Future[Any]
+        """Send the requests of this turn. No broker is waited for."""
+        requests, self._unsent = self._unsent, []
         try:
-            sent = self._client.send(waiting.request, waiting.answer, timeout_ms=waiting.timeout_ms)
-        except Exception as error:  # noqa: BLE001 - the waiting caller must get any error
-            sent = Future()
-            sent.set_exception(error)
-        sent.add_done_callback(partial(self._on_response, waiting))
+            self._client.send_all(requests)
+        except Exception as error:  # noqa: BLE001 - the waiting callers must get any error
+            failure = error if isinstance(error, ClientError) else ClientError(repr(error))
+            self._receive([(request, failure) for request in requests])
 
-    def _on_response(self, waiting: _PendingRequest, sent: Future[Any]) -> None:
-        """Called by any thread, also for a response that comes after the timeout of its request."""
-        self._answers.append((waiting, sent))
-        if not self._is_woken:
+    def _check_held(self) -> None:
+        """Give up the requests that have been held for too long, and come back when there may be others."""
+        assert self._loop is not None
+        now_s = time.monotonic()
+        for waiting in self._held.give_up(now_s):
+            held_ms = round((now_s - waiting.asked_at_s) * 1000)
+            kind, group_id = type(waiting.request).__name__, quoted(waiting.request.group_id)
+            self._unanswered_warning.add(error=f"{kind} for group {group_id} was held for {held_ms} ms")
+            self._fail(waiting, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        check_at_s = self._held.check_at_s()
+        if check_at_s is None:
+            self._timer = None
+        else:
+            self._timer = self._loop.call_later(max(check_at_s - now_s, _CHECK_LEAST_S), self._check_held)
+
+    def _receive(self, outcomes: Sequence[Outcome]) -> None:
+        """Called by any thread, also for a response that comes after its request was given up."""
+        self._outcomes.append(outcomes)
+        if not self._is_woken and self._loop is not None:
             self._is_woken = True
             with suppress(RuntimeError):  # the loop has ended, and every waiting request with it
-                waiting.answered.get_loop().call_soon_threadsafe(self._dispatch)
+                self._loop.call_soon_threadsafe(self._dispatch)
 
     def _dispatch(self) -> None:
-        self._is_woken = False  # before the drain: a response that comes from now on wakes the loop again
-        while self._answers:
-            waiting, sent = self._answers.popleft()
-            error = sent.exception()
-            if error is None:
-                self._learn(waiting)
-            if waiting.answered.done():
-                continue
-            if error is None:
-                waiting.answered.set_result(sent.result())
-            else:
-                waiting.answered.set_exception(error)
+        self._is_woken = False  # before the drain: an outcome that comes from now on wakes the loop again
+        now_s = time.monotonic()
+        slowest_s = 0.0
+        while self._outcomes:
+            for waiting, outcome in self._outcomes.popleft():
+                assert isinstance(waiting, _Waiting)
+                if isinstance(outcome, ClientError):
+                    self._end(waiting, outcome)
+                    continue
+                # A parked request does not show how long a response takes.
+                if waiting.timeout_ms <= ANSWER_TIMEOUT_MS:
+                    slowest_s = max(slowest_s, now_s - waiting.asked_at_s)
+                if not waiting.answered.done():
+                    waiting.answered.set_result(outcome)
+        if slowest_s:
+            self._held.patience.learn(slowest_s, now_s)
+        self._held.first()  # drops the answered ones before it
 
-    def _learn(self, waiting: _PendingRequest) -> None:
-        # A parked request does not show how long a response takes.
-        if waiting.timeout_ms <= ANSWER_TIMEOUT_MS:
-            self._held_timeout.learn(round((time.monotonic() - waiting.started_at_s) * 1000))
+    def _end(self, waiting: _Waiting, error: ClientError) -> None:
+        """End a request that got an error instead of a response."""
+        if waiting.answered.done():
+            return
+        if not isinstance(error, ClientClosed):
+            self._unanswered_warning.add(error=str(error))
+        self._fail(waiting, error_code_of(error))
+
+    def _fail(self, waiting: _Waiting, error_code: ErrorCode) -> None:
+        waiting.answered.set_result(failed(waiting.request, waiting.answer, error_code))  # type: ignore[arg-type,type-var]
 
     def close(self) -> None:
-        """End the sender. The owner of the client closes the client after this."""
-        self._to_send.put(None)
-        self._sender.join()
+        """Check the held requests no more. The owner of the client closes the client after this."""
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 def error_code_of(error: ClientError) -> ErrorCode:

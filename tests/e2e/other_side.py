@@ -93,4 +93,4 @@ def _encoded(asked: PendingRequest, response: type[AnyResponse], fields: Mapping
         "request": asked.id,
         "error_code": 0,
     }
-    return msgspec.json.encode(response(**given | fields))  # type: ignore[arg-type]
+    return msgspec.json.encode(response(**{**given, **fields}))  # type: ignore[arg-type]

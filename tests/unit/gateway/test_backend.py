@@ -2,20 +2,19 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
-from contextlib import closing
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing, suppress
+from itertools import count
 from typing import Any
 
-import pytest
 from structlog.testing import capture_logs
 
 from clients.coordinator_client import CoordinatorClient, Header
-from clients.pending import ClientClosed, RequestTimedOut
+from clients.pending import ClientClosed, Pending, PendingRequest
 from gateway.coordinator.backend import (
     ANSWER_TIMEOUT_MS,
     PARKED_TIMEOUT_MS,
-    AdaptiveTimeout,
     CoordinatorBackend,
     failed,
 )
@@ -25,39 +24,61 @@ from state.kafka.requests import Heartbeat, JoinGroup
 from state.kafka.responses import HeartbeatResponse, JoinGroupResponse
 
 HELD_S = 0.05
-HEADER = Header(
-    group_id="g", correlation_id="c", reply_partition=0, api_version=4, client_id="me", client_host="here"
-)
-BEAT = Heartbeat(**HEADER, generation_id=1, member_id="me-1")
-BEATEN = failed(BEAT, HeartbeatResponse, ErrorCode.NONE)
+_numbers = count()
 
 
 class Log(CoordinatorClient):
-    """A client that collects requests in a list. The test answers them in the coordinator's place. Sending
-    waits until it is `open`, or is refused.
+    """A client that collects requests in a list instead of the topic. The test answers them in the
+    coordinator's place.
     """
 
     def __init__(self) -> None:
-        self.sent: list[tuple[int | None, Future[Any]]] = []
+        self.pending = Pending()
+        self.sent: list[PendingRequest] = []
+        self.turns: list[int] = []
+        """How many requests were sent together."""
         self.refusal: Exception | None = None
-        self.open = threading.Event()
-        self.open.set()
 
-    def send(self, request: Any, answer: Any, *, timeout_ms: int | None = None) -> Future[Any]:
+    def send_all(self, requests: Sequence[PendingRequest]) -> None:
         if self.refusal is not None:
             raise self.refusal
-        future: Future[Any] = Future()
-        future.set_running_or_notify_cancel()
-        self.sent.append((timeout_ms, future))
-        assert self.open.wait(10)
-        return future
+        self.pending.add(requests)
+        self.sent += requests
+        self.turns.append(len(requests))
 
-    async def nth(self, number: int) -> Future[Any]:
-        """The future of the request of this number, after it was sent."""
+    async def nth(self, number: int) -> PendingRequest:
+        """The request of this number, after it was sent."""
         async with asyncio.timeout(10):
             while len(self.sent) <= number:
                 await asyncio.sleep(0.001)
-        return self.sent[number][1]
+        return self.sent[number]
+
+    def answer(self, *several: PendingRequest) -> None:
+        """Settle requests as the client's reader does: at once, on a thread of its own."""
+        responses: list[Any] = [beaten(request.request) for request in several]
+        thread = threading.Thread(target=self.pending.settle, args=(responses,))
+        thread.start()
+        thread.join()
+
+
+def header() -> Header:
+    return Header(
+        group_id="g",
+        correlation_id=f"c-{next(_numbers)}",
+        reply_partition=0,
+        api_version=4,
+        client_id="me",
+        client_host="here",
+    )
+
+
+def beat(group_id: str = "g") -> Heartbeat:
+    own: Header = {**header(), "group_id": group_id}
+    return Heartbeat(**own, generation_id=1, member_id="me-1")
+
+
+def beaten(request: Any) -> HeartbeatResponse:
+    return failed(request, HeartbeatResponse, ErrorCode.NONE)
 
 
 def played(test: Callable[[CoordinatorBackend, Log], Awaitable[None]]) -> Callable[[], None]:
@@ -72,9 +93,57 @@ def played(test: Callable[[CoordinatorBackend, Log], Awaitable[None]]) -> Callab
 
 @played
 async def test_an_answer_in_time_is_given(backend: CoordinatorBackend, log: Log) -> None:
-    asked = asyncio.create_task(backend.ask(BEAT, HeartbeatResponse))
-    (await log.nth(0)).set_result(BEATEN)
-    assert await asked is BEATEN
+    request = beat()
+    asked = asyncio.create_task(backend.ask(request, HeartbeatResponse))
+    log.answer(await log.nth(0))
+    assert await asked == beaten(request)
+
+
+@played
+async def test_requests_of_a_turn_are_sent_together_and_in_order(
+    backend: CoordinatorBackend, log: Log
+) -> None:
+    requests = [beat() for _ in range(100)]
+    futures = [backend.send(request, HeartbeatResponse) for request in requests]
+    await asyncio.sleep(0)
+    assert log.turns == [100]
+    assert [waiting.request for waiting in log.sent] == requests
+    log.answer(*log.sent)
+    assert await asyncio.gather(*futures) == [beaten(request) for request in requests]
+
+
+@played
+async def test_answers_that_come_together_wake_the_loop_once(backend: CoordinatorBackend, log: Log) -> None:
+    loop = asyncio.get_running_loop()
+    wake, woken = loop.call_soon_threadsafe, []
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        woken.append(args)
+        return wake(*args, **kwargs)
+
+    futures = [backend.send(beat(), HeartbeatResponse) for _ in range(100)]
+    await asyncio.sleep(0)
+    loop.call_soon_threadsafe = watched  # type: ignore[method-assign]
+    log.answer(*log.sent)
+    await asyncio.gather(*futures)
+    assert len(woken) == 1
+
+
+@played
+async def test_held_requests_share_one_timer(backend: CoordinatorBackend, log: Log) -> None:
+    loop = asyncio.get_running_loop()
+    timer, timers = loop.call_later, []
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        timers.append(args)
+        return timer(*args, **kwargs)
+
+    loop.call_later = watched  # type: ignore[method-assign]
+    futures = [backend.send(beat(), HeartbeatResponse) for _ in range(100)]
+    await asyncio.sleep(0)
+    log.answer(*log.sent)
+    await asyncio.gather(*futures)
+    assert len(timers) == 1
 
 
 @played
@@ -83,31 +152,31 @@ async def test_a_coordinator_that_is_away_holds_each_heartbeat_for_a_moment(
 ) -> None:
     """Each heartbeat is in the log, as a sign of life, and none keeps the member from its next one."""
     for number in range(3):
-        answer = await backend.ask(BEAT, HeartbeatResponse)
+        answer = await backend.ask(beat(), HeartbeatResponse)
         assert answer.error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert not (await log.nth(number)).done()
-    assert [timeout_ms for timeout_ms, _ in log.sent] == [ANSWER_TIMEOUT_MS] * 3
+        assert len(log.pending) == number + 1
+    assert [waiting.timeout_ms for waiting in log.sent] == [ANSWER_TIMEOUT_MS] * 3
 
 
 @played
 async def test_a_slow_coordinator_is_waited_for_once_it_is_known_to_be_slow(
     backend: CoordinatorBackend, log: Log
 ) -> None:
-    answer = await backend.ask(BEAT, HeartbeatResponse)
+    answer = await backend.ask(beat(), HeartbeatResponse)
     assert answer.error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
     await asyncio.sleep(10 * HELD_S)
-    (await log.nth(0)).set_result(BEATEN)
-    asked = asyncio.create_task(backend.ask(BEAT, HeartbeatResponse))
+    log.answer(await log.nth(0))
+    asked = asyncio.create_task(backend.ask(beat(), HeartbeatResponse))
     second = await log.nth(1)
     await asyncio.sleep(2 * HELD_S)
-    second.set_result(BEATEN)
-    assert await asked is BEATEN
+    log.answer(second)
+    assert (await asked).error_code is ErrorCode.NONE
 
 
 @played
 async def test_what_is_parked_is_waited_for(backend: CoordinatorBackend, log: Log) -> None:
     join = JoinGroup(
-        **HEADER,
+        **header(),
         session_timeout_ms=10_000,
         rebalance_timeout_ms=60_000,
         member_id="",
@@ -115,77 +184,81 @@ async def test_what_is_parked_is_waited_for(backend: CoordinatorBackend, log: Lo
         protocols=[],
     )
     asked = asyncio.create_task(backend.ask(join, JoinGroupResponse, PARKED_TIMEOUT_MS))
-    parked = await log.nth(0)
-    held = asyncio.create_task(backend.ask(BEAT, HeartbeatResponse))
+    await log.nth(0)
+    held = asyncio.create_task(backend.ask(beat(), HeartbeatResponse))
     assert (await held).error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert not asked.done()
     joined = failed(join, JoinGroupResponse, ErrorCode.MEMBER_ID_REQUIRED)
-    parked.set_result(joined)
+    log.pending.settle([joined])
     assert await asked is joined
 
 
 @played
-async def test_what_was_given_up_before_it_was_sent_is_not_sent(
+async def test_a_request_that_nothing_waits_for_is_not_worth_writing(
     backend: CoordinatorBackend, log: Log
 ) -> None:
-    """Sending waits for an unreachable broker. Requests without a caller must not pile up."""
-    log.open.clear()
-    first = asyncio.create_task(backend.ask(BEAT, HeartbeatResponse))
-    assert (await backend.ask(BEAT, HeartbeatResponse)).error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert (await first).error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    third = asyncio.create_task(backend.ask(BEAT, HeartbeatResponse, ANSWER_TIMEOUT_MS))
-    await asyncio.sleep(0)
-    log.open.set()
-    (await log.nth(1)).set_result(BEATEN)
-    assert await third is BEATEN
-    assert len(log.sent) == 2
+    """A write may wait for an unreachable broker. Requests without a caller must not pile up."""
+    cancelled = asyncio.create_task(backend.ask(beat(), HeartbeatResponse, ANSWER_TIMEOUT_MS))
+    waits = asyncio.create_task(backend.ask(beat(), HeartbeatResponse, ANSWER_TIMEOUT_MS))
+    answer = await backend.ask(beat(), HeartbeatResponse)
+    assert answer.error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    cancelled.cancel()
+    with suppress(asyncio.CancelledError):
+        await cancelled
+    assert [waiting.is_wanted() for waiting in log.sent] == [False, False, True]
+    log.answer(log.sent[2])
+    assert (await waits).error_code is ErrorCode.NONE
+
+
+@played
+async def test_a_request_without_an_answer_ends_when_the_client_says_so(
+    backend: CoordinatorBackend, log: Log
+) -> None:
+    asked = asyncio.create_task(backend.ask(beat(), HeartbeatResponse, ANSWER_TIMEOUT_MS))
+    await log.nth(0)
+    with capture_logs() as logs:
+        log.pending.expire(time.monotonic() + ANSWER_TIMEOUT_MS / 1000)
+        assert (await asked).error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert logs[0]["error"] == "Heartbeat for group 'g' had no answer within 25000 ms"
 
 
 @played
 async def test_a_request_that_cannot_be_sent_has_an_answer(backend: CoordinatorBackend, log: Log) -> None:
     log.refusal = ClientClosed("the client was closed")
     with capture_logs() as logs:
-        answer = await backend.ask(BEAT, HeartbeatResponse)
+        answer = await backend.ask(beat(), HeartbeatResponse)
     assert answer.error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert logs == []
+    log.refusal = OSError("no more memory")
+    with capture_logs() as logs:
+        answer = await backend.ask(beat(), HeartbeatResponse)
+    assert answer.error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert logs[0]["error"] == "OSError('no more memory')"
 
 
 @played
-async def test_all_that_hear_of_no_coordinator_are_one_log_line(
-    backend: CoordinatorBackend, log: Log
-) -> None:
+async def test_requests_without_an_answer_share_a_log_line(backend: CoordinatorBackend, log: Log) -> None:
     with capture_logs() as logs:
-        await asyncio.gather(*(backend.ask(BEAT, HeartbeatResponse) for _ in range(300)))
+        await asyncio.gather(*(backend.ask(beat(), HeartbeatResponse) for _ in range(300)))
         async with asyncio.timeout(10):
             while len(logs) < 2:
                 await asyncio.sleep(0.01)
     assert [entry["event"] for entry in logs] == ["no answer from the coordinator"] * 2
     assert [entry["requests"] for entry in logs] == [1, 299]
-    assert logs[0]["error"] == "Heartbeat for group 'g' was held for 50 ms"
+    assert logs[0]["error"].startswith("Heartbeat for group 'g' was held for ")
 
 
 @played
 async def test_a_group_id_is_logged_short(backend: CoordinatorBackend, log: Log) -> None:
     long_id = "\u2028" * 30_000
     with capture_logs() as logs:
-        header: Header = {**HEADER, "group_id": long_id}
-        await backend.ask(Heartbeat(**header, generation_id=1, member_id="me-1"), HeartbeatResponse)
-        log.refusal = RequestTimedOut(f"Heartbeat for group {long_id!r} had no answer within 5 ms")
-        await backend.ask(BEAT, HeartbeatResponse)
+        await backend.ask(beat(long_id), HeartbeatResponse)
+        asked = asyncio.create_task(backend.ask(beat(long_id), HeartbeatResponse, 5))
+        await log.nth(1)
+        log.pending.expire(time.monotonic() + 1.0)
+        await asked
         async with asyncio.timeout(10):
             while len(logs) < 2:
                 await asyncio.sleep(0.01)
-    assert "(30000 characters) was held for 50 ms" in logs[0]["error"]
+    assert "(30000 characters) was held for " in logs[0]["error"]
     assert max(len(entry["error"]) for entry in logs) <= 500
-
-
-@pytest.mark.parametrize(
-    ("took_ms", "bound_ms"),
-    [(0, 3_000), (700, 3_000), (1_500, 3_000), (1_501, 3_002), (4_000, 8_000), (60_000, ANSWER_TIMEOUT_MS)],
-)
-def test_patience(took_ms: int, bound_ms: int) -> None:
-    timeout = AdaptiveTimeout(3_000)
-    timeout.learn(took_ms)
-    assert timeout.bound_ms == bound_ms
-    timeout.learn(400)
-    assert timeout.bound_ms == 3_000
