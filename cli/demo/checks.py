@@ -10,6 +10,7 @@ from cli.demo.strike import Struck
 from cli.demo.watch import client_of, held
 from clients.coordinator_client import decode_response
 from records.history import CoordinatorStarted, HistoryReader, decode_any_entry
+from records.pack import unpack
 from state.kafka.group import GroupState
 from state.kafka.history import EntryType, HistoryEntry
 from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
@@ -82,13 +83,13 @@ def read_answers(values: Iterable[bytes]) -> Answers:
     """Read the answers from the values of all records of the responses topic. Notifications do not count."""
     answers = Answers()
     first: dict[str, bytes] = {}
-    for value in values:
-        message = decode_response(value)
+    for encoded in (encoded for value in values for encoded in unpack(value)):
+        message = decode_response(encoded)
         if isinstance(message, ToConnection):
             continue
         request = message.request
         answers.by_request[request] += 1
-        if first.setdefault(request, value) != value:
+        if first.setdefault(request, encoded) != encoded:
             answers.conflicts.append(request)
     return answers
 

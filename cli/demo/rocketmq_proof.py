@@ -17,6 +17,7 @@ from insight.why.rocketmq.report import report
 from insight.why.rocketmq.text import report_text
 from records.history import CoordinatorStarted
 from records.layout import TopicLayout
+from records.pack import unpack
 from records.rocketmq_history import is_expiry
 from state.rocketmq.history import EntryType, HistoryEntry
 from state.rocketmq.responses import NotifyConsumerIdsChanged
@@ -54,7 +55,7 @@ def examine(bootstrap_servers: str, layout: TopicLayout, observed: Observed) -> 
     responses = read_all(bootstrap_servers, layout.responses_topic)
     dead_letters = read_all(bootstrap_servers, layout.dead_letters_topic)
     answers = checks.read_answers(responses)
-    messages = [decode_response(value) for value in responses]
+    messages = [decode_response(encoded) for value in responses for encoded in unpack(value)]
     notifications = [m for m in messages if isinstance(m, NotifyConsumerIdsChanged)]
     counts = consumed(observed.consumed)
     events = history.of_rocketmq(observed.group_id)

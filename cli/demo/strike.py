@@ -17,6 +17,7 @@ from cli.demo.watch import NotSeen
 from clients.coordinator_client import decode_response
 from records.codec import record_of
 from records.layout import TopicLayout
+from records.pack import unpack
 from records.reader import TopicReader
 from state.errors import ErrorCode
 from state.kafka.responses import HeartbeatResponse, JoinGroupResponse
@@ -109,6 +110,7 @@ def uncommitted_batch_of(folder: Folder, requests_topic: str, request: str) -> i
 def _answers(reader: TopicReader) -> Iterator[Response]:
     # The last answer comes first, because it is most likely of an uncommitted batch.
     for record in reversed(reader.poll(_POLL_MS)):
-        answer = decode_response(record.value)
-        if isinstance(answer, Response):
-            yield answer
+        for encoded in reversed(unpack(record.value)):
+            answer = decode_response(encoded)
+            if isinstance(answer, Response):
+                yield answer

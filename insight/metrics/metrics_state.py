@@ -17,6 +17,7 @@ from msgspec import Struct
 from records.codec import Reason
 from records.history import KAFKA, CoordinatorStarted, HistoryReader, decode_any_entry
 from records.layout import TopicLayout
+from records.pack import unpack
 from records.rocketmq_history import decode_snapshot as decode_rocketmq_group
 from records.rocketmq_history import is_expiry
 from state.dispatch import GroupType
@@ -142,7 +143,8 @@ class MetricsState:
             elif topic == layout.events_topic:
                 return self._take_entry(value or b"")
             elif topic == layout.responses_topic:
-                self._take_answer(value or b"")
+                for encoded in unpack(value or b""):
+                    self._take_answer(encoded)
             else:
                 self._dead_letters[_dead_letter.decode(value or b"").reason] += 1
         return None

@@ -18,6 +18,7 @@ from gateway.upstream.connections import Address
 from gateway.wire.limits import Limits
 from records import kafka_clients
 from records.layout import TopicLayout
+from records.pack import unpack
 from streaming.service.coordinator import Options
 from tests.conformance.normalise import Answer
 from tests.conformance.player import Player
@@ -102,10 +103,11 @@ class Servers:
         found: dict[str, set[str]] = {prefix: set() for prefix in prefixes}
         for topic in (self.layout.responses_topic, self.layout.events_topic):
             for record in read_topic(str(self.kafka), topic):
-                answer = json.loads(record.value or b"{}")
-                prefix = "-".join(str(answer.get("group_id", "")).split("-")[:2]) + "-"
-                if prefix in found and answer.get("rule"):
-                    found[prefix].add(answer["rule"])
+                for encoded in unpack(record.value or b"{}"):
+                    answer = json.loads(encoded)
+                    prefix = "-".join(str(answer.get("group_id", "")).split("-")[:2]) + "-"
+                    if prefix in found and answer.get("rule"):
+                        found[prefix].add(answer["rule"])
         return {prefix: frozenset(rules) for prefix, rules in found.items()}
 
 

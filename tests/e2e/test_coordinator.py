@@ -19,9 +19,10 @@ from checkpoints.folder import Epoch, Folder, FolderError, KnownOutage
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from records import kafka_clients
-from records.codec import DeadLetter, Reason, clock_record
+from records.codec import DeadLetter, Reason, clock_record, record_of
 from records.history import HistoryReader
 from records.layout import TopicLayout
+from records.pack import unpack
 from records.partitioner import partition_of
 from state.errors import ErrorCode
 from state.kafka.history import EntryType
@@ -146,14 +147,19 @@ def test_two_members_from_join_to_leave(service: Service) -> None:
 
 def test_answers_are_on_the_partition_that_was_asked_for(service: Service) -> None:
     stable_member(service.one, "answers")
-    answers = [msgspec.json.decode(r.value) | {"at": r.partition} for r in all_of(service, "responses")]
+    answers = [
+        msgspec.json.decode(encoded) | {"at": record.partition}
+        for record in all_of(service, "responses")
+        for encoded in unpack(record.value)
+    ]
     of_group = [answer for answer in answers if answer["group_id"] == "answers"]
     assert [answer["type"] for answer in of_group] == ["JoinGroup", "JoinGroup", "SyncGroup"]
     assert {answer["at"] for answer in of_group} == {service.one.reply_partition}
     partition = partition_of("answers", service.layout.request_partitions)
     requests = f"{service.layout.requests_topic}-{partition}-"
-    offsets = [int(answer["request"].removeprefix(requests)) for answer in of_group]
+    offsets = [record_of(answer["request"])[2] for answer in of_group]
     assert offsets == sorted(set(offsets))
+    assert {answer["request"].startswith(requests) for answer in of_group} == {True}
 
 
 def all_of(service: Service, kind: str) -> list[ConsumerRecord]:

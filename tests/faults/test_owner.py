@@ -21,6 +21,7 @@ import pytest
 from clients.coordinator_client import CoordinatorClient, layout_on
 from embedded.broker import EmbeddedBroker
 from records.layout import TopicLayout
+from records.pack import unpack
 from state.errors import ErrorCode
 from state.kafka.history import EntryType
 from streaming.service.owner import Claim, NotOwner, Ownership
@@ -276,5 +277,5 @@ def check_stopped(loser: Run, owner: Run, continued_s: float) -> None:
 def answers_to(broker: EmbeddedBroker, layout: TopicLayout, group_id: str) -> Counter[str]:
     """How often each request about this group was answered."""
     records = read_topic(broker.bootstrap_servers, layout.responses_topic)
-    answers = [msgspec.json.decode(record.value) for record in records]
+    answers = [msgspec.json.decode(encoded) for record in records for encoded in unpack(record.value)]
     return Counter(answer["request"] for answer in answers if answer["group_id"] == group_id)

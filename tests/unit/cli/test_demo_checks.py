@@ -20,6 +20,7 @@ from cli.demo.proof import Deed, Outcome
 from cli.demo.strike import Struck, is_target, uncommitted_batch_of
 from cli.demo.watch import client_of, held, stable_with
 from records.history import CoordinatorStarted
+from records.pack import pack
 from state.errors import ErrorCode
 from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.responses import HeartbeatResponse, JoinGroupResponse, SyncGroupResponse
@@ -120,6 +121,13 @@ def test_a_request_answered_in_two_ways_is_found() -> None:
         [answer("requests-0-1"), answer("requests-0-1", ErrorCode.UNKNOWN_MEMBER_ID)]
     )
     assert not checks.answered_one_way(two_ways).ok
+
+
+def test_answers_of_a_pack_count_each_for_itself() -> None:
+    one, other = answer("requests-0-1#0"), answer("requests-0-1#1")
+    packed = checks.read_answers([pack([one, other]), one])
+    assert packed.by_request == {"requests-0-1#0": 2, "requests-0-1#1": 1}
+    assert checks.answered_one_way(packed).ok
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from records.codec import UNREADABLE
+from records.codec import UNREADABLE, encode
+from records.pack import pack
 from state.kafka.history import EntryType
 from streaming.service.status import Phase, Status
 from tests.harness import scraped as harness
@@ -163,6 +164,13 @@ def test_phase_and_alarm(busy: Scraped) -> None:
     phases = {p.value: scraped.value("group_coordinator_phase", phase=p.value) for p in Phase}
     assert phases == {"starting": 0, "ready": 0, "restarting": 0, "failing": 1, "stopped": 0}
     assert (scraped.value("group_coordinator_alarm"), busy.value("group_coordinator_alarm")) == (1, 0)
+
+
+def test_answers_of_a_pack_count_each_for_itself() -> None:
+    scraped = Scraped()
+    code = {"error_code": 0, "type": "Heartbeat"}
+    scraped.metrics_state.take(LAYOUT.responses_topic, None, pack([encode(code), encode(code)]))
+    assert scraped.metrics_state.numbers().answers == {("Heartbeat", "NONE"): 2}
 
 
 @pytest.mark.parametrize(
