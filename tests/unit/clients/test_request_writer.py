@@ -1,0 +1,119 @@
+"""The writer of requests, with librdkafka's producer and no broker. The broker: tests/e2e/test_client.py."""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from clients.pending import FutureRequest, Pending, RequestNotSent, resolve_futures
+from clients.request_writer import RequestWriter
+from records import kafka_clients
+from state.kafka.requests import Heartbeat
+from state.kafka.responses import HeartbeatResponse
+
+NO_BROKER = "127.0.0.1:1"
+TIMEOUT_MS = 300
+PATIENCE_S = 30.0
+FATAL = KafkaException(KafkaError(KafkaError._FATAL, "a gap in the sequence", True))
+
+
+def asked(number: int, member_id: str = "m") -> FutureRequest:
+    request = Heartbeat(
+        group_id="g",
+        correlation_id=str(number),
+        reply_partition=0,
+        api_version=4,
+        client_id="c",
+        client_host="h",
+        generation_id=1,
+        member_id=member_id,
+    )
+    return FutureRequest(request, HeartbeatResponse, 0.0, 60_000, resolve_futures, future=Future())
+
+
+def producer(max_request_bytes: int = 100_000) -> Producer:
+    return kafka_clients.request_producer(
+        NO_BROKER, timeout_ms=TIMEOUT_MS, max_request_bytes=max_request_bytes
+    )
+
+
+@pytest.fixture
+def pending() -> Pending:
+    return Pending()
+
+
+@pytest.fixture
+def writer(pending: Pending) -> Iterator[RequestWriter]:
+    writer = RequestWriter(producer, "requests", 1, pending, "writer")
+    yield writer
+    writer.close(0)
+
+
+def write(writer: RequestWriter, pending: Pending, *requests: FutureRequest) -> None:
+    pending.add(requests)
+    writer.write(requests)
+
+
+def test_a_write_that_fails_fails_all_requests_of_its_record(writer: RequestWriter, pending: Pending) -> None:
+    """And those that waited for it are written after it: here they fail, too."""
+    requests = [asked(number) for number in range(5)]
+    began_s = time.monotonic()
+    for request in requests:
+        write(writer, pending, request)
+    assert time.monotonic() - began_s < TIMEOUT_MS / 1000, "no broker is waited for"
+    ended: list[str] = []
+    for request in requests:
+        request.future.add_done_callback(
+            lambda _, name=request.request.correlation_id: ended.append(name)  # type: ignore[misc]
+        )
+    for request in requests:
+        with pytest.raises(RequestNotSent, match=r"Heartbeat for group 'g' could not be sent: .*timed out"):
+            request.future.result(PATIENCE_S)
+    assert ended == ["0", "1", "2", "3", "4"]
+    assert pending.counts.records_written == 0
+
+
+def test_a_request_that_the_producer_does_not_take_holds_up_no_other(pending: Pending) -> None:
+    writer = RequestWriter(lambda: producer(1_000), "requests", 1, pending, "writer")
+    too_large, other = asked(0, "m" * 300_000), asked(1)
+    write(writer, pending, too_large, other)
+    with pytest.raises(RequestNotSent, match="Message size too large"):
+        too_large.future.result(0)
+    assert not other.future.done(), "it is under way"
+    writer.close(0)
+
+
+def test_a_request_that_cannot_be_encoded_fails_alone(writer: RequestWriter, pending: Pending) -> None:
+    odd, other = asked(0, "\ud800"), asked(1)
+    write(writer, pending, odd, other)
+    with pytest.raises(RequestNotSent, match="surrogates not allowed"):
+        odd.future.result(0)
+    assert not other.future.done()
+
+
+def test_a_producer_that_failed_for_good_is_replaced(pending: Pending) -> None:
+    class Failing(Producer):
+        def produce(self, *_: Any, **__: Any) -> None:
+            raise FATAL
+
+    settings = {"bootstrap.servers": NO_BROKER, "log_level": 0}
+    producers = iter([Failing(settings), producer()])
+    writer = RequestWriter(lambda: next(producers), "requests", 1, pending, "writer")
+    request = asked(0)
+    write(writer, pending, request)
+    assert not request.future.done(), "the second producer has it"
+    with pytest.raises(RequestNotSent, match="timed out"):
+        request.future.result(PATIENCE_S)
+    writer.close(0)
+
+
+def test_closing_writes_what_waits_for_a_bounded_time(pending: Pending) -> None:
+    settings = {"bootstrap.servers": NO_BROKER, "log_level": 0}
+    writer = RequestWriter(lambda: Producer(settings), "requests", 1, pending, "writer")
+    write(writer, pending, asked(0), asked(1))
+    began_s = time.monotonic()
+    writer.close(0.3)
+    assert 0.3 <= time.monotonic() - began_s < 5.0
