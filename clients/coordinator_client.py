@@ -18,8 +18,8 @@ from uuid import uuid4
 import msgspec
 import structlog
 from kafka import TopicPartition
-from kafka.errors import KafkaError
 
+from clients.answer_reader import AnswerReader
 from clients.pending import (
     AnyRequest,
     AnyResponse,
@@ -34,7 +34,6 @@ from clients.pending import (
 from clients.request_writer import RequestWriter
 from records import kafka_clients
 from records.layout import TopicLayout
-from records.outage_warning import OutageWarning
 from records.pack import unpack
 from records.partitioner import partition_of
 from records.reader import TopicReader
@@ -60,7 +59,7 @@ JOIN_GRACE_MS = 5_000
 # The versions of Kafka's messages that these requests have. Source: *Request.json of Apache Kafka 4.
 JOIN_VERSION, SYNC_VERSION, HEARTBEAT_VERSION, LEAVE_VERSION = 9, 5, 4, 5
 
-_POLL_MS = 100
+_POLL_S = 0.1
 _CLOSE_TIMEOUT_S = 5.0
 
 # Called with unsolicited messages to connections of RocketMQ's clients. It runs on the reader's thread: keep
@@ -124,7 +123,6 @@ class CoordinatorClient:
         self._timeout_ms = request_timeout_ms
         self._listener = listener
         self._pending = Pending()
-        self._warning = OutageWarning("reading answers")
         self._closing = threading.Event()
         self._answers = _reader_at_end(bootstrap_servers, layout, reply_partition)
         self._writer = RequestWriter(
@@ -276,21 +274,11 @@ class CoordinatorClient:
     def _read(self) -> None:
         try:
             while not self._closing.is_set():
-                self._take(self._poll())
+                self._take(self._answers.poll(_POLL_S))
                 self._pending.expire(time.monotonic())
         finally:
             # Also if an error ends this thread, because callers must not wait forever.
             self._pending.close("the client's reader ended")
-
-    def _poll(self) -> list[bytes]:
-        try:
-            records = self._answers.poll(_POLL_MS)
-        except KafkaError as error:
-            self._warning.failed(error)
-            self._closing.wait(1.0)
-            return []
-        self._warning.worked()
-        return [record.value for record in records]
 
     def _take(self, values: list[bytes]) -> None:
         answers: list[AnyResponse] = []
@@ -340,9 +328,8 @@ def layout_on(bootstrap_servers: str, prefix: str) -> TopicLayout:
     return TopicLayout.named(prefix, request_partitions=requests, reply_partitions=responses)
 
 
-def _reader_at_end(bootstrap_servers: str, layout: TopicLayout, reply_partition: int) -> TopicReader:
-    reader = TopicReader(bootstrap_servers, max_record_bytes=layout.response_record_max_bytes)
-    try:
+def _reader_at_end(bootstrap_servers: str, layout: TopicLayout, reply_partition: int) -> AnswerReader:
+    with TopicReader(bootstrap_servers) as reader:
         for topic, wanted in (
             (layout.requests_topic, layout.request_partitions),
             (layout.responses_topic, layout.reply_partitions),
@@ -351,8 +338,5 @@ def _reader_at_end(bootstrap_servers: str, layout: TopicLayout, reply_partition:
             if found != wanted:
                 # With another number of partitions, requests would go to the wrong partition of their group.
                 raise TopicsMissing(f"topic {topic} has {found} partitions, {wanted} are expected")
-        reader.start(end=[TopicPartition(layout.responses_topic, reply_partition)])
-    except BaseException:
-        reader.close()
-        raise
-    return reader
+        (end,) = reader.ends([TopicPartition(layout.responses_topic, reply_partition)]).values()
+    return AnswerReader(bootstrap_servers, layout, reply_partition, end)

@@ -3,9 +3,10 @@
 Only `_connection` has the settings that a client needs to reach the cluster.
 """
 
+from collections.abc import Callable
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, KafkaError, Producer
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 
@@ -84,6 +85,31 @@ def request_producer(bootstrap_servers: str, *, timeout_ms: int, max_request_byt
             # A request must not be delivered after its caller has given up.
             "delivery.timeout.ms": timeout_ms,
             "allow.auto.create.topics": False,
+        }
+    )
+
+
+def answers_consumer(
+    bootstrap_servers: str, *, max_record_bytes: int, on_error: Callable[[KafkaError], None]
+) -> Consumer:
+    """A consumer without a group, with manually assigned partitions, librdkafka's. It commits no offsets.
+
+    `max_record_bytes` is the largest record of its topic. `on_error` is called in `poll`, and may be called
+    for each attempt to connect. librdkafka looks for the coordinator of `group.id` all the same, so the
+    brokers make their `__consumer_offsets`.
+    """
+    return Consumer(
+        {
+            **_librdkafka_connection(bootstrap_servers),
+            "group.id": "group-coordinator-answers",  # it needs one
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "latest",
+            "isolation.level": "read_uncommitted",
+            "max.partition.fetch.bytes": max_record_bytes,
+            "fetch.error.backoff.ms": 100,
+            "allow.auto.create.topics": False,
+            "error_cb": on_error,
         }
     )
 

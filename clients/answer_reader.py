@@ -1,0 +1,47 @@
+"""Reads a partition of the responses topic."""
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from records import kafka_clients
+from records.layout import TopicLayout
+from records.outage_warning import OutageWarning
+
+_RECORDS_MAX = 10_000
+
+
+class AnswerReader:
+    """A reader of one reply partition, from an offset on. For one thread."""
+
+    def __init__(self, bootstrap_servers: str, layout: TopicLayout, partition: int, offset: int) -> None:
+        self._warning = OutageWarning("reading answers")
+        self._consumer = kafka_clients.answers_consumer(
+            bootstrap_servers, max_record_bytes=layout.response_record_max_bytes, on_error=self._on_error
+        )
+        self._consumer.assign([TopicPartition(layout.responses_topic, partition, offset)])
+
+    def poll(self, timeout_s: float) -> list[bytes]:
+        """Return the values of new records. Waits up to `timeout_s` for a first one.
+
+        Logs outages, and reads on after them.
+        """
+        first = self._consumer.poll(timeout_s)
+        if first is None:
+            return []
+        values: list[bytes] = []
+        # `consume` alone would wait until it has as many records as it may return.
+        for message in (first, *self._consumer.consume(_RECORDS_MAX, 0)):
+            error = message.error()
+            if error is not None:
+                self._on_error(error)
+            elif (value := message.value()) is not None:
+                values.append(value)
+        if values:
+            self._warning.worked()
+        return values
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._consumer.close()
+
+    def _on_error(self, error: KafkaError) -> None:
+        self._warning.failed(KafkaException(error))
