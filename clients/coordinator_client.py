@@ -34,7 +34,7 @@ from clients.pending import (
 from clients.request_writer import RequestWriter
 from records import kafka_clients
 from records.layout import TopicLayout
-from records.pack import unpack
+from records.pack import NO_PACKS, unpack
 from records.partitioner import partition_of
 from records.reader import TopicReader
 from state.kafka.requests import (
@@ -48,7 +48,7 @@ from state.kafka.requests import (
 )
 from state.kafka.responses import AnyResponse as KafkaResponse
 from state.kafka.responses import HeartbeatResponse, JoinGroupResponse, LeaveGroupResponse, SyncGroupResponse
-from state.messages import ReleaseGroup, ReleaseGroupResponse
+from state.messages import ErrorResponse, ReleaseGroup, ReleaseGroupResponse
 from state.rocketmq.responses import AnyResponse as RocketMqResponse
 from state.rocketmq.responses import AnyToConnection, ToConnection
 
@@ -282,6 +282,7 @@ class CoordinatorClient:
 
     def _take(self, values: list[bytes]) -> None:
         answers: list[AnyResponse] = []
+        refused: list[str] = []
         for value in values:
             for encoded in unpack(value):
                 try:
@@ -290,13 +291,17 @@ class CoordinatorClient:
                     self._pending.counts.malformed += 1
                     log.warning("an answer cannot be read", partition=self.reply_partition, error=str(error))
                     continue
-                if not isinstance(message, ToConnection):
+                if isinstance(message, ErrorResponse) and message.error_message.startswith(NO_PACKS):
+                    refused.append(message.correlation_id)
+                elif not isinstance(message, ToConnection):
                     answers.append(message)
                 elif self._listener is not None:
                     self._pending.settle(answers)  # they are before the message
                     answers.clear()
                     self._listener(message)
         self._pending.settle(answers)
+        if refused:
+            self._writer.write_unpacked(self._pending.in_flight(refused))
 
 
 def decode_response(value: bytes) -> AnyResponse | AnyToConnection:

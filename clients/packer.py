@@ -47,6 +47,8 @@ class Packer:
     def __init__(self, max_requests: int = PACK_MAX_REQUESTS, max_bytes: int = PACK_MAX_BYTES) -> None:
         self._max_requests = max_requests
         self._max_bytes = max_bytes
+        self.packs = True
+        """Whether requests are packed. If not, each is a record without the first line of a pack."""
         self._waiting: dict[Place, deque[tuple[PendingRequest, bytes]]] = {}
         self._under_way: set[Place] = set()
         self._ready: dict[Place, None] = {}
@@ -88,7 +90,7 @@ class Packer:
         requests: list[PendingRequest] = []
         messages: list[bytes] = []
         left_bytes = self._max_bytes
-        while line and len(requests) < self._max_requests:
+        while line and len(requests) < (self._max_requests if self.packs else 1):
             request, message = line[0]
             if not request.is_wanted():
                 line.popleft()
@@ -105,7 +107,7 @@ class Packer:
             del self._waiting[place]
         if not requests:
             return None
-        if left_bytes < 0:  # one request that is larger than a pack may be
+        if left_bytes < 0 or not self.packs:  # one request, which may be larger than a pack may be
             key = requests[0].request.group_id.encode()
             return Written(place, key, messages[0], requests)
         return Written(place, pack_key(place.slot), pack(messages), requests)

@@ -170,6 +170,11 @@ class Pending:
                 self._answered.popitem(last=False)
         _deliver(outcomes)
 
+    def in_flight(self, correlation_ids: Iterable[str]) -> list[PendingRequest]:
+        """Those of these requests that are in flight."""
+        with self._lock:
+            return [self._in_flight[name] for name in correlation_ids if name in self._in_flight]
+
     def fail(self, requests: Iterable[PendingRequest], error: Exception) -> None:
         """Fail these requests with RequestNotSent. Those that are not in flight stay as they are."""
         with self._lock:

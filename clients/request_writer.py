@@ -70,6 +70,11 @@ class RequestWriter:
             records = self._packer.take()
         self._hand_over(records)
 
+    def write_unpacked(self, requests: Sequence[PendingRequest]) -> None:
+        """Write requests again, and all later ones, in records of their own."""
+        self._packer.packs = False
+        self.write(requests)
+
     def close(self, timeout_s: float) -> None:
         """Write what waits, for at most this long, and end the thread and the connections."""
         self._close_at_s = time.monotonic() + timeout_s

@@ -15,6 +15,10 @@ PACK_MAX_BYTES = 256 * 1024
 
 PACK_PREFIX = b"pack\n"
 
+# How the error message begins with which a coordinator that has more shards than slots refuses a packed
+# request. A client then writes single requests.
+NO_PACKS = "this coordinator reads no packs"
+
 
 def slot_of(group_id: str) -> int:
     """The slot of a group's requests."""

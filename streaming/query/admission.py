@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from records.codec import Reason, Refusal, decode_request, refuse, refuse_unread, request_id
 from records.layout import TopicLayout
-from records.pack import is_pack, pack_key, slot_of, unpack
+from records.pack import NO_PACKS, is_pack, pack_key, slot_of, unpack
 from records.partitioner import partition_of
 from records.sharding import takes_packs
 from state.dispatch import AnyRequest
@@ -74,7 +74,7 @@ class Admission:
             )
             return refuse_unread(message.value, Reason.REQUEST_TOO_LARGE, text)
         if message.n is not None and not takes_packs(self.shards):
-            text = f"this coordinator has {self.shards} shards of a partition, and reads no packs"
+            text = f"{NO_PACKS}, because it has {self.shards} shards of a partition"
             return refuse_unread(message.value, Reason.INVALID_REQUEST, text)
         return decode_request(message.value)
 

@@ -11,7 +11,7 @@ from clients.coordinator_client import CoordinatorClient, TopicsMissing, layout_
 from clients.pending import ClientClosed, CoordinatorError, RequestNotSent, RequestTimedOut
 from embedded.broker import EmbeddedBroker
 from records.layout import TopicLayout
-from records.pack import pack_key, slot_of
+from records.pack import NO_PACKS, pack_key, slot_of
 from records.partitioner import partition_of
 from state.errors import ErrorCode
 from state.kafka.requests import Heartbeat, JoinGroup, LeaveGroup, LeavingMember, Protocol, SyncGroup
@@ -103,6 +103,20 @@ def test_requests_of_a_slot_that_wait_for_its_last_write_share_a_record(
     assert {future.result(PATIENCE_S).request for future in futures} == {one.id for one in asked}
     counts = client.counts
     assert (counts.answered, counts.requests_written, counts.records_written) == (500, 500, len(records))
+
+
+def test_a_coordinator_that_reads_no_packs_gets_the_requests_again_one_by_one(
+    client: CoordinatorClient, other_side: OtherSide
+) -> None:
+    futures = [beat(client, f"group-{number}") for number in range(3)]
+    for packed in [other_side.next() for _ in futures]:
+        assert "#" in packed.id
+        other_side.answer(packed, ErrorResponse, error_code=ErrorCode.INVALID_REQUEST, error_message=NO_PACKS)
+    for _ in futures:
+        single = other_side.next()
+        assert (single.key, "#" in single.id) == (single.request.group_id.encode(), False)
+        other_side.answer(single, HeartbeatResponse)
+    assert {future.result(PATIENCE_S).error_code for future in futures} == {ErrorCode.NONE}
 
 
 def test_clients_that_share_a_partition_do_not_mix_up(

@@ -88,6 +88,17 @@ def test_a_request_larger_than_a_pack_is_a_record_of_its_own() -> None:
     assert drained(packer) == [["2"]]
 
 
+def test_a_coordinator_without_packs_gets_single_requests() -> None:
+    packer = Packer()
+    packer.packs = False
+    requests = [asked("g", number) for number in range(2)]
+    add(packer, *requests)
+    (first,) = packer.take()
+    assert (first.key, first.value) == (b"g", encode(requests[0].request))
+    packer.written(first.place)
+    assert drained(packer) == [["1"]]
+
+
 def test_what_is_given_up_before_it_is_written_is_not_written() -> None:
     packer = Packer()
     requests = [asked("g", number) for number in range(3)]
