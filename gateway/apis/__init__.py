@@ -26,16 +26,19 @@ from gateway.apis import (
     transactions,
 )
 from gateway.apis.api_versions import API_VERSIONS
-from gateway.apis.context import RequestContext
+from gateway.apis.context import Deferred, RequestContext
 from gateway.upstream.cluster import METADATA
 from gateway.wire import codec
 from gateway.wire.framing import PRODUCE
 
-Serve = Callable[[RequestContext, Any], Awaitable[codec.Fields]]
+# Returns when the request's own requests to the coordinator are on their way, in order.
+Serve = Callable[[RequestContext, Any], Awaitable[codec.Fields | Deferred]]
 Rewrite = Callable[[RequestContext, Any], Awaitable[None]]
 
 FETCH, FIND_COORDINATOR, DESCRIBE_QUORUM, DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS = 1, 10, 55, 60, 75
 ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT = 25, 28
+
+DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS = 15, 16, 42
 
 SERVED: Mapping[int, Serve] = MappingProxyType(
     {
@@ -46,18 +49,21 @@ SERVED: Mapping[int, Serve] = MappingProxyType(
         12: heartbeat.serve,
         13: leave_group.serve,
         14: sync_group.serve,
-        15: describe_groups.serve,
-        16: list_groups.serve,
+        DESCRIBE_GROUPS: describe_groups.serve,
+        LIST_GROUPS: list_groups.serve,
         ADD_OFFSETS_TO_TXN: transactions.serve_add_offsets,
         TXN_OFFSET_COMMIT: transactions.serve_commit,
-        42: delete_groups.serve,
+        DELETE_GROUPS: delete_groups.serve,
         47: offset_delete.serve,
     }
 )
 
+# A connection has no other request under way with one of these, which may be about many groups.
+ALONE = frozenset({DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS})
+
 # What a client may send before it has authenticated, where it must. Version 0 of the handshake is unframed.
 SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
-SASL: Mapping[int, Serve] = MappingProxyType(
+SASL: Mapping[int, Callable[[RequestContext, Any], Awaitable[codec.Fields]]] = MappingProxyType(
     {SASL_HANDSHAKE: sasl.serve_handshake, SASL_AUTHENTICATE: sasl.serve_authenticate}
 )
 SASL_VERSIONS: Mapping[int, range] = MappingProxyType(

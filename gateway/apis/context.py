@@ -1,7 +1,9 @@
 """The context of one request: the services its handler uses, and the client that sent it."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from clients.coordinator_client import Header
 from gateway.coordinator.backend import Backend
@@ -10,8 +12,13 @@ from gateway.security.authentication import Session
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address
 from gateway.upstream.internal_topics import InternalTopics
+from gateway.wire.codec import Fields
 from gateway.wire.framing import RequestHeader
 from records.partitioner import partition_of
+from state.kafka.requests import AnyAnswered
+from state.messages import Response
+
+R = TypeVar("R", bound=Response)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +32,19 @@ class Services:
     groups: FreshGroups
     listener_port: Callable[[int], Awaitable[int]]
     internal_topics: InternalTopics
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """An answer that `fields` makes of the coordinator's response, when that comes.
+
+    With `holds_back` the next request of the connection does not start before, because the response may be
+    parked, or because some requests to the coordinator are not sent yet.
+    """
+
+    response: asyncio.Future[Any]
+    fields: Callable[[Any], Fields]
+    holds_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +70,10 @@ class RequestContext:
         return self.services.backend.header(
             group_id, self.version, self.header.client_id or "", self.client_host
         )
+
+    def ask(self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None) -> asyncio.Future[R]:
+        """Send a request to the coordinator: see `Backend.ask`. They are sent in the order of the calls."""
+        return asyncio.ensure_future(self.services.backend.ask(request, answer, timeout_ms))
 
     async def listener(self, node_id: int) -> Address:
         """The gateway's listener for this broker."""

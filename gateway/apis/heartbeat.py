@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from gateway.apis.context import RequestContext
+from gateway.apis.context import Deferred, RequestContext
 from gateway.wire.codec import Fields
 from state.kafka.requests import Heartbeat
 from state.kafka.responses import HeartbeatResponse
 
 
-async def serve(context: RequestContext, request: Any) -> Fields:
+async def serve(context: RequestContext, request: Any) -> Deferred:
     """Pass the member's heartbeat to the coordinator."""
-    answer = await context.services.backend.ask(
+    response = context.ask(
         Heartbeat(
             **context.to_group(request.group_id),
             generation_id=request.generation_id,
@@ -19,4 +19,8 @@ async def serve(context: RequestContext, request: Any) -> Fields:
         ),
         HeartbeatResponse,
     )
+    return Deferred(response, _fields)
+
+
+def _fields(answer: HeartbeatResponse) -> Fields:
     return {"error_code": answer.error_code}

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import structlog
 
 from assignors.kafka.consumer_protocol import ProtocolError, decode_subscribed_topics
 from assignors.kafka.server_side import is_for_coordinator
-from gateway.apis.context import RequestContext
+from gateway.apis.context import Deferred, RequestContext
 from gateway.coordinator.backend import PARKED_TIMEOUT_MS
 from gateway.upstream.connections import UpstreamLost
 from gateway.wire.codec import Fields
@@ -23,11 +24,12 @@ _PARTITIONS_AGE_MAX_S = 1.0
 log = structlog.get_logger()
 
 
-async def serve(context: RequestContext, request: Any) -> Fields:
-    """Join the group. Returns when the coordinator answers."""
+async def serve(context: RequestContext, request: Any) -> Deferred:
+    """Join the group."""
     has_own = context.version >= _FIRST_VERSION_WITH_REBALANCE_TIMEOUT
     rebalance_timeout_ms = request.rebalance_timeout_ms if has_own else request.session_timeout_ms
-    answer = await context.services.backend.ask(
+    partitions_per_topic = await _partitions_per_topic(context, request.protocols)
+    response = context.ask(
         JoinGroup(
             **context.to_group(request.group_id),
             session_timeout_ms=request.session_timeout_ms,
@@ -37,12 +39,16 @@ async def serve(context: RequestContext, request: Any) -> Fields:
             protocol_type=request.protocol_type,
             protocols=[Protocol(protocol.name, protocol.metadata) for protocol in request.protocols],
             reason=request.reason,
-            partitions_per_topic=await _partitions_per_topic(context, request.protocols),
+            partitions_per_topic=partitions_per_topic,
         ),
         JoinGroupResponse,
         max(PARKED_TIMEOUT_MS, rebalance_timeout_ms),
     )
-    no_protocol = None if context.version >= _FIRST_VERSION_WITH_NULLABLE_PROTOCOL else ""
+    return Deferred(response, partial(_fields, context.version), holds_back=True)
+
+
+def _fields(version: int, answer: JoinGroupResponse) -> Fields:
+    no_protocol = None if version >= _FIRST_VERSION_WITH_NULLABLE_PROTOCOL else ""
     return {
         "error_code": answer.error_code,
         "generation_id": answer.generation_id,

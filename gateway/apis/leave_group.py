@@ -1,8 +1,9 @@
 """LeaveGroup (key 13): one member up to version 2, any number from version 3 on (KIP-345)."""
 
+from functools import partial
 from typing import Any
 
-from gateway.apis.context import RequestContext
+from gateway.apis.context import Deferred, RequestContext
 from gateway.wire.codec import Fields
 from state.errors import ErrorCode
 from state.kafka.requests import LeaveGroup, LeavingMember
@@ -11,13 +12,17 @@ from state.kafka.responses import LeaveGroupResponse
 _FIRST_VERSION_WITH_MEMBERS = 3
 
 
-async def serve(context: RequestContext, request: Any) -> Fields:
+async def serve(context: RequestContext, request: Any) -> Deferred:
     """Remove members from the group."""
-    answer = await context.services.backend.ask(
+    response = context.ask(
         LeaveGroup(**context.to_group(request.group_id), members=_members(context, request)),
         LeaveGroupResponse,
     )
-    if context.version < _FIRST_VERSION_WITH_MEMBERS:
+    return Deferred(response, partial(_fields, context.version))
+
+
+def _fields(version: int, answer: LeaveGroupResponse) -> Fields:
+    if version < _FIRST_VERSION_WITH_MEMBERS:
         return {"error_code": _only_error(answer)}
     return {
         "error_code": answer.error_code,

@@ -1,9 +1,11 @@
 """OffsetCommit (key 8). The gateway refuses unknown partitions, the coordinator decides about the rest."""
 
+from asyncio import Future
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from gateway.apis.context import RequestContext
+from gateway.apis.context import Deferred, RequestContext
 from gateway.apis.topics import FIRST_VERSION_WITH_IDS, NamedTopic, Outcomes, look_up
 from gateway.wire.codec import Fields
 from state.errors import ErrorCode
@@ -11,7 +13,7 @@ from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommi
 from state.kafka.responses import OffsetCommitResponse
 
 
-async def serve(context: RequestContext, request: Any) -> Fields:
+async def serve(context: RequestContext, request: Any) -> Fields | Deferred:
     """Commit the offsets of the existing partitions."""
     topics = await look_up(context, request.topics, by_id=context.version >= FIRST_VERSION_WITH_IDS)
     outcomes = Outcomes()
@@ -22,9 +24,9 @@ async def serve(context: RequestContext, request: Any) -> Fields:
                 outcomes.add(named, partition.partition_index, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return {"topics": outcomes.fields()}
     valid = _valid(request, topics, outcomes)
-    if valid:
-        await _commit(context, request, valid, outcomes)
-    return {"topics": outcomes.fields()}
+    if not valid:
+        return {"topics": outcomes.fields()}
+    return Deferred(_commit(context, request, valid), partial(_fields, valid, outcomes))
 
 
 def _valid(
@@ -42,10 +44,10 @@ def _valid(
     return valid
 
 
-async def _commit(
-    context: RequestContext, request: Any, valid: Sequence[tuple[NamedTopic, list[Any]]], outcomes: Outcomes
-) -> None:
-    answer = await context.services.backend.ask(
+def _commit(
+    context: RequestContext, request: Any, valid: Sequence[tuple[NamedTopic, list[Any]]]
+) -> Future[OffsetCommitResponse]:
+    return context.ask(
         OffsetCommit(
             **context.to_group(request.group_id),
             generation_id=request.generation_id_or_member_epoch,
@@ -56,16 +58,23 @@ async def _commit(
         ),
         OffsetCommitResponse,
     )
+
+
+def _fields(
+    valid: Sequence[tuple[NamedTopic, list[Any]]], outcomes: Outcomes, answer: OffsetCommitResponse
+) -> Fields:
+    """The errors of all partitions. `outcomes` has those of the partitions that do not exist."""
     if answer.error_code is not ErrorCode.NONE:
         error = answer.error_code
         outcomes.merge(
             (named, [(p.partition_index, error) for p in partitions]) for named, partitions in valid
         )
-        return
-    outcomes.merge(
-        (named, [(p.partition_index, p.error_code) for p in topic.partitions])
-        for (named, _), topic in zip(valid, answer.topics, strict=True)
-    )
+    else:
+        outcomes.merge(
+            (named, [(p.partition_index, p.error_code) for p in topic.partitions])
+            for (named, _), topic in zip(valid, answer.topics, strict=True)
+        )
+    return {"topics": outcomes.fields()}
 
 
 def _committed(named: NamedTopic, partitions: Sequence[Any]) -> CommittedTopic:

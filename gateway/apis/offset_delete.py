@@ -2,9 +2,11 @@
 even if no partition is left, because an unknown group takes precedence over unknown partitions.
 """
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from gateway.apis.context import RequestContext
+from gateway.apis.context import Deferred, RequestContext
 from gateway.apis.topics import NamedTopic, Outcomes, look_up
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.wire.codec import Fields
@@ -13,7 +15,7 @@ from state.kafka.requests import OffsetDelete, TopicPartitions
 from state.kafka.responses import OffsetDeleteResponse
 
 
-async def serve(context: RequestContext, request: Any) -> Fields:
+async def serve(context: RequestContext, request: Any) -> Fields | Deferred:
     """Delete the offsets of the existing partitions."""
     topics = await look_up(context, request.topics, by_id=False)
     if topics is None:
@@ -27,7 +29,7 @@ async def serve(context: RequestContext, request: Any) -> Fields:
                 outcomes.add(named, index, named.missing)
         if there := [index for index in indexes if named.has(index)]:
             valid.append((named, there))
-    answer = await context.services.backend.ask(
+    response = context.ask(
         OffsetDelete(
             **context.to_group(request.group_id),
             topics=[TopicPartitions(named.name, indexes) for named, indexes in valid],
@@ -35,6 +37,12 @@ async def serve(context: RequestContext, request: Any) -> Fields:
         OffsetDeleteResponse,
         ANSWER_TIMEOUT_MS,
     )
+    return Deferred(response, partial(_fields, valid, outcomes))
+
+
+def _fields(
+    valid: Sequence[tuple[NamedTopic, list[int]]], outcomes: Outcomes, answer: OffsetDeleteResponse
+) -> Fields:
     if answer.error_code is not ErrorCode.NONE:
         return {"error_code": answer.error_code}
     outcomes.merge(

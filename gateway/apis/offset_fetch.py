@@ -4,13 +4,14 @@ The coordinator keeps no offsets of transactions, so every committed offset is s
 KIP-447). Only groups of KIP-848 use the member id and epoch of version 9.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 from uuid import UUID
 
 from gateway.apis.batch import each
-from gateway.apis.context import RequestContext
+from gateway.apis.context import Deferred, RequestContext
 from gateway.apis.topics import FIRST_VERSION_WITH_IDS, Codes, NamedTopic, ids_of, look_up
 from gateway.upstream.connections import UpstreamLost
 from gateway.wire.codec import Fields
@@ -23,31 +24,61 @@ _FIRST_VERSION_WITH_ERROR = 2
 _FIRST_VERSION_WITH_GROUPS = 8
 
 
-async def serve(context: RequestContext, request: Any) -> Fields:
-    """Return the committed offsets of the groups."""
-    if context.version >= _FIRST_VERSION_WITH_GROUPS:
-        return {"groups": await each(partial(_fetch_group, context), request.groups)}
-    fetched = await _fetch(context, request)
-    if context.version < _FIRST_VERSION_WITH_ERROR and fetched["error_code"] is not ErrorCode.NONE:
+async def serve(context: RequestContext, request: Any) -> Deferred:
+    """Return the committed offsets of the groups. The coordinator gets one request for each group."""
+    if context.version < _FIRST_VERSION_WITH_GROUPS:
+        return Deferred(await _start(context, request), partial(_of_group, context.version, request))
+    if len(request.groups) == 1:
+        (wanted,) = request.groups
+        return Deferred(await _start(context, wanted), lambda fetched: _of_groups([_named(wanted, fetched)]))
+    fetched = asyncio.create_task(each(partial(_fetch, context), request.groups))
+    return Deferred(fetched, _of_groups, holds_back=True)
+
+
+def _of_group(version: int, request: Any, fetched: Fields) -> Fields:
+    if version < _FIRST_VERSION_WITH_ERROR and fetched["error_code"] is not ErrorCode.NONE:
         return {"topics": _refused(request.topics, fetched["error_code"])}
     return fetched
 
 
-async def _fetch_group(context: RequestContext, wanted: Any) -> Fields:
-    return {"group_id": wanted.group_id, **await _fetch(context, wanted)}
+def _of_groups(fetched: Sequence[Fields]) -> Fields:
+    return {"groups": fetched}
 
 
-async def _fetch(context: RequestContext, wanted: Any) -> dict[str, Any]:
-    """The committed offsets of one group. `wanted` is the request, or its part for this group."""
+def _named(wanted: Any, fetched: Fields) -> Fields:
+    return {"group_id": wanted.group_id, **fetched}
+
+
+async def _fetch(context: RequestContext, wanted: Any) -> Fields:
+    return _named(wanted, await (await _start(context, wanted)))
+
+
+async def _start(context: RequestContext, wanted: Any) -> asyncio.Future[Fields]:
+    """Request the committed offsets of one group. `wanted` is the request, or its part for this group. When
+    this returns, the coordinator's request is on its way.
+    """
     by_id = context.version >= FIRST_VERSION_WITH_IDS
     topics: Sequence[NamedTopic] | None = None
     if wanted.topics is not None:
         topics = await look_up(context, wanted.topics, by_id=by_id)
         if topics is None and by_id:
-            return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    answer = await context.services.backend.ask(
+            failed: asyncio.Future[Fields] = asyncio.get_running_loop().create_future()
+            failed.set_result(_failed(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            return failed
+    response = context.ask(
         OffsetFetch(**context.to_group(wanted.group_id), topics=_wanted(wanted, topics)), OffsetFetchResponse
     )
+    return asyncio.create_task(_fetched(context, wanted, topics, response))
+
+
+async def _fetched(
+    context: RequestContext,
+    wanted: Any,
+    topics: Sequence[NamedTopic] | None,
+    response: asyncio.Future[OffsetFetchResponse],
+) -> Fields:
+    by_id = context.version >= FIRST_VERSION_WITH_IDS
+    answer = await response
     if answer.error_code is not ErrorCode.NONE:
         return _failed(answer.error_code)
     if wanted.topics is None:

@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from gateway.apis.context import RequestContext
+from gateway.apis.context import Deferred, RequestContext
 from gateway.coordinator.backend import PARKED_TIMEOUT_MS
 from gateway.wire.codec import Fields
 from state.kafka.requests import MemberAssignment, SyncGroup
 from state.kafka.responses import SyncGroupResponse
 
 
-async def serve(context: RequestContext, request: Any) -> Fields:
-    """Request the member's assignment. Returns when the coordinator answers."""
-    answer = await context.services.backend.ask(
+async def serve(context: RequestContext, request: Any) -> Deferred:
+    """Request the member's assignment."""
+    response = context.ask(
         SyncGroup(
             **context.to_group(request.group_id),
             generation_id=request.generation_id,
@@ -24,6 +24,10 @@ async def serve(context: RequestContext, request: Any) -> Fields:
         SyncGroupResponse,
         PARKED_TIMEOUT_MS,
     )
+    return Deferred(response, _fields, holds_back=True)
+
+
+def _fields(answer: SyncGroupResponse) -> Fields:
     return {
         "error_code": answer.error_code,
         "protocol_type": answer.protocol_type,

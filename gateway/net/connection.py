@@ -1,22 +1,31 @@
 """One client's connection. The gateway or the broker behind the listener answers its requests, in order.
 
-As on a Kafka broker, a request for the coordinator starts when all earlier requests are answered, and later
-requests wait for it, even if it is a parked JoinGroup. Several requests for the broker may be under way at
-once, because the broker answers in order itself.
+Several requests may be under way at once. What they do to a group happens in their order, as on a Kafka
+broker, which starts a request when all earlier requests are answered:
+
+- Requests for the coordinator start in order. Starting one appends it to the requests to be sent, so two
+  requests about one group reach the log in order.
+- A request that the coordinator may park (JoinGroup, SyncGroup) starts in order, too. The requests behind it
+  wait for its response.
+- Requests for the broker are forwarded in order, and the broker answers in order. They wait for all earlier
+  requests to the coordinator, and the other way round.
+- The requests in `apis.ALONE` wait for all earlier requests, and all later requests wait for them.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
+from functools import partial
 from typing import Any
 
 from gateway import apis
 from gateway.apis import find_coordinator, internal_topics
 from gateway.apis.api_versions import API_VERSIONS, unsupported
-from gateway.apis.context import RequestContext, Services
+from gateway.apis.context import Deferred, RequestContext, Services
 from gateway.apis.internal_topics import Screened
 from gateway.coordinator.rate_limited_warning import RateLimitedWarning
-from gateway.net.stream import ClientGone, ClientStream
+from gateway.net.stream import ClientGone, ClientStream, Place
 from gateway.security.authentication import Session
 from gateway.upstream.connections import Upstream, UpstreamLost
 from gateway.wire import codec
@@ -26,6 +35,7 @@ from gateway.wire.framing import (
     RequestHeader,
     correlation_id_of,
     expects_response,
+    framed,
     request_header,
 )
 from gateway.wire.limits import Limits
@@ -63,6 +73,16 @@ class Listener:
     log_lines: "ConnectionLog"
 
 
+class _Kind(Enum):
+    """What a request waits for. It waits until all earlier requests of another kind are answered. One of kind
+    ALONE waits for all earlier requests, and all later requests wait for it.
+    """
+
+    COORDINATORS = "answered by the gateway, most by way of the coordinator"
+    BROKERS = "forwarded"
+    ALONE = "alone"
+
+
 class Connection:
     """Serves one client until either side ends it."""
 
@@ -72,7 +92,8 @@ class Connection:
         self._peer = client.peer
         self._own_host = listener.advertised_host or client.own_host
         self._session = Session(listener.users)
-        self._forwarded: asyncio.Queue[tuple[RequestHeader, Screened | None]] = asyncio.Queue()
+        self._latest: _Kind | None = None
+        self._forwarded: asyncio.Queue[tuple[RequestHeader, Place, Screened | None]] = asyncio.Queue()
         self._forwarded_count = 0
         self._upstream: Upstream | None = None
         self._returning: asyncio.Task[None] | None = None
@@ -109,71 +130,110 @@ class Connection:
 
     async def _work(self, tasks: asyncio.TaskGroup) -> None:
         while True:
-            message = await self._client.take()
-            header = request_header(message)
-            if self._session.is_asked and (header.api_key in apis.SASL or not self._session.is_open):
-                await self._authenticate(tasks, header, message)
-            elif not apis.is_allowed(header.api_key, header.api_version):
-                await self._refuse(header)
-            elif header.api_key in apis.SCREENED:
-                await self._screen(tasks, header, message)
-            elif header.api_key not in apis.SERVED:
-                await self._forward(tasks, header, message)
-            else:
-                await self._serve(tasks, header, message)
+            message, place = await self._client.take()
+            try:
+                await self._start(tasks, request_header(message), message, place)
+            except ProtocolError:
+                await self._client.turn(place)  # the requests before it are well-formed, and get a response
+                raise
 
-    async def _authenticate(self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes) -> None:
+    async def _start(
+        self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, place: Place
+    ) -> None:
+        """Start a request. When this returns, the next one may start."""
+        if self._session.is_asked and (header.api_key in apis.SASL or not self._session.is_open):
+            await self._authenticate(tasks, header, message, place)
+        elif not apis.is_allowed(header.api_key, header.api_version):
+            self._refuse(header, place)
+        elif header.api_key in apis.SCREENED:
+            await self._screen(tasks, header, message, place)
+        elif header.api_key not in apis.SERVED:
+            await self._forward(tasks, header, message, place)
+        else:
+            await self._serve(tasks, header, message, place)
+
+    async def _in_order(self, place: Place, kind: _Kind) -> None:
+        """Wait until a request of this kind may start."""
+        if kind is not self._latest or kind is _Kind.ALONE:
+            await self._client.turn(place)
+            self._latest = kind
+
+    async def _authenticate(
+        self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, place: Place
+    ) -> None:
         """A client that has not authenticated may only request versions, and authenticate."""
         if header.api_key == API_VERSIONS and apis.is_allowed(header.api_key, header.api_version):
-            await self._forward(tasks, header, message)
+            await self._forward(tasks, header, message, place)
         elif header.api_version in apis.SASL_VERSIONS.get(header.api_key, ()):
-            await self._forwarded.join()
+            await self._in_order(place, _Kind.ALONE)
             request = codec.decode_request(header, message)
             answer = await apis.SASL[header.api_key](self._call(header), request)
             if self._session.is_open:
                 self._client.authenticate()  # before the response, which lets the client send
-            await self._client.answer(codec.encode_response(header, answer))
+            self._client.answer(place, framed(codec.encode_response(header, answer)))
             if self._session.failed is not None:
+                await self._client.answered()
                 raise AuthenticationFailed(self._session.failed)
         else:
-            await self._refuse(header)
+            self._refuse(header, place)
 
-    async def _refuse(self, header: RequestHeader) -> None:
+    def _refuse(self, header: RequestHeader, place: Place) -> None:
         if header.api_key != API_VERSIONS:
             raise ProtocolError(f"api {header.api_key} version {header.api_version} is not served")
-        await self._forwarded.join()
         answer = unsupported(codec.versions(API_VERSIONS))
-        await self._client.answer(codec.encode_response(header.at_version(0), answer))
+        self._client.answer(place, framed(codec.encode_response(header.at_version(0), answer)))
 
-    async def _serve(self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes) -> None:
-        """Answer in the gateway, when all earlier requests are answered."""
+    async def _serve(
+        self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, place: Place
+    ) -> None:
+        """Start a request that the gateway answers."""
         if len(message) > self._listener.limits.group_frame_bytes:
             raise ProtocolError(f"a request of {len(message)} bytes to the coordinator")
         request = codec.decode_request(header, message)
         if header.api_key == apis.FIND_COORDINATOR and find_coordinator.is_upstreams(request):
-            await self._forward(tasks, header, message)
+            await self._forward(tasks, header, message, place)
             return
-        await self._answer_with(apis.SERVED[header.api_key], header, request)
+        await self._in_order(place, _Kind.ALONE if header.api_key in apis.ALONE else _Kind.COORDINATORS)
+        answer = await apis.SERVED[header.api_key](self._call(header), request)
+        if not isinstance(answer, Deferred):
+            self._client.answer(place, framed(codec.encode_response(header, answer)))
+            return
+        if answer.holds_back:
+            self._latest = _Kind.ALONE
+        place.waits_for = answer.response
+        answer.response.add_done_callback(partial(self._complete, place, header, answer.fields))
 
-    async def _answer_with(self, serve: apis.Serve, header: RequestHeader, request: Any) -> None:
-        await self._forwarded.join()
-        answer = await serve(self._call(header), request)
-        await self._client.answer(codec.encode_response(header, answer))
+    def _complete(
+        self,
+        place: Place,
+        header: RequestHeader,
+        fields: Callable[[Any], codec.Fields],
+        response: asyncio.Future[Any],
+    ) -> None:
+        """Answer a request with the coordinator's response."""
+        if response.cancelled():
+            return
+        try:
+            self._client.answer(place, framed(codec.encode_response(header, fields(response.result()))))
+        except Exception as error:  # noqa: BLE001 - it ends this connection: see `run`
+            self._client.end(error)
 
-    async def _screen(self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes) -> None:
+    async def _screen(
+        self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, place: Place
+    ) -> None:
         """Forward the part of a request that is not about the coordinator's own topics."""
         if header.api_key != PRODUCE and len(message) > self._listener.limits.group_frame_bytes:
             raise ProtocolError(f"a request of {len(message)} bytes that has to be decoded")
         screened = await internal_topics.screen(self._call(header), message)
         if screened is None:
-            await self._forward(tasks, header, message)
+            await self._forward(tasks, header, message, place)
             return
+        has_response = expects_response(header, message)
         if screened.remaining is not None:
-            await self._forward(tasks, header, screened.remaining, screened)
-        elif expects_response(header, message):
-            await self._forwarded.join()
-            await self._client.answer(codec.encode_response(header, screened.refused))
-        if not expects_response(header, message):
+            await self._forward(tasks, header, screened.remaining, place, screened)
+        elif has_response:
+            self._client.answer(place, framed(codec.encode_response(header, screened.refused)))
+        if not has_response:
             # As a broker does, because a client that expects no response has no other sign of the error.
             raise ProtocolError("a Produce with acks=0 to an internal topic of the coordinator")
 
@@ -182,20 +242,22 @@ class Connection:
         tasks: asyncio.TaskGroup,
         header: RequestHeader,
         message: bytes,
+        place: Place,
         screened: Screened | None = None,
     ) -> None:
         """Forward a request unchanged. `_return` brings the response and adds the errors of `screened`."""
+        await self._in_order(place, _Kind.BROKERS)
         if self._upstream is None or (self._upstream.ended and not self._forwarded_count):
             # A broker closes idle connections. The client's connection is not idle.
             await self._reconnect(tasks)
         assert self._upstream is not None
         if not expects_response(header, message):
             await self._upstream.send(message)
-            self._client.done()
+            self._client.answer(place, b"")
             return
         await self._listener.forwarding.acquire()
         self._forwarded_count += 1
-        self._forwarded.put_nowait((header, screened))
+        self._forwarded.put_nowait((header, place, screened))
         await self._upstream.send(message)
 
     async def _reconnect(self, tasks: asyncio.TaskGroup) -> None:
@@ -209,14 +271,13 @@ class Connection:
     async def _return(self, upstream: Upstream) -> None:
         """Send the broker's responses to the client, in order."""
         while True:
-            header, screened = await self._forwarded.get()
+            header, place, screened = await self._forwarded.get()
             response = await upstream.receive()
             if correlation_id_of(response) != header.correlation_id:
                 raise UpstreamLost("the broker answers something else than what was asked")
-            await self._client.answer(await self._rewritten(header, response, screened))
+            self._client.answer(place, framed(await self._rewritten(header, response, screened)))
             self._forwarded_count -= 1
             self._listener.forwarding.release()
-            self._forwarded.task_done()
 
     async def _rewritten(self, header: RequestHeader, response: bytes, screened: Screened | None) -> bytes:
         is_rewritten = apis.is_rewritten(header.api_key, header.api_version, response)

@@ -1,16 +1,14 @@
-"""The bytes of one client's connection. Requests are read whole, a bounded number at a time, and responses
-are written.
-
-No task waits for bytes: a request costs one wake-up of the task that serves it.
+"""The bytes of one client's connection. Requests are read whole, a bounded number at a time. Responses are
+written in the order of the requests, whatever the order in which they are ready.
 """
 
 import asyncio
 from asyncio import BaseTransport, Future, TimerHandle, Transport
 from collections import deque
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
-from gateway.wire.framing import FrameBuffer, ProtocolError, framed
+from gateway.wire.framing import FrameBuffer, ProtocolError
 from gateway.wire.limits import Limits
 
 
@@ -22,12 +20,26 @@ class SlowReader(ConnectionError):
     """The client does not read its responses."""
 
 
+class Place:
+    """One request's place in the order of responses.
+
+    `frame` is the response as a frame, b"" for a request that expects none, None until the response is ready.
+    `waits_for` is cancelled if the connection ends before that.
+    """
+
+    __slots__ = ("frame", "request_bytes", "waits_for")
+
+    def __init__(self, request_bytes: int) -> None:
+        self.request_bytes = request_bytes
+        self.frame: bytes | None = None
+        self.waits_for: Future[Any] | None = None
+
+
 class ClientStream(asyncio.Protocol):
     """One client's bytes, both ways. `made` is called with the stream when the client is connected.
 
     With `authenticated` False the bounds of `Limits` for such a client hold until `authenticate` is called.
-    `ended` is the reason why no more requests come: ClientGone or ProtocolError. It does not close the
-    connection. `unanswered` is the number of requests under way.
+    `ended` is the reason why no more requests come. It does not close the connection.
     """
 
     def __init__(
@@ -38,18 +50,24 @@ class ClientStream(asyncio.Protocol):
         self._is_authenticated = authenticated
         self._loop = asyncio.get_running_loop()
         self.ended: Future[Exception] = self._loop.create_future()
-        self.unanswered = 0
         self._buffer = FrameBuffer(
             limits.frame_bytes if authenticated else limits.unauthenticated_frame_bytes
         )
         self._in_flight_max = limits.in_flight_per_connection if authenticated else 1
         self._authentication_timer: TimerHandle | None = None
         self._requests: deque[bytes] = deque()
+        self._places: deque[Place] = deque()
+        self._bytes = 0
+        """The bytes of all requests that are read and not answered."""
+        self._taken_bytes = 0
+        """The part of these that belongs to `_places`."""
         self._is_reading = True
         self._wanted: Future[None] | None = None
-        """The future of the task that waits for a request, or for room to take one."""
-        self._unsent: Future[None] | None = None
-        """Done when the kernel has all responses. None if it has them now."""
+        """The future of the task that waits for a request, or for room to take one, or for its turn."""
+        self._is_flush_due = False
+        self._being_sent = 0
+        """The first places whose responses are written. The kernel does not have all of them yet."""
+        self._write_timer: TimerHandle | None = None
         self._heard_at_s = self._loop.time()
 
     def connection_made(self, transport: BaseTransport) -> None:
@@ -77,6 +95,11 @@ class ClientStream(asyncio.Protocol):
         self._go_on()
 
     @property
+    def unanswered(self) -> int:
+        """The number of requests that are under way."""
+        return len(self._places)
+
+    @property
     def peer(self) -> str:
         """The client's IP address."""
         return str((self._transport.get_extra_info("peername") or ("unknown", 0))[0])
@@ -90,64 +113,135 @@ class ClientStream(asyncio.Protocol):
         """See `asyncio.Protocol`."""
         self._heard_at_s = self._loop.time()
         try:
-            self._requests += self._buffer.feed(data)
+            requests = self._buffer.feed(data)
         except ProtocolError as error:
-            self._end(error)
+            self.end(error)
+        else:
+            self._requests += requests
+            self._bytes += sum(map(len, requests))
         self._go_on()
 
     def connection_lost(self, error: Exception | None) -> None:
         """See `asyncio.Protocol`. It is also called after the client's end of file."""
         self._idle_timer.cancel()
         self._end_authentication_timer()
-        self._end(ClientGone("the client ended the connection"))
+        self._end_write_timer()
+        self.end(ClientGone("the client ended the connection"))
 
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`."""
-        self._unsent = self._loop.create_future()
+        self._watch_writing(self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         """See `asyncio.Protocol`."""
-        if self._unsent is not None:
-            self._unsent.set_result(None)
-            self._unsent = None
+        self._end_write_timer()
+        self._sent()
+        self._flush()
 
-    async def take(self) -> bytes:
-        """Return the next request, when one more may be under way."""
-        while not self._requests or self.unanswered >= self._in_flight_max:
-            self._wanted = self._loop.create_future()
-            await self._wanted
-        self.unanswered += 1
-        return self._requests.popleft()
+    async def take(self) -> tuple[bytes, Place]:
+        """Return the next request, when one more may be under way, and the place of its response."""
+        while not self._may_take():
+            await self._wait()
+        message = self._requests.popleft()
+        place = Place(len(message))
+        self._taken_bytes += place.request_bytes
+        self._places.append(place)
+        return message, place
 
-    async def answer(self, message: bytes) -> None:
-        """Send a response to the client. Raises SlowReader if the client reads nothing for too long."""
-        self._transport.write(framed(message))
-        if self._unsent is not None:
-            await self._sent()
-        self.done()
+    async def turn(self, place: Place) -> None:
+        """Wait until all earlier requests are answered."""
+        while self._places and self._places[0] is not place:
+            await self._wait()
 
-    def done(self) -> None:
-        """A request is no longer under way."""
-        self.unanswered -= 1
-        self._go_on()
+    async def answered(self) -> None:
+        """Wait until all requests that were taken are answered."""
+        while self._places:
+            await self._wait()
+
+    def answer(self, place: Place, frame: bytes) -> None:
+        """Send a response to the client, after the responses to all earlier requests."""
+        place.frame, place.waits_for = frame, None
+        if self._places[0] is not place:
+            return
+        if len(self._places) == 1:
+            self._flush()
+        elif not self._is_flush_due:
+            # The next responses are often ready in the same turn of the event loop.
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def end(self, why: Exception) -> None:
+        """Take no more requests."""
+        if not self.ended.done():
+            self.ended.set_result(why)
 
     def abort(self) -> None:
         """Close the connection. Bytes that the client has not read by now are lost."""
+        for place in self._places:
+            if place.waits_for is not None:
+                place.waits_for.cancel()
         self._transport.abort()
 
-    async def _sent(self) -> None:
+    def _may_take(self) -> bool:
+        if not self._requests or len(self._places) >= self._in_flight_max:
+            return False
+        return not self._places or self._taken_bytes < self._limits.in_flight_bytes_per_connection
+
+    async def _wait(self) -> None:
+        self._wanted = self._loop.create_future()
+        await self._wanted
+
+    def _flush(self) -> None:
+        """Write the responses that are ready and have no unanswered request before them."""
+        self._is_flush_due = False
+        if self._being_sent or self._transport.is_closing():
+            return
+        frames = []
+        for place in self._places:
+            if place.frame is None:
+                break
+            frames.append(place.frame)
+        self._being_sent = len(frames)
+        data = frames[0] if len(frames) == 1 else b"".join(frames)
+        if data:
+            self._transport.write(data)
+        if self._write_timer is None:
+            self._sent()
+
+    def _sent(self) -> None:
+        for _ in range(self._being_sent):
+            place = self._places.popleft()
+            self._bytes -= place.request_bytes
+            self._taken_bytes -= place.request_bytes
+        self._being_sent = 0
+        self._go_on()
+
+    def _watch_writing(self, left: int) -> None:
+        """Wait until the kernel has all responses, as long as the client reads some of them."""
+        self._write_timer = self._loop.call_later(
+            self._limits.write_timeout_s, self._end_if_nothing_is_read, left
+        )
+
+    def _end_if_nothing_is_read(self, before: int) -> None:
         left = self._transport.get_write_buffer_size()
-        while self._unsent is not None:
-            sent, _ = await asyncio.wait([self._unsent], timeout=self._limits.write_timeout_s)
-            left, before = self._transport.get_write_buffer_size(), left
-            if not sent and left >= before:
-                raise SlowReader(f"it took none of {left} bytes for {self._limits.write_timeout_s:.0f} s")
+        if left >= before:
+            self.end(SlowReader(f"it took none of {left} bytes for {self._limits.write_timeout_s:.0f} s"))
+        else:
+            self._watch_writing(left)
+
+    def _end_write_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
 
     def _go_on(self) -> None:
-        """Wake the waiting task, and pause reading while the maximum of requests is under way."""
+        """Wake the waiting task. Pause reading while the maximum of requests is under way, or of bytes."""
         if self._wanted is not None and not self._wanted.done():
             self._wanted.set_result(None)
-        is_reading = len(self._requests) + self.unanswered < self._in_flight_max
+        is_reading = (
+            len(self._requests) + len(self._places) < self._in_flight_max
+            and self._bytes < self._limits.in_flight_bytes_per_connection
+        )
         if is_reading is not self._is_reading:
             self._is_reading = is_reading
             if is_reading:
@@ -157,20 +251,16 @@ class ClientStream(asyncio.Protocol):
 
     def _end_if_idle(self) -> None:
         left_s = self._heard_at_s + self._limits.idle_timeout_s - self._loop.time()
-        if self._requests or self.unanswered:
+        if self._requests or self._places:
             left_s = self._limits.idle_timeout_s
         if left_s <= 0:
-            self._end(ClientGone("the client sent no request for too long"))
+            self.end(ClientGone("the client sent no request for too long"))
         else:
             self._idle_timer = self._loop.call_later(left_s, self._end_if_idle)
 
     def _end_unauthenticated(self) -> None:
-        self._end(ProtocolError(f"no authentication within {self._limits.authentication_timeout_s:g} s"))
+        self.end(ProtocolError(f"no authentication within {self._limits.authentication_timeout_s:g} s"))
 
     def _end_authentication_timer(self) -> None:
         if self._authentication_timer is not None:
             self._authentication_timer.cancel()
-
-    def _end(self, why: Exception) -> None:
-        if not self.ended.done():
-            self.ended.set_result(why)

@@ -9,9 +9,10 @@ MIB = 1024 * 1024
 class Limits:
     """Sizes in bytes, times in seconds. The defaults are Kafka's if Kafka has the limit.
 
-    A connection has one request at the coordinator at a time, and `in_flight_per_connection` requests that
-    are read and not yet answered. All connections together are therefore bounded by `connections` times that.
-    `forwarded` bounds the requests at the brokers at one time.
+    A connection has at most `in_flight_per_connection` requests that are read and not yet answered. While
+    these have `in_flight_bytes_per_connection` bytes or more, the gateway reads nothing more of the
+    connection. So one frame may exceed this bound. `forwarded` bounds the requests at the brokers at one
+    time, over all connections.
 
     If clients have to authenticate, a connection has one request under way until it has authenticated, and
     the gateway closes it after `authentication_timeout_s` without. A TLS handshake has the same time.
@@ -22,7 +23,8 @@ class Limits:
     authentication_timeout_s: float = 30.0  # Kafka has only connections.max.idle.ms for this
     group_frame_bytes: int = 2 * MIB  # the limit of the requests topic
     connections: int = 10_000
-    in_flight_per_connection: int = 16
+    in_flight_per_connection: int = 512
+    in_flight_bytes_per_connection: int = 16 * MIB
     forwarded: int = 20_000
     write_timeout_s: float = 30.0  # a client that reads nothing for this long is disconnected
     idle_timeout_s: float = 600.0  # connections.max.idle.ms

@@ -5,6 +5,7 @@ from asyncio import StreamReader, StreamWriter, Task
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from gateway.wire import codec
@@ -33,21 +34,36 @@ UNANSWERED: Answer = {"answer": "none"}
 CLOSED: Answer = {"answer": "the connection was closed"}
 
 
+class WrongOrder(AssertionError):
+    """A server did not answer the requests of a connection in their order."""
+
+
 class _Connection:
-    """A connection with one request in flight at a time."""
+    """A connection. Several requests may be in flight; the answers have to come in the requests' order."""
 
     def __init__(self, reader: StreamReader, writer: StreamWriter) -> None:
         self._reader, self._writer = reader, writer
+        self._numbers = count(1)
+        self._reading = asyncio.Lock()  # fair: the tasks that wait for it get it in order
 
     async def ask(self, api_key: int, version: int, client_id: str, fields: codec.Fields) -> bytes | None:
-        """Send a request and return the answer's bytes, or None if the server closes the connection."""
-        self._writer.write(framed(codec.encode_request(api_key, version, 1, client_id, fields)))
-        try:
-            await self._writer.drain()
-            size = int.from_bytes(await self._reader.readexactly(4))
-            return await self._reader.readexactly(size)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            return None
+        """Send a request and return the answer's bytes, or None if the server closes the connection. Raises
+        WrongOrder.
+        """
+        number = next(self._numbers)
+        self._writer.write(framed(codec.encode_request(api_key, version, number, client_id, fields)))
+        async with self._reading:
+            try:
+                await self._writer.drain()
+                size = int.from_bytes(await self._reader.readexactly(4))
+                answer = await self._reader.readexactly(size)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                return None
+        if int.from_bytes(answer[:4]) != number:
+            raise WrongOrder(
+                f"the answer to request {int.from_bytes(answer[:4])} came before that to {number}"
+            )
+        return answer
 
     async def close(self) -> None:
         self._writer.close()
@@ -61,6 +77,7 @@ class _Client:
     in_flight: Task[_Answered] | None = None
     left_open: Task[_Answered] | None = None
     left_behind: list[_Connection] = field(default_factory=list)
+    is_pipelining: bool = False
 
     def all(self) -> list[_Connection]:
         return [*self.left_behind, *([self.connection] if self.connection else [])]
@@ -108,16 +125,19 @@ class Player:
             await asyncio.wait([task], timeout=ANSWER_TIMEOUT_S)
         else:
             client.left_open = task
-            await self._settle()
+            if step.mode is not Mode.PIPELINED:
+                await self._settle()
             if step.mode is Mode.SETTLED:
                 await asyncio.wait([task], timeout=GRACE_S)
         return task
 
     async def _send(self, step: Step, client: _Client) -> Task[_Answered]:
-        if client.connection is None or (client.in_flight is not None and not client.in_flight.done()):
+        is_free = client.in_flight is None or client.in_flight.done() or client.is_pipelining
+        if client.connection is None or not is_free:
             if client.connection is not None:
                 client.left_behind.append(client.connection)
             client.connection = _Connection(*await asyncio.open_connection(*self._address))
+        client.is_pipelining = step.mode is Mode.PIPELINED
         client.in_flight = asyncio.create_task(self._ask(step, client.connection))
         self._tasks.append(client.in_flight)
         return client.in_flight

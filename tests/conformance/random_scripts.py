@@ -1,4 +1,5 @@
-"""Random scripts: two members send random requests at random versions, and no step waits for an answer.
+"""Random scripts: two members send random requests at random versions, and no step waits for an answer. Some
+requests follow each other on one connection at once.
 
 There are only two members, so that at most one is left when one goes and the next leader is never a random
 choice. The static member may be two clients at once (`B` and `C`), which replace each other.
@@ -17,7 +18,7 @@ def random_case(seed: int) -> Case:
     """Return the script that the seed determines."""
     chance = random.Random(seed)
     begin = ["A join.3 ?", "A sync assign=@A:all ?"]
-    lines = [*begin, *(f"{_line(chance)} ?" for _ in range(STEPS)), "A describe"]
+    lines = [*begin, *(line for _ in range(STEPS) for line in _run(chance)), "A describe"]
     return Case(
         name=f"random script {seed}",
         version=None,
@@ -29,12 +30,19 @@ def random_case(seed: int) -> Case:
     )
 
 
-def _line(chance: random.Random) -> str:
-    api = chance.choices(
+def _run(chance: random.Random) -> list[str]:
+    """One client's next request, in one of three cases behind others that nothing parks."""
+    client = chance.choice("ABC")
+    first = chance.choices(["heartbeat", "commit", "fetch", "forget", "leave"], [4, 6, 4, 1, 1], k=3)
+    run = first[: chance.choice([0, 0, 0, 0, 2, 3])]
+    last = chance.choices(
         ["join", "sync", "heartbeat", "leave", "commit", "fetch", "describe", "forget", "delete"],
         [8, 6, 3, 2, 3, 1, 3, 1, 1],
     )[0]
-    client = chance.choice("ABC")
+    return [*(f"{_line(chance, client, api)} +" for api in run), f"{_line(chance, client, last)} ?"]
+
+
+def _line(chance: random.Random, client: str, api: str) -> str:
     instance = "" if client == "A" else " instance=i1"
     return _LINES[api](chance, client, instance)
 

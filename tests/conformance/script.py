@@ -14,12 +14,14 @@ with these exceptions:
 
 - a step with `&` at its end waits only until the server has processed the request;
 - a step with `?` at its end does the same, and also takes an answer that comes at once;
+- a step with `+` at its end does not wait at all, and the client's next request follows on the same
+  connection, whether or not the step is answered by then;
 - a step with `until=X` repeats the request until X is the answer's error, the group's state or the number of
   groups.
 
-`A answer` waits for the answer to A's last request with `&` or `?`. `A parked` records whether that answer
-has come. `A gone` closes A's connections. A client whose last request is unanswered sends its next request
-over a further connection.
+`A answer` waits for the answer to A's last request with `&`, `?` or `+`. `A parked` records whether that
+answer has come. `A gone` closes A's connections. A client whose last request is unanswered sends its next
+request over a further connection, unless that last request has a `+`.
 """
 
 import shlex
@@ -41,6 +43,7 @@ class Mode(Enum):
     ANSWER = ""
     TAKEN_UP = "&"
     SETTLED = "?"
+    PIPELINED = "+"
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class Step:
         """Read a line. Raises ValueError if the line is malformed."""
         words = shlex.split(line)
         mode = Mode.ANSWER
-        if words[-1] in (Mode.TAKEN_UP.value, Mode.SETTLED.value):
+        if words[-1] in (Mode.TAKEN_UP.value, Mode.SETTLED.value, Mode.PIPELINED.value):
             mode = Mode(words.pop())
         client, api, *rest = words
         name, _, version = api.partition(".")

@@ -54,7 +54,7 @@ class CoreBackend:
 
     If `away`, the coordinator does not answer. `unread` are groups that are not read yet. If
     `view_is_behind`, groups are shown as they were when the view was last read to its end; the view never
-    reaches its end while it is `stuck`.
+    reaches its end while it is `stuck`. `held` are groups whose responses wait for an event.
     """
 
     def __init__(self) -> None:
@@ -62,6 +62,7 @@ class CoreBackend:
         self.unread = False
         self.view_is_behind = False
         self.stuck = False
+        self.held: dict[str, asyncio.Event] = {}
         self._view: list[GroupSnapshot] = []
         self.now_ms = 0
         self.config = CoordinatorConfig()
@@ -101,6 +102,8 @@ class CoreBackend:
             self.more.notify_all()
         try:
             response = await future
+            if request.group_id in self.held:
+                await self.held[request.group_id].wait()
         finally:
             self._waiting.pop(name, None)
         assert isinstance(response, answer)

@@ -1,0 +1,194 @@
+"""The gateway's processor time for a heartbeat, without a coordinator: `python -m bench.gateway_cost`.
+
+The gateway runs in this process, the load in another. The backend answers all requests of one turn of the
+event loop together in the next turn. So the figure is the cost of the sockets, of the protocol and of the
+order of answers. The way to the topics and back is not in it.
+"""
+
+import argparse
+import asyncio
+import statistics
+import time
+from collections.abc import Sequence
+from itertools import count
+from multiprocessing import get_context
+from typing import Any, TypeVar
+
+from clients.coordinator_client import Header
+from gateway.coordinator.backend import failed
+from gateway.net.server import Gateway
+from gateway.upstream.cluster import Cluster
+from gateway.upstream.connections import Address
+from gateway.wire import codec
+from gateway.wire.framing import framed, request_header
+from gateway.wire.limits import Limits
+from state.errors import ErrorCode
+from state.kafka.requests import AnyAnswered
+from state.kafka.snapshot import GroupSnapshot
+from state.messages import Response
+
+HOST = "127.0.0.1"
+GROUPS = 1_000
+HEARTBEAT = 12, 4
+SHAPES = ((1_000, 1), (1_000, 8), (1, 500))
+"""Connections, and the heartbeats under way on each."""
+
+_WARM_UP = 2_000
+
+R = TypeVar("R", bound=Response)
+
+
+class InstantBackend:
+    """Answers every request without an error, and measures the processor time between the requests."""
+
+    def __init__(self) -> None:
+        self._requests = 0
+        self._used_s: list[tuple[int, float]] = []
+        self._numbers = count(1)
+        self._waiting: list[asyncio.Future[None]] = []
+
+    @property
+    def per_request_us(self) -> float:
+        """The processor time of a request after the warm-up, in microseconds."""
+        (first, began_s), (last, ended_s) = self._used_s
+        return (ended_s - began_s) / (last - first) * 1e6
+
+    def header(self, group_id: str, api_version: int, client_id: str, client_host: str) -> Header:
+        """See `gateway.coordinator.backend.Backend`."""
+        return Header(
+            group_id=group_id,
+            correlation_id=f"0b7d7a8e-3f0c-4b52-8f4e-3d7b6d1c9a42-{next(self._numbers)}",
+            reply_partition=0,
+            api_version=api_version,
+            client_id=client_id,
+            client_host=client_host,
+        )
+
+    async def ask(self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None) -> R:
+        """See `gateway.coordinator.backend.Backend`."""
+        self._requests += 1
+        if self._requests >= _WARM_UP and self._requests % 100 == 0:
+            self._used_s[1:] = [(self._requests, time.process_time())]
+        loop = asyncio.get_running_loop()
+        if not self._waiting:
+            loop.call_soon(self._answer)
+        waiting: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(waiting)
+        await waiting
+        return failed(request, answer, ErrorCode.NONE)
+
+    def _answer(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            if not one.done():
+                one.set_result(None)
+
+    def groups(self) -> list[GroupSnapshot] | None:
+        """See `gateway.coordinator.groups.Groups`."""
+        return []
+
+    async def reach_end(self, timeout_s: float) -> bool:
+        """See `gateway.coordinator.groups.Groups`."""
+        return True
+
+
+class NoBrokers(Cluster):
+    """A cluster without brokers."""
+
+    async def refresh(self) -> None:
+        """See `Cluster`."""
+
+
+class Beating(asyncio.Protocol):
+    """One connection that keeps several equal heartbeats under way. Every answer is compared."""
+
+    def __init__(self, number: int, under_way: int) -> None:
+        fields = {"group_id": f"group-{number % GROUPS}", "generation_id": 1, "member_id": f"m-{number:036}"}
+        request = codec.encode_request(*HEARTBEAT, number, "bench", fields)
+        self.answered = 0
+        self.error: str | None = None
+        self._request = framed(request)
+        self._answer = framed(codec.encode_response(request_header(request), {"error_code": 0}))
+        self._under_way = under_way
+        self._rest = b""
+
+    def connection_made(self, transport: Any) -> None:
+        """See `asyncio.Protocol`."""
+        self._transport = transport
+        transport.write(self._request * self._under_way)
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        data = self._rest + data
+        answers, rest = divmod(len(data), len(self._answer))
+        self._rest = data[len(data) - rest :]
+        if data[: len(data) - rest] != self._answer * answers:
+            self.error = data.hex(" ")
+        self.answered += answers
+        self._transport.write(self._request * answers)
+
+
+def load(results: Any, address: Address, connections: int, under_way: int, seconds: float) -> None:
+    """Beat for some seconds, and send the number of heartbeats in a second. A wrong answer ends the run."""
+    results.send(asyncio.run(_beat(address, connections, under_way, seconds)))
+
+
+async def _beat(address: Address, connections: int, under_way: int, seconds: float) -> float:
+    loop, beating = asyncio.get_running_loop(), []
+    for number in range(connections):
+        _, one = await loop.create_connection(
+            lambda number=number: Beating(number, under_way),  # type: ignore[misc]
+            address.host,
+            address.port,
+        )
+        beating.append(one)
+    before = sum(one.answered for one in beating)
+    await asyncio.sleep(seconds)
+    errors = [one.error for one in beating if one.error is not None]
+    if errors:
+        raise ValueError(f"not the answer to a heartbeat: {errors[0]}")
+    return (sum(one.answered for one in beating) - before) / seconds
+
+
+async def measure(connections: int, under_way: int, seconds: float) -> tuple[float, float]:
+    """Return a heartbeat's processor time in microseconds, and the heartbeats of a second."""
+    backend, limits = InstantBackend(), Limits()
+    gateway = Gateway(Address(HOST, 0), NoBrokers([], limits), backend, backend, limits=limits)
+    await gateway.start()
+    context = get_context("spawn")
+    results, theirs = context.Pipe(duplex=False)
+    process = context.Process(
+        target=load, args=(theirs, gateway.address, connections, under_way, seconds), daemon=True
+    )
+    process.start()
+    theirs.close()
+    try:
+        rate: float = await asyncio.to_thread(results.recv)
+    finally:
+        process.terminate()
+        process.join()
+    await gateway.close()
+    return backend.per_request_us, rate
+
+
+def main() -> None:
+    """Print the medians of a few turns for each of SHAPES."""
+    parser = argparse.ArgumentParser(prog="python -m bench.gateway_cost", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=4.0, help="the time of each turn")
+    parser.add_argument("--turns", type=int, default=3)
+    given = parser.parse_args()
+    for connections, under_way in SHAPES:
+        turns: Sequence[tuple[float, float]] = [
+            asyncio.run(measure(connections, under_way, given.seconds)) for _ in range(given.turns)
+        ]
+        costs, rates = zip(*turns, strict=True)
+        print(
+            f"connections {connections:>5,}, under way on each {under_way:>3,}: "
+            f"{statistics.median(costs):6.1f} us of processor time a heartbeat "
+            f"({min(costs):.1f} to {max(costs):.1f}), {statistics.median(rates):8,.0f} heartbeats/s",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
