@@ -45,7 +45,7 @@ class InstantBackend:
         self._requests = 0
         self._used_s: list[tuple[int, float]] = []
         self._numbers = count(1)
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiting: list[tuple[asyncio.Future[Any], Any]] = []
 
     @property
     def per_request_us(self) -> float:
@@ -66,22 +66,27 @@ class InstantBackend:
 
     async def ask(self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None) -> R:
         """See `gateway.coordinator.backend.Backend`."""
+        return await self.ask_nowait(request, answer, timeout_ms)
+
+    def ask_nowait(
+        self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None
+    ) -> asyncio.Future[R]:
+        """See `gateway.coordinator.backend.Backend`."""
         self._requests += 1
         if self._requests >= _WARM_UP and self._requests % 100 == 0:
             self._used_s[1:] = [(self._requests, time.process_time())]
         loop = asyncio.get_running_loop()
         if not self._waiting:
             loop.call_soon(self._answer)
-        waiting: asyncio.Future[None] = loop.create_future()
-        self._waiting.append(waiting)
-        await waiting
-        return failed(request, answer, ErrorCode.NONE)
+        waiting: asyncio.Future[R] = loop.create_future()
+        self._waiting.append((waiting, failed(request, answer, ErrorCode.NONE)))
+        return waiting
 
     def _answer(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for one in waiting:
+        for one, answer in waiting:
             if not one.done():
-                one.set_result(None)
+                one.set_result(answer)
 
     def groups(self) -> list[GroupSnapshot] | None:
         """See `gateway.coordinator.groups.Groups`."""

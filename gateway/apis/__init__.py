@@ -35,10 +35,24 @@ from gateway.wire.framing import PRODUCE
 Serve = Callable[[RequestContext, Any], Awaitable[codec.Fields | Deferred]]
 Rewrite = Callable[[RequestContext, Any], Awaitable[None]]
 
+
+def _awaitable(serve: Callable[[RequestContext, Any], Deferred]) -> Serve:
+    async def started(context: RequestContext, request: Any) -> Deferred:
+        return serve(context, request)
+
+    return started
+
+
 FETCH, FIND_COORDINATOR, DESCRIBE_QUORUM, DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS = 1, 10, 55, 60, 75
 ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT = 25, 28
 
+HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 12, 13, 14
 DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS = 15, 16, 42
+
+# Handlers that need nothing to wait for. None: the handler in `SERVED` has to look something up.
+AT_ONCE: Mapping[int, Callable[[RequestContext, Any], codec.Fields | Deferred | None]] = MappingProxyType(
+    {HEARTBEAT: heartbeat.serve, LEAVE_GROUP: leave_group.serve, SYNC_GROUP: sync_group.serve}
+)
 
 SERVED: Mapping[int, Serve] = MappingProxyType(
     {
@@ -46,9 +60,9 @@ SERVED: Mapping[int, Serve] = MappingProxyType(
         9: offset_fetch.serve,
         FIND_COORDINATOR: find_coordinator.serve,  # except for transactions
         11: join_group.serve,
-        12: heartbeat.serve,
-        13: leave_group.serve,
-        14: sync_group.serve,
+        HEARTBEAT: _awaitable(heartbeat.serve),
+        LEAVE_GROUP: _awaitable(leave_group.serve),
+        SYNC_GROUP: _awaitable(sync_group.serve),
         DESCRIBE_GROUPS: describe_groups.serve,
         LIST_GROUPS: list_groups.serve,
         ADD_OFFSETS_TO_TXN: transactions.serve_add_offsets,

@@ -8,7 +8,7 @@ from state.kafka.requests import Heartbeat
 from state.kafka.responses import HeartbeatResponse
 
 
-async def serve(context: RequestContext, request: Any) -> Deferred:
+def serve(context: RequestContext, request: Any) -> Deferred:
     """Pass the member's heartbeat to the coordinator."""
     response = context.ask(
         Heartbeat(

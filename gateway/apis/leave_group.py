@@ -12,7 +12,7 @@ from state.kafka.responses import LeaveGroupResponse
 _FIRST_VERSION_WITH_MEMBERS = 3
 
 
-async def serve(context: RequestContext, request: Any) -> Deferred:
+def serve(context: RequestContext, request: Any) -> Deferred:
     """Remove members from the group."""
     response = context.ask(
         LeaveGroup(**context.to_group(request.group_id), members=_members(context, request)),

@@ -9,7 +9,7 @@ from state.kafka.requests import MemberAssignment, SyncGroup
 from state.kafka.responses import SyncGroupResponse
 
 
-async def serve(context: RequestContext, request: Any) -> Deferred:
+def serve(context: RequestContext, request: Any) -> Deferred:
     """Request the member's assignment."""
     response = context.ask(
         SyncGroup(

@@ -89,6 +89,7 @@ class Connection:
     def __init__(self, listener: Listener, client: ClientStream) -> None:
         self._listener = listener
         self._client = client
+        client.start_at_once = self._start_at_once
         self._peer = client.peer
         self._own_host = listener.advertised_host or client.own_host
         self._session = Session(listener.users)
@@ -152,6 +153,31 @@ class Connection:
         else:
             await self._serve(tasks, header, message, place)
 
+    def _start_at_once(self, message: bytes, place: Place) -> bool:
+        """Start a request without a wait. Returns False if it is not one for that, which then goes through
+        `_start`.
+        """
+        try:
+            header = request_header(message)
+            serve = apis.AT_ONCE.get(header.api_key)
+            if (
+                serve is None
+                or not self._session.is_open
+                or not apis.is_allowed(header.api_key, header.api_version)
+                or len(message) > self._listener.limits.group_frame_bytes
+                or (self._latest is not _Kind.COORDINATORS and self._client.unanswered > 1)
+            ):
+                return False
+            request = codec.decode_request(header, message)
+        except ProtocolError:
+            return False
+        answer = serve(self._call(header), request)
+        if answer is None:
+            return False
+        self._latest = _Kind.COORDINATORS
+        self._answer(place, header, answer)
+        return True
+
     async def _in_order(self, place: Place, kind: _Kind) -> None:
         """Wait until a request of this kind may start."""
         if kind is not self._latest or kind is _Kind.ALONE:
@@ -194,7 +220,10 @@ class Connection:
             await self._forward(tasks, header, message, place)
             return
         await self._in_order(place, _Kind.ALONE if header.api_key in apis.ALONE else _Kind.COORDINATORS)
-        answer = await apis.SERVED[header.api_key](self._call(header), request)
+        self._answer(place, header, await apis.SERVED[header.api_key](self._call(header), request))
+
+    def _answer(self, place: Place, header: RequestHeader, answer: codec.Fields | Deferred) -> None:
+        """Answer a request, at once or later."""
         if not isinstance(answer, Deferred):
             self._client.answer(place, framed(codec.encode_response(header, answer)))
             return

@@ -38,6 +38,9 @@ class Place:
 class ClientStream(asyncio.Protocol):
     """One client's bytes, both ways. `made` is called with the stream when the client is connected.
 
+    `start_at_once` gets each request when it may be taken up, and the place of its response. If it returns
+    False, `take` returns the request. No request is taken up before the caller of `take` calls it again.
+
     With `authenticated` False the bounds of `Limits` for such a client hold until `authenticate` is called.
     `ended` is the reason why no more requests come. It does not close the connection.
     """
@@ -62,8 +65,14 @@ class ClientStream(asyncio.Protocol):
         self._taken_bytes = 0
         """The part of these that belongs to `_places`."""
         self._is_reading = True
+        self.start_at_once: Callable[[bytes, Place], bool] = lambda message, place: False
         self._wanted: Future[None] | None = None
-        """The future of the task that waits for a request, or for room to take one, or for its turn."""
+        """The future of the task that waits for a request, or for its turn."""
+        self._is_starting = False
+        self._is_taking = False
+        """Whether that task waits in `take`."""
+        self._taken: tuple[bytes, Place] | None = None
+        """What `take` is to return."""
         self._is_flush_due = False
         self._being_sent = 0
         """The first places whose responses are written. The kernel does not have all of them yet."""
@@ -139,14 +148,14 @@ class ClientStream(asyncio.Protocol):
         self._flush()
 
     async def take(self) -> tuple[bytes, Place]:
-        """Return the next request, when one more may be under way, and the place of its response."""
-        while not self._may_take():
+        """Return the next request that does not start at once, and the place of its response."""
+        self._start_all()
+        while (taken := self._taken) is None:
+            self._is_taking = True
             await self._wait()
-        message = self._requests.popleft()
-        place = Place(len(message))
-        self._taken_bytes += place.request_bytes
-        self._places.append(place)
-        return message, place
+            self._is_taking = False
+        self._taken = None
+        return taken
 
     async def turn(self, place: Place) -> None:
         """Wait until all earlier requests are answered."""
@@ -186,6 +195,20 @@ class ClientStream(asyncio.Protocol):
         if not self._requests or len(self._places) >= self._in_flight_max:
             return False
         return not self._places or self._taken_bytes < self._limits.in_flight_bytes_per_connection
+
+    def _start_all(self) -> None:
+        """Take requests up, until one of them does not start at once."""
+        if self._is_starting:
+            return  # this loop has called `answer`
+        self._is_starting = True
+        while self._taken is None and self._may_take():
+            message = self._requests.popleft()
+            place = Place(len(message))
+            self._taken_bytes += place.request_bytes
+            self._places.append(place)
+            if not self.start_at_once(message, place):
+                self._taken = message, place
+        self._is_starting = False
 
     async def _wait(self) -> None:
         self._wanted = self._loop.create_future()
@@ -235,8 +258,11 @@ class ClientStream(asyncio.Protocol):
             self._write_timer = None
 
     def _go_on(self) -> None:
-        """Wake the waiting task. Pause reading while the maximum of requests is under way, or of bytes."""
-        if self._wanted is not None and not self._wanted.done():
+        """Start requests, or wake the waiting task. Pause reading while too much is under way."""
+        if self._is_taking:
+            self._start_all()
+        is_needed = not self._is_taking or self._taken is not None
+        if is_needed and self._wanted is not None and not self._wanted.done():
             self._wanted.set_result(None)
         is_reading = (
             len(self._requests) + len(self._places) < self._in_flight_max
