@@ -14,6 +14,8 @@ from itertools import count
 from multiprocessing import get_context
 from typing import Any, TypeVar
 
+import uvloop
+
 from clients.coordinator_client import Header
 from gateway.coordinator.backend import failed
 from gateway.net.server import Gateway
@@ -135,7 +137,7 @@ class Beating(asyncio.Protocol):
 
 def load(results: Any, address: Address, connections: int, under_way: int, seconds: float) -> None:
     """Beat for some seconds, and send the number of heartbeats in a second. A wrong answer ends the run."""
-    results.send(asyncio.run(_beat(address, connections, under_way, seconds)))
+    results.send(uvloop.run(_beat(address, connections, under_way, seconds)))
 
 
 async def _beat(address: Address, connections: int, under_way: int, seconds: float) -> float:
@@ -184,7 +186,7 @@ def main() -> None:
     given = parser.parse_args()
     for connections, under_way in SHAPES:
         turns: Sequence[tuple[float, float]] = [
-            asyncio.run(measure(connections, under_way, given.seconds)) for _ in range(given.turns)
+            uvloop.run(measure(connections, under_way, given.seconds)) for _ in range(given.turns)
         ]
         costs, rates = zip(*turns, strict=True)
         print(

@@ -8,6 +8,8 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from uuid import uuid4
 
+import uvloop
+
 from clients.coordinator_client import CoordinatorClient
 from gateway.coordinator.backend import CoordinatorBackend
 from gateway.coordinator.groups import GroupsReader
@@ -100,7 +102,7 @@ def _run(running: Future[_Running], serve: Callable[[], Coroutine[None, None, No
     `running`.
     """
     try:
-        asyncio.run(serve())
+        uvloop.run(serve())
     except BaseException as error:
         if running.done():
             raise

@@ -14,6 +14,8 @@ from itertools import count
 from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
+import uvloop
+
 from clients.coordinator_client import Header
 from gateway.apis import FIND_COORDINATOR
 from gateway.apis.api_versions import API_VERSIONS
@@ -346,7 +348,7 @@ def played(
             await test(playing)
 
     def run() -> None:
-        asyncio.run(play())
+        uvloop.run(play())  # as `gateway.service` does
 
     run.__name__ = run.__qualname__ = test.__name__
     run.__doc__ = test.__doc__

@@ -224,7 +224,7 @@ async def test_the_cluster_is_not_asked_about_a_topic_twice(world: World) -> Non
 
 
 def test_a_topic_that_was_just_made_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_module, "_MISSING_AGE_MAX_S", 0.0)
+    monkeypatch.setattr(cluster_module, "_MISSING_AGE_MAX_S", -1.0)
 
     @played
     async def play(world: World) -> None:
