@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from msgspec import Struct
+
 from clients.coordinator_client import Header
 from gateway.coordinator.backend import Backend
 from gateway.coordinator.fresh_groups import FreshGroups
@@ -34,8 +36,7 @@ class Services:
     internal_topics: InternalTopics
 
 
-@dataclass(frozen=True, slots=True)
-class Deferred:
+class Deferred(Struct, frozen=True):
     """An answer that `fields` makes of the coordinator's response, when that comes.
 
     With `holds_back` the next request of the connection does not start before, because the response may be
@@ -47,8 +48,7 @@ class Deferred:
     holds_back: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RequestContext:
+class RequestContext(Struct, frozen=True):
     """The context of a request. `host` is the gateway's name in responses to this client. `node_id` is the
     broker whose listener the client connected to, None for the first listener.
     """

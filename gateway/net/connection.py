@@ -38,6 +38,7 @@ from gateway.wire.framing import (
     framed,
     request_header,
 )
+from gateway.wire.heartbeat import decode_heartbeat
 from gateway.wire.limits import Limits
 
 
@@ -91,6 +92,7 @@ class Connection:
         self._client = client
         client.start_at_once = self._start_at_once
         self._peer = client.peer
+        self._client_host = f"/{self._peer}"  # as Java prints an address without a name
         self._own_host = listener.advertised_host or client.own_host
         self._session = Session(listener.users)
         self._latest: _Kind | None = None
@@ -168,7 +170,11 @@ class Connection:
                 or (self._latest is not _Kind.COORDINATORS and self._client.unanswered > 1)
             ):
                 return False
-            request = codec.decode_request(header, message)
+            request = (
+                decode_heartbeat(header, message)
+                if header.api_key == apis.HEARTBEAT
+                else codec.decode_request(header, message)
+            )
         except ProtocolError:
             return False
         answer = serve(self._call(header), request)
@@ -323,7 +329,7 @@ class Connection:
         return RequestContext(
             services=self._listener.services,
             header=header,
-            client_host=f"/{self._peer}",  # as Java prints an address without a name
+            client_host=self._client_host,
             host=self._own_host,
             node_id=self._listener.node_id,
             session=self._session,

@@ -5,7 +5,8 @@ and client id; from header version 2 on, tagged fields follow.
 """
 
 import struct
-from dataclasses import dataclass, replace
+
+import msgspec
 
 _SIZE = struct.Struct(">i")
 _HEADER = struct.Struct(">hhih")  # api key, api version, correlation id, length of the client id
@@ -59,8 +60,7 @@ def framed(message: bytes) -> bytes:
     return _SIZE.pack(len(message)) + message
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHeader:
+class RequestHeader(msgspec.Struct, frozen=True):
     """The header of a request. `client_id_end` is the position after the client id."""
 
     api_key: int
@@ -71,7 +71,7 @@ class RequestHeader:
 
     def at_version(self, api_version: int) -> "RequestHeader":
         """The same header with another API version."""
-        return replace(self, api_version=api_version)
+        return msgspec.structs.replace(self, api_version=api_version)
 
 
 def request_header(message: bytes) -> RequestHeader:
