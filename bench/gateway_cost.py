@@ -68,11 +68,9 @@ class InstantBackend:
 
     async def ask(self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None) -> R:
         """See `gateway.coordinator.backend.Backend`."""
-        return await self.ask_nowait(request, answer, timeout_ms)
+        return await self.send(request, answer, timeout_ms)
 
-    def ask_nowait(
-        self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None
-    ) -> asyncio.Future[R]:
+    def send(self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None) -> asyncio.Future[R]:
         """See `gateway.coordinator.backend.Backend`."""
         self._requests += 1
         if self._requests >= _WARM_UP and self._requests % 100 == 0:

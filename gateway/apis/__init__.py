@@ -29,7 +29,8 @@ from gateway.apis.api_versions import API_VERSIONS
 from gateway.apis.context import Deferred, RequestContext
 from gateway.upstream.cluster import METADATA
 from gateway.wire import codec
-from gateway.wire.framing import PRODUCE
+from gateway.wire.framing import PRODUCE, RequestHeader
+from gateway.wire.heartbeat import decode_heartbeat
 
 # Returns when the request's own requests to the coordinator are on their way, in order.
 Serve = Callable[[RequestContext, Any], Awaitable[codec.Fields | Deferred]]
@@ -46,7 +47,7 @@ def _awaitable(serve: Callable[[RequestContext, Any], Deferred]) -> Serve:
 FETCH, FIND_COORDINATOR, DESCRIBE_QUORUM, DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS = 1, 10, 55, 60, 75
 ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT = 25, 28
 
-HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 12, 13, 14
+JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 11, 12, 13, 14
 DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS = 15, 16, 42
 
 # Handlers that need nothing to wait for. None: the handler in `SERVED` has to look something up.
@@ -59,7 +60,7 @@ SERVED: Mapping[int, Serve] = MappingProxyType(
         8: offset_commit.serve,
         9: offset_fetch.serve,
         FIND_COORDINATOR: find_coordinator.serve,  # except for transactions
-        11: join_group.serve,
+        JOIN_GROUP: join_group.serve,
         HEARTBEAT: _awaitable(heartbeat.serve),
         LEAVE_GROUP: _awaitable(leave_group.serve),
         SYNC_GROUP: _awaitable(sync_group.serve),
@@ -88,6 +89,17 @@ SASL_VERSIONS: Mapping[int, range] = MappingProxyType(
 # ConsumerGroup* (KIP-848), ShareGroup* and their state (KIP-932), StreamsGroup* (KIP-1071).
 REFUSED = frozenset({68, 69, *range(76, 80), *range(83, 93)})
 HIDDEN = REFUSED | {ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT}
+
+
+# Not parked, and answered by way of the coordinator.
+BOUNDED = SERVED.keys() - {FIND_COORDINATOR, JOIN_GROUP, SYNC_GROUP, ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT}
+
+
+def decode(header: RequestHeader, message: bytes) -> Any:
+    """Decode a request of an API in `SERVED`. Raises ProtocolError."""
+    if header.api_key == HEARTBEAT:
+        return decode_heartbeat(header, message)
+    return codec.decode_request(header, message)
 
 
 # Passed to the broker, except for the entries that name the coordinator's own topics.

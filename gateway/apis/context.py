@@ -73,9 +73,9 @@ class RequestContext(Struct, frozen=True):
 
     def ask(self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None) -> asyncio.Future[R]:
         """Send a request to the coordinator: see `Backend.ask`. They are sent in the order of the calls."""
-        backend: Any = self.services.backend
-        if hasattr(backend, "ask_nowait"):
-            future: asyncio.Future[R] = backend.ask_nowait(request, answer, timeout_ms)
+        send = getattr(self.services.backend, "send", None)
+        if send is not None:
+            future: asyncio.Future[R] = send(request, answer, timeout_ms)
             return future
         return asyncio.ensure_future(self.services.backend.ask(request, answer, timeout_ms))
 

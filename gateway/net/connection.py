@@ -25,6 +25,7 @@ from gateway.apis.api_versions import API_VERSIONS, unsupported
 from gateway.apis.context import Deferred, RequestContext, Services
 from gateway.apis.internal_topics import Screened
 from gateway.coordinator.rate_limited_warning import RateLimitedWarning
+from gateway.net.room import Room
 from gateway.net.stream import ClientGone, ClientStream, Place
 from gateway.security.authentication import Session
 from gateway.upstream.connections import Upstream, UpstreamLost
@@ -38,7 +39,6 @@ from gateway.wire.framing import (
     framed,
     request_header,
 )
-from gateway.wire.heartbeat import decode_heartbeat
 from gateway.wire.limits import Limits
 
 
@@ -60,14 +60,16 @@ class ConnectionLog:
 @dataclass(frozen=True, slots=True)
 class Listener:
     """The listener that a client connected to: that of broker `node_id`, or the first listener (None), which
-    any broker may serve. `forwarding` bounds the requests at brokers at one time, over all connections.
-    `users` None: clients do not have to authenticate.
+    any broker may serve. `forwarding` bounds the requests at brokers at one time, over all connections, and
+    `room` those at the coordinator. Requests that may be parked take no room, because the requests that end
+    their wait may need it. `users` None: clients do not have to authenticate.
     """
 
     node_id: int | None
     services: Services
     limits: Limits
     forwarding: asyncio.Semaphore
+    room: Room
     connect: Callable[[], Awaitable[Upstream]]
     advertised_host: str | None
     users: Mapping[str, str] | None
@@ -156,33 +158,33 @@ class Connection:
             await self._serve(tasks, header, message, place)
 
     def _start_at_once(self, message: bytes, place: Place) -> bool:
-        """Start a request without a wait. Returns False if it is not one for that, which then goes through
-        `_start`.
-        """
+        """Start a request without a wait. Returns False if that is not possible: `_start` does it then."""
         try:
             header = request_header(message)
             serve = apis.AT_ONCE.get(header.api_key)
-            if (
-                serve is None
-                or not self._session.is_open
-                or not apis.is_allowed(header.api_key, header.api_version)
-                or len(message) > self._listener.limits.group_frame_bytes
-                or (self._latest is not _Kind.COORDINATORS and self._client.unanswered > 1)
-            ):
+            if serve is None or not self._may_start_at_once(header, place):
                 return False
-            request = (
-                decode_heartbeat(header, message)
-                if header.api_key == apis.HEARTBEAT
-                else codec.decode_request(header, message)
-            )
+            request = apis.decode(header, message)
         except ProtocolError:
+            return False  # `_start` raises it
+        if header.api_key in apis.BOUNDED and not self._listener.room.enter_at_once(place.request_bytes):
             return False
+        place.has_room = header.api_key in apis.BOUNDED
         answer = serve(self._call(header), request)
         if answer is None:
+            self._leave(place)
             return False
         self._latest = _Kind.COORDINATORS
         self._answer(place, header, answer)
         return True
+
+    def _may_start_at_once(self, header: RequestHeader, place: Place) -> bool:
+        return (
+            self._session.is_open
+            and (self._latest is _Kind.COORDINATORS or self._client.unanswered == 1)
+            and place.request_bytes <= self._listener.limits.group_frame_bytes
+            and apis.is_allowed(header.api_key, header.api_version)
+        )
 
     async def _in_order(self, place: Place, kind: _Kind) -> None:
         """Wait until a request of this kind may start."""
@@ -221,16 +223,24 @@ class Connection:
         """Start a request that the gateway answers."""
         if len(message) > self._listener.limits.group_frame_bytes:
             raise ProtocolError(f"a request of {len(message)} bytes to the coordinator")
-        request = codec.decode_request(header, message)
+        request = apis.decode(header, message)
         if header.api_key == apis.FIND_COORDINATOR and find_coordinator.is_upstreams(request):
             await self._forward(tasks, header, message, place)
             return
         await self._in_order(place, _Kind.ALONE if header.api_key in apis.ALONE else _Kind.COORDINATORS)
-        self._answer(place, header, await apis.SERVED[header.api_key](self._call(header), request))
+        if header.api_key in apis.BOUNDED:
+            await self._enter(place)
+        try:
+            answer = await apis.SERVED[header.api_key](self._call(header), request)
+        except BaseException:
+            self._leave(place)
+            raise
+        self._answer(place, header, answer)
 
     def _answer(self, place: Place, header: RequestHeader, answer: codec.Fields | Deferred) -> None:
         """Answer a request, at once or later."""
         if not isinstance(answer, Deferred):
+            self._leave(place)
             self._client.answer(place, framed(codec.encode_response(header, answer)))
             return
         if answer.holds_back:
@@ -246,12 +256,26 @@ class Connection:
         response: asyncio.Future[Any],
     ) -> None:
         """Answer a request with the coordinator's response."""
+        self._leave(place)
         if response.cancelled():
             return
         try:
             self._client.answer(place, framed(codec.encode_response(header, fields(response.result()))))
         except Exception as error:  # noqa: BLE001 - it ends this connection: see `run`
             self._client.end(error)
+
+    async def _enter(self, place: Place) -> None:
+        """Wait for room at the coordinator. Meanwhile nothing is read of the client."""
+        if not self._listener.room.enter_at_once(place.request_bytes):
+            self._client.pause(paused=True)
+            await self._listener.room.enter(place.request_bytes)
+            self._client.pause(paused=False)
+        place.has_room = True
+
+    def _leave(self, place: Place) -> None:
+        if place.has_room:
+            place.has_room = False
+            self._listener.room.leave(place.request_bytes)
 
     async def _screen(
         self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, place: Place

@@ -11,6 +11,7 @@ from gateway.coordinator.backend import Backend
 from gateway.coordinator.fresh_groups import FreshGroups
 from gateway.coordinator.groups import Groups
 from gateway.net.connection import Connection, ConnectionLog, Listener
+from gateway.net.room import Room
 from gateway.net.stream import ClientStream
 from gateway.security.authentication import Security
 from gateway.upstream.cluster import Cluster
@@ -57,6 +58,7 @@ class Gateway:
         self._services = Services(
             backend, cluster, FreshGroups(backend, groups, limits), self._listener_port, internal_topics
         )
+        self._room = Room(limits.at_coordinator, limits.bytes_at_coordinator)
         self._forwarding = asyncio.Semaphore(limits.forwarded)
         self._opening = asyncio.Lock()
         self._servers: dict[int | None, asyncio.Server] = {}
@@ -102,6 +104,7 @@ class Gateway:
             services=self._services,
             limits=self._limits,
             forwarding=self._forwarding,
+            room=self._room,
             connect=partial(self._connect, node_id),
             advertised_host=self._advertised_host,
             users=self._security.users,

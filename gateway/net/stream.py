@@ -24,15 +24,17 @@ class Place:
     """One request's place in the order of responses.
 
     `frame` is the response as a frame, b"" for a request that expects none, None until the response is ready.
-    `waits_for` is cancelled if the connection ends before that.
+    `waits_for` is cancelled if the connection ends before that. With `has_room` the request has room of
+    `gateway.net.room`.
     """
 
-    __slots__ = ("frame", "request_bytes", "waits_for")
+    __slots__ = ("frame", "has_room", "request_bytes", "waits_for")
 
     def __init__(self, request_bytes: int) -> None:
         self.request_bytes = request_bytes
         self.frame: bytes | None = None
         self.waits_for: Future[Any] | None = None
+        self.has_room = False
 
 
 class ClientStream(asyncio.Protocol):
@@ -64,6 +66,7 @@ class ClientStream(asyncio.Protocol):
         """The bytes of all requests that are read and not answered."""
         self._taken_bytes = 0
         """The part of these that belongs to `_places`."""
+        self._is_paused = False
         self._is_reading = True
         self.start_at_once: Callable[[bytes, Place], bool] = lambda message, place: False
         self._wanted: Future[None] | None = None
@@ -179,6 +182,11 @@ class ClientStream(asyncio.Protocol):
             self._is_flush_due = True
             self._loop.call_soon(self._flush)
 
+    def pause(self, *, paused: bool) -> None:
+        """Read nothing of the client, or go on."""
+        self._is_paused = paused
+        self._go_on()
+
     def end(self, why: Exception) -> None:
         """Take no more requests."""
         if not self.ended.done():
@@ -267,6 +275,7 @@ class ClientStream(asyncio.Protocol):
         is_reading = (
             len(self._requests) + len(self._places) < self._in_flight_max
             and self._bytes < self._limits.in_flight_bytes_per_connection
+            and not self._is_paused
         )
         if is_reading is not self._is_reading:
             self._is_reading = is_reading

@@ -12,7 +12,8 @@ class Limits:
     A connection has at most `in_flight_per_connection` requests that are read and not yet answered. While
     these have `in_flight_bytes_per_connection` bytes or more, the gateway reads nothing more of the
     connection. So one frame may exceed this bound. `forwarded` bounds the requests at the brokers at one
-    time, over all connections.
+    time, over all connections, `at_coordinator` those at the coordinator that it does not park. Connections
+    that find no room wait, and the gateway reads nothing more of them.
 
     If clients have to authenticate, a connection has one request under way until it has authenticated, and
     the gateway closes it after `authentication_timeout_s` without. A TLS handshake has the same time.
@@ -25,6 +26,8 @@ class Limits:
     connections: int = 10_000
     in_flight_per_connection: int = 512
     in_flight_bytes_per_connection: int = 16 * MIB
+    at_coordinator: int = 4_000  # a coordinator that answers 2,000 a second answers each within 2 s
+    bytes_at_coordinator: int = 256 * MIB
     forwarded: int = 20_000
     write_timeout_s: float = 30.0  # a client that reads nothing for this long is disconnected
     idle_timeout_s: float = 600.0  # connections.max.idle.ms

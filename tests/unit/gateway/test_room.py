@@ -1,0 +1,109 @@
+"""An overloaded coordinator: clients wait at their sockets, and get no errors."""
+
+import asyncio
+
+from state.kafka.requests import JoinGroup
+from tests.harness.gateway import RawClient, World, played
+from tests.harness.gateway_requests import DESCRIBE, HEARTBEAT, JOIN, join_fields
+from tests.unit.gateway.test_pipelining import (
+    UNKNOWN_MEMBER_ID,
+    beat,
+    hold,
+    nothing_more,
+    numbers,
+    until_asked,
+)
+
+
+async def beating(world: World, count: int) -> list[RawClient]:
+    """Clients that have a heartbeat under way each, as far as there is room."""
+    clients = []
+    for number in range(count):
+        clients.append(await world.client())
+        await clients[-1].send(HEARTBEAT, 4, **beat(f"g{number}"))
+        await asyncio.sleep(0.01)
+    return clients
+
+
+async def waits(world: World, connections: int) -> None:
+    async with asyncio.timeout(10):
+        while sum(connection.unanswered for connection in world.gateway.connections()) < connections:
+            await asyncio.sleep(0.001)
+
+
+@played(at_coordinator=3)
+async def test_more_requests_than_the_coordinator_may_have_wait_and_get_no_error(world: World) -> None:
+    held = [hold(world, f"g{number}") for number in range(3)]
+    clients = await beating(world, 10)
+    await until_asked(world, 3)
+    await nothing_more(world, 3)
+    held[1].set()
+    await until_asked(world, 10)  # one after another in the one free place
+    assert [request.group_id for request in world.core.asked] == [f"g{number}" for number in range(10)]
+    for event in held:
+        event.set()
+    for client in clients:
+        assert (await client.receive())[1].error_code == UNKNOWN_MEMBER_ID
+
+
+@played(at_coordinator=1)
+async def test_a_request_that_may_be_parked_waits_for_no_room(world: World) -> None:
+    hold(world, "g0")
+    await beating(world, 1)
+    client = await world.client()
+    await client.send(JOIN, 1, **join_fields())
+    await until_asked(world, 2)
+    assert isinstance(world.core.asked[1], JoinGroup)
+
+
+@played(at_coordinator=1)
+async def test_nothing_is_read_of_a_client_that_waits_for_room(world: World) -> None:
+    held = hold(world, "g0")
+    (first,) = await beating(world, 1)
+    client = await world.client()
+
+    async def send() -> list[int]:
+        return [await client.send(HEARTBEAT, 4, **beat("g" * 30_000)) for _ in range(300)]  # 9 MB
+
+    sending = asyncio.create_task(send())
+    await waits(world, 2)
+    await nothing_more(world, 1)
+    assert not sending.done()
+    held.set()
+    assert await numbers(first, 1) == [1]
+    sent = await sending
+    assert await numbers(client, 300) == sent
+
+
+@played(at_coordinator=1)
+async def test_a_client_that_goes_away_gives_its_room_back(world: World) -> None:
+    hold(world, "g0")
+    holding, waiting, last = await beating(world, 3)
+    await waits(world, 3)
+    await nothing_more(world, 1)
+    waiting.writer.transport.abort()
+    await asyncio.sleep(0.01)
+    holding.writer.transport.abort()
+    assert (await last.receive())[1].error_code == UNKNOWN_MEMBER_ID
+
+
+@played(at_coordinator=1)
+async def test_a_description_takes_room_and_gives_it_back(world: World) -> None:
+    held = hold(world, "g")
+    describing = await world.client()
+    await describing.send(DESCRIBE, 5, groups=["g", "h"])
+    await until_asked(world, 2)
+    (client,) = await beating(world, 1)
+    await nothing_more(world, 2)
+    held.set()
+    assert (await client.receive())[1].error_code == UNKNOWN_MEMBER_ID
+
+
+@played(bytes_at_coordinator=50)
+async def test_the_requests_at_the_coordinator_have_so_many_bytes(world: World) -> None:
+    held = hold(world, "g0")
+    clients = await beating(world, 5)
+    await nothing_more(world, 2)  # of 29 bytes each
+    held.set()
+    for client in clients:
+        assert (await client.receive())[1].error_code == UNKNOWN_MEMBER_ID
