@@ -1,11 +1,14 @@
 """`group-coordinator gateway`: Kafka's wire protocol in front of a coordinator that runs elsewhere."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
 from kafka.errors import KafkaError
 
 from cli.gateway_options import Listening, gateway_options
+from cli.gateway_processes import Plan, ProcessFailed, serving_processes
 from cli.logs import configure_logs
 from cli.parameters import SERVERS
 from cli.signals import exit_on_signals, stop_on_signals
@@ -13,6 +16,7 @@ from cli.thread_deaths import Stop, watching_threads
 from clients.coordinator_client import layout_on
 from clients.pending import ClientError
 from gateway.service import STARTUP_ERRORS, serving
+from records.address import Address
 from records.layout import DEFAULT_PREFIX
 
 
@@ -24,24 +28,45 @@ from records.layout import DEFAULT_PREFIX
 @click.option(
     "--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the coordinator's topics."
 )
+@click.option(
+    "--processes",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Processes that share the gateway's ports. More than one needs a port in --listen.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object when ready.")
-def gateway(bootstrap_servers: str, prefix: str, listening: Listening, as_json: bool) -> None:
+def gateway(bootstrap_servers: str, prefix: str, processes: int, listening: Listening, as_json: bool) -> None:
     """Serve unmodified Kafka clients, until Ctrl-C.
 
     Group requests go to the coordinator, all other requests to the cluster.
     """
+    if processes > 1 and not listening.listen.port:
+        raise click.UsageError("--processes needs a port in --listen, because all processes share it")
     configure_logs()
     exit_on_signals()
     stop = Stop()
     try:
-        security = listening.security()
-        options = listening.options(bootstrap_servers, layout_on(bootstrap_servers, prefix), security)
-        with watching_threads(stop.fail), serving(options) as address:
+        with _serving(bootstrap_servers, prefix, processes, listening, stop) as address:
             stop_on_signals(stop)
             ready = {"gateway": str(address), "broker": bootstrap_servers}
             click.echo(json.dumps(ready) if as_json else f"ready: clients take bootstrap.servers={address}")
             stop.wait()
             if stop.failure is not None:
                 raise click.ClickException(stop.failure)
-    except (*STARTUP_ERRORS, ClientError, KafkaError) as error:
+    except (*STARTUP_ERRORS, ProcessFailed, ClientError, KafkaError) as error:
         raise click.ClickException(str(error)) from error
+
+
+@contextmanager
+def _serving(
+    bootstrap_servers: str, prefix: str, processes: int, listening: Listening, stop: Stop
+) -> Iterator[Address]:
+    if processes > 1:
+        with serving_processes(Plan(bootstrap_servers, prefix, listening), processes, stop) as address:
+            yield address
+        return
+    security = listening.security()
+    options = listening.options(bootstrap_servers, layout_on(bootstrap_servers, prefix), security)
+    with watching_threads(stop.fail), serving(options) as address:
+        yield address

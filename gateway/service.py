@@ -36,7 +36,8 @@ STARTUP_ERRORS = (CannotListen, NoSuchReplyPartition, SecurityError, UpstreamLos
 @dataclass(frozen=True, slots=True)
 class GatewayOptions:
     """`reply_partition` None: the gateway draws one. With `expose_internal_topics` clients see the
-    coordinator's own topics as ordinary topics.
+    coordinator's own topics as ordinary topics. With `shares_ports` other processes of the same gateway may
+    listen on the same ports.
     """
 
     bootstrap_servers: str
@@ -47,6 +48,7 @@ class GatewayOptions:
     limits: Limits = field(default_factory=Limits)
     security: Security = NO_SECURITY
     expose_internal_topics: bool = False
+    shares_ports: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,7 @@ async def _serve(
         limits=options.limits,
         advertised_host=options.advertised_host,
         security=options.security,
+        shares_ports=options.shares_ports,
         internal_topics=InternalTopics(() if options.expose_internal_topics else options.layout.topics),
     )
     try:

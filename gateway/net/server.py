@@ -36,6 +36,7 @@ class Gateway:
     are free ones that the system chooses.
 
     `advertised_host` is the gateway's host in responses, by default the address that the client connected to.
+    With `shares_ports` other processes may listen on the same ports (SO_REUSEPORT).
     """
 
     def __init__(
@@ -49,12 +50,14 @@ class Gateway:
         advertised_host: str | None = None,
         security: Security = NO_SECURITY,
         internal_topics: InternalTopics = NO_INTERNAL_TOPICS,
+        shares_ports: bool = False,
     ) -> None:
         self._listen = listen
         self._cluster = cluster
         self._limits = limits
         self._advertised_host = advertised_host
         self._security = security
+        self._shares_ports = shares_ports
         self._services = Services(
             backend, cluster, FreshGroups(backend, groups, limits), self._listener_port, internal_topics
         )
@@ -125,6 +128,7 @@ class Gateway:
                 str(found[0][4][0]),
                 port,
                 backlog=_BACKLOG,
+                reuse_port=self._shares_ports,
                 ssl=tls,
                 ssl_handshake_timeout=self._limits.authentication_timeout_s if tls else None,
             )

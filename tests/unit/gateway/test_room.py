@@ -101,9 +101,10 @@ async def test_a_description_takes_room_and_gives_it_back(world: World) -> None:
 
 @played(bytes_at_coordinator=50)
 async def test_the_requests_at_the_coordinator_have_so_many_bytes(world: World) -> None:
-    held = hold(world, "g0")
+    held = [hold(world, f"g{number}") for number in range(5)]
     clients = await beating(world, 5)
     await nothing_more(world, 2)  # of 29 bytes each
-    held.set()
+    for event in held:
+        event.set()
     for client in clients:
         assert (await client.receive())[1].error_code == UNKNOWN_MEMBER_ID

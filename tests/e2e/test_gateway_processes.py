@@ -1,0 +1,145 @@
+"""`group-coordinator gateway --processes`: several processes on the same ports."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from click.testing import CliRunner
+
+from cli import main
+from embedded.broker import EmbeddedBroker
+from gateway.upstream.cluster import METADATA
+from gateway.upstream.connections import Address
+from tests.e2e.harness import child_pids, command_of, running, wait_until
+from tests.harness.gateway import RawClient
+from tests.harness.shared import PREFIX, Coordinated
+
+pytestmark = pytest.mark.e2e
+
+COMMAND = [sys.executable, "-c", "from cli import main; main()", "gateway"]
+HOST = "127.0.0.1"
+PROCESSES, CONNECTIONS = 2, 40
+END_TIMEOUT_S = 30.0
+HEARTBEAT, UNKNOWN_MEMBER_ID = 12, 25
+
+
+class Serving(NamedTuple):
+    """A gateway of several processes, and the ids of those that serve."""
+
+    parent: subprocess.Popen[str]
+    address: Address
+    pids: list[int]
+
+    def ended(self) -> tuple[int, str]:
+        """The exit code, and the last line of standard error, when it ends."""
+        _, stderr = self.parent.communicate(timeout=END_TIMEOUT_S)
+        return self.parent.returncode, (stderr.strip().splitlines() or [""])[-1]
+
+
+@pytest.fixture
+def serving(broker: EmbeddedBroker, coordinated: Coordinated) -> Iterator[Serving]:
+    port = free_ports()
+    at = ["--listen", f"{HOST}:{port}", "--bootstrap-servers", broker.bootstrap_servers, "--prefix", PREFIX]
+    with subprocess.Popen(
+        [*COMMAND, *at, "--processes", str(PROCESSES), "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as parent:
+        try:
+            assert parent.stdout is not None
+            ready = json.loads(parent.stdout.readline())
+            pids = [pid for pid in child_pids(parent.pid) if "spawn_main" in command_of(pid)]
+            assert len(pids) == PROCESSES
+            yield Serving(parent, Address.parse(ready["gateway"]), pids)
+        finally:
+            parent.kill()
+
+
+def free_ports() -> int:
+    """A port that is free, as are those of the brokers 0 to 2 above it."""
+    while True:
+        with socket.create_server((HOST, 0)) as first:
+            port = int(first.getsockname()[1])
+            try:
+                for number in range(1, 4):
+                    socket.create_server((HOST, port + number)).close()
+            except (OSError, OverflowError):
+                continue
+        return port
+
+
+def connections_of(pid: int, port: int) -> int:
+    """The established connections of a process to this port of its own."""
+    inodes = {
+        fields[9]
+        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]
+        if (fields := line.split())[3] == "01" and int(fields[1].rpartition(":")[2], 16) == port
+    }
+    links = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.is_symlink()]
+    return sum(link.removeprefix("socket:[").removesuffix("]") in inodes for link in links)
+
+
+async def heartbeats(address: Address, pids: list[int]) -> list[int]:
+    """Send a heartbeat over each of some connections, which the processes share. Return the errors."""
+    clients = [
+        RawClient(*await asyncio.open_connection(address.host, address.port)) for _ in range(CONNECTIONS)
+    ]
+    beat = {"group_id": "no-such-group", "generation_id": 1, "member_id": "nobody"}
+    answers = await asyncio.gather(*(client.ask(HEARTBEAT, 4, **beat) for client in clients))
+    shares = [connections_of(pid, address.port) for pid in pids]
+    assert sum(shares) == CONNECTIONS
+    assert all(shares), shares
+    for client in clients:
+        client.writer.close()
+    return [answer.error_code for answer in answers]
+
+
+async def broker_of(address: Address) -> Address:
+    """The address of the only broker's listener."""
+    client = RawClient(*await asyncio.open_connection(address.host, address.port))
+    (broker,) = (await client.ask(METADATA, 12, topics=[])).brokers
+    client.writer.close()
+    return Address(broker.host, broker.port)
+
+
+def test_processes_share_the_ports_and_end_in_order(serving: Serving) -> None:
+    for address in (serving.address, asyncio.run(broker_of(serving.address))):
+        assert asyncio.run(heartbeats(address, serving.pids)) == [UNKNOWN_MEMBER_ID] * CONNECTIONS
+    serving.parent.send_signal(signal.SIGTERM)
+    exit_code, _ = serving.ended()
+    assert exit_code == 0
+    assert not running(serving.pids)
+
+
+def test_a_process_that_dies_ends_the_gateway(serving: Serving) -> None:
+    os.kill(serving.pids[0], signal.SIGKILL)
+    exit_code, last = serving.ended()
+    assert (exit_code, last) == (1, "Error: the process gateway-0: it ended with exit code -9")
+    assert not running(serving.pids)
+
+
+def test_processes_end_when_their_parent_is_gone(serving: Serving) -> None:
+    serving.parent.kill()
+    wait_until(lambda: not running(serving.pids), "the end of the processes")
+
+
+def test_processes_need_a_port_that_is_free(broker: EmbeddedBroker) -> None:
+    """SO_REUSEPORT alone would let a second gateway take a part of the connections."""
+    at = ("gateway", "--bootstrap-servers", broker.bootstrap_servers, "--processes", "2", "--listen")
+    outcome = CliRunner().invoke(main, [*at, f"{HOST}:0"])
+    assert outcome.exit_code == 2
+    assert "--processes needs a port in --listen" in outcome.output
+    with socket.create_server((HOST, 0), reuse_port=True) as other:
+        taken = f"{HOST}:{other.getsockname()[1]}"
+        outcome = CliRunner().invoke(main, [*at, taken])
+    assert outcome.exit_code == 1
+    assert f"cannot listen at {taken}" in outcome.output
