@@ -47,17 +47,22 @@ def _awaitable(serve: Callable[[RequestContext, Any], Deferred]) -> Serve:
 FETCH, FIND_COORDINATOR, DESCRIBE_QUORUM, DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS = 1, 10, 55, 60, 75
 ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT = 25, 28
 
-JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 11, 12, 13, 14
+OFFSET_COMMIT, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 8, 11, 12, 13, 14
 DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS = 15, 16, 42
 
 # Handlers that need nothing to wait for. None: the handler in `SERVED` has to look something up.
 AT_ONCE: Mapping[int, Callable[[RequestContext, Any], codec.Fields | Deferred | None]] = MappingProxyType(
-    {HEARTBEAT: heartbeat.serve, LEAVE_GROUP: leave_group.serve, SYNC_GROUP: sync_group.serve}
+    {
+        OFFSET_COMMIT: offset_commit.serve_at_once,
+        HEARTBEAT: heartbeat.serve,
+        LEAVE_GROUP: leave_group.serve,
+        SYNC_GROUP: sync_group.serve,
+    }
 )
 
 SERVED: Mapping[int, Serve] = MappingProxyType(
     {
-        8: offset_commit.serve,
+        OFFSET_COMMIT: offset_commit.serve,
         9: offset_fetch.serve,
         FIND_COORDINATOR: find_coordinator.serve,  # except for transactions
         JOIN_GROUP: join_group.serve,

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from gateway.apis.context import Deferred, RequestContext
-from gateway.apis.topics import FIRST_VERSION_WITH_IDS, NamedTopic, Outcomes, look_up
+from gateway.apis.topics import FIRST_VERSION_WITH_IDS, NamedTopic, Outcomes, look_up, look_up_at_once
 from gateway.wire.codec import Fields
 from state.errors import ErrorCode
 from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
@@ -16,13 +16,24 @@ from state.kafka.responses import OffsetCommitResponse
 async def serve(context: RequestContext, request: Any) -> Fields | Deferred:
     """Commit the offsets of the existing partitions."""
     topics = await look_up(context, request.topics, by_id=context.version >= FIRST_VERSION_WITH_IDS)
-    outcomes = Outcomes()
     if topics is None:
+        outcomes = Outcomes()
         for topic in request.topics:
             named = NamedTopic(topic.name, topic.topic_id, None)
             for partition in topic.partitions:
                 outcomes.add(named, partition.partition_index, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return {"topics": outcomes.fields()}
+    return _serve(context, request, topics)
+
+
+def serve_at_once(context: RequestContext, request: Any) -> Fields | Deferred | None:
+    """As `serve`, None if topics have to be looked up at a broker."""
+    topics = look_up_at_once(context, request.topics, by_id=context.version >= FIRST_VERSION_WITH_IDS)
+    return None if topics is None else _serve(context, request, topics)
+
+
+def _serve(context: RequestContext, request: Any, topics: Sequence[NamedTopic]) -> Fields | Deferred:
+    outcomes = Outcomes()
     valid = _valid(request, topics, outcomes)
     if not valid:
         return {"topics": outcomes.fields()}

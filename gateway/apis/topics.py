@@ -65,6 +65,25 @@ async def look_up(context: RequestContext, topics: Iterable[Any], *, by_id: bool
     return [NamedTopic("", topic.topic_id, ids.get(topic.topic_id)) for topic in requested]
 
 
+def look_up_at_once(
+    context: RequestContext, topics: Iterable[Any], *, by_id: bool
+) -> list[NamedTopic] | None:
+    """As `look_up`, None if that has to ask a broker."""
+    requested = list(topics)
+    cluster = context.services.cluster
+    if not by_id:
+        names = cluster.cached_topics((topic.name for topic in requested), OFFSETS_AGE_MAX_S)
+        if names is None:
+            return None
+        return [NamedTopic(topic.name, None, names.get(topic.name)) for topic in requested]
+    ids = cluster.cached_topics_by_id(
+        (topic.topic_id for topic in requested if topic.topic_id is not None), OFFSETS_AGE_MAX_S
+    )
+    if ids is None:
+        return None
+    return [NamedTopic("", topic.topic_id, ids.get(topic.topic_id)) for topic in requested]
+
+
 async def ids_of(context: RequestContext, names: Iterable[str]) -> Mapping[str, UUID]:
     """The ids of the existing topics among these. Raises UpstreamLost."""
     found = await context.services.cluster.topics(names, OFFSETS_AGE_MAX_S)

@@ -38,6 +38,7 @@ from gateway.wire.framing import (
     expects_response,
     framed,
     request_header,
+    size_of,
 )
 from gateway.wire.limits import Limits
 
@@ -170,7 +171,12 @@ class Connection:
         if header.api_key in apis.BOUNDED and not self._listener.room.enter_at_once(place.request_bytes):
             return False
         place.has_room = header.api_key in apis.BOUNDED
-        answer = serve(self._call(header), request)
+        try:
+            answer = serve(self._call(header), request)
+        except Exception as error:  # noqa: BLE001 - it ends this connection: see `run`
+            self._leave(place)
+            self._client.end(error)
+            return True
         if answer is None:
             self._leave(place)
             return False
@@ -312,7 +318,7 @@ class Connection:
         assert self._upstream is not None
         if not expects_response(header, message):
             await self._upstream.send(message)
-            self._client.answer(place, b"")
+            self._client.answer(place)
             return
         await self._listener.forwarding.acquire()
         self._forwarded_count += 1
@@ -334,7 +340,8 @@ class Connection:
             response = await upstream.receive()
             if correlation_id_of(response) != header.correlation_id:
                 raise UpstreamLost("the broker answers something else than what was asked")
-            self._client.answer(place, framed(await self._rewritten(header, response, screened)))
+            response = await self._rewritten(header, response, screened)
+            self._client.answer(place, size_of(response), response)
             self._forwarded_count -= 1
             self._listener.forwarding.release()
 

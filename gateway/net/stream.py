@@ -23,7 +23,8 @@ class SlowReader(ConnectionError):
 class Place:
     """One request's place in the order of responses.
 
-    `frame` is the response as a frame, b"" for a request that expects none, None until the response is ready.
+    `frame` is the response as a frame, in one or several parts, without a part for a request that expects no
+    response. It is None until the response is ready.
     `waits_for` is cancelled if the connection ends before that. With `has_room` the request has room of
     `gateway.net.room`.
     """
@@ -32,7 +33,7 @@ class Place:
 
     def __init__(self, request_bytes: int) -> None:
         self.request_bytes = request_bytes
-        self.frame: bytes | None = None
+        self.frame: tuple[bytes, ...] | None = None
         self.waits_for: Future[Any] | None = None
         self.has_room = False
 
@@ -170,7 +171,7 @@ class ClientStream(asyncio.Protocol):
         while self._places:
             await self._wait()
 
-    def answer(self, place: Place, frame: bytes) -> None:
+    def answer(self, place: Place, *frame: bytes) -> None:
         """Send a response to the client, after the responses to all earlier requests."""
         place.frame, place.waits_for = frame, None
         if self._places[0] is not place:
@@ -227,15 +228,16 @@ class ClientStream(asyncio.Protocol):
         self._is_flush_due = False
         if self._being_sent or self._transport.is_closing():
             return
-        frames = []
+        parts: list[bytes] = []
         for place in self._places:
             if place.frame is None:
                 break
-            frames.append(place.frame)
-        self._being_sent = len(frames)
-        data = frames[0] if len(frames) == 1 else b"".join(frames)
-        if data:
-            self._transport.write(data)
+            parts += place.frame
+            self._being_sent += 1
+        if len(parts) == 1:
+            self._transport.write(parts[0])
+        elif parts:
+            self._transport.writelines(parts)
         if self._write_timer is None:
             self._sent()
 
@@ -277,7 +279,7 @@ class ClientStream(asyncio.Protocol):
             and self._bytes < self._limits.in_flight_bytes_per_connection
             and not self._is_paused
         )
-        if is_reading is not self._is_reading:
+        if is_reading is not self._is_reading and not self._transport.is_closing():
             self._is_reading = is_reading
             if is_reading:
                 self._transport.resume_reading()

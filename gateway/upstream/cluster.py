@@ -77,6 +77,14 @@ class Cluster:
             self._by_name, names, lambda name: {"name": name, "topic_id": None}, age_max_s
         )
 
+    def cached_topics(self, names: Iterable[str], age_max_s: float) -> dict[str, Topic] | None:
+        """As `topics`, None if metadata would have to be requested."""
+        return _cached(self._by_name, names, age_max_s)
+
+    def cached_topics_by_id(self, topic_ids: Iterable[UUID], age_max_s: float) -> dict[UUID, Topic] | None:
+        """As `topics_by_id`, None if metadata would have to be requested."""
+        return _cached(self._by_id, topic_ids, age_max_s)
+
     async def topics_by_id(
         self, topic_ids: Iterable[UUID], age_max_s: float = TOPIC_AGE_MAX_S
     ) -> dict[UUID, Topic]:
@@ -153,6 +161,17 @@ class Cluster:
             raise
         self._upstream = upstream
         return codec.decode_response(api_key, api_version, answer)
+
+
+def _cached(known: Mapping[K, _Known], keys: Iterable[K], age_max_s: float) -> dict[K, Topic] | None:
+    found = {}
+    for key in keys:
+        entry = known.get(key)
+        if entry is None or _is_stale(entry, age_max_s):
+            return None
+        if entry.topic is not None:
+            found[key] = entry.topic
+    return found
 
 
 def _now_s() -> float:

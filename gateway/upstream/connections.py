@@ -3,7 +3,7 @@
 import asyncio
 from typing import Self
 
-from gateway.wire.framing import FrameBuffer, ProtocolError, framed
+from gateway.wire.framing import FrameBuffer, ProtocolError, size_of
 from gateway.wire.limits import Limits
 from records.address import Address as Address
 
@@ -44,7 +44,7 @@ class Upstream:
     async def send(self, message: bytes) -> None:
         """Send a request. Raises UpstreamLost."""
         try:
-            self._writer.write(framed(message))
+            self._writer.writelines((size_of(message), message))
             await self._writer.drain()
         except OSError as error:
             raise self._lost(repr(error)) from error

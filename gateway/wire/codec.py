@@ -1,5 +1,4 @@
-"""The only module that encodes and decodes messages. It uses kafka-python's messages, which are made from
-Kafka's own schemas.
+"""Encodes and decodes messages. It uses kafka-python's messages, which are made from Kafka's own schemas.
 
 Decoded messages have Kafka's field names in snake_case as attributes. Messages to encode may also be nested
 mappings with these names. Fields that the version does not have are left out, missing fields take their

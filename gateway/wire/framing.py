@@ -12,6 +12,8 @@ _SIZE = struct.Struct(">i")
 _HEADER = struct.Struct(">hhih")  # api key, api version, correlation id, length of the client id
 _INT16 = struct.Struct(">h")
 
+_CHUNK_BYTES = 16 * 1024
+
 PRODUCE = 0
 _PRODUCE_FIRST_FLEXIBLE = 9
 _PRODUCE_FIRST_TRANSACTIONAL = 3
@@ -28,36 +30,64 @@ class FrameBuffer:
         self.max_bytes = max_bytes
         """The largest accepted frame. May change at any time, and applies to frames whose size is read later.
         """
-        self._buffer = bytearray()
+        self._chunks: list[bytes | bytearray] = []
+        """The pieces of the frame that has begun. They are joined when it is complete."""
+        self._bytes = 0
+        self._needed_bytes = _SIZE.size
 
     @property
     def partial(self) -> bool:
         """Whether a frame has begun and is incomplete."""
-        return bool(self._buffer)
+        return bool(self._chunks)
 
     def feed(self, data: bytes) -> list[bytes]:
         """Add received bytes and return the frames they complete, without their sizes.
 
         Raises ProtocolError for a frame that is too large, as soon as its size is read.
         """
-        self._buffer += data
-        frames, at = [], 0
-        while len(self._buffer) - at >= _SIZE.size:
-            (size,) = _SIZE.unpack_from(self._buffer, at)
+        if self._chunks:
+            self._keep(data)
+            if self._bytes < self._needed_bytes:
+                return []
+            data = b"".join(self._chunks)
+            self._chunks = []
+        frames: list[bytes] = []
+        at = 0
+        self._needed_bytes = _SIZE.size
+        while len(data) - at >= _SIZE.size:
+            (size,) = _SIZE.unpack_from(data, at)
             if not 0 <= size <= self.max_bytes:
                 raise ProtocolError(f"a frame of {size} bytes, where 0 to {self.max_bytes} are allowed")
             end = at + _SIZE.size + size
-            if len(self._buffer) < end:
+            if len(data) < end:
+                self._needed_bytes = end - at
                 break
-            frames.append(bytes(memoryview(self._buffer)[at + _SIZE.size : end]))
+            frames.append(data[at + _SIZE.size : end])
             at = end
-        del self._buffer[:at]
+        if at < len(data):
+            self._bytes = 0
+            self._keep(data[at:])
         return frames
+
+    def _keep(self, data: bytes) -> None:
+        """Small pieces share a chunk, because each chunk costs some memory of its own."""
+        self._bytes += len(data)
+        if len(data) >= _CHUNK_BYTES:
+            self._chunks.append(data)
+        elif self._chunks and isinstance(last := self._chunks[-1], bytearray) and len(last) < _CHUNK_BYTES:
+            last += data
+        else:
+            self._chunks.append(bytearray(data))
 
 
 def framed(message: bytes) -> bytes:
     """Return the message as a frame."""
-    return _SIZE.pack(len(message)) + message
+    return size_of(message) + message
+
+
+def size_of(message: bytes) -> bytes:
+    """Return what precedes the message in a frame."""
+    return _SIZE.pack(len(message))
 
 
 class RequestHeader(msgspec.Struct, frozen=True):

@@ -84,7 +84,7 @@ def connections_of(pid: int, port: int) -> int:
         for line in Path("/proc/net/tcp").read_text().splitlines()[1:]
         if (fields := line.split())[3] == "01" and int(fields[1].rpartition(":")[2], 16) == port
     }
-    links = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.is_symlink()]
+    links = [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.is_symlink()]
     return sum(link.removeprefix("socket:[").removesuffix("]") in inodes for link in links)
 
 

@@ -18,6 +18,7 @@ from tests.harness.gateway_requests import (
     SYNC,
     commit_fields,
     join_fields,
+    outcomes,
     stable,
 )
 
@@ -101,6 +102,18 @@ async def test_the_later_of_two_commits_holds(world: World) -> None:
     answers = [(await client.receive())[1] for _ in range(51)]
     assert answers[-1].topics[0].partitions[0].committed_offset == 49
     assert asked(world) == [*[OffsetCommit.__name__] * 50, OffsetFetch.__name__]
+
+
+@played
+async def test_commits_of_unknown_topics_are_refused_also_if_they_are_known_to_be(
+    world: World,
+) -> None:
+    client = await world.client()
+    for by_id, version, unknown in ((False, 9, 3), (True, 10, 100)):
+        fields = commit_fields("", ("nowhere", 0, 1), by_id=by_id)
+        for _ in range(3):
+            assert outcomes(await client.ask(COMMIT, version, **fields))[0][2] == unknown
+    assert world.core.asked == []
 
 
 @played
