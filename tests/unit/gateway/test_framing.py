@@ -1,5 +1,7 @@
 """Frames, headers and schema validation for any bytes, cut in any way."""
 
+import tracemalloc
+from random import Random
 from struct import pack
 
 import pytest
@@ -35,6 +37,29 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut(sent: list[bytes],
         at = end
     assert received == sent
     assert not buffer.partial
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 100, 16_384, 20_000, 70_000, 400_000])
+def test_large_frames_come_out_as_they_went_in(piece_bytes: int) -> None:
+    sent = [Random(number).randbytes(size) for number, size in enumerate((150_000, 3, 0, 65_532, 90_000))]
+    stream = b"".join(map(framed, sent))
+    buffer, received = FrameBuffer(2**20), []
+    for at in range(0, len(stream), piece_bytes):
+        received += buffer.feed(stream[at : at + piece_bytes])
+    assert received == sent
+    assert all(type(frame) is bytes for frame in received)
+
+
+def test_a_frame_that_comes_byte_by_byte_takes_little_more_memory_than_it_has() -> None:
+    size = 2**18
+    buffer, byte = FrameBuffer(size), b"x"
+    buffer.feed(framed(bytes(size))[:4])
+    tracemalloc.start()
+    for _ in range(size - 1):
+        buffer.feed(byte)
+    used_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert used_bytes < 1.5 * size
 
 
 @given(st.integers(-(2**31), -1) | st.integers(MAX_BYTES + 1, 2**31 - 1))
