@@ -82,7 +82,7 @@ class _Kind(Enum):
     ALONE waits for all earlier requests, and all later requests wait for it.
     """
 
-    COORDINATORS = "answered by the gateway, most by way of the coordinator"
+    COORDINATOR = "answered by the gateway, most by way of the coordinator"
     BROKERS = "forwarded"
     ALONE = "alone"
 
@@ -161,33 +161,36 @@ class Connection:
     def _start_at_once(self, message: bytes, place: Place) -> bool:
         """Start a request without a wait. Returns False if that is not possible: `_start` does it then."""
         try:
-            header = request_header(message)
-            serve = apis.AT_ONCE.get(header.api_key)
-            if serve is None or not self._may_start_at_once(header, place):
-                return False
-            request = apis.decode(header, message)
+            return self._has_started(message, place)
         except ProtocolError:
             return False  # `_start` raises it
-        if header.api_key in apis.BOUNDED and not self._listener.room.enter_at_once(place.request_bytes):
-            return False
-        place.has_room = header.api_key in apis.BOUNDED
-        try:
-            answer = serve(self._call(header), request)
         except Exception as error:  # noqa: BLE001 - it ends this connection: see `run`
             self._leave(place)
             self._client.end(error)
             return True
+
+    def _has_started(self, message: bytes, place: Place) -> bool:
+        header = request_header(message)
+        serve = apis.AT_ONCE.get(header.api_key)
+        if serve is None or not self._may_start_at_once(header, place):
+            return False
+        request = apis.decode(header, message)
+        if header.api_key in apis.BOUNDED:
+            place.has_room = self._listener.room.enter_at_once(place.request_bytes)
+            if not place.has_room:
+                return False
+        answer = serve(self._call(header), request)
         if answer is None:
             self._leave(place)
             return False
-        self._latest = _Kind.COORDINATORS
+        self._latest = _Kind.COORDINATOR
         self._answer(place, header, answer)
         return True
 
     def _may_start_at_once(self, header: RequestHeader, place: Place) -> bool:
         return (
             self._session.is_open
-            and (self._latest is _Kind.COORDINATORS or self._client.unanswered == 1)
+            and (self._latest is _Kind.COORDINATOR or self._client.unanswered == 1)
             and place.request_bytes <= self._listener.limits.group_frame_bytes
             and apis.is_allowed(header.api_key, header.api_version)
         )
@@ -233,7 +236,7 @@ class Connection:
         if header.api_key == apis.FIND_COORDINATOR and find_coordinator.is_upstreams(request):
             await self._forward(tasks, header, message, place)
             return
-        await self._in_order(place, _Kind.ALONE if header.api_key in apis.ALONE else _Kind.COORDINATORS)
+        await self._in_order(place, _Kind.ALONE if header.api_key in apis.ALONE else _Kind.COORDINATOR)
         if header.api_key in apis.BOUNDED:
             await self._enter(place)
         try:
@@ -342,6 +345,7 @@ class Connection:
                 raise UpstreamLost("the broker answers something else than what was asked")
             response = await self._rewritten(header, response, screened)
             self._client.answer(place, size_of(response), response)
+            await self._client.drain()
             self._forwarded_count -= 1
             self._listener.forwarding.release()
 

@@ -81,6 +81,8 @@ class ClientStream(asyncio.Protocol):
         self._being_sent = 0
         """The first places whose responses are written. The kernel does not have all of them yet."""
         self._write_timer: TimerHandle | None = None
+        self._unsent: Future[None] | None = None
+        """Done when the kernel has all responses. None if it has them now."""
         self._heard_at_s = self._loop.time()
 
     def connection_made(self, transport: BaseTransport) -> None:
@@ -143,11 +145,15 @@ class ClientStream(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`."""
+        self._unsent = self._loop.create_future()
         self._watch_writing(self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         """See `asyncio.Protocol`."""
         self._end_write_timer()
+        if self._unsent is not None:
+            self._unsent.set_result(None)
+            self._unsent = None
         self._sent()
         self._flush()
 
@@ -183,6 +189,13 @@ class ClientStream(asyncio.Protocol):
             self._is_flush_due = True
             self._loop.call_soon(self._flush)
 
+    async def drain(self) -> None:
+        """Wait until the kernel has the responses that are ready."""
+        if self._is_flush_due:
+            self._flush()
+        while self._unsent is not None:
+            await asyncio.wait([self._unsent])
+
     def pause(self, *, paused: bool) -> None:
         """Read nothing of the client, or go on."""
         self._is_paused = paused
@@ -201,8 +214,8 @@ class ClientStream(asyncio.Protocol):
         self._transport.abort()
 
     def _may_take(self) -> bool:
-        if not self._requests or len(self._places) >= self._in_flight_max:
-            return False
+        if not self._requests or len(self._places) >= self._in_flight_max or self._unsent is not None:
+            return False  # a client that does not read its responses gets no more of them
         return not self._places or self._taken_bytes < self._limits.in_flight_bytes_per_connection
 
     def _start_all(self) -> None:
@@ -238,7 +251,7 @@ class ClientStream(asyncio.Protocol):
             self._transport.write(parts[0])
         elif parts:
             self._transport.writelines(parts)
-        if self._write_timer is None:
+        if self._unsent is None:
             self._sent()
 
     def _sent(self) -> None:

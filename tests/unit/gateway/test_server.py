@@ -15,7 +15,7 @@ from records.layout import TopicLayout
 from state.kafka.requests import Heartbeat, JoinGroup
 from tests.harness.gateway import HOST, RawClient, World, played
 
-COMMIT, JOIN, HEARTBEAT = 8, 11, 12
+COMMIT, FETCH, JOIN, HEARTBEAT = 8, 1, 11, 12
 LIST_OFFSETS = 2  # an API that is forwarded undecoded
 
 BEAT = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
@@ -143,6 +143,25 @@ async def test_a_client_that_does_not_read_is_cut_off(world: World) -> None:
         payload = bytes(20 * 1024 * 1024)
         client.writer.write(passed_on(1, payload) + passed_on(2, payload))
         await until(lambda: any("it took none of" in entry.get("why", "") for entry in logs))
+
+
+@played
+async def test_a_brokers_responses_wait_for_a_client_that_does_not_read(world: World) -> None:
+    """The gateway holds a few of them at most. The others stay at the broker."""
+    client, fetches, size = await world.client(), 60, 1024 * 1024
+    partition = {"partition_index": 0, "records": bytes(size)}
+    world.broker.answers[FETCH] = {"responses": [{"topic": "orders", "partitions": [partition]}]}
+    client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    numbers = [await client.send(FETCH, 4) for _ in range(fetches)]
+    await until(lambda: len(world.broker.passed) == fetches)
+    await asyncio.sleep(0.2)
+    waiting = sum(writer.transport.get_write_buffer_size() for writer in world.broker.writers)
+    assert waiting > fetches // 2 * size
+    client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+    for number in numbers:
+        answer = await client.receive_bytes()
+        assert int.from_bytes(answer[:4], "big") == number
+        assert len(answer) > size
 
 
 @played(in_flight_per_connection=3)
