@@ -139,7 +139,7 @@ def main(seconds: float, turns: int) -> None:
     with answering() as (bootstrap_servers, layout):
         for groups in GROUPS:
             for name, part in parts.items():
-                costs, rates = [], []
+                costs, rates, per_record = [], [], 1.0
                 for _ in range(turns):
                     with CoordinatorClient(bootstrap_servers, layout, client_id="bench") as client:
                         client.heartbeat("warm-up", generation_id=1, member_id="member").result(30)
@@ -147,8 +147,7 @@ def main(seconds: float, turns: int) -> None:
                         answered = part(client, groups, seconds)
                         costs.append((time.process_time() - began_cpu_s) / answered * 1e6)
                         rates.append(answered / (time.monotonic() - began_s))
-                        counts = client.counts
-                per_record = getattr(counts, "requests_written", 1) / getattr(counts, "records_written", 1)
+                        per_record = client.counts.requests_written / client.counts.records_written
                 click.echo(
                     f"{name}, {groups} groups, {UNDER_WAY} under way: {statistics.median(costs):.0f} us "
                     f"({min(costs):.0f}-{max(costs):.0f}), {statistics.median(rates):,.0f}/s, "

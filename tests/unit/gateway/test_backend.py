@@ -123,7 +123,7 @@ async def test_answers_that_come_together_wake_the_loop_once(backend: Coordinato
 
     futures = [backend.send(beat(), HeartbeatResponse) for _ in range(100)]
     await asyncio.sleep(0)
-    loop.call_soon_threadsafe = watched  # type: ignore[method-assign]
+    loop.call_soon_threadsafe = watched  # type: ignore[assignment,method-assign]
     log.answer(*log.sent)
     await asyncio.gather(*futures)
     assert len(woken) == 1
@@ -138,7 +138,7 @@ async def test_held_requests_share_one_timer(backend: CoordinatorBackend, log: L
         timers.append(args)
         return timer(*args, **kwargs)
 
-    loop.call_later = watched  # type: ignore[method-assign]
+    loop.call_later = watched  # type: ignore[assignment,method-assign]
     futures = [backend.send(beat(), HeartbeatResponse) for _ in range(100)]
     await asyncio.sleep(0)
     log.answer(*log.sent)
