@@ -82,6 +82,7 @@ from kafka.protocol.sasl import (
 )
 
 from gateway.wire.framing import ProtocolError, RequestHeader, skip_tagged_fields
+from gateway.wire.schema_encoder import SchemaEncoder
 from gateway.wire.schema_validator import SchemaValidator
 
 _REQUESTS = (
@@ -156,6 +157,8 @@ Fields = Mapping[str, Any]
 _INT32 = Struct(">i")
 _CORRELATION_ID_BYTES = 4
 _ERROR_ALONE = {"error_code"}
+# OffsetCommit and OffsetFetch.
+_FREQUENT = frozenset({8, 9})
 
 
 def decode_request(header: RequestHeader, message: bytes) -> Any:
@@ -178,6 +181,8 @@ def encode_response(header: RequestHeader, response: Any) -> bytes:
         body = bytes(response.encode())
     elif response.keys() == _ERROR_ALONE:
         body = _error_alone(*api, response["error_code"])
+    elif header.api_key in _FREQUENT:
+        body = _encoder(*api).encode(response)
     else:
         body = _encoded(*api, response)
     return _INT32.pack(header.correlation_id) + _response_tags(*api) + body
@@ -234,6 +239,11 @@ def request_validator(api_key: int, api_version: int) -> SchemaValidator:
 @cache
 def _response_validator(api_key: int, api_version: int) -> SchemaValidator:
     return SchemaValidator(RESPONSES[api_key].json, api_version)
+
+
+@cache
+def _encoder(api_key: int, api_version: int) -> SchemaEncoder:
+    return SchemaEncoder(RESPONSES[api_key].json, api_version)
 
 
 def _encoded(api_key: int, api_version: int, response: Fields) -> bytes:
