@@ -73,6 +73,7 @@ class RequestContext(Struct, frozen=True):
 
     def ask(self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None) -> asyncio.Future[R]:
         """Send a request to the coordinator: see `Backend.ask`. They are sent in the order of the calls."""
+        # A backend that sends without a task of its own has `send`, which saves some 5 us a request.
         send = getattr(self.services.backend, "send", None)
         if send is not None:
             future: asyncio.Future[R] = send(request, answer, timeout_ms)
