@@ -6,8 +6,7 @@ from functools import partial
 
 import structlog
 
-from gateway.apis.context import Services
-from gateway.coordinator.backend import Backend
+from gateway.apis.context import SendingBackend, Services
 from gateway.coordinator.fresh_groups import FreshGroups
 from gateway.coordinator.groups import Groups
 from gateway.net.connection import Connection, ConnectionLog, Listener
@@ -43,7 +42,7 @@ class Gateway:
         self,
         listen: Address,
         cluster: Cluster,
-        backend: Backend,
+        backend: SendingBackend,
         groups: Groups,
         *,
         limits: Limits,

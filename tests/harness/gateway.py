@@ -89,6 +89,9 @@ class CoreBackend:
             client_host=client_host,
         )
 
+    def send(self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None) -> asyncio.Future[R]:
+        return asyncio.ensure_future(self.ask(request, answer, timeout_ms))
+
     async def ask(self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None) -> R:
         if self.away:
             return failed(request, answer, ErrorCode.COORDINATOR_NOT_AVAILABLE)
