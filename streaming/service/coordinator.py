@@ -23,8 +23,11 @@ from state.config import CoordinatorConfig
 from streaming.query.operator import ConfigEpoch, Operator
 from streaming.query.progress import BatchProgress
 from streaming.query.session import LOOPBACK, Session
+from streaming.service.members_watcher import MembersWatcher
 from streaming.service.outage import FIRST_REQUEST_WAIT_S, FirstRequest, look_out
 from streaming.service.owner import Ownership, claim_of
+from streaming.service.pace import Pace
+from streaming.service.start_times import StartTimes
 from streaming.service.status import Phase, StatusBoard
 from streaming.service.supervision import Supervisor, first_line
 from streaming.service.ticker import DEFAULT_INTERVAL_MS, Ticker
@@ -95,13 +98,20 @@ class Coordinator:
         self.status = StatusBoard(options.folder / "status.json")
         self._session: Session | None = None
         self._ticker: Ticker | None = None
+        self._pace = Pace(options.layout.request_partitions, options.tick_interval_ms)
         self._ownership: Ownership | None = None
         self._first_request: FirstRequest | None = None
         self._running = ExitStack()
+        self._times = StartTimes()
 
     @property
     def ui_url(self) -> str | None:
         return self._session.ui_url if self._session else None
+
+    @property
+    def start_times_s(self) -> dict[str, float]:
+        """The seconds from the start until each stage of it ended, as far as it has come."""
+        return dict(self._times.ends_s)
 
     def ticker_age_s(self) -> float:
         """Seconds since the last acknowledged clock record, infinite before the ticker starts."""
@@ -133,9 +143,12 @@ class Coordinator:
         found = prepare_topics(options.bootstrap_servers, options.layout, options.replication_factor)
         identity = self._folder.pin(found, options.shards)
         self._folder.check_committed(options.layout.requests_topic)
+        self._times.end_of("topics")
         self._take_topics(started, identity)
+        self._times.end_of("claim")
         self._start_ticker(started)
         self._await_clients(started)
+        self._times.end_of("gateway")
         epochs = self._folder.epochs(self._config.settings(), list(options.skip), code_version())
         assert identity.shards is not None
         operator = Operator(options.layout, _config_epochs(epochs, identity), shards=identity.shards)
@@ -147,12 +160,13 @@ class Coordinator:
             extra=options.spark,
         )
         started.callback(self._session.stop)
+        self._times.end_of("spark")
         self._announce(epochs[-1])
         self._start_supervisor(started, operator, self._session)
 
     def _take_topics(self, started: ExitStack, identity: Identity) -> None:
         options = self.options
-        wanted = claim_of(identity, options.folder, options.tick_interval_ms)
+        wanted = claim_of(identity, options.folder, self._pace.longest_interval_ms)
         try:
             self._ownership = Ownership(options.bootstrap_servers, options.layout)
             started.callback(self._ownership.close)
@@ -168,7 +182,7 @@ class Coordinator:
             return
         try:
             self._first_request = look_out(
-                options.bootstrap_servers, options.layout, self._folder, options.tick_interval_ms
+                options.bootstrap_servers, options.layout, self._folder, self._pace.longest_interval_ms
             )
         except KafkaError as error:
             raise TopicsError(f"the requests topic cannot be read: {error}") from error
@@ -182,9 +196,13 @@ class Coordinator:
             owner_epoch=self._ownership.epoch if self._ownership is not None else None,
             interval_ms=options.tick_interval_ms,
             clock_lag_ms=options.clock_lag_ms,
+            pace=self._pace,
         )
         self._ticker.start()
         started.callback(self._ticker.stop)
+        members = MembersWatcher(options.bootstrap_servers, options.layout, self._pace)
+        members.start()
+        started.callback(members.stop)
         watcher = TopicWatcher(
             options.bootstrap_servers, options.layout, interval_ms=options.topic_interval_ms
         )
@@ -203,9 +221,11 @@ class Coordinator:
             operator=operator,
             session=session,
             ticker=self._ticker,
+            pace=self._pace,
             ownership=self._ownership,
             first_request=self._first_request,
             first_request_wait_s=options.first_request_wait_s,
+            times=self._times,
             on_batch=lambda batch: self.on_batch(batch),
             on_end=self._end,
         )

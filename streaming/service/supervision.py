@@ -30,6 +30,8 @@ from streaming.service.committed_pin import CommittedPin
 from streaming.service.failing_batch import describe_damaged_checkpoint, describe_failing_batch
 from streaming.service.outage import FirstRequest, end_outage
 from streaming.service.owner import Claim, NotOwner, Ownership
+from streaming.service.pace import Pace
+from streaming.service.start_times import StartTimes
 from streaming.service.status import Phase, StatusBoard
 from streaming.service.ticker import Ticker
 
@@ -65,9 +67,11 @@ class Supervisor:
         operator: Operator,
         session: Session,
         ticker: Ticker,
+        pace: Pace,
         ownership: Ownership,
         first_request: FirstRequest | None,
         first_request_wait_s: float,
+        times: StartTimes,
         on_batch: Callable[[BatchProgress], None],
         on_end: Callable[[str, bool], None],
     ) -> None:
@@ -78,11 +82,13 @@ class Supervisor:
         self._operator = operator
         self._session = session
         self._ticker = ticker
+        self._pace = pace
         self._ownership = ownership
         # The epoch above which a clock record is a later owner's; None: clock records are not looked at.
         self._owner_epoch: int | None = ownership.epoch
         self._first_request = first_request
         self._first_request_wait_s = first_request_wait_s
+        self._times = times
         self._on_batch = on_batch
         self._on_end = on_end
         self._committed_pin = CommittedPin(folder, layout.requests_topic)
@@ -171,6 +177,7 @@ class Supervisor:
                 self._owner_epoch,
             )
             log.info("query started", run_id=running.runId)
+            self._times.end_of("query")
             progress = ProgressReader(running)
             while not self._stopping.is_set():
                 if running.awaitTermination(POLL_S):  # type: ignore[arg-type]
@@ -273,6 +280,14 @@ class Supervisor:
             if batch.rows_dropped:
                 # Requests have no event time, so Spark has no reason to drop one: this is a lost request.
                 log.critical("Spark dropped requests", rows=batch.rows_dropped, batch=batch.batch_id)
+            self._pace.batch_read(
+                {
+                    p: end
+                    for (topic, p), end in batch.end_offsets.items()
+                    if topic == self._layout.requests_topic
+                }
+            )
+            self._times.first_batch(batch)
             self._on_batch(batch)
             self._status.batch_committed(batch.batch_id)
             self._committed_pin.take_often(batch.batch_id)

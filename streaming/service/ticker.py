@@ -15,6 +15,7 @@ from kafka.errors import KafkaError
 
 from records import kafka_clients
 from records.codec import clock_record
+from streaming.service.pace import Pace
 
 DEFAULT_INTERVAL_MS = 100
 DEFAULT_MAX_SKEW_MS = 5_000
@@ -30,7 +31,8 @@ log = structlog.get_logger()
 class Ticker:
     """Appends clock records until stopped. A thread of the coordinator's process.
 
-    Its records carry `owner_epoch`, see `streaming.service.owner`. `clock_lag_ms` is the maximum difference
+    `pace` decides the pauses between them. None: each pause is `interval_ms`. Its records carry
+    `owner_epoch`, see `streaming.service.owner`. `clock_lag_ms` is the maximum difference
     between brokers' clocks (0 with one broker). If the broker's clock and `wall_ms` differ by more than
     `max_skew_ms`, the ticker attests nothing and sets `alarm`, because a stepped clock must not expire all
     members.
@@ -47,6 +49,7 @@ class Ticker:
         clock_lag_ms: int = 0,
         max_skew_ms: int = DEFAULT_MAX_SKEW_MS,
         wall_ms: Callable[[], float] = lambda: time.time() * 1000,
+        pace: Pace | None = None,
     ) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._topic = topic
@@ -56,6 +59,7 @@ class Ticker:
         self._clock_lag_ms = clock_lag_ms
         self._max_skew_ms = max_skew_ms
         self._wall_ms = wall_ms
+        self._pace = pace or Pace(partitions, interval_ms)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ticker", daemon=True)
         self._attested_at_s = time.monotonic()
@@ -68,6 +72,7 @@ class Ticker:
 
     def stop(self) -> None:
         self._stopped.set()
+        self._pace.hurry()
         self._thread.join()
 
     def age_s(self) -> float:
@@ -99,11 +104,18 @@ class Ticker:
             try:
                 # The first append shows how late it is. The second attests that at once instead of a round
                 # later.
-                self._attest(appender.append(self.attested_ms))
-                self._attest(appender.append(self.attested_ms))
+                self._append(appender)
+                self._append(appender)
             except KafkaError as error:
                 self._failed(f"the broker acknowledges no clock record: {error}")
-            self._stopped.wait(self._interval_s)
+                self._stopped.wait(self._interval_s)
+                continue
+            self._pace.wait()
+
+    def _append(self, appender: "_Appender") -> None:
+        appended = appender.append(self.attested_ms)
+        self._pace.appended([offset for _, offset in appended])
+        self._attest([at_ms for at_ms, _ in appended])
 
     def _attest(self, append_times_ms: list[int]) -> None:
         self._failing_since_s = None
@@ -140,7 +152,7 @@ def brokers_time_ms(bootstrap_servers: str, topic: str, partitions: int) -> int:
     """
     appender = _Appender(bootstrap_servers, topic, partitions)
     try:
-        return max(appender.append(NOTHING_ATTESTED_MS))
+        return max(at_ms for at_ms, _ in appender.append(NOTHING_ATTESTED_MS))
     finally:
         appender.close()
 
@@ -161,11 +173,14 @@ class _Appender:
             bootstrap_servers, timeout_ms=DELIVERY_TIMEOUT_MS, reconnect_max_ms=RECONNECT_MAX_MS
         )
 
-    def append(self, time_ms: int) -> list[int]:
-        """Append a clock record of `time_ms` to every partition. Returns the broker's append times in ms."""
+    def append(self, time_ms: int) -> list[tuple[int, int]]:
+        """Append a clock record of `time_ms` to every partition. Returns the broker's append time in ms and
+        the offset, by partition.
+        """
         value = clock_record(time_ms, self._owner_epoch)
         sent = [self._producer.send(self._topic, value=value, partition=p) for p in self._partitions]
-        return [future.get(timeout=2 * DELIVERY_TIMEOUT_MS / 1000).timestamp for future in sent]
+        acknowledged = [future.get(timeout=2 * DELIVERY_TIMEOUT_MS / 1000) for future in sent]
+        return [(appended.timestamp, appended.offset) for appended in acknowledged]
 
     def close(self) -> None:
         """Close the connections and end the producer's thread."""

@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 
 from embedded.broker import EmbeddedBroker
+from records import kafka_clients
 from records.layout import TopicLayout
+from records.reader import TopicReader
+from streaming.service.members_watcher import MembersWatcher
+from streaming.service.pace import Pace
 from streaming.service.ticker import NOTHING_ATTESTED_MS, Ticker
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import clock_claims, new_layout, read_topic, wait_until
@@ -113,3 +117,41 @@ def test_step_of_the_broker_clock_stops_time_until_it_is_undone(
         apart_ms[0] = 0
         wait_for_rounds(ticker)
         assert ticker.alarm is None
+
+
+def read_all(broker: EmbeddedBroker, layout: TopicLayout, pace: Pace) -> None:
+    """Report a batch that has read all requests, as the supervisor does."""
+    with TopicReader(broker.bootstrap_servers) as reader:
+        ends = reader.ends(reader.partitions_of(layout.requests_topic))
+    pace.batch_read({partition.partition: end for partition, end in ends.items()})
+
+
+def test_clock_records_are_rare_while_no_group_has_a_member(
+    broker: EmbeddedBroker, layout: TopicLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streaming.service.members_watcher.LOOK_S", 0.05)
+    pace = Pace(PARTITIONS, INTERVAL_MS, rest_interval_ms=600_000, quiet_s=0.2)
+    watcher = MembersWatcher(broker.bootstrap_servers, layout, pace)
+    producer = kafka_clients.producer(broker.bootstrap_servers)
+    producer.send(layout.groups_topic, key=b"group", value=b'{"members":[{}]}').get(timeout=30)
+    watcher.start()
+    try:
+        with ticking(broker, layout, pace=pace) as ticker:
+            wait_for_rounds(ticker)
+            read_all(broker, layout, pace)
+            wait_until(pace.is_unproven, "the last request is some time ago")
+            wait_for_rounds(ticker, 10)
+            assert not pace.is_resting(), "the group has a member"
+            producer.send(layout.groups_topic, key=b"group", value=b'{"members":[]}').get(timeout=30)
+            wait_until(pace.is_resting, "the ticker's rest")
+            time.sleep(2 * INTERVAL_MS / 1000)
+            rounds = len(rounds_of(broker, layout))
+            time.sleep(4 * INTERVAL_MS / 1000)
+            assert len(rounds_of(broker, layout)) == rounds
+            producer.send(layout.requests_topic, key=b"group", value=b"{}", partition=1).get(timeout=30)
+            read_all(broker, layout, pace)
+            wait_for_rounds(ticker)
+            assert not pace.is_resting()
+    finally:
+        watcher.stop()
+        producer.close()

@@ -1,0 +1,267 @@
+"""Compare settings of the coordinator: all variants on one broker, in turns, and each awake only in its turn.
+
+Without names: the variants of the table BATCH. `--list` prints the names of all variants.
+"""
+
+import argparse
+import signal
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from bench.asker import Asker
+from bench.groups import form_groups, join_request
+from bench.measure import cpu_share, one_at_a_time, percentile
+from bench.report import say
+from bench.variants import INITIAL_DELAY_MS, Running, Variant
+from cli.logs import configure_logs
+from embedded.broker import EmbeddedBroker
+from streaming.query.progress import BatchProgress
+
+TCP = {"spark.python.unix.domain.socket.enabled": "false"}
+COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+LONG_PLANS = {"spark.sql.ui.explainMode": "formatted"}
+SNAPSHOTS = {"spark.sql.streaming.stateStore.minDeltasForSnapshot": "10"}
+BEFORE = TCP | COMPILED | LONG_PLANS | SNAPSHOTS
+
+
+def _without(*settings: dict[str, str]) -> dict[str, str]:
+    """Spark's own values, except for these settings."""
+    kept = {key for some in settings for key in some}
+    return {key: value for key, value in BEFORE.items() if key not in kept}
+
+
+def _java(options: str) -> dict[str, str]:
+    return {"spark.driver.extraJavaOptions": options}
+
+
+def _spark(**settings: str) -> Variant:
+    return Variant({f"spark.{key.replace('_', '.')}": value for key, value in settings.items()})
+
+
+BATCH = {
+    "as-it-is": Variant(),
+    "none": Variant(BEFORE, is_frozen=False),
+    "only-unix-sockets": Variant(_without(TCP), is_frozen=False),
+    "only-freeze": Variant(BEFORE),
+    "only-no-codegen": Variant(_without(COMPILED), is_frozen=False),
+    "floor": Variant(is_floor=True),
+    "floor-none": Variant(BEFORE, is_floor=True),
+}
+"""The settings that make a batch short, each alone."""
+
+LESS_ONE = {
+    "as-it-is": Variant(),
+    "less-unix-sockets": Variant(TCP),
+    "less-freeze": Variant(is_frozen=False),
+    "less-no-codegen": Variant(COMPILED),
+    "less-explain-mode": Variant(LONG_PLANS),
+    "less-rare-snapshots": Variant(SNAPSHOTS),
+    "floor": Variant(is_floor=True),
+}
+"""All but one of them."""
+
+JVM = {
+    "as-it-is": Variant(),
+    "serial-gc": Variant(_java("-XX:+UseSerialGC")),
+    "parallel-gc": Variant(_java("-XX:+UseParallelGC")),
+    "c1-only": Variant(_java("-XX:TieredStopAtLevel=1")),
+    "serial-c1": Variant(_java("-XX:+UseSerialGC -XX:TieredStopAtLevel=1")),
+    "heap-512m": Variant({"spark.driver.memory": "512m"}),
+    "heap-2g": Variant({"spark.driver.memory": "2g"}),
+}
+"""The JVM's collector, compiler and heap."""
+
+TICKS = {f"tick-{ms}": Variant(tick_interval_ms=ms) for ms in (50, 100, 150, 200)} | {
+    "floor": Variant(is_floor=True)
+}
+"""The interval of ticks, 100 ms as it is."""
+
+FURTHER = {
+    "as-it-is": Variant(),
+    "no-ui": _spark(ui_enabled="false"),
+    "small-ui": _spark(
+        ui_retainedJobs="20", ui_retainedStages="20", ui_retainedTasks="100", sql_ui_retainedExecutions="20"
+    ),
+    "rare-ui-updates": _spark(ui_liveUpdate_period="10s"),
+    "no-metrics": _spark(sql_streaming_metricsEnabled="false"),
+    "polling-25": _spark(sql_streaming_pollingDelay="25ms"),
+    "small-buffers": _spark(buffer_pageSize="1m", buffer_size="16384"),
+}
+"""What Spark keeps and reports, polling, buffers."""
+
+STATE = {
+    "as-it-is": Variant(),
+    "state-uncompressed": _spark(sql_streaming_stateStore_compression_codec="none"),
+    "rocksdb-uncompressed": _spark(sql_streaming_stateStore_rocksdb_compression="none"),
+    "keep-10-batches": _spark(sql_streaming_minBatchesToRetain="10"),
+    "rare-maintenance": _spark(sql_streaming_stateStore_maintenanceInterval="600s"),
+    "no-async-purge": _spark(sql_streaming_asyncLogPurge_enabled="false"),
+    "quiet-log": Variant(_java("-Dlog4j2.level=WARN")),
+}
+"""The state store, files of the checkpoint, the log."""
+
+SETS = {
+    "batch": BATCH, "less-one": LESS_ONE, "jvm": JVM, "ticks": TICKS, "further": FURTHER, "state": STATE
+}  # fmt: skip
+VARIANTS = {name: variant for variants in SETS.values() for name, variant in variants.items()}
+
+WARM_UP_ROUNDS = 40
+WARM_AGAIN_ROUNDS = 4
+IDLE_S = 3.0
+ROW = "{:<22}{:>14}{:>12}{:>10}{:>10}{:>10}{:>10}{:>10}{:>14}{:>12}"
+STAGES = ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
+
+
+@dataclass
+class Measured:
+    """The samples of one variant: seconds from request to answer, seconds from due to answered, batches,
+    cores that Spark and the service use while a group has a member but no request comes.
+    """
+
+    took_s: list[float] = field(default_factory=list)
+    late_s: list[float] = field(default_factory=list)
+    batches: list[BatchProgress] = field(default_factory=list)
+    cores: list[float] = field(default_factory=list)
+
+
+class Compared:
+    """A variant under measurement, with its client."""
+
+    def __init__(self, running: Running, variant: Variant, bootstrap_servers: str) -> None:
+        self.running = running
+        self.measured = Measured()
+        self._is_floor = variant.is_floor
+        self._bootstrap_servers = bootstrap_servers
+        self._late = 0
+        with running.awake(), self._asker() as asker:
+            self._group = ("floor", "member", 1)
+            if not self._is_floor:
+                self._group = ("single", *form_groups(asker, ["single"])["single"])
+            one_at_a_time(asker, self._group, WARM_UP_ROUNDS)
+
+    @contextmanager
+    def _asker(self) -> Iterator[Asker]:
+        with closing(Asker(self._bootstrap_servers, self.running.layout)) as asker:
+            yield asker
+
+    def take_turn(self, rounds: int, deadlines: int) -> None:
+        """Let the variant run, and measure it."""
+        with self.running.awake(), self._asker() as asker:
+            one_at_a_time(asker, self._group, WARM_AGAIN_ROUNDS)
+            self.running.batches()
+            self.measured.took_s += one_at_a_time(asker, self._group, rounds)
+            self.measured.batches += self.running.batches()
+            if deadlines and not self._is_floor:
+                self.measured.late_s += self._lateness(asker, deadlines)
+            self.measured.cores.append(cpu_share(self.running.pids, IDLE_S))
+
+    def _lateness(self, asker: Asker, deadlines: int) -> list[float]:
+        """By how many seconds new groups' JoinGroup responses come after the end of the initial delay."""
+        waits, due_s = Random(self._late), {}
+        for self._late in range(self._late + 1, self._late + 1 + deadlines):  # noqa: B020
+            request = join_request(asker, f"late-{self._late}", rebalance_timeout_ms=INITIAL_DELAY_MS)
+            due_s[request.correlation_id] = asker.send(request) + INITIAL_DELAY_MS / 1000
+            time.sleep(waits.uniform(0.1, 0.4))
+        answers = asker.wait(set(due_s))
+        return [here_s - due_s[number] for number, (_, here_s) in answers.items()]
+
+
+def main() -> None:
+    """Measure and print the table."""
+    given = _parser().parse_args()
+    if given.list:
+        sys.exit("\n".join(f"{name}: {' '.join(variants)}" for name, variants in SETS.items()))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    configure_logs()
+    variants = dict(SETS[given.set]) if not given.variants else {n: VARIANTS[n] for n in given.variants}
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        measured = compare(variants, Path(folder), given.turns, given.rounds, given.deadlines)
+    print(table(measured))
+
+
+def compare(
+    variants: dict[str, Variant], folder: Path, turns: int, rounds: int, deadlines: int
+) -> dict[str, Measured]:
+    """Measure all variants in `turns` turns of `rounds` requests and `deadlines` deadlines each."""
+    with ExitStack() as stack:
+        broker = stack.enter_context(EmbeddedBroker(folder / "broker"))
+        compared = []
+        for name, variant in variants.items():
+            say(f"starting {name}")
+            running = Running(name, variant, broker.bootstrap_servers, folder / name)
+            stack.callback(running.stop)
+            compared.append(Compared(running, variant, broker.bootstrap_servers))
+        for turn in range(turns):
+            say(f"turn {turn + 1} of {turns}")
+            for one in compared:
+                one.take_turn(rounds, deadlines)
+        return {one.running.name: one.measured for one in compared}
+
+
+def table(measured: dict[str, Measured]) -> str:
+    """The table. Ratios are to the first variant. Batches with their medians, ms."""
+    head = ROW.format(
+        "variant", "answer p50/p99", "ratio", "batch", "updates", "timeouts", "commit", "planning",
+        "late p50/p99", "idle cores",
+    )  # fmt: skip
+    first = percentile(next(iter(measured.values())).took_s, 0.5)
+    return "\n".join(
+        [head, *(_row(name, one, first) for name, one in measured.items()), "", _stages(measured)]
+    )
+
+
+def _row(name: str, one: Measured, first_s: float) -> str:
+    states = [operator for batch in one.batches for operator in batch.state_operators]
+    return ROW.format(
+        name,
+        f"{percentile(one.took_s, 0.5) * 1e3:.0f}/{percentile(one.took_s, 0.99) * 1e3:.0f}",
+        f"{percentile(one.took_s, 0.5) / first_s:.2f}",
+        f"{_median([batch.total_ms for batch in one.batches])}",
+        _median([state.all_updates_time_ms for state in states]),
+        _median([state.all_removals_time_ms for state in states]),
+        _median([state.commit_time_ms for state in states]),
+        _median([batch.duration_ms.get("queryPlanning", 0) for batch in one.batches]),
+        f"{percentile(one.late_s, 0.5):.2f}/{percentile(one.late_s, 0.99):.2f}" if one.late_s else "",
+        f"{percentile(one.cores, 0.5):.2f}",
+    )
+
+
+def _stages(measured: dict[str, Measured]) -> str:
+    """The mean ms of each stage of a batch."""
+    lines = ["{:<22}".format("mean ms of a batch") + "".join(f"{stage:>15}" for stage in STAGES)]
+    for name, one in measured.items():
+        sums: dict[str, int] = defaultdict(int)
+        for batch in one.batches:
+            for stage, ms in batch.duration_ms.items():
+                sums[stage] += ms
+        means = (f"{sums[stage] / max(len(one.batches), 1):>15.1f}" for stage in STAGES)
+        lines.append(f"{name:<22}" + "".join(means))
+    return "\n".join(lines)
+
+
+def _median(values: list[int]) -> str:
+    return f"{percentile([float(value) for value in values], 0.5):.0f}" if values else ""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench.settings", description=__doc__)
+    parser.add_argument(
+        "variants", nargs="*", choices=[[], *VARIANTS], help="the first is what others compare to"
+    )
+    parser.add_argument("--set", choices=SETS, default="batch", help="a set of variants (default: batch)")
+    parser.add_argument("--list", action="store_true", help="print the sets and their variants")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=20, help="requests in each turn")
+    parser.add_argument("--deadlines", type=int, default=0, help="deadlines in each turn")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

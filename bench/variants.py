@@ -1,0 +1,150 @@
+"""Variants of the coordinator's settings, each in a process that can be paused."""
+
+import gc
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache, partial
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from bench.floor import start_floor
+from bench.measure import session_pids
+from records.layout import TopicLayout
+from state.dispatch import step
+from streaming.query.progress import BatchProgress, ProgressReader
+from streaming.query.session import Session
+from streaming.service import coordinator as service
+from streaming.service.coordinator import Coordinator, Options
+from streaming.service.status import Phase
+from streaming.service.ticker import DEFAULT_INTERVAL_MS
+from streaming.service.topics import prepare_topics
+
+START_TIMEOUT_S = 180.0
+INITIAL_DELAY_MS = 500
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What differs from the coordinator as it is: Spark's settings, the interval of ticks, and whether the
+    workers' imports stay out of garbage collections. With `is_floor` a query that only copies records runs.
+    """
+
+    spark: Mapping[str, str] = field(default_factory=dict)
+    tick_interval_ms: int = DEFAULT_INTERVAL_MS
+    is_frozen: bool = True
+    is_floor: bool = False
+
+
+class Running:
+    """A variant that runs in processes of its own. It is paused unless `awake`."""
+
+    def __init__(self, name: str, variant: Variant, bootstrap_servers: str, folder: Path) -> None:
+        self.name = name
+        self.layout = TopicLayout.named(name)
+        context = get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        args = (theirs, variant, bootstrap_servers, folder, self.layout)
+        self._process = context.Process(target=_serve, args=args, daemon=True)
+        self._process.start()
+        theirs.close()
+        if not self._connection.poll(START_TIMEOUT_S):
+            raise TimeoutError(f"variant {name} is not ready, see {folder}")
+        self._jvm_session = os.getsid(self._connection.recv())
+        self._signal(signal.SIGSTOP)
+
+    def pids(self) -> list[int]:
+        """The process of the ticker and the supervisor, the JVM, and the JVM's Python workers."""
+        assert self._process.pid is not None
+        return [self._process.pid, *session_pids(self._jvm_session)]
+
+    def batches(self) -> list[BatchProgress]:
+        """The batches since the last call. The variant must be awake."""
+        self._connection.send("batches")
+        found: list[BatchProgress] = self._connection.recv()
+        return found
+
+    @contextmanager
+    def awake(self) -> Iterator[None]:
+        """Let the variant run."""
+        self._signal(signal.SIGCONT)
+        try:
+            yield
+        finally:
+            self._signal(signal.SIGSTOP)
+
+    def stop(self) -> None:
+        """End the processes."""
+        self._signal(signal.SIGCONT)
+        self._connection.close()
+        self._process.join(START_TIMEOUT_S)
+
+    def _signal(self, number: int) -> None:
+        for pid in self.pids():
+            os.kill(pid, number)
+
+
+def _serve(
+    connection: Connection, variant: Variant, bootstrap_servers: str, folder: Path, layout: TopicLayout
+) -> None:
+    """Run a variant until the other end of the connection closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the bench, which closes the connection
+    serve = _serve_floor if variant.is_floor else _serve_coordinator
+    try:
+        serve(connection, variant, bootstrap_servers, folder, layout)
+    except EOFError:
+        return
+
+
+def _serve_coordinator(
+    connection: Connection, variant: Variant, bootstrap_servers: str, folder: Path, layout: TopicLayout
+) -> None:
+    if not variant.is_frozen:
+        service.Operator = partial(service.Operator, step=_thawed)  # type: ignore[misc, assignment]
+    batches: list[BatchProgress] = []
+    options = Options(
+        bootstrap_servers,
+        folder,
+        layout,
+        {"group.initial.rebalance.delay.ms": str(INITIAL_DELAY_MS)},
+        tick_interval_ms=variant.tick_interval_ms,
+        spark=variant.spark,
+    )
+    with Coordinator(options, on_batch=batches.append) as coordinator:
+        coordinator.status.wait_for(Phase.READY, timeout_s=START_TIMEOUT_S)
+        connection.send(coordinator.jvm_pid)
+        while connection.recv():
+            count = len(batches)
+            connection.send(batches[:count])
+            del batches[:count]
+
+
+def _serve_floor(
+    connection: Connection, variant: Variant, bootstrap_servers: str, folder: Path, layout: TopicLayout
+) -> None:
+    prepare_topics(bootstrap_servers, layout)
+    folder.mkdir()
+    with Session(log_path=folder / "spark.log", ui_port=0, extra=variant.spark) as session:
+        query = start_floor(session.spark, bootstrap_servers, layout, str(folder / "spark"))
+        reader = ProgressReader(query)
+        connection.send(session.jvm_pid)
+        try:
+            while connection.recv():
+                connection.send(reader.new())
+        finally:
+            query.stop()
+
+
+@cache
+def _thaw() -> None:
+    gc.unfreeze()
+
+
+def _thawed(*args: Any, **kwargs: Any) -> Any:
+    """A step in a worker whose imports are subject to garbage collections again."""
+    _thaw()
+    return step(*args, **kwargs)

@@ -1,0 +1,131 @@
+"""When clock records may be rare, and what makes them frequent again."""
+
+import threading
+import time
+
+import pytest
+
+from streaming.service.pace import Pace
+
+INTERVAL_MS, REST_INTERVAL_MS, QUIET_S = 100, 2_000, 3.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def pace(clock: Clock) -> Pace:
+    """The pace of a topic of two partitions; a batch has read all of it: ten and twenty records."""
+    pace = Pace(2, INTERVAL_MS, rest_interval_ms=REST_INTERVAL_MS, quiet_s=QUIET_S, now_s=clock)
+    pace.appended([9, 19])
+    pace.batch_read({0: 10, 1: 20})
+    return pace
+
+
+def rest(pace: Pace, clock: Clock) -> None:
+    """No request comes for a while, and no group has a member."""
+    clock.now_s += QUIET_S + 1
+    assert pace.is_unproven()
+    pace.no_member(clock.now_s)
+    assert pace.is_resting()
+    clock.now_s += 1
+
+
+def test_clock_records_are_frequent_until_it_is_proven_that_no_group_has_a_member(
+    pace: Pace, clock: Clock
+) -> None:
+    assert not pace.is_unproven(), "the start counts as a request"
+    clock.now_s += QUIET_S + 1
+    assert pace.is_unproven()
+    assert not pace.is_resting()
+    pace.no_member(clock.now_s)
+    assert pace.is_resting()
+    assert not pace.is_unproven(), "nothing is left to prove"
+
+
+def test_own_clock_records_end_no_rest(pace: Pace, clock: Clock) -> None:
+    rest(pace, clock)
+    for count in range(3):
+        pace.appended([10 + count, 20 + count])
+        pace.batch_read({0: 11 + count, 1: 21 + count})
+    assert pace.is_resting()
+
+
+def test_request_between_two_clock_records_ends_the_rest(pace: Pace, clock: Clock) -> None:
+    rest(pace, clock)
+    pace.appended([10, 21])
+    assert not pace.is_resting()
+
+
+def test_request_in_a_batch_ends_the_rest_before_the_next_clock_record(pace: Pace, clock: Clock) -> None:
+    rest(pace, clock)
+    pace.batch_read({0: 11})
+    assert not pace.is_resting()
+
+
+def test_proof_of_a_moment_before_the_request_is_none(pace: Pace, clock: Clock) -> None:
+    clock.now_s += QUIET_S + 1
+    asked_at_s = clock.now_s
+    clock.now_s += 0.1
+    pace.batch_read({1: 21})
+    pace.no_member(asked_at_s)
+    assert not pace.is_resting()
+
+
+def test_nothing_is_proven_while_a_request_waits_for_its_batch(pace: Pace, clock: Clock) -> None:
+    pace.appended([11, 20])  # a request has offset 10
+    pace.appended([12, 21])
+    pace.batch_read({0: 10, 1: 22})
+    clock.now_s += 60
+    assert not pace.is_unproven(), "the group of the request may get a member"
+    pace.batch_read({0: 13, 1: 22})
+    assert not pace.is_unproven(), "the view of the group is written, but a proof may be on its way"
+    rest(pace, clock)
+
+
+def test_request_left_unread_by_the_last_coordinator_is_no_rest(clock: Clock) -> None:
+    pace = Pace(1, INTERVAL_MS, now_s=clock)
+    pace.appended([500])
+    clock.now_s += 60
+    assert not pace.is_unproven()
+    pace.batch_read({0: 501})
+    rest(pace, clock)
+
+
+def test_request_ends_a_pause_at_once() -> None:
+    pace = Pace(1, INTERVAL_MS, rest_interval_ms=60_000, quiet_s=0)
+    pace.appended([0])
+    pace.batch_read({0: 1})
+    pace.no_member(time.monotonic())
+    assert pace.is_resting()
+    threading.Timer(0.05, pace.batch_read, [{0: 2}]).start()
+    began_s = time.monotonic()
+    pace.wait()
+    assert time.monotonic() - began_s < 30
+
+
+def test_pause_is_the_longer_interval_only_at_rest() -> None:
+    pace = Pace(1, interval_ms=1, rest_interval_ms=200, quiet_s=0)
+    pace.appended([0])
+    pace.batch_read({0: 1})
+    began_s = time.monotonic()
+    pace.wait()
+    busy_s = time.monotonic() - began_s
+    pace.no_member(time.monotonic())
+    began_s = time.monotonic()
+    pace.wait()
+    assert time.monotonic() - began_s >= 0.2 > busy_s
+
+
+def test_rest_is_never_the_shorter_interval() -> None:
+    assert Pace(1, interval_ms=5_000, rest_interval_ms=2_000).longest_interval_ms == 5_000
