@@ -59,12 +59,13 @@ def deadline_lateness(asker: Asker, delay_ms: int, rounds: int, first: int = 0) 
 
 def cpu_share(pids: Callable[[], list[int]], seconds: float) -> float:
     """Return the cores that these processes use for `seconds`, without ended children."""
-    before = _cpu_s(pids())
+    before = processor_s(pids())
     time.sleep(seconds)
-    return (_cpu_s(pids()) - before) / seconds
+    return (processor_s(pids()) - before) / seconds
 
 
-def _cpu_s(pids: list[int]) -> float:
+def processor_s(pids: list[int]) -> float:
+    """Return the processor time that these processes have used, without ended children."""
     total = 0.0
     for pid in pids:
         try:

@@ -1,9 +1,11 @@
-"""Measure a restart: the coordinator stops with a stable group, a request is appended, the coordinator starts.
+"""Measure a restart: a coordinator with groups stops, a request is appended, the coordinator starts again.
 
-The table has the seconds from the start of the process until each stage ended, and until the answer came.
+The tables have the seconds from the start of the process until each stage ended and until the answer came.
+The processor time until then depends less on other load on the machine.
 """
 
 import argparse
+import os
 import signal
 import sys
 import tempfile
@@ -15,12 +17,20 @@ from pathlib import Path
 
 from bench.asker import Asker
 from bench.groups import form_groups, heartbeat_request
-from bench.measure import percentile
+from bench.measure import percentile, processor_s, session_pids
 from bench.report import say
 from cli.logs import configure_logs
 from embedded.broker import EmbeddedBroker
 from records.layout import TopicLayout
+from streaming.query.session import DEFAULT_JAVA_OPTIONS
 
+VARIANTS: dict[str, dict[str, str]] = {
+    "as-it-is": {},
+    "no-archive": {DEFAULT_JAVA_OPTIONS: "-Dnothing=0"},
+    "c1-only": {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"},
+    "serial-gc": {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC"},
+}
+PROCESSOR = ("processor time: Spark", "processor time: service")
 START_TIMEOUT_S = 180.0
 
 
@@ -28,41 +38,46 @@ def main() -> None:
     """Restart a coordinator some times and print the table."""
     parser = argparse.ArgumentParser(prog="python -m bench.restart", description=__doc__)
     parser.add_argument("--restarts", type=int, default=5)
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=["as-it-is", "no-archive"])
     parser.add_argument("--groups", type=int, default=20)
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     configure_logs()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        print(table(measure(Path(folder), given.restarts, given.groups)))
+        found = measure(Path(folder), given.variants, given.restarts, given.groups)
+    print("\n".join(table(name, restarts) for name, restarts in found.items()))
 
 
-def measure(folder: Path, restarts: int, groups: int) -> list[dict[str, float]]:
-    """Restart the coordinator. Returns the seconds until each stage ended, for each restart."""
+def measure(
+    folder: Path, variants: list[str], restarts: int, groups: int
+) -> dict[str, list[dict[str, float]]]:
+    """Restart the coordinator with each variant in turn. Returns the seconds of each stage, by restart."""
     layout = TopicLayout.named("restart")
     with EmbeddedBroker(folder / "broker") as broker:
         servers = broker.bootstrap_servers
         say("a first coordinator")
-        first = _Started(servers, folder / "coordinator", layout)
+        first = _Started(servers, folder / "coordinator", layout, {})
         first.ready()
         with closing(Asker(servers, layout)) as asker:
             formed = form_groups(asker, [f"group-{i}" for i in range(groups)])
             first.stop()
-            found = []
+            found: dict[str, list[dict[str, float]]] = {name: [] for name in variants}
             for i in range(restarts):
-                say(f"restart {i + 1} of {restarts}")
-                request = heartbeat_request(asker, "group-0", *formed["group-0"])
-                asker.send(request)
-                again = _Started(servers, folder / "coordinator", layout)
-                _, here_s = asker.wait({request.correlation_id})[request.correlation_id]
-                found.append(again.ready() | {"answer": here_s - again.began_s})
-                again.stop()
+                for name in variants:
+                    say(f"restart {i + 1} of {restarts}: {name}")
+                    request = heartbeat_request(asker, "group-0", *formed["group-0"])
+                    asker.send(request)
+                    again = _Started(servers, folder / "coordinator", layout, VARIANTS[name])
+                    _, here_s = asker.wait({request.correlation_id})[request.correlation_id]
+                    found[name].append(again.ready() | {"answer": here_s - again.began_s})
+                    again.stop()
     return found
 
 
-def table(restarts: list[dict[str, float]]) -> str:
+def table(name: str, restarts: list[dict[str, float]]) -> str:
     """Medians over all restarts, and the longest."""
-    lines = [f"{'seconds from the start of the process until':<46}{'median':>8}{'longest':>9}"]
-    for stage in sorted(restarts[0], key=lambda stage: restarts[0][stage]):
+    lines = [f"{name + ': seconds until':<46}{'median':>8}{'longest':>9}"]
+    for stage in sorted(restarts[0], key=lambda stage: (stage in PROCESSOR, restarts[0][stage])):
         values = [restart[stage] for restart in restarts]
         lines.append(f"  {stage:<44}{percentile(values, 0.5):>8.2f}{max(values):>9.2f}")
     return "\n".join(lines)
@@ -71,25 +86,27 @@ def table(restarts: list[dict[str, float]]) -> str:
 class _Started:
     """A coordinator in a process of its own. `began_s` is the time of the process's start."""
 
-    def __init__(self, bootstrap_servers: str, folder: Path, layout: TopicLayout) -> None:
+    def __init__(
+        self, bootstrap_servers: str, folder: Path, layout: TopicLayout, spark: dict[str, str]
+    ) -> None:
         context = get_context("spawn")
         self._connection, theirs = context.Pipe()
         self.began_s = time.time()
-        args = (theirs, bootstrap_servers, folder, layout)
+        args = (theirs, bootstrap_servers, folder, layout, spark)
         self._process = context.Process(target=_serve, args=args, daemon=True)
         self._process.start()
         theirs.close()
 
     def ready(self) -> dict[str, float]:
-        """The seconds from the start of the process until each stage ended. Waits until batches are committed.
-
-        Raises TimeoutError.
+        """Wait until batches are committed. Returns the seconds from the start of the process until each
+        stage ended. Raises TimeoutError.
         """
         if not self._connection.poll(START_TIMEOUT_S):
             raise TimeoutError("the coordinator is not ready")
-        imported_s, ends_s = self._connection.recv()
+        imported_s, ends_s, *processor_s = self._connection.recv()
         imports_s = imported_s - self.began_s
-        return {"imports": imports_s} | {stage: imports_s + end_s for stage, end_s in ends_s.items()}
+        stages = {stage: imports_s + end_s for stage, end_s in ends_s.items()}
+        return {"imports": imports_s} | stages | dict(zip(PROCESSOR, processor_s, strict=True))
 
     def stop(self) -> None:
         """Stop the coordinator in order."""
@@ -97,7 +114,9 @@ class _Started:
         self._process.join(START_TIMEOUT_S)
 
 
-def _serve(connection: Connection, bootstrap_servers: str, folder: Path, layout: TopicLayout) -> None:
+def _serve(
+    connection: Connection, bootstrap_servers: str, folder: Path, layout: TopicLayout, spark: dict[str, str]
+) -> None:
     from embedded.broker import HOST
     from gateway.service import GatewayOptions, serving
     from gateway.upstream.connections import Address
@@ -107,10 +126,12 @@ def _serve(connection: Connection, bootstrap_servers: str, folder: Path, layout:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the bench, which closes the connection
     imported_s = time.time()
     gateway = GatewayOptions(bootstrap_servers, layout, Address(HOST, 0))
-    coordinator = Coordinator(Options(bootstrap_servers, folder, layout), gateway=lambda: serving(gateway))
+    options = Options(bootstrap_servers, folder, layout, spark=spark)
+    coordinator = Coordinator(options, gateway=lambda: serving(gateway))
     with coordinator:
         coordinator.status.wait_for(Phase.READY, timeout_s=START_TIMEOUT_S)
-        connection.send((imported_s, coordinator.start_times_s))
+        spark_s = processor_s(session_pids(os.getsid(coordinator.jvm_pid)))
+        connection.send((imported_s, coordinator.start_times_s, spark_s, time.process_time()))
         try:
             connection.recv()
         except EOFError:

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,7 +108,18 @@ STATE = {
 }
 """The state store, files of the checkpoint, the log."""
 
+IDLE = {
+    "as-it-is": Variant(),
+    "no-rest": Variant(rest_interval_ms=0),
+    "rest-1s": Variant(rest_interval_ms=1_000),
+    "rest-5s": Variant(rest_interval_ms=5_000),
+    "polling-25": _spark(sql_streaming_pollingDelay="25ms"),
+    "polling-50": _spark(sql_streaming_pollingDelay="50ms"),
+}
+"""What a coordinator without members costs (with `--idle`)."""
+
 SETS = {
+    "idle": IDLE,
     "batch": BATCH, "less-one": LESS_ONE, "jvm": JVM, "ticks": TICKS, "further": FURTHER, "state": STATE
 }  # fmt: skip
 VARIANTS = {name: variant for variants in SETS.values() for name, variant in variants.items()}
@@ -115,6 +127,10 @@ VARIANTS = {name: variant for variants in SETS.values() for name, variant in var
 WARM_UP_ROUNDS = 40
 WARM_AGAIN_ROUNDS = 4
 IDLE_S = 3.0
+IDLE_TURN_S = 10.0
+# The rest begins some seconds after the start.
+IDLE_WARM_UP_S = 15.0
+IDLE_WARM_AGAIN_S = 3.0
 ROW = "{:<22}{:>14}{:>12}{:>10}{:>10}{:>10}{:>10}{:>10}{:>14}{:>12}"
 STAGES = ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
 
@@ -129,6 +145,33 @@ class Measured:
     late_s: list[float] = field(default_factory=list)
     batches: list[BatchProgress] = field(default_factory=list)
     cores: list[float] = field(default_factory=list)
+
+
+def compare_idle(variants: dict[str, Variant], folder: Path, turns: int) -> dict[str, tuple[float, float]]:
+    """The median cores that each variant without groups uses, and those that the broker uses for it."""
+    cores: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    with _started(variants, folder) as (broker, started):
+        for turn in range(turns):
+            say(f"turn {turn + 1} of {turns}")
+            for one in started:
+                with one.awake():
+                    time.sleep(IDLE_WARM_UP_S if turn == 0 else IDLE_WARM_AGAIN_S)
+                    with ThreadPoolExecutor() as side:
+                        brokers = side.submit(cpu_share, lambda: [broker.pid or 0], IDLE_TURN_S)
+                        own = cpu_share(one.pids, IDLE_TURN_S)
+                    cores[one.name].append((own, brokers.result()))
+    return {
+        name: (percentile([own for own, _ in both], 0.5), percentile([of for _, of in both], 0.5))
+        for name, both in cores.items()
+    }
+
+
+def idle_table(cores: dict[str, tuple[float, float]]) -> str:
+    """The table of cores used without members."""
+    lines = [f"{'cores used without members':<28}{'Spark and service':>18}{'broker':>8}"]
+    return "\n".join(
+        [*lines, *(f"{name:<28}{own:>18.2f}{broker:>8.2f}" for name, (own, broker) in cores.items())]
+    )
 
 
 class Compared:
@@ -182,22 +225,31 @@ def main() -> None:
     configure_logs()
     variants = dict(SETS[given.set]) if not given.variants else {n: VARIANTS[n] for n in given.variants}
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        measured = compare(variants, Path(folder), given.turns, given.rounds, given.deadlines)
-    print(table(measured))
+        if given.idle:
+            print(idle_table(compare_idle(variants, Path(folder), given.turns)))
+        else:
+            print(table(compare(variants, Path(folder), given.turns, given.rounds, given.deadlines)))
+
+
+@contextmanager
+def _started(variants: dict[str, Variant], folder: Path) -> Iterator[tuple[EmbeddedBroker, list[Running]]]:
+    """A broker, and all variants on it, paused."""
+    with ExitStack() as stack:
+        broker = stack.enter_context(EmbeddedBroker(folder / "broker"))
+        started = []
+        for name, variant in variants.items():
+            say(f"starting {name}")
+            started.append(Running(name, variant, broker.bootstrap_servers, folder / name))
+            stack.callback(started[-1].stop)
+        yield broker, started
 
 
 def compare(
     variants: dict[str, Variant], folder: Path, turns: int, rounds: int, deadlines: int
 ) -> dict[str, Measured]:
     """Measure all variants in `turns` turns of `rounds` requests and `deadlines` deadlines each."""
-    with ExitStack() as stack:
-        broker = stack.enter_context(EmbeddedBroker(folder / "broker"))
-        compared = []
-        for name, variant in variants.items():
-            say(f"starting {name}")
-            running = Running(name, variant, broker.bootstrap_servers, folder / name)
-            stack.callback(running.stop)
-            compared.append(Compared(running, variant, broker.bootstrap_servers))
+    with _started(variants, folder) as (broker, started):
+        compared = [Compared(one, variants[one.name], broker.bootstrap_servers) for one in started]
         for turn in range(turns):
             say(f"turn {turn + 1} of {turns}")
             for one in compared:
@@ -256,6 +308,7 @@ def _parser() -> argparse.ArgumentParser:
         "variants", nargs="*", choices=[[], *VARIANTS], help="the first is what others compare to"
     )
     parser.add_argument("--set", choices=SETS, default="batch", help="a set of variants (default: batch)")
+    parser.add_argument("--idle", action="store_true", help="no requests; measure the cores used")
     parser.add_argument("--list", action="store_true", help="print the sets and their variants")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=20, help="requests in each turn")

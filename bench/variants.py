@@ -20,6 +20,7 @@ from streaming.query.progress import BatchProgress, ProgressReader
 from streaming.query.session import Session
 from streaming.service import coordinator as service
 from streaming.service.coordinator import Coordinator, Options
+from streaming.service.pace import REST_INTERVAL_MS
 from streaming.service.status import Phase
 from streaming.service.ticker import DEFAULT_INTERVAL_MS
 from streaming.service.topics import prepare_topics
@@ -30,12 +31,13 @@ INITIAL_DELAY_MS = 500
 
 @dataclass(frozen=True)
 class Variant:
-    """What differs from the coordinator as it is: Spark's settings, the interval of ticks, and whether the
-    workers' imports stay out of garbage collections. With `is_floor` a query that only copies records runs.
+    """What differs from the coordinator as it is. With `is_frozen` garbage collections omit the objects of
+    the workers' imports. With `is_floor` a query that only copies records runs.
     """
 
     spark: Mapping[str, str] = field(default_factory=dict)
     tick_interval_ms: int = DEFAULT_INTERVAL_MS
+    rest_interval_ms: int = REST_INTERVAL_MS
     is_frozen: bool = True
     is_floor: bool = False
 
@@ -112,6 +114,7 @@ def _serve_coordinator(
         layout,
         {"group.initial.rebalance.delay.ms": str(INITIAL_DELAY_MS)},
         tick_interval_ms=variant.tick_interval_ms,
+        rest_interval_ms=variant.rest_interval_ms,
         spark=variant.spark,
     )
     with Coordinator(options, on_batch=batches.append) as coordinator:

@@ -1,8 +1,8 @@
 """An archive of Spark's classes, which the JVM maps at its start instead of reading and verifying each class.
 
 The archive halves the processor time of a start (docs/operations.md, "How long a start takes"). ``python -m
-streaming.query.class_archive`` makes it: the command runs the coordinator's query on generated input, and the
-JVM writes its loaded classes when it exits. The archive fits one Java and one set of Spark's jars. If either
+streaming.query.class_archive`` makes it: the command runs the coordinator's query on an embedded broker, and
+the JVM writes its loaded classes when it exits. The archive fits one Java and one set of jars. If either
 changes, the JVM ignores the archive until the command makes it again.
 
 Source: JEP 350, dynamic archives of application class-data sharing.
@@ -11,17 +11,20 @@ Source: JEP 350, dynamic archives of application class-data sharing.
 import sys
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 
+from kafka.errors import KafkaError
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name everyone knows it by
 
+from embedded.broker import BrokerFailed, EmbeddedBroker
 from embedded.paths import class_archive
+from records import kafka_clients
 from records.codec import clock_record
 from records.layout import TopicLayout
 from state.config import CoordinatorConfig
+from streaming.query import pipeline
 from streaming.query.operator import ConfigEpoch, Operator
-from streaming.query.pipeline import coordinate
 from streaming.query.session import DEFAULT_JAVA_OPTIONS, Session
 
 # The JVM takes some 5 s to write the archive, on a busy machine a minute.
@@ -29,6 +32,7 @@ _WRITE_TIMEOUT_S = 300.0
 _LOG_TAIL_CHARS = 2_000
 _BATCHES = 3
 _BATCHES_TIMEOUT_S = 300.0
+_PAUSE_S = 0.2
 
 
 class ArchiveFailed(RuntimeError):
@@ -44,42 +48,36 @@ def make(archive: Path) -> None:
     with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
         written = Path(folder) / archive.name
         options = {DEFAULT_JAVA_OPTIONS: f'"-XX:ArchiveClassesAtExit={written}"'}
-        session = Session(log_path=Path(folder) / "spark.log", ui_port=0, extra=options)
+        overrides = {"auto.create.topics.enable": "true"}
         try:
-            _run_query(session.spark, Path(folder) / "checkpoint")
-        finally:
-            session.stop(_WRITE_TIMEOUT_S)
+            with EmbeddedBroker(Path(folder) / "broker", overrides=overrides) as broker:
+                session = Session(log_path=Path(folder) / "spark.log", ui_port=0, extra=options)
+                try:
+                    _run_query(session.spark, broker.bootstrap_servers, Path(folder) / "checkpoint")
+                finally:
+                    session.stop(_WRITE_TIMEOUT_S)
+        except (BrokerFailed, KafkaError) as error:
+            raise ArchiveFailed(f"the query had no broker: {error}") from error
         if not written.exists():
-            raise ArchiveFailed(
-                f"the JVM wrote no archive: {(Path(folder) / 'spark.log').read_text()[-2000:]}"
-            )
+            log = (Path(folder) / "spark.log").read_text()
+            raise ArchiveFailed(f"the JVM wrote no archive: {log[-_LOG_TAIL_CHARS:]}")
         written.replace(archive)
 
 
-def _run_query(spark: SparkSession, checkpoint: Path) -> None:
-    """Run some batches of the coordinator's query, each with a clock record and an invalid record."""
-    records = spark.readStream.format("rate").load()
-    is_clock = F.col("value") % 2 == 0
-    made_up = records.select(
-        F.when(is_clock, None).otherwise(b"group").alias("key"),
-        F.when(is_clock, clock_record(1)).otherwise(b"nothing").alias("value"),
-        F.lit(0).alias("partition"),
-        F.col("value").alias("offset"),
-        "timestamp",
-    )
-    operator = Operator(TopicLayout.named(), (ConfigEpoch(0, CoordinatorConfig()),))
-    running = (
-        coordinate(made_up, operator)
-        .writeStream.format("noop")
-        .option("checkpointLocation", str(checkpoint))
-        .outputMode("append")
-        .start()
-    )
-    give_up_s = time.monotonic() + _BATCHES_TIMEOUT_S
-    while running.lastProgress is None or running.lastProgress["batchId"] < _BATCHES:
-        if running.awaitTermination(1) or time.monotonic() > give_up_s:
-            raise ArchiveFailed("the query did not run")
-    running.stop()
+def _run_query(spark: SparkSession, bootstrap_servers: str, checkpoint: Path) -> None:
+    """Run some batches of the coordinator's query, with clock records and invalid records."""
+    layout = TopicLayout.named("archive", request_partitions=1, reply_partitions=1)
+    operator = Operator(layout, (ConfigEpoch(0, CoordinatorConfig()),))
+    with closing(kafka_clients.producer(bootstrap_servers)) as producer:
+        producer.send(layout.requests_topic, value=clock_record(0)).get()
+        running = pipeline.start(spark, bootstrap_servers, str(checkpoint), operator)
+        give_up_s = time.monotonic() + _BATCHES_TIMEOUT_S
+        while running.lastProgress is None or running.lastProgress["batchId"] < _BATCHES:
+            producer.send(layout.requests_topic, value=clock_record(1)).get()
+            producer.send(layout.requests_topic, key=b"group", value=b"nothing").get()
+            if running.awaitTermination(_PAUSE_S) or time.monotonic() > give_up_s:  # type: ignore[arg-type]
+                raise ArchiveFailed("the query did not run")
+        running.stop()
 
 
 def main() -> None:

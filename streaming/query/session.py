@@ -43,8 +43,9 @@ def settings() -> dict[str, str]:
     The checkpoint pins the settings of the state at its first batch.
     """
     return {
-        # Not spark.jars.packages, which also puts the jars on every Python worker's path.
-        "spark.jars": ",".join(str(jar) for jar in spark_jars()),
+        # Not spark.jars, because the archive of classes takes no classes of Spark's own class loader, and not
+        # spark.jars.packages, which also puts the jars on every Python worker's path.
+        "spark.driver.extraClassPath": os.pathsep.join(str(jar) for jar in spark_jars()),
         "spark.sql.session.timeZone": "UTC",
         # Each partition costs two passes of a Python worker a batch, even without rows. So: few, at most one
         # a core.

@@ -1,13 +1,15 @@
 """The service: it claims the topics, lets clients in, and starts Spark, the ticker and the supervisor.
 
+Spark's JVM starts while the topics are claimed, because it takes seconds. The query starts after all else.
 The order of the start decides whether clients can be heard before their sessions run: `Coordinator._start`.
 What happens to the query from then on is `streaming.service.supervision`.
 """
 
 import importlib.metadata
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -26,7 +28,7 @@ from streaming.query.session import LOOPBACK, Session
 from streaming.service.members_watcher import MembersWatcher
 from streaming.service.outage import FIRST_REQUEST_WAIT_S, FirstRequest, look_out
 from streaming.service.owner import Ownership, claim_of
-from streaming.service.pace import Pace
+from streaming.service.pace import REST_INTERVAL_MS, Pace
 from streaming.service.start_times import StartTimes
 from streaming.service.status import Phase, StatusBoard
 from streaming.service.supervision import Supervisor, first_line
@@ -40,6 +42,7 @@ from streaming.service.topics import TopicsError, prepare_topics
 class Options:
     """The options of a coordinator. `settings` are by Kafka's dotted names.
 
+    `rest_interval_ms` is the interval of clock records while no group has a member (see `Pace`).
     `skip` are ids of records to dead-letter unread. `shards` is the number of shards of a partition
     (`records.sharding`), None: that of the folder's state, or the default for a new folder. With
     `take_over_topics` the coordinator may claim topics that belong to another folder, see
@@ -55,6 +58,7 @@ class Options:
     ui_host: str = LOOPBACK
     ui_port: int | None = 0
     tick_interval_ms: int = DEFAULT_INTERVAL_MS
+    rest_interval_ms: int = REST_INTERVAL_MS
     clock_lag_ms: int = 0
     topic_interval_ms: int = DEFAULT_TOPIC_INTERVAL_MS
     replication_factor: int = 1
@@ -98,7 +102,11 @@ class Coordinator:
         self.status = StatusBoard(options.folder / "status.json")
         self._session: Session | None = None
         self._ticker: Ticker | None = None
-        self._pace = Pace(options.layout.request_partitions, options.tick_interval_ms)
+        self._pace = Pace(
+            options.layout.request_partitions,
+            options.tick_interval_ms,
+            rest_interval_ms=options.rest_interval_ms,
+        )
         self._ownership: Ownership | None = None
         self._first_request: FirstRequest | None = None
         self._running = ExitStack()
@@ -144,25 +152,44 @@ class Coordinator:
         identity = self._folder.pin(found, options.shards)
         self._folder.check_committed(options.layout.requests_topic)
         self._times.end_of("topics")
-        self._take_topics(started, identity)
-        self._times.end_of("claim")
-        self._start_ticker(started)
-        self._await_clients(started)
-        self._times.end_of("gateway")
-        epochs = self._folder.epochs(self._config.settings(), list(options.skip), code_version())
-        assert identity.shards is not None
-        operator = Operator(options.layout, _config_epochs(epochs, identity), shards=identity.shards)
-        self._session = Session(
-            log_path=options.folder / "spark.log",
-            ui_host=options.ui_host,
-            ui_port=options.ui_port,
-            hold_fd=lock_fd,
-            extra=options.spark,
-        )
+        with self._starting_spark(lock_fd) as session:
+            self._take_topics(started, identity)
+            self._times.end_of("claim")
+            self._start_ticker(started)
+            self._await_clients(started)
+            self._times.end_of("gateway")
+            epochs = self._folder.epochs(self._config.settings(), list(options.skip), code_version())
+            assert identity.shards is not None
+            operator = Operator(options.layout, _config_epochs(epochs, identity), shards=identity.shards)
+            self._session = session.result()
         started.callback(self._session.stop)
-        self._times.end_of("spark")
         self._announce(epochs[-1])
         self._start_supervisor(started, operator, self._session)
+
+    @contextmanager
+    def _starting_spark(self, lock_fd: int) -> Iterator[Future[Session]]:
+        """Start Spark in a thread. If the block raises, Spark is stopped again."""
+        options = self.options
+
+        def start() -> Session:
+            session = Session(
+                log_path=options.folder / "spark.log",
+                ui_host=options.ui_host,
+                ui_port=options.ui_port,
+                hold_fd=lock_fd,
+                extra=options.spark,
+            )
+            self._times.end_of("spark")
+            return session
+
+        with ThreadPoolExecutor(1, "spark-start") as thread:
+            session = thread.submit(start)
+            try:
+                yield session
+            except BaseException:  # also KeyboardInterrupt
+                with suppress(Exception):
+                    session.result().stop()
+                raise
 
     def _take_topics(self, started: ExitStack, identity: Identity) -> None:
         options = self.options
@@ -175,7 +202,7 @@ class Coordinator:
             raise TopicsError(f"the topics could not be claimed: {error}") from error
 
     def _await_clients(self, started: ExitStack) -> None:
-        """Open the gateway before Spark starts, or start to watch for the first request."""
+        """Open the gateway before the query starts, or start to watch for the first request."""
         options = self.options
         if self._open_gateway is not None:
             self.gateway_address = started.enter_context(self._open_gateway())
