@@ -1,0 +1,19 @@
+"""What the log says of a start."""
+
+import structlog
+
+from streaming.query.progress import BatchProgress
+from streaming.service.start_times import StartTimes
+
+
+def test_the_start_ends_with_the_first_batch_and_is_logged_once() -> None:
+    times = StartTimes()
+    with structlog.testing.capture_logs() as logged:
+        times.end_of("spark")
+        times.first_batch(BatchProgress(7, duration_ms={"addBatch": 5}))
+        times.end_of("spark")
+        times.first_batch(BatchProgress(8))
+    (line,) = logged
+    assert list(times.ends_s) == ["spark", "first_batch"]
+    assert line["first_batch_ms"] == {"addBatch": 5}
+    assert {stage: line[stage] for stage in times.ends_s} == times.ends_s
