@@ -22,12 +22,12 @@ from bench.report import say
 from cli.logs import configure_logs
 from embedded.broker import EmbeddedBroker
 from records.layout import TopicLayout
-from streaming.query.session import DEFAULT_JAVA_OPTIONS
+from streaming.query.session import DEFAULT_JAVA_OPTIONS, QUICK_COMPILER
 
 VARIANTS: dict[str, dict[str, str]] = {
     "as-it-is": {},
-    "no-archive": {DEFAULT_JAVA_OPTIONS: "-Dnothing=0"},
-    "c1-only": {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"},
+    "no-archive": {DEFAULT_JAVA_OPTIONS: QUICK_COMPILER},
+    "optimizing-compiler": {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=4"},
     "serial-gc": {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC"},
 }
 PROCESSOR = ("processor time: Spark", "processor time: service")

@@ -1,6 +1,6 @@
 """Compare settings of the coordinator: all variants on one broker, in turns, and each awake only in its turn.
 
-Without names: the variants of the table BATCH. `--list` prints the names of all variants.
+Each set of variants has its own question. `--list` prints the sets and their variants.
 """
 
 import argparse
@@ -29,7 +29,9 @@ TCP = {"spark.python.unix.domain.socket.enabled": "false"}
 COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 LONG_PLANS = {"spark.sql.ui.explainMode": "formatted"}
 SNAPSHOTS = {"spark.sql.streaming.stateStore.minDeltasForSnapshot": "10"}
-BEFORE = TCP | COMPILED | LONG_PLANS | SNAPSHOTS
+OPTIMIZING_COMPILER = "-XX:TieredStopAtLevel=4"
+OPTIMIZED = {"spark.driver.extraJavaOptions": OPTIMIZING_COMPILER}
+BEFORE = TCP | COMPILED | LONG_PLANS | SNAPSHOTS | OPTIMIZED
 
 
 def _without(*settings: dict[str, str]) -> dict[str, str]:
@@ -52,6 +54,7 @@ BATCH = {
     "only-unix-sockets": Variant(_without(TCP), is_frozen=False),
     "only-freeze": Variant(BEFORE),
     "only-no-codegen": Variant(_without(COMPILED), is_frozen=False),
+    "only-quick-compiler": Variant(_without(OPTIMIZED), is_frozen=False),
     "floor": Variant(is_floor=True),
     "floor-none": Variant(BEFORE, is_floor=True),
 }
@@ -62,6 +65,7 @@ LESS_ONE = {
     "less-unix-sockets": Variant(TCP),
     "less-freeze": Variant(is_frozen=False),
     "less-no-codegen": Variant(COMPILED),
+    "less-quick-compiler": Variant(OPTIMIZED),
     "less-explain-mode": Variant(LONG_PLANS),
     "less-rare-snapshots": Variant(SNAPSHOTS),
     "floor": Variant(is_floor=True),
@@ -70,12 +74,13 @@ LESS_ONE = {
 
 JVM = {
     "as-it-is": Variant(),
+    "optimizing-compiler": Variant(_java(OPTIMIZING_COMPILER)),
     "serial-gc": Variant(_java("-XX:+UseSerialGC")),
     "parallel-gc": Variant(_java("-XX:+UseParallelGC")),
-    "c1-only": Variant(_java("-XX:TieredStopAtLevel=1")),
-    "serial-c1": Variant(_java("-XX:+UseSerialGC -XX:TieredStopAtLevel=1")),
     "heap-512m": Variant({"spark.driver.memory": "512m"}),
     "heap-2g": Variant({"spark.driver.memory": "2g"}),
+    "floor": Variant(is_floor=True),
+    "floor-optimizing": Variant(_java(OPTIMIZING_COMPILER), is_floor=True),
 }
 """The JVM's collector, compiler and heap."""
 
@@ -116,7 +121,7 @@ IDLE = {
     "polling-25": _spark(sql_streaming_pollingDelay="25ms"),
     "polling-50": _spark(sql_streaming_pollingDelay="50ms"),
 }
-"""What a coordinator without members costs (with `--idle`)."""
+"""What a coordinator without members costs."""
 
 SETS = {
     "idle": IDLE,
@@ -220,12 +225,13 @@ def main() -> None:
     """Measure and print the table."""
     given = _parser().parse_args()
     if given.list:
-        sys.exit("\n".join(f"{name}: {' '.join(variants)}" for name, variants in SETS.items()))
+        print("\n".join(f"{name}: {' '.join(variants)}" for name, variants in SETS.items()))
+        return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     configure_logs()
     variants = dict(SETS[given.set]) if not given.variants else {n: VARIANTS[n] for n in given.variants}
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        if given.idle:
+        if given.idle or variants == IDLE:
             print(idle_table(compare_idle(variants, Path(folder), given.turns)))
         else:
             print(table(compare(variants, Path(folder), given.turns, given.rounds, given.deadlines)))
@@ -254,6 +260,7 @@ def compare(
             say(f"turn {turn + 1} of {turns}")
             for one in compared:
                 one.take_turn(rounds, deadlines)
+            say(table({one.running.name: one.measured for one in compared}))
         return {one.running.name: one.measured for one in compared}
 
 
@@ -308,7 +315,9 @@ def _parser() -> argparse.ArgumentParser:
         "variants", nargs="*", choices=[[], *VARIANTS], help="the first is what others compare to"
     )
     parser.add_argument("--set", choices=SETS, default="batch", help="a set of variants (default: batch)")
-    parser.add_argument("--idle", action="store_true", help="no requests; measure the cores used")
+    parser.add_argument(
+        "--idle", action="store_true", help="no members and no requests; measure the cores used"
+    )
     parser.add_argument("--list", action="store_true", help="print the sets and their variants")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=20, help="requests in each turn")

@@ -4,7 +4,7 @@ import gc
 import os
 import signal
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from multiprocessing import get_context
@@ -87,7 +87,8 @@ class Running:
 
     def _signal(self, number: int) -> None:
         for pid in self.pids():
-            os.kill(pid, number)
+            with suppress(ProcessLookupError):  # a worker that had nothing to do has ended
+                os.kill(pid, number)
 
 
 def _serve(

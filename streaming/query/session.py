@@ -24,6 +24,9 @@ from embedded.java import find_java
 from embedded.paths import class_archive
 
 DEFAULT_JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
+# The optimizing compiler never rests, because planning a batch runs much code and little of it often.
+# It takes half of a start's processor time (docs/decisions/0014-the-fixed-cost-of-a-batch.md).
+QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
 STATE_STORE = "spark.sql.streaming.stateStore"
 CHECKPOINT_FILE_MANAGER = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -81,14 +84,15 @@ def settings() -> dict[str, str]:
     }
 
 
-def class_archive_settings() -> dict[str, str]:
-    """The settings for the archive of Spark's classes, none if it does not exist. It halves a start's
-    processor time.
+def java_settings() -> dict[str, str]:
+    """The options of the JVM. The archive of Spark's classes is among them if it exists.
 
     A JVM ignores an archive of other classes or of another Java.
     """
-    archive = class_archive()
-    return {DEFAULT_JAVA_OPTIONS: f'"-XX:SharedArchiveFile={archive}"'} if archive.exists() else {}
+    options = [QUICK_COMPILER]
+    if (archive := class_archive()).exists():
+        options.append(f'"-XX:SharedArchiveFile={archive}"')
+    return {DEFAULT_JAVA_OPTIONS: " ".join(options)}
 
 
 class SparkFailed(RuntimeError):
@@ -123,7 +127,7 @@ class Session:
         _listen_at(ui_host)
         conf = SparkConf(loadDefaults=False).setAppName(app_name)
         conf.setMaster(f"local[{cores or os.cpu_count() or 1},{TASK_FAILURES}]")
-        conf.setAll(list((settings() | class_archive_settings() | dict(extra or {})).items()))
+        conf.setAll(list((settings() | java_settings() | dict(extra or {})).items()))
         conf.set("spark.ui.enabled", str(ui_port is not None).lower())
         if ui_port is not None:
             conf.set("spark.ui.port", str(ui_port))

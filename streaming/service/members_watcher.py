@@ -5,7 +5,6 @@ import time
 
 import msgspec
 import structlog
-from kafka.errors import KafkaError
 from msgspec import Struct
 
 from records.codec import UNREADABLE
@@ -84,8 +83,8 @@ class MembersWatcher:
         while not self._stopped.is_set():
             try:
                 self._watch()
-            except KafkaError as error:
-                log.warning("the groups topic cannot be read, trying again", error=repr(error))
+            except Exception as error:  # noqa: BLE001 - without this thread, clock records stay frequent for ever
+                log.warning("looking for groups with members failed, trying again", error=repr(error))
                 self._stopped.wait(RETRY_PAUSE_S)
 
     def _watch(self) -> None:

@@ -2,8 +2,8 @@
 reach a gateway again.
 
 All sessions restart at the end of an outage, so it must not end before clients can reach a gateway. A gateway
-of this process listens before Spark starts. If gateways are separate processes, the first request shows that
-clients are back.
+of this process listens before the query starts. If gateways are separate processes, the first request shows
+that clients are back.
 """
 
 import time
