@@ -10,7 +10,8 @@ import signal
 import sys
 import tempfile
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -125,9 +126,14 @@ def _serve(
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the bench, which closes the connection
     imported_s = time.time()
-    gateway = GatewayOptions(bootstrap_servers, layout, Address(HOST, 0))
+
+    @contextmanager
+    def gateway() -> Iterator[str]:
+        with serving(GatewayOptions(bootstrap_servers, layout, Address(HOST, 0))) as address:
+            yield str(address)
+
     options = Options(bootstrap_servers, folder, layout, spark=spark)
-    coordinator = Coordinator(options, gateway=lambda: serving(gateway))
+    coordinator = Coordinator(options, gateway=gateway)
     with coordinator:
         coordinator.status.wait_for(Phase.READY, timeout_s=START_TIMEOUT_S)
         spark_s = processor_s(session_pids(os.getsid(coordinator.jvm_pid)))

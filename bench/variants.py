@@ -107,7 +107,7 @@ def _serve_coordinator(
     connection: Connection, variant: Variant, bootstrap_servers: str, folder: Path, layout: TopicLayout
 ) -> None:
     if not variant.is_frozen:
-        service.Operator = partial(service.Operator, step=_thawed)  # type: ignore[misc, assignment]
+        service.Operator = partial(service.Operator, step=_thawed)  # type: ignore[attr-defined, assignment]
     batches: list[BatchProgress] = []
     options = Options(
         bootstrap_servers,

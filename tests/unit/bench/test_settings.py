@@ -2,7 +2,8 @@
 
 import pytest
 
-from bench.settings import BEFORE, LESS_ONE, SETS, VARIANTS, Measured, Variant, idle_table, table
+from bench.settings import BEFORE, LESS_ONE, SETS, VARIANTS, Measured, idle_table, table
+from bench.variants import Variant
 from streaming.query.progress import BatchProgress, StateOperator
 
 
