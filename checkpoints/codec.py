@@ -30,6 +30,9 @@ GROUP_VERSION = 3
 
 # The next deadline of a group whose row had none. It is in the past, so the first call finds the real one.
 UNKNOWN_DEADLINE_MS = 0
+# The same of a group that was imported to new topics. The first call also writes its records of compacted
+# topics.
+UNPUBLISHED_DEADLINE_MS = -1
 
 
 class Entry(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

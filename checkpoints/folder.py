@@ -65,10 +65,22 @@ class Committed(Struct, frozen=True):
     ends: dict[int, int]
 
 
+class Moved(Struct, frozen=True):
+    """How a state came into its folder: from the folder of `from_owner_id`, exported at `exported_at_ms`.
+
+    `owner_id` is the new folder's own (`streaming.service.owner`).
+    """
+
+    owner_id: str
+    from_owner_id: str
+    exported_at_ms: int
+
+
 class Identity(Struct, frozen=True):
     """The cluster and topic of the state. `member_id_namespace` is secret: it determines member ids.
 
-    `shards` is the number of shards of a partition, None if a version without shards wrote the state.
+    `requests_topic_id` is "" if the first start on this state has to pin it. `shards` is the number of shards
+    of a partition, None if a version without shards wrote the state. `moved` is set if it was imported.
     """
 
     cluster_id: str
@@ -77,6 +89,7 @@ class Identity(Struct, frozen=True):
     request_partitions: int
     member_id_namespace: str
     shards: int | None = None
+    moved: Moved | None = None
 
 
 class Epoch(Struct, frozen=True):
@@ -174,6 +187,9 @@ class Folder:
             raise FolderError(
                 f"the state in {self.path} has {pinned.shards} shards of a partition, not {shards}. {_MOVE}"
             )
+        is_new_topic = not pinned.requests_topic_id
+        if is_new_topic:
+            pinned = replace(pinned, requests_topic_id=found.requests_topic_id)
         changed = [
             f"{name} was {was!r} and is {now!r}"
             for name in ("cluster_id", "requests_topic", "requests_topic_id", "request_partitions")
@@ -185,7 +201,33 @@ class Folder:
                 "Group offsets and partitions have no meaning there. Use another folder, or restore that "
                 f"topic. For another number of partitions: {_MOVE}"
             )
+        if is_new_topic:
+            _write(path, pinned)
         return pinned
+
+    def create(
+        self, identity: Identity, epochs: list[Epoch], outages: list[KnownOutage], committed: Committed
+    ) -> None:
+        """Write the files of an imported state. The folder has no others of these names."""
+        _write(self.path / "identity.json", identity)
+        _write(self.path / "epochs.json", epochs)
+        _write(self.path / "outages.json", outages)
+        _write(self.path / "committed.json", committed)
+
+    def identity(self) -> Identity:
+        """Return the pinned identity. Raises FolderError if this folder has no state."""
+        identity = _read(self.path / "identity.json", Identity)
+        if identity is None:
+            raise FolderError(f"{self.path} has no state of a coordinator")
+        return identity
+
+    def known_epochs(self) -> list[Epoch]:
+        """Return the configurations so far."""
+        return _read(self.path / "epochs.json", list[Epoch]) or []
+
+    def known_outages(self) -> list[KnownOutage]:
+        """Return the outages so far."""
+        return _read(self.path / "outages.json", list[KnownOutage]) or []
 
     def epochs(self, settings: dict[str, int], skip: list[str], code_version: str) -> list[Epoch]:
         """Return all configurations with that of this start, which begins at the first unplanned batch.
@@ -194,7 +236,7 @@ class Folder:
         batch keeps its settings.
         """
         path = self.path / "epochs.json"
-        known = _read(path, list[Epoch]) or []
+        known = self.known_epochs()
         epochs = _with_skipped(known, skip, self.last_batch("commits") + 1)
         latest = epochs[-1] if epochs else None
         if latest is None or (latest.settings, latest.code_version) != (settings, code_version):
@@ -212,7 +254,7 @@ class Folder:
         An earlier outage that no batch knows is merged into this one.
         """
         path = self.path / "outages.json"
-        known = _read(path, list[KnownOutage]) or []
+        known = self.known_outages()
         from_batch = self.last_batch("offsets") + 1
         outages = [outage for outage in known if outage.from_batch < from_batch]
         if after_ms < until_ms:

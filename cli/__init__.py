@@ -46,6 +46,12 @@ def _run() -> click.Command:
     return run
 
 
+def _state() -> click.Command:
+    from cli.state import state
+
+    return state
+
+
 def _why() -> click.Command:
     from cli.why import why
 
@@ -65,6 +71,7 @@ COMMANDS: dict[str, Callable[[], click.Command]] = {
     "groups": _groups,
     "rocketmq-consumer": _rocketmq_consumer,
     "run": _run,
+    "state": _state,
     "why": _why,
     "consume": _consume,
 }

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from records.address import Address, parse_host, parse_servers
+from records.sharding import parse_shards
 
 
 class _Parsed(click.ParamType[Any]):
@@ -35,3 +36,6 @@ SERVERS = _Parsed(
     "HOST:PORT,...", parse_servers, "a list with a port for each server, such as kafka-1:9092,kafka-2:9092"
 )
 """Parses to a str in the format of `bootstrap.servers` of Kafka's clients."""
+
+SHARDS = _Parsed("NUMBER", parse_shards, "a power of two such as 64")
+"""Parses to the number of shards of a partition."""

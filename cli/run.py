@@ -17,7 +17,7 @@ from kafka.errors import KafkaError
 from checkpoints.folder import Folder, FolderError
 from cli.gateway_options import LISTENING, Listening, gateway_options
 from cli.logs import configure_logs
-from cli.parameters import HOST, SERVERS
+from cli.parameters import HOST, SERVERS, SHARDS
 from cli.settings import parse_broker_settings, parse_settings
 from cli.signals import exit_on_signals, stop_on_signals
 from cli.thread_deaths import Stop, watching_threads
@@ -32,7 +32,7 @@ from gateway.service import serving
 from insight.metrics.service import MetricsUnavailable, metrics_of
 from insight.view import LiveView
 from records.layout import DEFAULT_PREFIX, DEFAULT_REPLY_PARTITIONS, DEFAULT_REQUEST_PARTITIONS, TopicLayout
-from records.sharding import DEFAULT_SHARDS, MAX_SHARDS, check_shards
+from records.sharding import DEFAULT_SHARDS
 from streaming.query.session import LOOPBACK, SparkFailed
 from streaming.service.coordinator import Coordinator, Options
 from streaming.service.owner import NotOwner
@@ -88,8 +88,7 @@ class TopicsBelongToAnother(click.ClickException):
 @click.option("--replication-factor", type=click.IntRange(1), default=1, show_default=True)
 @click.option(
     "--shards",
-    type=click.IntRange(1, MAX_SHARDS),
-    callback=lambda _context, _option, value: _checked_shards(value),
+    type=SHARDS,
     help="Shards of each partition of requests, a power of two. A new checkpoint pins it. "
     f"[default: {DEFAULT_SHARDS}]",
 )
@@ -287,15 +286,6 @@ def _check_records(skip: tuple[str, ...], layout: TopicLayout) -> None:
                 f"{layout.requests_topic}-PARTITION-OFFSET#NUMBER",
                 param_hint="--skip-record",
             )
-
-
-def _checked_shards(shards: int | None) -> int | None:
-    try:
-        if shards is not None:
-            check_shards(shards)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-    return shards
 
 
 def _wait_until_ready(coordinator: Coordinator, stop: threading.Event) -> bool:

@@ -83,7 +83,7 @@ class CommittedOffset(Struct, frozen=True, kw_only=True):
     `expire_at_ms` is set if the committer chose its own retention time, else None. `incarnation` is the
     group's.
     `topic_id` is None if unknown. `request` is the id of the OffsetCommit, or of the TopicMetadata that
-    brought the topic id.
+    brought the topic id, "" if the group was imported from other topics.
     """
 
     group_id: str

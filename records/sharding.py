@@ -19,6 +19,14 @@ def check_shards(shards: int) -> None:
         raise ValueError(f"{shards} is not a power of two from 1 to {MAX_SHARDS}")
 
 
+def parse_shards(text: str) -> int:
+    """Parse a number of shards of a partition. Raises ValueError."""
+    if not text.isdecimal():
+        raise ValueError(f"{text!r} is not a number")
+    check_shards(int(text))
+    return int(text)
+
+
 def shard_of(group_id: str, partition: int, shards: int) -> int:
     """The number of a group's shard, over all partitions of requests. `shards` is k."""
     return partition * shards + crc32(group_id.encode()) % shards

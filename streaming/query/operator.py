@@ -65,7 +65,7 @@ class Operator:
             step=self.step,
         )
         if not state.hasTimedOut:
-            yield from call.apply(_in_log_order(frames))
+            yield from call.apply(in_log_order(frames))
         yield from call.finish(state.getCurrentWatermarkMs())
 
     def epoch(self, batch_id: int | None) -> ConfigEpoch:
@@ -96,7 +96,7 @@ def _batch_id() -> int | None:
     return None if batch is None else int(batch)
 
 
-def _in_log_order(frames: Iterable[pd.DataFrame]) -> LogOrder:
+def in_log_order(frames: Iterable[pd.DataFrame]) -> LogOrder:
     """Unpack the rows: `<partition> <offset> <at_ms> <bytes of the key>`, a line feed, the key and the value
     of the record.
     """

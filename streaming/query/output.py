@@ -154,6 +154,15 @@ class Output:
             key = offset_key(group_id, topic, partition)
             self._add(self._layout.offsets_topic, value, key, groups_partition)
 
+    def all_offsets(self, group: Group) -> None:
+        """Add all offsets of a group whose records are not on the topic. Their requests are not known."""
+        groups_partition = partition_of(group.group_id, self._layout.request_partitions)
+        for topic, partitions in group.offsets.items():
+            for partition, offset in partitions.items():
+                record = self._committed(group, OffsetChange(topic, partition, offset), "")
+                key = offset_key(group.group_id, topic, partition)
+                self._add(self._layout.offsets_topic, encode(record), key, groups_partition)
+
     def _committed(self, group: Group, change: OffsetChange, request: str) -> CommittedOffset:
         assert change.offset is not None
         topic_id = change.offset.topic_id

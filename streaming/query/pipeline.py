@@ -5,9 +5,14 @@
 null event time, so they are never late and never advance time. Only clock records advance the watermark.
 """
 
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import pandas as pd
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone knows it by
 from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from checkpoints.codec import STATE_SCHEMA
 from records.codec import CLOCK_PATTERN
@@ -25,9 +30,15 @@ LATER_OWNER = "the requests topic has clock records of a later owner, epoch "
 # delay every batch.
 FETCH_MAX_WAIT_MS = 10
 
+StatefulFunction: TypeAlias = Callable[[Any, Iterator[pd.DataFrame], SparkGroupState], Iterator[pd.DataFrame]]
+
 
 def coordinate(
-    records: DataFrame, operator: Operator, owner_epoch: int | None = None, *, shards: int = DEFAULT_SHARDS
+    records: DataFrame,
+    operator: StatefulFunction,
+    owner_epoch: int | None = None,
+    *,
+    shards: int = DEFAULT_SHARDS,
 ) -> DataFrame:
     """The output records for rows of (key binary, value binary, partition int, offset long, timestamp).
 

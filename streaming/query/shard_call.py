@@ -15,6 +15,7 @@ from state.config import CoordinatorConfig
 from state.dispatch import AnyGroup
 from state.inputs import Outage
 from state.kafka.effects import Reply
+from state.kafka.group import Group
 from state.timeline import Row, Step, Timeline
 from streaming.query.admission import Admission, Message
 from streaming.query.log_order import LogRow
@@ -105,6 +106,8 @@ class ShardCall:
             group.timeline.fire_until(watermark_ms)
             group.take_effects(self._output, None)
             self._put_to_rest(group)
+            if self._output.is_full:
+                yield from self._output.frame()
         payload = b""
         if self._entries:
             version, payload = codec.write_row(self._entries)
@@ -119,9 +122,11 @@ class ShardCall:
     def _put_to_rest(self, awake: "_AwakeGroup") -> None:
         """Write what the call has changed of a group: its records of compacted topics, and its entry."""
         group, key = awake.timeline.group, awake.key
+        if awake.is_unpublished and isinstance(group, Group):
+            self._output.all_offsets(group)
         self._output.offsets(awake.timeline.group_id)
         if group is not None:
-            if awake.has_news:
+            if awake.has_news or awake.is_unpublished:
                 self._output.snapshot(group)
             entry = codec.encode_group(group, awake.timeline.next_deadline_ms())
             self._entries[group.group_id] = entry
@@ -144,6 +149,7 @@ class _AwakeGroup:
             return None if entry is None else codec.decode_group(group_id, entry)
 
         self.key = group_id.encode()
+        self.is_unpublished = entry is not None and entry.next_deadline_ms == codec.UNPUBLISHED_DEADLINE_MS
         # The deadline in the entry is of an earlier call, maybe under another configuration, and RocketMQ's
         # deadlines depend on it. So the timeline searches its first deadline anew.
         self.timeline = Timeline(group_id, restore(), config, restore=restore, step=step, outages=outages)

@@ -197,7 +197,7 @@ class Coordinator:
         try:
             self._ownership = Ownership(options.bootstrap_servers, options.layout)
             started.callback(self._ownership.close)
-            self._ownership.take(wanted, take_over=options.take_over_topics)
+            self._ownership.take(wanted, take_over=options.take_over_topics, moved=identity.moved)
         except KafkaError as error:
             raise TopicsError(f"the topics could not be claimed: {error}") from error
 

@@ -76,7 +76,7 @@ class FirstRequest:
             if record.offset < self._ends[partition]:  # later clock records are this coordinator's own
                 self._ticked_ms[partition] = record.timestamp
             return False
-        if _is_of_the_watcher(record.value):
+        if is_of_the_watcher(record.value):
             return False
         offset, appended_ms = int(record.offset), int(record.timestamp)
         is_of_the_outage = appended_ms > self._ticked_ms[partition] + self._silence_ms
@@ -91,7 +91,7 @@ class _Type(msgspec.Struct):
     type: str = ""
 
 
-def _is_of_the_watcher(value: bytes | None) -> bool:
+def is_of_the_watcher(value: bytes | None) -> bool:
     """Whether this is a TopicMetadata record. Only the coordinator's own process sends them."""
     try:
         return msgspec.json.decode(value or b"", type=_Type).type == TopicMetadata.__name__

@@ -27,7 +27,7 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError
 from msgspec import Struct
 
-from checkpoints.folder import Identity
+from checkpoints.folder import Identity, Moved
 from records import kafka_clients
 from records.codec import UNREADABLE, is_clock_record
 from records.layout import TopicLayout
@@ -72,12 +72,19 @@ class Claim(Struct, frozen=True, kw_only=True):
         return f"process {self.pid} on {self.host}, folder {self.folder}, since {since}, epoch {self.epoch}"
 
 
+def owner_id_of(identity: Identity) -> str:
+    """The owner id of a folder's state. An imported state has its own: its old folder is another owner."""
+    if identity.moved is not None:
+        return identity.moved.owner_id
+    return str(uuid5(UUID(identity.member_id_namespace), "owner"))  # a hash: the namespace is secret
+
+
 def claim_of(identity: Identity, folder: Path, tick_interval_ms: int) -> Claim:
     """Return this process's claim for the state of this folder. `Ownership.take` sets its epoch."""
     return Claim(
         epoch=0,
         claim_id=str(uuid4()),
-        owner_id=str(uuid5(UUID(identity.member_id_namespace), "owner")),  # a hash: the namespace is secret
+        owner_id=owner_id_of(identity),
         requests_topic_id=identity.requests_topic_id,
         host=socket.gethostname(),
         pid=os.getpid(),
@@ -109,11 +116,12 @@ class Ownership:
         assert self._own is not None
         return self._own.epoch
 
-    def take(self, wanted: Claim, *, take_over: bool) -> None:
+    def take(self, wanted: Claim, *, take_over: bool, moved: Moved | None = None) -> None:
         """Make this claim and set its epoch. Raises NotOwner.
 
         Topics of another folder are claimed only with `take_over`, and only while no coordinator runs on
-        them.
+        them. `moved` says how the state came into its folder: then the topics of the folder that it came from
+        are claimed like its own, unless a coordinator ran there after the export.
         """
         self._read_to_end()
         standing = self._in_force()
@@ -122,7 +130,7 @@ class Ownership:
         epoch = standing.epoch + 1 if standing else 1
         if standing and standing.requests_topic_id != wanted.requests_topic_id:
             standing = None
-        self._check(standing, wanted, take_over=take_over)
+        self._check(standing, wanted, moved, take_over=take_over)
         self._own = msgspec.structs.replace(wanted, epoch=epoch)
         self._append({self._own.claim_id: self._own})
         self._read_to_end()
@@ -167,7 +175,7 @@ class Ownership:
         in_force = self._in_force()
         return in_force if in_force is not None and in_force.epoch > self.epoch else None
 
-    def _check(self, standing: Claim | None, wanted: Claim, *, take_over: bool) -> None:
+    def _check(self, standing: Claim | None, wanted: Claim, moved: Moved | None, *, take_over: bool) -> None:
         if standing is None:
             # Perhaps a coordinator of a version that made no claims.
             if self._is_running(wanted.tick_interval_ms):
@@ -178,7 +186,10 @@ class Ownership:
             return  # the folder's lock ensures that no other coordinator works in it
         if self._is_running(standing.tick_interval_ms):
             raise NotOwner(f"these topics belong to a coordinator that is running: {standing}. {_STOP_IT}")
-        if not is_same and not take_over:
+        is_moved = moved is not None and standing.owner_id == moved.from_owner_id
+        if moved is not None and is_moved and standing.since_ms > moved.exported_at_ms and not take_over:
+            raise NotOwner(f"the old folder was in use after the export: {standing}. {_EXPORT_AGAIN}")
+        if not is_same and not is_moved and not take_over:
             raise NotOwner(f"these topics belong to the state of another folder: {standing}. {_TAKE_OVER}")
 
     def _is_running(self, tick_interval_ms: int) -> bool:
@@ -235,6 +246,10 @@ class Ownership:
 _STOP_IT = (
     "Two would answer every request twice, and differently. Stop that one first, or give this one topics of "
     "its own (--prefix)"
+)
+_EXPORT_AGAIN = (
+    "Export it again and import that into a new folder; only if that state is lost, start with "
+    "--take-over-topics, which answers the requests since the export again"
 )
 _TAKE_OVER = (
     "No coordinator runs there now. Start with that folder; only if it is lost, start with "

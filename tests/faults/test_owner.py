@@ -18,6 +18,7 @@ from uuid import uuid4
 import msgspec
 import pytest
 
+from checkpoints.folder import Moved
 from clients.coordinator_client import CoordinatorClient, layout_on
 from embedded.broker import EmbeddedBroker
 from records.layout import TopicLayout
@@ -72,10 +73,17 @@ def claim_of(owner: str, folder: str = "/data/one", **changes: object) -> Claim:
     return msgspec.structs.replace(claim, **changes)
 
 
-def take(broker: EmbeddedBroker, layout: TopicLayout, claim: Claim, *, take_over: bool = False) -> int:
+def take(
+    broker: EmbeddedBroker,
+    layout: TopicLayout,
+    claim: Claim,
+    *,
+    take_over: bool = False,
+    moved: Moved | None = None,
+) -> int:
     """Claim the topics, for good; the epoch."""
     with Ownership(broker.bootstrap_servers, layout) as ownership:
-        ownership.take(claim, take_over=take_over)
+        ownership.take(claim, take_over=take_over, moved=moved)
         return ownership.epoch
 
 
@@ -143,6 +151,31 @@ def test_claim_on_an_earlier_topic_of_that_name_holds_no_longer(
 ) -> None:
     take(broker, layout, claim_of("one", requests_topic_id="deleted"))
     assert take(broker, layout, claim_of("two", "/data/two")) == 2
+
+
+def test_imported_state_takes_the_topics_of_its_old_folder_which_then_is_another(
+    broker: EmbeddedBroker, layout: TopicLayout
+) -> None:
+    old = claim_of("one")
+    moved = Moved("two", "one", exported_at_ms=old.since_ms)
+    take(broker, layout, old)
+    with ticking(broker, layout, owner_epoch=1), pytest.raises(NotOwner, match="that is running"):
+        take(broker, layout, claim_of("two", "/data/two"), moved=moved)
+    assert take(broker, layout, claim_of("two", "/data/two"), moved=moved) == 2
+    with pytest.raises(NotOwner, match=r"another folder: .* folder /data/two"):
+        take(broker, layout, old)
+    assert take(broker, layout, claim_of("two", "/data/two"), moved=moved) == 3
+
+
+def test_imported_state_is_refused_if_its_old_folder_was_used_after_the_export(
+    broker: EmbeddedBroker, layout: TopicLayout
+) -> None:
+    old = claim_of("one")
+    moved = Moved("two", "one", exported_at_ms=old.since_ms - 1)
+    take(broker, layout, old)
+    with pytest.raises(NotOwner, match=r"the old folder was in use after the export: .* Export it again"):
+        take(broker, layout, claim_of("two", "/data/two"), moved=moved)
+    assert take(broker, layout, claim_of("two", "/data/two"), moved=moved, take_over=True) == 2
 
 
 def test_owner_sees_who_has_taken_its_place(broker: EmbeddedBroker, layout: TopicLayout) -> None:

@@ -18,6 +18,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from checkpoints.folder import Folder
 from records.pack import unpack
+from records.sharding import DEFAULT_SHARDS
 from state.config import CoordinatorConfig
 from streaming.query.operator import ConfigEpoch, Operator
 from streaming.query.pipeline import coordinate
@@ -78,6 +79,7 @@ class Bench:
     operator: Callable[..., Any] = field(default_factory=make_operator)
     owner_epoch: int | None = None
     files_per_batch: int = 1
+    shards: int = DEFAULT_SHARDS
     rearrange: Callable[[DataFrame], DataFrame] = lambda records: records
     write: Write | None = None
     failures: dict[int, list[float]] = field(default_factory=dict)
@@ -93,7 +95,7 @@ class Bench:
             .option("maxFilesPerTrigger", self.files_per_batch)
             .parquet(str(self._input))
         )
-        output = coordinate(self.rearrange(records), self.operator, self.owner_epoch)  # type: ignore[arg-type]
+        output = coordinate(self.rearrange(records), self.operator, self.owner_epoch, shards=self.shards)
         self.query = (
             output.writeStream.foreachBatch(self.write or self._keep)
             .option("checkpointLocation", str(self.folder.spark))

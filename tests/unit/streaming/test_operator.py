@@ -169,6 +169,20 @@ def commit(topic_id: UUID | None) -> OffsetCommit:
     )
 
 
+def test_the_first_call_of_a_group_that_moved_to_new_topics_writes_its_view_and_its_offsets() -> None:
+    log, state = Log(), spark_state()
+    call([log.request(T0, commit(None))], state)
+    entry = codec.read_row("shard 0", *state.get)["g"]
+    moved = structs.replace(entry, next_deadline_ms=codec.UNPUBLISHED_DEADLINE_MS)
+    state = spark_state(codec.write_row({"g": moved}), watermark_ms=T0 + 1, timed_out=True)
+    first = call([], state)
+    assert [view["group_id"] for view in contents(first, LAYOUT.groups_topic)] == ["g"]
+    assert [(o["offset"], o["request"]) for o in contents(first, LAYOUT.offsets_topic)] == [(5, "")]
+    assert contents(first, LAYOUT.events_topic) == []
+    assert codec.read_row("shard 0", *state.get) == {"g": entry}
+    assert call([], spark_state(tuple(state.get), watermark_ms=T0 + 2, timed_out=True)) == []
+
+
 def topic_t(image: TopicImage | None) -> TopicMetadata:
     return TopicMetadata(group_id="g", topics={"t": image})
 

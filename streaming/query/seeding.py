@@ -1,0 +1,129 @@
+"""The state of a checkpoint as a whole: read from one, or written as the first batch of a new one.
+
+Spark has no writer of state. So one batch of the coordinator's own query (`pipeline.coordinate`), with `Seed`
+in the operator's place, writes the state of a new checkpoint. State store, schema and pinned settings are
+then those of the query that continues. The source of the batch is a folder of files. `checkpoints.spark_logs`
+puts the requests topic into its place afterwards.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone knows it by
+from pyspark.sql.streaming.state import GroupState as SparkGroupState
+
+from checkpoints import codec
+from records.pack import PACK_PREFIX
+from streaming.query.operator import in_log_order
+from streaming.query.pipeline import coordinate
+
+_READ_SCHEMA = "key binary, value binary, partition int, offset long, timestamp timestamp"
+_FILE_SCHEMA = pa.schema(
+    {
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+    }
+)
+_ROWS_PER_WRITE = 1_000
+State: TypeAlias = Mapping[int, Mapping[str, codec.Entry]]
+"""The groups of each shard, by the shard's number."""
+# The earliest timeout that Spark accepts.
+_EARLIEST_MS = 1
+
+
+class StateRow(NamedTuple):
+    """A row of the state: `key` names it, the rest is as `checkpoints.codec.read_row` reads it."""
+
+    key: str
+    version: int
+    payload: bytes
+
+
+def read_state(spark: SparkSession, checkpoint: Path, batch: int) -> Iterator[StateRow]:
+    """Read the state after a committed batch, of every version of this project. Raises PySparkException."""
+    # The state data source needs the coordinator of state stores, which Spark starts with `streams`.
+    _ = spark.streams.active
+    state = spark.read.format("statestore").option("batchId", batch).load(str(checkpoint))
+    rows = state.where(F.col("value.groupState").isNotNull()).select(
+        F.to_json("key").alias("key"), "value.groupState.version", "value.groupState.payload"
+    )
+    try:
+        for row in rows.toLocalIterator():
+            yield StateRow(row.key, row.version, bytes(row.payload))
+    except Py4JJavaError as error:  # an error of a task, which pyspark does not know here
+        raise PySparkException(error.java_exception.toString()) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """The function for applyInPandasWithState that writes a shard's groups as its state."""
+
+    def __call__(
+        self, key: tuple[int], frames: Iterable[pd.DataFrame], state: SparkGroupState
+    ) -> Iterator[pd.DataFrame]:
+        for row in in_log_order(frames):
+            payload = row.value[len(PACK_PREFIX) :]
+            entries = codec.read_row(f"shard {key[0]}", codec.STATE_VERSION, payload)
+            if not entries:
+                continue
+            state.update((codec.STATE_VERSION, payload))
+            deadlines = [e.next_deadline_ms for e in entries.values() if e.next_deadline_ms is not None]
+            if deadlines:
+                state.setTimeoutTimestamp(max(min(deadlines), _EARLIEST_MS))
+        yield from ()
+
+
+def seed(
+    spark: SparkSession,
+    checkpoint: Path,
+    rows: Path,
+    shards: int,
+    state: State,
+) -> None:
+    """Write a new checkpoint that has this state after its batch 0. `state` has the groups by shard number.
+
+    `rows` is a folder for the rows, which does not exist; it is needed only during this call. Raises
+    StreamingQueryException.
+    """
+    rows.mkdir()
+    _write_rows(rows / "rows.parquet", shards, state)
+    records = spark.readStream.schema(_READ_SCHEMA).parquet(str(rows))
+    query = (
+        coordinate(records, Seed(), shards=shards)
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(checkpoint))
+        .outputMode("append")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+def _write_rows(path: Path, shards: int, state: State) -> None:
+    """Write a record for each shard. It is marked as a pack, because the key of a pack is the number of its
+    shard, so `coordinate` puts it there.
+    """
+    # Spark plans no batch without rows, so a state without groups needs a row, too.
+    numbered = iter(sorted(state.items()) or [(0, {})])
+    with pq.ParquetWriter(path, _FILE_SCHEMA) as writer:
+        while part := list(islice(numbered, _ROWS_PER_WRITE)):
+            columns = {
+                "key": [b"%d" % (shard % shards) for shard, _ in part],
+                "value": [PACK_PREFIX + codec.write_row(entries)[1] for _, entries in part],
+                "partition": [shard // shards for shard, _ in part],
+                "offset": [0 for _ in part],
+                "timestamp": [0 for _ in part],
+            }
+            writer.write_table(pa.table(columns, schema=_FILE_SCHEMA))

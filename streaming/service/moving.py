@@ -1,0 +1,226 @@
+"""Moves the state of a coordinator into a new folder: export into a file, and import of that file.
+
+docs/operations.md, "Moving the state", is the description for users.
+"""
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from uuid import uuid4
+
+from kafka import TopicPartition
+from msgspec.structs import replace
+from pyspark.sql import SparkSession
+
+from checkpoints import codec
+from checkpoints.export_file import ExportedGroup, ExportError, ExportFile, Header, write_export
+from checkpoints.folder import Committed, Epoch, Folder, Identity, Moved
+from checkpoints.spark_logs import (
+    read_next_watermark_ms,
+    read_planned,
+    rewrite_next_watermark_ms,
+    rewrite_planned,
+)
+from records.codec import is_clock_record
+from records.layout import TopicLayout
+from records.pack import unpack
+from records.partitioner import partition_of
+from records.reader import TopicReader
+from records.sharding import DEFAULT_SHARDS, shard_of, takes_packs
+from state.config import CoordinatorConfig
+from state.dispatch import next_deadline_ms
+from streaming.query.seeding import StateRow, read_state, seed
+from streaming.service.coordinator import code_version
+from streaming.service.outage import is_of_the_watcher
+from streaming.service.owner import owner_id_of
+
+_READ_TIMEOUT_MS = 60_000
+
+
+class MoveRefused(RuntimeError):
+    """The state cannot be moved in this way. The message says what to do."""
+
+
+def header_of(folder: Folder, bootstrap_servers: str | None) -> Header:
+    """The header of an export of this folder, which is locked. With a broker the unread requests are counted.
+
+    Raises FolderError, SparkLogDamaged, MoveRefused or KafkaError.
+    """
+    identity = folder.identity()
+    topic = identity.requests_topic
+    if not identity.requests_topic_id:
+        raise MoveRefused(f"{folder.path} was imported and not started yet. Import that export again")
+    folder.check_committed(topic)
+    batch = folder.last_batch("commits")
+    if batch < 0:
+        raise MoveRefused(f"{folder.path} has no committed batch, so there is nothing to move")
+    committed = read_planned(folder.spark, batch, topic)
+    is_planned = folder.last_batch("offsets") > batch
+    return Header(
+        exported_at_ms=int(time.time() * 1000),
+        code_version=code_version(),
+        identity=identity,
+        epochs=_renumbered_epochs(folder.known_epochs(), batch),
+        outages=[replace(o, from_batch=max(0, o.from_batch - batch)) for o in folder.known_outages()],
+        committed=committed,
+        next_watermark_ms=read_next_watermark_ms(folder.spark, batch),
+        planned=read_planned(folder.spark, batch + 1, topic) if is_planned else None,
+        unread=None if bootstrap_servers is None else count_unread(bootstrap_servers, topic, committed.ends),
+    )
+
+
+def export_state(folder: Folder, spark: SparkSession, header: Header, path: Path) -> int:
+    """Write the state of this folder, which is locked, to a new file. Returns the number of groups.
+
+    Raises ExportError, StateError, or PySparkException if Spark cannot read the state.
+    """
+    rows = read_state(spark, folder.spark, folder.last_batch("commits"))
+    return write_export(path, header, groups_in(rows))
+
+
+def count_unread(bootstrap_servers: str, topic: str, ends: Mapping[int, int]) -> dict[int, int]:
+    """The number of requests at and after these offsets, by partition. Raises KafkaError.
+
+    Records that only a coordinator's own process appends do not count.
+    """
+    unread = dict.fromkeys(ends, 0)
+    begin = {TopicPartition(topic, partition): end for partition, end in ends.items()}
+    with TopicReader(bootstrap_servers) as reader:
+        end = reader.ends(begin)
+        reader.start(at=begin)
+        for record in reader.read_to(end, timeout_ms=_READ_TIMEOUT_MS):
+            if not is_clock_record(record.key, record.value) and not is_of_the_watcher(record.value):
+                unread[record.partition] += len(unpack(record.value or b""))
+    return unread
+
+
+def identity_for(
+    header: Header,
+    *,
+    prefix: str | None = None,
+    request_partitions: int | None = None,
+    shards: int | None = None,
+) -> Identity:
+    """The identity of the new folder. None: as the state has it; a state without shards gets the default.
+
+    Raises MoveRefused if requests that no batch has handled would be lost, refused, or in another partition.
+    """
+    old = header.identity
+    new = replace(
+        old,
+        request_partitions=request_partitions or old.request_partitions,
+        shards=shards or old.shards or DEFAULT_SHARDS,
+        moved=Moved(str(uuid4()), owner_id_of(old), header.exported_at_ms),
+    )
+    if old.shards is not None and takes_packs(old.shards) and not takes_packs(shards or old.shards):
+        _check_handled(header, "packs of them would be refused")
+    if prefix is None or (topic := TopicLayout.named(prefix).requests_topic) == old.requests_topic:
+        if new.request_partitions != old.request_partitions:
+            raise MoveRefused(
+                f"the records of {old.requests_topic} are placed by {old.request_partitions} partitions. "
+                "Another number needs topics of their own: give --prefix, too"
+            )
+        return new
+    _check_handled(header, "they would be lost")
+    return replace(new, requests_topic=topic, requests_topic_id="")
+
+
+def _check_handled(header: Header, otherwise: str) -> None:
+    """Raise MoveRefused unless every request of the old topic was handled."""
+    topic = header.identity.requests_topic
+    if header.unread is None:
+        raise MoveRefused(
+            f"{topic} may have requests that are not handled, and {otherwise}. The export has not counted "
+            "them: export with a broker (--bootstrap-servers)"
+        )
+    if left := {partition: count for partition, count in header.unread.items() if count}:
+        counts = ", ".join(f"{count} in partition {partition}" for partition, count in sorted(left.items()))
+        raise MoveRefused(
+            f"{topic} has requests that are not handled ({counts}), and {otherwise}. Stop the gateways and "
+            "clients, run the coordinator on the old folder until it has answered them (--no-gateway), stop "
+            "it, and export again"
+        )
+
+
+def import_state(
+    export: ExportFile,
+    target: Path,
+    identity: Identity,
+    starting_spark: Callable[[], AbstractContextManager[SparkSession]],
+) -> None:
+    """Make the folder `target`, which does not exist, with the state of an export.
+
+    It appears complete or not at all. Spark is started when the export is found to be right. Raises
+    MoveRefused, ExportError, StateError, SparkFailed, or PySparkException if Spark cannot write the state.
+    """
+    if target.exists():
+        raise MoveRefused(f"{target} exists. Import into a new folder")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    state = _shards(export, identity)
+    with tempfile.TemporaryDirectory(prefix=f"{target.name}.import-", dir=target.parent) as parent:
+        new = Folder(Path(parent) / target.name)
+        new.path.mkdir()
+        with starting_spark() as spark:
+            assert identity.shards is not None
+            seed(spark, new.spark, Path(parent) / "rows", identity.shards, state)
+        _complete(new, export.header, identity)
+        os.sync()
+        new.path.rename(target)
+
+
+def _complete(new: Folder, header: Header, identity: Identity) -> None:
+    """Make the seeded checkpoint one of the coordinator's query, and write the files beside it."""
+    committed, planned, topic = header.committed, header.planned, identity.requests_topic
+    if topic != header.identity.requests_topic:
+        # A planned batch of a drained topic has clock records only.
+        committed = replace(committed, ends=dict.fromkeys(range(identity.request_partitions), 0))
+        planned = None
+    # The file source's log of files; the Kafka source would take it for its own.
+    shutil.rmtree(new.spark / "sources")
+    rewrite_planned(new.spark, 0, committed, topic)
+    rewrite_next_watermark_ms(new.spark, 0, header.next_watermark_ms)
+    if planned is not None:
+        rewrite_planned(new.spark, 1, planned, topic)
+    new.create(identity, header.epochs, header.outages, Committed(0, committed.ends))
+
+
+def _renumbered_epochs(epochs: list[Epoch], batch: int) -> list[Epoch]:
+    """The configurations from this batch on, which becomes batch 0."""
+    in_force = [e for e in epochs if e.from_batch <= batch][-1:]
+    later = [e for e in epochs if e.from_batch > batch]
+    return [replace(e, from_batch=max(0, e.from_batch - batch)) for e in in_force + later]
+
+
+def groups_in(rows: Iterator[StateRow]) -> Iterator[ExportedGroup]:
+    """The groups of these rows of a state. Raises StateError."""
+    for row in rows:
+        for group_id, entry in codec.read_row(row.key, row.version, row.payload).items():
+            yield ExportedGroup(group_id, entry.version, entry.group)
+
+
+def _shards(export: ExportFile, identity: Identity) -> dict[int, dict[str, codec.Entry]]:
+    """The groups by shard number. Each group is decoded once, for its next deadline and to find damage.
+
+    A group that moves to other topics is marked, so that the first batch writes its records of compacted
+    topics.
+    """
+    assert identity.shards is not None
+    settings = export.header.epochs[-1].settings if export.header.epochs else {}
+    config = CoordinatorConfig().with_settings(settings)
+    is_new_topic = identity.requests_topic != export.header.identity.requests_topic
+    shards: dict[int, dict[str, codec.Entry]] = {}
+    for exported in export.groups():
+        entry = codec.Entry(exported.version, codec.UNPUBLISHED_DEADLINE_MS, exported.group)
+        deadline_ms = next_deadline_ms(codec.decode_group(exported.group_id, entry), config)
+        if not is_new_topic:
+            entry = replace(entry, next_deadline_ms=deadline_ms)
+        partition = partition_of(exported.group_id, identity.request_partitions)
+        shard = shards.setdefault(shard_of(exported.group_id, partition, identity.shards), {})
+        if exported.group_id in shard:
+            raise ExportError(f"the export has group {exported.group_id!r} twice")
+        shard[exported.group_id] = entry
+    return shards

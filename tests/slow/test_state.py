@@ -1,0 +1,106 @@
+"""`group-coordinator state` as a user runs it: the state moves twice, and its members notice nothing.
+
+First to one shard a partition on the same topics, then to new topics with three partitions of requests.
+"""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from cli import main
+from clients.coordinator_client import CoordinatorClient, layout_on
+from records.layout import DEFAULT_PREFIX
+from state.errors import ErrorCode
+from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, OffsetFetch
+from state.kafka.responses import OffsetCommitResponse, OffsetFetchResponse
+from tests.e2e.harness import Member, create_topic, offset_records, snapshots_of, stable_member
+from tests.slow.test_run import Run, run
+
+pytestmark = pytest.mark.e2e
+
+GROUPS = [f"group-{n}" for n in range(8)]
+SESSION_MS = 120_000
+NOT_OWNER = 78
+NEW_PREFIX = "moved"
+
+
+def state(*arguments: object) -> str:
+    result = CliRunner().invoke(main, ["state", *map(str, arguments)])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@contextmanager
+def coordinating(tmp_path: Path, data: Path, *arguments: str) -> Iterator[str]:
+    """A coordinator with an embedded broker, stopped in order at the end. The broker's address."""
+    with run(tmp_path, "--json", "--data-dir", str(data), *arguments) as running:
+        yield str(running.ready()["broker"])
+        stop(running)
+
+
+def stop(running: Run) -> None:
+    running.interrupt()
+    assert running.end()[0] == 0, running.stderr
+
+
+def client_of(servers: str, prefix: str) -> CoordinatorClient:
+    return CoordinatorClient(servers, layout_on(servers, prefix), client_id="test")
+
+
+def commit(member: Member, offset: int) -> None:
+    request = OffsetCommit(
+        **member.client.header(member.group_id, 8),
+        generation_id=1,
+        member_id=member.member_id,
+        topics=[CommittedTopic("orders", [CommittedPartition(0, offset)])],
+    )
+    assert member.client.send(request, OffsetCommitResponse).result().error_code is ErrorCode.NONE
+
+
+def check_is_as_it_was(client: CoordinatorClient, members: dict[str, str], offset: int) -> None:
+    """Members have their ids and generations, groups their offsets."""
+    for group_id, member_id in members.items():
+        assert Member(client, group_id, member_id).heartbeat(1) is ErrorCode.NONE
+        fetch = OffsetFetch(**client.header(group_id, 7))
+        (topic,) = client.send(fetch, OffsetFetchResponse).result().topics
+        assert [partition.committed_offset for partition in topic.partitions] == [offset]
+
+
+def test_a_state_moves_to_other_shards_and_to_new_topics(tmp_path: Path) -> None:
+    one, two, three = (tmp_path / name for name in ("one", "two", "three"))
+    members = {}
+    with coordinating(tmp_path, one) as servers, client_of(servers, DEFAULT_PREFIX) as client:
+        create_topic(servers, "orders", 1, {})  # offsets of a topic that does not exist are removed
+        for group_id in GROUPS:
+            member = stable_member(client, group_id, SESSION_MS)
+            members[group_id] = member.member_id
+            commit(member, 42)
+
+    exported = state("export", tmp_path / "first", "--data-dir", one)
+    assert exported.startswith(f"exported {len(GROUPS)} groups")
+    assert "not handled yet: 0 in partition 0" in exported
+    state("import", tmp_path / "first", "--data-dir", two, "--shards", "1")
+    shutil.move(one / "broker", two / "broker")
+    with coordinating(tmp_path, two) as servers, client_of(servers, DEFAULT_PREFIX) as client:
+        check_is_as_it_was(client, members, 42)
+        commit(Member(client, GROUPS[0], members[GROUPS[0]]), 43)
+        commit(Member(client, GROUPS[0], members[GROUPS[0]]), 42)
+        with run(tmp_path, "--json", "--data-dir", str(one), "--bootstrap-servers", servers) as old:
+            assert old.end() == (NOT_OWNER, "")
+            assert f"folder {two / 'coordinator'}" in old.stderr
+
+    state("export", tmp_path / "second", "--data-dir", two)
+    arguments = ("--prefix", NEW_PREFIX, "--request-partitions", "3")
+    state("import", tmp_path / "second", "--data-dir", three, *arguments)
+    shutil.move(two / "broker", three / "broker")
+    with coordinating(tmp_path, three, *arguments) as servers, client_of(servers, NEW_PREFIX) as client:
+        check_is_as_it_was(client, members, 42)
+        layout = layout_on(servers, NEW_PREFIX)
+        for group_id, member_id in members.items():
+            (view,) = snapshots_of(servers, layout, group_id)
+            assert [member.member_id for member in view.members] == [member_id]
+            assert [record.offset for record in offset_records(servers, layout, group_id)] == [42]

@@ -1,0 +1,199 @@
+"""A state that was exported and imported goes on as if it had never moved.
+
+The bench reads files where the coordinator reads Kafka. So these tests write Kafka's offsets into the log of
+the folder that is exported, and a file source's into that of the imported one.
+"""
+
+import json
+import shutil
+import tarfile
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from checkpoints.codec import StateError
+from checkpoints.export_file import ExportedGroup, ExportFile, write_export
+from checkpoints.folder import Folder, Identity
+from checkpoints.spark_logs import PlannedBatch, rewrite_planned
+from records.codec import clock_record, encode
+from records.partitioner import partition_of
+from records.sharding import MAX_SHARDS, shard_of
+from streaming.query.operator import Operator
+from streaming.query.seeding import read_state
+from streaming.service import moving
+from tests.spark.harness import Bench, Written, answers, events, make_operator, of_topic
+from tests.spark.log import LAYOUT, NAMESPACE, T0, Log, Record, heartbeat
+from tests.spark.moved_story import GROUPS, LEAVING, SESSION_MS, SILENT, Story
+from tests.spark.test_cuttings import said_once
+
+V3_CHECKPOINT = Path(__file__).parents[1] / "data" / "checkpoint_v3.tar.xz"
+ENDS = {0: 100, 1: 200}
+
+
+def as_of_kafka(spark: Path, path: Path, shards: int | None) -> Folder:
+    """A coordinator's folder with a copy of this checkpoint, whose batches have read Kafka's topic."""
+    folder = Folder(path)
+    shutil.copytree(spark, folder.spark)
+    for batch in range(folder.last_batch("offsets") + 1):
+        metadata = json.loads((folder.spark / "offsets" / str(batch)).read_text().splitlines()[1])
+        planned = PlannedBatch(ENDS, metadata["batchWatermarkMs"], metadata["batchTimestampMs"])
+        rewrite_planned(folder.spark, batch, planned, LAYOUT.requests_topic)
+    identity = Identity("cluster", LAYOUT.requests_topic, "id", LAYOUT.request_partitions, NAMESPACE, shards)
+    folder.pin(identity)
+    folder.epochs({}, [], "0.1.0")
+    return folder
+
+
+def move(
+    spark: SparkSession, old: Folder, target: Path, *, shards: int | None = None, **new_topics: str | int
+) -> Folder:
+    """Export a folder and import it."""
+    path = old.path / "state.export"
+    header = structs.replace(moving.header_of(old, None), unread=dict.fromkeys(ENDS, 0))
+    moving.export_state(old, spark, header, path)
+    import_(spark, path, target, shards=shards, **new_topics)
+    return Folder(target)
+
+
+def import_(spark: SparkSession, path: Path, target: Path, **given: str | int | None) -> None:
+    export = ExportFile(path)
+    identity = moving.identity_for(export.header, **given)  # type: ignore[arg-type]
+    moving.import_state(export, target, identity, lambda: nullcontext(spark))
+
+
+def read_files(bench: Bench, cut_off: Iterable[Record] | None) -> None:
+    """Make this bench's files the source of an imported folder. A planned batch has read the first one."""
+    offsets = bench.folder.spark / "offsets"
+    for batch, offset in {0: -1, 1: 0}.items():
+        if (offsets / str(batch)).exists():
+            lines = (offsets / str(batch)).read_text().splitlines()
+            (offsets / str(batch)).write_text("\n".join([*lines[:2], f'{{"logOffset":{offset}}}']))
+    if cut_off is not None:
+        bench.add_file(cut_off)
+        file = bench.folder.path / "input" / "00000.parquet"
+        sources = bench.folder.spark / "sources" / "0"
+        sources.mkdir(parents=True)
+        entry = {"path": file.as_uri(), "timestamp": 1_700_000_000_000, "batchId": 0}
+        (sources / "0").write_text(f"v1\n{json.dumps(entry)}")
+
+
+def groups_of(spark: SparkSession, folder: Folder, batch: int) -> dict[str, tuple[int, bytes]]:
+    """The encoded groups of a state, from every shard."""
+    groups = moving.groups_in(read_state(spark, folder.spark, batch))
+    return {group.group_id: (group.version, group.group) for group in groups}
+
+
+@pytest.fixture
+def stayed(make_bench: Callable[..., Bench]) -> Bench:
+    """A bench whose batch 1 was planned and had written half of its output when it was cut off."""
+    bench, story = make_bench(failures={1: [0.5]}), Story()
+    bench.run(story.first)
+    with pytest.raises(StreamingQueryException, match="SinkFailure"):
+        bench.run(story.cut_off)
+    bench.query = None
+    return bench
+
+
+@pytest.mark.parametrize(
+    ("old_version", "shards"), [(False, 1), (False, 64), (False, MAX_SHARDS), (True, 64)]
+)
+def test_the_outcome_is_that_of_a_state_that_never_moved(
+    make_bench: Callable[..., Bench], stayed: Bench, tmp_path: Path, old_version: bool, shards: int
+) -> None:
+    """The planned batch runs again under its own watermark. `old_version`: of a version without shards."""
+    spark, story = stayed.spark, Story()
+    checkpoint = stayed.folder.spark
+    if old_version:
+        with tarfile.open(V3_CHECKPOINT) as tar:
+            tar.extractall(tmp_path / "v3", filter="data")
+        checkpoint = tmp_path / "v3" / "spark"
+    old = as_of_kafka(checkpoint, tmp_path / "old", None if old_version else 64)
+    operator = replace(make_operator(), shards=shards)
+    moved = make_bench(shards=shards, operator=operator, written=list(stayed.written))
+    move(spark, old, moved.folder.path, shards=shards)
+    assert groups_of(spark, moved.folder, 0) == groups_of(spark, stayed.folder, 0)
+    read_files(moved, story.cut_off)
+    for bench in (stayed, moved):
+        bench.run(*story.rest)
+    assert said_once(moved.written) == said_once(stayed.written)
+    assert {answer["error_code"] for answer in answers(moved.written).values()} == {0}
+    assert events(moved.written, SILENT)[-1]["at_ms"] == T0 + 1 + SESSION_MS
+    assert groups_of(spark, moved.folder, 4) == groups_of(spark, stayed.folder, 4)
+
+
+def test_each_group_is_in_its_shard(stayed: Bench, tmp_path: Path) -> None:
+    spark, target = stayed.spark, tmp_path / "new" / "coordinator"
+    old = as_of_kafka(stayed.folder.spark, tmp_path / "old", 64)
+    folder = move(spark, old, target, shards=4)
+    found = {
+        group.group_id: json.loads(row.key)["shard"]
+        for row in read_state(spark, folder.spark, 0)
+        for group in moving.groups_in(iter([row]))
+    }
+    in_partition = {group_id: partition_of(group_id, LAYOUT.request_partitions) for group_id in GROUPS}
+    assert found == {group_id: shard_of(group_id, p, 4) for group_id, p in in_partition.items()}
+    assert sorted(path.name for path in target.parent.iterdir()) == ["coordinator"]
+    assert folder.planned_ends(0, LAYOUT.requests_topic) == ENDS
+    with pytest.raises(moving.MoveRefused, match=r"exists\. Import into a new folder"):
+        import_(spark, old.path / "state.export", target)
+
+
+def test_a_state_without_groups_is_moved(bench: Bench, tmp_path: Path) -> None:
+    log = Log()
+    bench.run(log.clock(T0, T0), log.clock(T0 + 1, T0))
+    bench.stop()
+    folder = move(bench.spark, as_of_kafka(bench.folder.spark, tmp_path / "old", 64), tmp_path / "new")
+    assert groups_of(bench.spark, folder, 0) == {}
+    assert (folder.last_batch("offsets"), folder.last_batch("commits")) == (0, 0)
+
+
+def test_a_damaged_group_is_named_and_leaves_no_folder(stayed: Bench, tmp_path: Path) -> None:
+    header = moving.header_of(as_of_kafka(stayed.folder.spark, tmp_path / "old", 64), None)
+    write_export(tmp_path / "damaged", header, [ExportedGroup("g", 3, b"damaged")])
+    with pytest.raises(StateError, match=r"state of group 'g' \(version 3\) is damaged"):
+        import_(stayed.spark, tmp_path / "damaged", tmp_path / "data" / "coordinator")
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_new_topics_with_other_partitions_get_every_view_and_offset_from_the_first_batch(
+    make_bench: Callable[..., Bench], tmp_path: Path
+) -> None:
+    story, layout = Story(), replace(LAYOUT, requests_topic="new-requests", request_partitions=1)
+    old = make_bench()
+    old.run(story.first, story.cut_off)
+    old.stop()
+    new = make_bench(operator=Operator(layout, make_operator().epochs))
+    folder = as_of_kafka(old.folder.spark, tmp_path / "old", 64)
+    move(old.spark, folder, new.folder.path, prefix="new", request_partitions=1)
+    read_files(new, None)
+    log = Log()
+
+    def clock(at_ms: int) -> list[Record]:
+        return [log.append(at_ms, None, clock_record(at_ms), 0)]
+
+    first = new.run(clock(T0 + 4_000), clock(T0 + 4_001))
+    assert views(first) == views(old.written)
+    assert offsets(first) == offsets(old.written) == {g: 42 for g in GROUPS if g != SILENT}
+    assert new.run(clock(T0 + 4_002)) == [], "the groups are at rest again"
+    alive = encode(heartbeat("a", story.members["a"]))
+    (answer,) = answers(new.run([log.append(T0 + 9_000, b"a", alive, 0)])).values()
+    assert (answer["request"], answer["error_code"]) == ("new-requests-0-3", 0)
+    new.run(clock(T0 + 11_000), clock(T0 + 11_001))
+    assert events(new.written, SILENT)[-1]["at_ms"] == T0 + 1 + SESSION_MS
+    assert events(new.written, "a") == events(new.written, LEAVING) == []
+
+
+def views(written: Iterable[Written]) -> dict[str, object]:
+    """The content of the compacted groups topic without times: a group's time goes on without a new view."""
+    return {view.pop("group_id"): view | {"at_ms": 0} for view in of_topic(written, LAYOUT.groups_topic)}
+
+
+def offsets(written: Iterable[Written]) -> dict[str, int]:
+    """The committed offset of each group in the compacted offsets topic."""
+    return {offset["group_id"]: offset["offset"] for offset in of_topic(written, LAYOUT.offsets_topic)}

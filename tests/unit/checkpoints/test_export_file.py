@@ -1,0 +1,104 @@
+"""The file of an exported state: complete and unchanged, or refused."""
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from checkpoints.export_file import ExportedGroup, ExportError, ExportFile, Header, write_export
+from checkpoints.folder import Epoch, Identity, KnownOutage, Moved
+from checkpoints.spark_logs import PlannedBatch
+from state.inputs import Outage
+
+HEADER = Header(
+    exported_at_ms=1_700_000_000_000,
+    code_version="0.1.0",
+    identity=Identity("c", "eu-requests", "t", 2, "a secret", 64, Moved("new", "old", 1)),
+    epochs=[Epoch(0, {"group.max.size": 5}, ["eu-requests-0-7"], "0.0.9")],
+    outages=[KnownOutage(0, Outage(1, 2))],
+    committed=PlannedBatch({0: 17, 1: 4}, 1_000, 2_000),
+    next_watermark_ms=1_100,
+    planned=PlannedBatch({0: 19, 1: 4}, 1_100, 2_100),
+    unread={0: 2, 1: 0},
+)
+GROUPS = [ExportedGroup("g", 3, b"\x00\xff\n"), ExportedGroup('a "name"\n', 1, b"")]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "state.export"
+    assert write_export(path, HEADER, GROUPS) == 2
+    return path
+
+
+def test_an_export_is_read_as_it_was_written(path: Path) -> None:
+    export = ExportFile(path)
+    assert (export.header, export.group_count) == (HEADER, 2)
+    assert list(export.groups()) == GROUPS
+
+
+def test_an_export_without_groups_is_complete(tmp_path: Path) -> None:
+    assert write_export(tmp_path / "empty", HEADER, []) == 0
+    assert list(ExportFile(tmp_path / "empty").groups()) == []
+
+
+def test_only_its_owner_may_read_it_because_it_has_the_secret_namespace(path: Path) -> None:
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_file_cut_anywhere_is_refused(path: Path) -> None:
+    whole = path.read_bytes()
+    for end in [*range(0, len(whole), 5), len(whole) - 1]:
+        path.write_bytes(whole[:end])
+        with pytest.raises(ExportError, match=r"state\.export (is cut|is no export|does not match)"):
+            ExportFile(path)
+
+
+def test_a_file_with_any_byte_changed_is_refused(path: Path) -> None:
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 3):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(ExportError, match=r"state\.export"):
+            ExportFile(path)
+
+
+def test_a_file_that_lost_a_group_is_refused(path: Path) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([lines[0], *lines[2:]]))
+    with pytest.raises(ExportError, match="does not match its checksum"):
+        ExportFile(path)
+
+
+def test_another_format_is_refused_by_its_number_before_anything_else_of_it_is_read(path: Path) -> None:
+    path.write_text(json.dumps({"version": 2, "of another": "shape"}) + "\n")
+    with pytest.raises(ExportError, match="is an export of format 2; this code reads format 1"):
+        ExportFile(path)
+
+
+def test_a_file_of_another_kind_is_refused(path: Path) -> None:
+    path.write_bytes(b"\x89PNG\r\n")
+    with pytest.raises(ExportError, match="is no export of a state"):
+        ExportFile(path)
+
+
+def test_an_export_never_replaces_a_file(path: Path) -> None:
+    before = path.read_bytes()
+    with pytest.raises(ExportError, match=r"state\.export exists"):
+        write_export(path, HEADER, [])
+    assert path.read_bytes() == before
+
+
+def test_an_export_that_fails_leaves_no_file(tmp_path: Path) -> None:
+    def groups() -> list[ExportedGroup]:
+        raise RuntimeError("the state cannot be read")
+
+    path = tmp_path / "state.export"
+    with pytest.raises(RuntimeError):
+        write_export(path, HEADER, (group for group in groups()))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_takes_no_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=r"absent/state\.export cannot be written: No such file"):
+        write_export(tmp_path / "absent" / "state.export", HEADER, [])

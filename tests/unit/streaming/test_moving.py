@@ -1,0 +1,171 @@
+"""What may be moved where: the new folder's identity, and the configurations and outages that go along."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from checkpoints.export_file import Header
+from checkpoints.folder import Committed, Epoch, Folder, FolderError, Identity, KnownOutage, Moved
+from checkpoints.spark_logs import PlannedBatch
+from records.sharding import DEFAULT_SHARDS, MAX_SHARDS
+from state.inputs import Outage
+from streaming.service.moving import MoveRefused, header_of, identity_for
+from streaming.service.owner import owner_id_of
+
+IDENTITY = Identity("c", "eu-requests", "t", 2, "00000000-0000-0000-0000-000000000001", 16)
+BATCH = 7
+
+
+def epoch(from_batch: int) -> Epoch:
+    return Epoch(from_batch, {"group.max.size": from_batch}, [], "0.1.0")
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A folder whose coordinator was stopped. Its last batches are BATCH and, if planned, BATCH + 1."""
+
+    folder: Folder
+
+    def plan(self, batch: int, *, ends: dict[int, int]) -> None:
+        """Write `offsets` of a batch as Spark does."""
+        offsets = self.folder.spark / "offsets"
+        offsets.mkdir(parents=True, exist_ok=True)
+        source = "{" + ",".join(f'"{p}":{end}' for p, end in ends.items()) + "}"
+        metadata = f'{{"batchWatermarkMs":{batch * 10},"batchTimestampMs":{batch},"conf":{{}}}}'
+        (offsets / str(batch)).write_text(f'v1\n{metadata}\n{{"eu-requests":{source}}}')
+
+    def commit(self, batch: int) -> None:
+        commits = self.folder.spark / "commits"
+        commits.mkdir(parents=True, exist_ok=True)
+        (commits / str(batch)).write_text(f'v1\n{{"nextBatchWatermarkMs":{batch * 10 + 10}}}')
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Stopped:
+    """A folder with configurations of several batches, and the last batch committed."""
+    folder = Folder(tmp_path / "coordinator")
+    folder.path.mkdir()
+    epochs = [epoch(0), epoch(3), epoch(BATCH + 1), epoch(BATCH + 2)]
+    outages = [KnownOutage(2, Outage(10, 20)), KnownOutage(BATCH + 1, Outage(30, 40))]
+    folder.create(IDENTITY, epochs, outages, Committed(BATCH, {0: 5, 1: 6}))
+    there = Stopped(folder)
+    there.plan(BATCH, ends={0: 5, 1: 6})
+    there.commit(BATCH)
+    return there
+
+
+def test_batches_are_numbered_from_the_last_committed_one(stopped: Stopped) -> None:
+    stopped.plan(BATCH + 1, ends={0: 9, 1: 6})
+    header = header_of(stopped.folder, None)
+    assert [e.from_batch for e in header.epochs] == [0, 1, 2]
+    assert [e.settings["group.max.size"] for e in header.epochs] == [3, BATCH + 1, BATCH + 2]
+    assert [o.from_batch for o in header.outages] == [0, 1]
+    assert header.committed == PlannedBatch({0: 5, 1: 6}, BATCH * 10, BATCH)
+    assert header.next_watermark_ms == (BATCH + 1) * 10
+    assert header.planned == PlannedBatch({0: 9, 1: 6}, (BATCH + 1) * 10, BATCH + 1)
+    assert (header.identity, header.unread) == (IDENTITY, None)
+
+
+def test_without_a_planned_batch_the_export_has_none(stopped: Stopped) -> None:
+    assert header_of(stopped.folder, None).planned is None
+
+
+def test_a_folder_without_a_committed_batch_has_nothing_to_move(stopped: Stopped) -> None:
+    (stopped.folder.spark / "commits" / str(BATCH)).unlink()
+    with pytest.raises(MoveRefused, match="no committed batch"):
+        header_of(stopped.folder, None)
+
+
+def test_a_checkpoint_that_lost_batches_is_not_exported(stopped: Stopped) -> None:
+    stopped.folder.pin_committed(BATCH, "eu-requests")
+    (stopped.folder.spark / "offsets" / str(BATCH)).unlink()
+    with pytest.raises(FolderError, match="has lost batches"):
+        header_of(stopped.folder, None)
+
+
+def test_a_folder_without_a_state_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FolderError, match="has no state of a coordinator"):
+        header_of(Folder(tmp_path), None)
+
+
+def test_a_state_that_was_imported_to_new_topics_and_never_started_is_not_exported(stopped: Stopped) -> None:
+    stopped.folder.create(replace(IDENTITY, requests_topic_id=""), [], [], Committed(0, {}))
+    with pytest.raises(MoveRefused, match="not started yet"):
+        header_of(stopped.folder, None)
+
+
+@pytest.fixture
+def header(stopped: Stopped) -> Header:
+    return replace(header_of(stopped.folder, None), unread={0: 0, 1: 0})
+
+
+def test_the_new_folder_keeps_topic_and_namespace_and_is_an_owner_of_its_own(header: Header) -> None:
+    new = identity_for(header, shards=4)
+    assert new == replace(IDENTITY, shards=4, moved=new.moved)
+    assert new.moved is not None
+    assert (new.moved.from_owner_id, new.moved.exported_at_ms) == (
+        owner_id_of(IDENTITY),
+        header.exported_at_ms,
+    )
+    assert owner_id_of(new) == new.moved.owner_id != owner_id_of(IDENTITY)
+    again = identity_for(replace(header, identity=new)).moved
+    assert again is not None
+    assert again.from_owner_id == owner_id_of(new)
+
+
+@pytest.mark.parametrize(("old", "given", "new"), [(16, None, 16), (16, 1, 1), (None, None, DEFAULT_SHARDS)])
+def test_the_number_of_shards_is_the_given_the_old_or_the_default(
+    header: Header, old: int | None, given: int | None, new: int
+) -> None:
+    header = replace(header, identity=replace(IDENTITY, shards=old))
+    assert identity_for(header, shards=given).shards == new
+
+
+@pytest.mark.parametrize("prefix", [None, "eu"])
+def test_other_partitions_need_topics_of_their_own(header: Header, prefix: str | None) -> None:
+    with pytest.raises(MoveRefused, match=r"placed by 2 partitions.*--prefix"):
+        identity_for(header, prefix=prefix, request_partitions=4)
+    assert identity_for(header, prefix=prefix, request_partitions=2).requests_topic_id == "t"
+
+
+def test_new_topics_are_pinned_by_the_first_start(header: Header, tmp_path: Path) -> None:
+    new = identity_for(header, prefix="us", request_partitions=4)
+    assert (new.requests_topic, new.request_partitions, new.requests_topic_id) == ("us-requests", 4, "")
+    folder = Folder(tmp_path)
+    folder.create(new, [], [], Committed(0, {}))
+    found = replace(new, requests_topic_id="found", member_id_namespace="another", moved=None)
+    with pytest.raises(FolderError, match="request_partitions was 4 and is 5"):
+        folder.pin(replace(found, request_partitions=5))
+    assert folder.pin(found) == replace(new, requests_topic_id="found")
+    with pytest.raises(FolderError, match="requests_topic_id was 'found' and is 'other'"):
+        folder.pin(replace(found, requests_topic_id="other"))
+
+
+@pytest.mark.parametrize(
+    ("unread", "why"),
+    [(None, "has not counted them"), ({0: 0, 1: 3}, r"\(3 in partition 1\).*run the coordinator on the old")],
+)
+def test_requests_that_are_not_handled_are_never_left_behind(
+    header: Header, unread: dict[int, int] | None, why: str
+) -> None:
+    header = replace(header, unread=unread)
+    with pytest.raises(MoveRefused, match=why):
+        identity_for(header, prefix="us")
+    assert identity_for(header).requests_topic == "eu-requests"
+
+
+def test_packs_that_are_not_handled_never_meet_shards_that_read_none(header: Header) -> None:
+    header = replace(header, unread={0: 0, 1: 3})
+    with pytest.raises(MoveRefused, match="packs of them would be refused"):
+        identity_for(header, shards=MAX_SHARDS)
+    before_packs = replace(header, identity=replace(IDENTITY, shards=None))
+    assert identity_for(before_packs, shards=MAX_SHARDS).shards == MAX_SHARDS
+    assert identity_for(replace(header, unread={0: 0, 1: 0}), shards=MAX_SHARDS).shards == MAX_SHARDS
+
+
+def test_an_imported_identity_is_read_from_its_file(header: Header, tmp_path: Path) -> None:
+    new = replace(IDENTITY, moved=Moved("new", "old", 5))
+    Folder(tmp_path).create(new, [], [], Committed(0, {}))
+    assert Folder(tmp_path).identity() == new
