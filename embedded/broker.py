@@ -11,7 +11,7 @@ import sys
 import time
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -110,7 +110,7 @@ class EmbeddedBroker:
     same data. Without ``ports`` it takes the folder's previous ports, or free ones, and keeps them from its
     first start on. It ends with this process, however that ends (see `embedded.parent_watchdog`). A process
     forked from this one keeps the broker alive while it runs. ``overrides`` are broker settings by Kafka's
-    names.
+    names, ``java_options`` further options of its JVM, which win over those that it has here.
 
     `start` raises `BrokerFailed`, `embedded.jars.JarsUnavailable` or `embedded.java.JavaNotFound`.
     """
@@ -121,6 +121,7 @@ class EmbeddedBroker:
         *,
         ports: Ports | None = None,
         overrides: Mapping[str, str] = MappingProxyType({}),
+        java_options: Sequence[str] = (),
     ) -> None:
         self.data_dir = data_dir.absolute()
         self.log_path = self.data_dir / "broker.log"
@@ -128,6 +129,7 @@ class EmbeddedBroker:
         self.pid: int | None = None
         """Process id of the JVM while it runs."""
         self._overrides = dict(overrides)
+        self._java_options = (*_JVM_OPTIONS, *java_options)
         self._watchdog: subprocess.Popen[bytes] | None = None
         self._log_start = 0
 
@@ -259,7 +261,7 @@ class EmbeddedBroker:
 
     def _java(self, main_class: str, *arguments: str) -> list[str]:
         classpath = os.pathsep.join(str(jar) for jar in broker_classpath())
-        return [str(find_java()), *_JVM_OPTIONS, "-cp", classpath, main_class, *arguments]
+        return [str(find_java()), *self._java_options, "-cp", classpath, main_class, *arguments]
 
     def _format(self) -> None:
         """Format the log folder with its ids and the features of this Kafka version, as kafka-storage.sh
