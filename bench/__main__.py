@@ -1,52 +1,105 @@
-"""Run all measurements and print a table of each kind. `--quick` takes fewer samples."""
+"""Measure the rows of docs/performance.md, each beside the systems with which it is compared."""
 
 import argparse
+import os
+import platform
 import signal
 import sys
 import tempfile
+import time
 from pathlib import Path
 
-from bench.gateway import PARTS, Gateway
-from bench.plot import draw_latencies
-from bench.report import Table, as_json
-from bench.topics import measure_topics
+from bench.apart import LoadFailed
+from bench.page import RESULTS, write_page
+from bench.report import Measured, from_json, say, text_table, to_json
+from bench.rows import ROWS
+from bench.rows.bench import Bench, Plan
+from cli.demo.children import ChildFailed
 from cli.logs import configure_logs
+from embedded.broker import BrokerFailed
 
-TOPICS, GATEWAY, HEARTBEATS = "topics", "gateway", "heartbeats"
+FAILURES = (BrokerFailed, ChildFailed, LoadFailed)
 
 
 def main() -> None:
-    """Run the selected measurements; the exit code is 0 if all limits were kept."""
+    """Run the selected rows. The exit code is 1 if a row fails or a line is not reached."""
     parser = _parser()
     given = parser.parse_args()
-    parts = {None: {TOPICS, *PARTS}, GATEWAY: {*PARTS}}.get(given.only, {given.only})
-    if given.plot is not None and HEARTBEATS not in parts:
-        parser.error("--plot draws heartbeats, but heartbeats are not selected")
+    rows = given.only.split(",") if given.only else list(ROWS)
+    if unknown := [row for row in rows if row not in ROWS]:
+        parser.error(f"no such row: {', '.join(unknown)}; rows are {', '.join(ROWS)}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # also stops the processes that it started
     configure_logs()
-    tables: list[Table] = []
-    gateway = Gateway(quick=given.quick)
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        if TOPICS in parts:
-            tables.append(measure_topics(Path(folder) / TOPICS, quick=given.quick))
-        if parts & PARTS.keys():
-            tables.append(gateway.measure(Path(folder) / GATEWAY, frozenset(parts)))
-    print("\n\n".join(table.text() for table in tables))
+    measured, failed = _measure([row for row in ROWS if row in rows], given.quick, not given.single)
     if given.json is not None:
-        given.json.write_text(as_json(tables))
-    if given.plot is not None:
-        draw_latencies(gateway.beats_of, given.plot)
-    sys.exit(0 if all(table.held for table in tables) else 1)
+        given.json.write_bytes(to_json(measured))
+    if given.write:
+        kept = from_json(RESULTS.read_bytes()) if RESULTS.exists() else []
+        write_page(_merged(kept, measured))
+    reached = all(figure.verdict != "NOT" for row in measured for figure in row.figures)
+    if failed:
+        say(f"failed: {', '.join(failed)}")
+    sys.exit(0 if reached and not failed else 1)
+
+
+def _measure(rows: list[str], quick: bool, packed: bool) -> tuple[list[Measured], list[str]]:
+    """Measure the rows, and print each table as soon as it is there. Also return the rows that failed."""
+    measured, failed = [], []
+    began_s = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder:
+        bench = Bench(Path(folder), Plan.of(quick=quick), packed)
+        try:
+            for row in rows:
+                say(f"{row} (after {time.monotonic() - began_s:.0f} s)")
+                row_began_s = time.monotonic()
+                try:
+                    found = ROWS[row](bench)
+                except FAILURES as error:
+                    say(f"{row} failed: {error}")
+                    failed.append(row)
+                    bench.close()  # the systems may be in any state
+                    continue
+                took_s = time.monotonic() - row_began_s
+                measured.append(
+                    Measured(row, found.figures, found.plots, found.notes, took_s, machine(), quick)
+                )
+                print(f"\n{text_table(found.figures)}\n", flush=True)
+                for note in found.notes:
+                    say(f"  {note}")
+        finally:
+            bench.close()
+    return measured, failed
+
+
+def _merged(kept: list[Measured], new: list[Measured]) -> list[Measured]:
+    """The new results, and those kept of other rows, in the order of the rows."""
+    by_row = {measured.row: measured for measured in (*kept, *new)}
+    return [by_row[row] for row in ROWS if row in by_row]
+
+
+def machine() -> str:
+    """What the figures hold for."""
+    cpu = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        platform.machine(),
+    )
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{os.cpu_count()} cores ({cpu}), {memory_gib:.0f} GiB"
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="take fewer samples")
+    parser.add_argument("--only", metavar="ROW[,ROW]", help=f"rows to measure, of {', '.join(ROWS)}")
+    parser.add_argument("--quick", action="store_true", help="shorter and fewer turns, fewer resting groups")
+    parser.add_argument("--single", action="store_true", help="write a record a request instead of packs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results as JSON")
     parser.add_argument(
-        "--only", choices=[TOPICS, GATEWAY, *PARTS], help="run one part; gateway: all but topics"
+        "--write", action="store_true", help="write docs/performance.md; rows that were not measured stay"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures as JSON")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the heartbeats' latencies (PNG)")
     return parser
 
 

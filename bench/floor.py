@@ -1,4 +1,12 @@
-"""The floor: a Spark query with the same settings that only copies each request to the responses topic."""
+"""The floor: a Spark query with the same settings that only copies each request to the responses topic.
+
+`python -m bench.floor SERVERS PREFIX FOLDER` runs it until SIGTERM. It prints a line when it is ready.
+"""
+
+import json
+import signal
+import sys
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -6,6 +14,21 @@ from pyspark.sql.streaming import StreamingQuery
 
 from records.layout import TopicLayout
 from streaming.query.pipeline import read_requests, write_output
+from streaming.query.session import Session
+from streaming.service.topics import prepare_topics
+
+
+def main() -> None:
+    """Run the query."""
+    bootstrap_servers, prefix, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    layout = TopicLayout.named(prefix)
+    prepare_topics(bootstrap_servers, layout)
+    folder.mkdir(parents=True)
+    with Session(log_path=folder / "spark.log", app_name="floor") as session:
+        query = start_floor(session.spark, bootstrap_servers, layout, str(folder / "spark"))
+        print(json.dumps({"broker": bootstrap_servers}), flush=True)
+        query.awaitTermination()
 
 
 def start_floor(
@@ -17,3 +40,7 @@ def start_floor(
         F.lit(layout.responses_topic).alias("topic"), "key", "value", F.lit(0).alias("partition")
     )
     return write_output(echo, "floor", bootstrap_servers, layout, checkpoint_dir)
+
+
+if __name__ == "__main__":
+    main()

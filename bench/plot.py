@@ -1,32 +1,53 @@
-"""Heartbeat latencies as a picture: the share of heartbeats answered within a time, ours and Kafka's."""
+"""Draws the pictures of docs/performance.md."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 
-from bench.heartbeats import Beats
-from bench.sides import Sides
+from bench.report import Plot, Series
 
-_COLOURS = Sides(ours="#d1495b", kafkas="#5b9279")
-_NAMES = Sides(ours="through the gateway", kafkas="Kafka's own")
-_STYLES = ("-", "--", ":")
+_COLOURS = ("#d1495b", "#2e6f9e", "#5b9279", "#c9a227")
+_MANY = 40
 
 
-def draw_latencies(beats_of: Mapping[int, Sides[Beats]], path: Path) -> None:
-    """Write a PNG; `beats_of` has the measurements by the number of groups. Raises OSError."""
-    figure = Figure(figsize=(9.0, 5.0), layout="constrained")
+def draw(plot: Plot, path: Path) -> None:
+    """Write a PNG. Raises OSError."""
+    figure = Figure(figsize=(8.0, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     axes: Axes = figure.add_subplot()
-    for (groups, beats), style in zip(beats_of.items(), _STYLES, strict=True):
-        for side, colour, name in zip(beats, _COLOURS, _NAMES, strict=True):
-            latencies_ms = [seconds * 1e3 for seconds in side.singles_s]
-            axes.ecdf(latencies_ms, color=colour, linestyle=style, label=f"{name}, groups: {groups:,}")
-    axes.set_xscale("log")
-    axes.set_xlabel("ms from a heartbeat to its response, one at a time")
-    axes.set_ylabel("share answered")
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(path, dpi=130)
+    for series, colour in zip(plot.series, _COLOURS, strict=False):
+        marker = "" if len(series.x) > _MANY else "o"
+        axes.plot(series.x, series.y, color=colour, marker=marker, markersize=4, label=series.name)
+        if plot.guide:
+            axes.plot(series.x, n_log_n(series), color=colour, linestyle=":", linewidth=1)
+    if plot.guide:
+        axes.plot([], [], color="grey", linestyle=":", linewidth=1, label="n log n through the last point")
+    if plot.log_x:
+        axes.set_xscale("log", base=2 if plot.guide else 10)
+        axes.xaxis.set_major_formatter(LogFormatter())
+    if plot.log_y:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(LogFormatter())
+        axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))
+    else:
+        axes.set_ylim(bottom=0)
+    if plot.guide:
+        sizes = plot.series[0].x
+        axes.set_xticks(sizes, [f"{size:,.0f}" for size in sizes])
+    axes.set_title(plot.title, fontsize=11)
+    axes.set_xlabel(plot.x_label)
+    axes.set_ylabel(plot.y_label)
+    axes.grid(alpha=0.3, which="both")
+    axes.legend(fontsize=9)
+    figure.savefig(path, dpi=110)
+
+
+def n_log_n(series: Series) -> Sequence[float]:
+    """n log n through the last point of a series. A series that lies above it grows more slowly."""
+    last = series.x[-1] * math.log(series.x[-1])
+    return [series.y[-1] * x * math.log(x) / last for x in series.x]

@@ -1,83 +1,152 @@
-"""Figures, their tables, and the same figures as JSON."""
+"""Figures with their lines and goals, the tables of them, and their JSON."""
 
-import json
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from statistics import median
 
-_ROW = "{:<48}{:>14}{:>14}{:>10}   {}"
+import msgspec
+from msgspec import Struct
+
 _DIGITS = 3
 
 
-@dataclass(frozen=True)
-class Figure:
-    """One result: our figure, and in the same unit the other side's figure, None if there is none.
+class Limit(Struct, frozen=True, omit_defaults=True):
+    """A bound of a figure, in its unit, or of its ratio to the figure beside it."""
 
-    `at_most` and `ratio_at_most` are limits, None if there is none.
+    amount: float
+    at_least: bool = False
+    of_ratio: bool = False
+
+
+def at_most(amount: float) -> Limit:
+    return Limit(amount)
+
+
+def at_least(amount: float) -> Limit:
+    return Limit(amount, at_least=True)
+
+
+def ratio_at_most(amount: float) -> Limit:
+    return Limit(amount, of_ratio=True)
+
+
+def ratio_at_least(amount: float) -> Limit:
+    return Limit(amount, at_least=True, of_ratio=True)
+
+
+class Figure(Struct, frozen=True, omit_defaults=True):
+    """One result: our values, one a repeat, and in the same unit those of the system `beside_is`, if there is
+    one. `line` is what has to be reached, `goal` what is wanted; None: there is none.
     """
 
     what: str
     unit: str
-    ours: float
-    beside: float | None = None
-    at_most: float | None = None
-    ratio_at_most: float | None = None
+    ours: Sequence[float]
+    beside: Sequence[float] = ()
+    beside_is: str = ""
+    line: Limit | None = None
+    goal: Limit | None = None
+
+    @property
+    def median(self) -> float:
+        return median(self.ours)
 
     @property
     def ratio(self) -> float | None:
-        """Return our figure divided by the other side's, None without the latter."""
-        return self.ours / self.beside if self.beside else None
+        """Our median divided by the other system's, None without one."""
+        beside = median(self.beside) if self.beside else 0.0
+        return self.median / beside if beside else None
 
-    @property
-    def held(self) -> bool | None:
-        """Return whether the limits are kept, None if there are none."""
-        if self.at_most is None and self.ratio_at_most is None:
+    def keeps(self, limit: Limit | None) -> bool | None:
+        """Whether the figure is within the limit, None if there is none."""
+        if limit is None:
             return None
-        ratio_held = self.ratio_at_most is None or (
-            self.ratio is not None and self.ratio <= self.ratio_at_most
-        )
-        return ratio_held and (self.at_most is None or self.ours <= self.at_most)
-
-    def text(self) -> str:
-        """Return a row of a table."""
-        return _ROW.format(
-            f"  {self.what}",
-            _amount(self.ours, self.unit),
-            "" if self.beside is None else _amount(self.beside, self.unit),
-            "" if self.ratio is None else _number(self.ratio),
-            _verdict(self),
-        ).rstrip()
-
-
-@dataclass(frozen=True)
-class Table:
-    """Figures that belong together. `beside` names the other side."""
-
-    title: str
-    beside: str
-    figures: Sequence[Figure]
+        value = self.ratio if limit.of_ratio else self.median
+        if value is None:
+            return False
+        return value >= limit.amount if limit.at_least else value <= limit.amount
 
     @property
-    def held(self) -> bool:
-        """Whether all limits are kept."""
-        return all(figure.held is not False for figure in self.figures)
+    def verdict(self) -> str:
+        """`goal` or `line` if that is reached, `NOT` if the line is not, empty without a line."""
+        if self.line is None:
+            return ""
+        if not self.keeps(self.line):
+            return "NOT"
+        return "goal" if self.keeps(self.goal) else "line"
 
-    def text(self) -> str:
-        """Return the table as text."""
-        head = _ROW.format(self.title, "ours", self.beside, "ratio", "").rstrip()
-        return "\n".join([head, *(figure.text() for figure in self.figures)])
+    def cells(self) -> list[str]:
+        """The cells of this figure's row: what, ours, beside, ratio, line, goal, verdict."""
+        return [
+            self.what,
+            _values(self.ours, self.unit),
+            f"{_values(self.beside, self.unit)} ({self.beside_is})" if self.beside else "",
+            "" if self.ratio is None else f"{number(self.ratio)}x",
+            _limit(self.line, self.unit),
+            _limit(self.goal, self.unit),
+            self.verdict,
+        ]
 
 
-def as_json(tables: Sequence[Table]) -> str:
-    """Return the tables as JSON: a list of objects, one per figure."""
-    return json.dumps(
-        [
-            {"table": table.title, "beside_is": table.beside, **asdict(figure), "ratio": figure.ratio}
-            for table in tables
-            for figure in table.figures
-        ],
-        indent=1,
+HEAD = ["what", "ours", "beside", "ratio", "line", "goal", "reached"]
+
+
+class Series(Struct, frozen=True):
+    """One line of a plot."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+
+
+class Plot(Struct, frozen=True, omit_defaults=True):
+    """A picture to draw. `guide` adds the line of n log n through the last point of each series."""
+
+    name: str
+    title: str
+    x_label: str
+    y_label: str
+    series: Sequence[Series]
+    log_x: bool = False
+    log_y: bool = False
+    guide: bool = False
+
+
+class Measured(Struct, frozen=True, omit_defaults=True):
+    """What a row has measured. `notes` are sentences on how, with numbers of this run. `seconds` it took."""
+
+    row: str
+    figures: Sequence[Figure]
+    plots: Sequence[Plot] = ()
+    notes: Sequence[str] = ()
+    seconds: float = 0.0
+    machine: str = ""
+    is_quick: bool = False
+
+
+def text_table(figures: Iterable[Figure]) -> str:
+    """The figures as a table for a terminal."""
+    rows = [HEAD, *(figure.cells() for figure in figures)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )
+
+
+def markdown_table(figures: Iterable[Figure]) -> str:
+    """The figures as a table in Markdown."""
+    lines = [HEAD, ["---"] * len(HEAD), *(figure.cells() for figure in figures)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in lines)
+
+
+def to_json(measured: Iterable[Measured]) -> bytes:
+    """The results as JSON: a list with an object a row."""
+    return msgspec.json.format(msgspec.json.encode(list(measured)), indent=1) + b"\n"
+
+
+def from_json(text: bytes) -> list[Measured]:
+    """What `to_json` wrote. Raises msgspec.DecodeError."""
+    return msgspec.json.decode(text, type=list[Measured])
 
 
 def say(text: str) -> None:
@@ -85,23 +154,21 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _verdict(figure: Figure) -> str:
-    if figure.held is None:
-        return ""
-    lines = []
-    if figure.at_most is not None:
-        lines.append(f"at most {_amount(figure.at_most, figure.unit)}")
-    if figure.ratio_at_most is not None:
-        lines.append(f"ratio at most {_number(figure.ratio_at_most)}")
-    return f"{', '.join(lines)}: {'held' if figure.held else 'NOT HELD'}"
-
-
-def _amount(value: float, unit: str) -> str:
-    return f"{_number(value)} {unit}"
-
-
-def _number(value: float) -> str:
-    """Format a number with three significant digits, or all digits before the point."""
+def number(value: float) -> str:
+    """A number with three significant digits, or all digits before the point."""
     if value == 0 or abs(value) >= 10 ** (_DIGITS - 1):
         return f"{value:,.0f}"
     return f"{value:.{_DIGITS}g}"
+
+
+def _values(values: Sequence[float], unit: str) -> str:
+    """The median and, of several values, the least and the greatest."""
+    text = f"{number(median(values))} {unit}".rstrip()
+    return f"{text} [{number(min(values))} to {number(max(values))}]" if len(values) > 1 else text
+
+
+def _limit(limit: Limit | None, unit: str) -> str:
+    if limit is None:
+        return ""
+    sign = "≥" if limit.at_least else "≤"
+    return f"{sign} {number(limit.amount)}{'x' if limit.of_ratio else f' {unit}'.rstrip()}"

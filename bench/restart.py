@@ -5,21 +5,21 @@ The processor time until then depends less on other load on the machine.
 """
 
 import argparse
-import os
 import signal
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from bench.asker import Asker
-from bench.groups import form_groups, heartbeat_request
-from bench.measure import percentile, processor_s, session_pids
+from bench.load.requests import heartbeat_request
+from bench.load.topics import TopicsClient
 from bench.report import say
+from bench.stats import percentile
+from bench.systems import cpu_s
 from cli.logs import configure_logs
 from embedded.broker import EmbeddedBroker
 from records.layout import TopicLayout
@@ -32,6 +32,7 @@ VARIANTS: dict[str, dict[str, str]] = {
     "serial-gc": {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC"},
 }
 PROCESSOR = ("processor time: Spark", "processor time: service")
+PREFIX = "restart"
 START_TIMEOUT_S = 180.0
 
 
@@ -53,24 +54,24 @@ def measure(
     folder: Path, variants: list[str], restarts: int, groups: int
 ) -> dict[str, list[dict[str, float]]]:
     """Restart the coordinator with each variant in turn. Returns the seconds of each stage, by restart."""
-    layout = TopicLayout.named("restart")
+    layout = TopicLayout.named(PREFIX)
     with EmbeddedBroker(folder / "broker") as broker:
         servers = broker.bootstrap_servers
         say("a first coordinator")
         first = _Started(servers, folder / "coordinator", layout, {})
         first.ready()
-        with closing(Asker(servers, layout)) as asker:
-            formed = form_groups(asker, [f"group-{i}" for i in range(groups)])
+        with TopicsClient(servers, PREFIX, packed=False) as client:
+            members = client.form([f"group-{i}" for i in range(groups)])
+            (heartbeat,) = client.records([heartbeat_request(members[0])])
             first.stop()
             found: dict[str, list[dict[str, float]]] = {name: [] for name in variants}
             for i in range(restarts):
                 for name in variants:
                     say(f"restart {i + 1} of {restarts}: {name}")
-                    request = heartbeat_request(asker, "group-0", *formed["group-0"])
-                    asker.send(request)
                     again = _Started(servers, folder / "coordinator", layout, VARIANTS[name])
-                    _, here_s = asker.wait({request.correlation_id})[request.correlation_id]
-                    found[name].append(again.ready() | {"answer": here_s - again.began_s})
+                    client.one(heartbeat)
+                    answered_s = time.time() - again.began_s
+                    found[name].append(again.ready() | {"answer": answered_s})
                     again.stop()
     return found
 
@@ -136,7 +137,7 @@ def _serve(
     coordinator = Coordinator(options, gateway=gateway)
     with coordinator:
         coordinator.status.wait_for(Phase.READY, timeout_s=START_TIMEOUT_S)
-        spark_s = processor_s(session_pids(os.getsid(coordinator.jvm_pid)))
+        spark_s = cpu_s(coordinator.jvm_pid)
         connection.send((imported_s, coordinator.start_times_s, spark_s, time.process_time()))
         try:
             connection.recv()

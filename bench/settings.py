@@ -11,15 +11,17 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from bench.asker import Asker
-from bench.groups import form_groups, join_request
-from bench.measure import cpu_share, one_at_a_time, percentile
+from bench.load.requests import Membership, heartbeat_request
+from bench.load.topics import Record, TopicsClient
 from bench.report import say
+from bench.rows.deadlines import late_turn
+from bench.stats import percentile
+from bench.systems import cores_of
 from bench.variants import INITIAL_DELAY_MS, Running, Variant
 from cli.logs import configure_logs
 from embedded.broker import EmbeddedBroker
@@ -162,8 +164,8 @@ def compare_idle(variants: dict[str, Variant], folder: Path, turns: int) -> dict
                 with one.awake():
                     time.sleep(IDLE_WARM_UP_S if turn == 0 else IDLE_WARM_AGAIN_S)
                     with ThreadPoolExecutor() as side:
-                        brokers = side.submit(cpu_share, lambda: [broker.pid or 0], IDLE_TURN_S)
-                        own = cpu_share(one.pids, IDLE_TURN_S)
+                        brokers = side.submit(cores_of, broker.pid or 0, IDLE_TURN_S)
+                        own = cores_of(one.pid, IDLE_TURN_S)
                     cores[one.name].append((own, brokers.result()))
     return {
         name: (percentile([own for own, _ in both], 0.5), percentile([of for _, of in both], 0.5))
@@ -187,38 +189,33 @@ class Compared:
         self.measured = Measured()
         self._is_floor = variant.is_floor
         self._bootstrap_servers = bootstrap_servers
-        self._late = 0
-        with running.awake(), self._asker() as asker:
-            self._group = ("floor", "member", 1)
-            if not self._is_floor:
-                self._group = ("single", *form_groups(asker, ["single"])["single"])
-            one_at_a_time(asker, self._group, WARM_UP_ROUNDS)
+        with running.awake(), self._client() as client:
+            member = Membership("floor", "member", 1) if self._is_floor else client.form(["single"])[0]
+            (self._heartbeat,) = client.records([heartbeat_request(member)])
+            one_at_a_time(client, self._heartbeat, WARM_UP_ROUNDS)
 
-    @contextmanager
-    def _asker(self) -> Iterator[Asker]:
-        with closing(Asker(self._bootstrap_servers, self.running.layout)) as asker:
-            yield asker
+    def _client(self) -> TopicsClient:
+        return TopicsClient(self._bootstrap_servers, self.running.name, packed=False)
 
     def take_turn(self, rounds: int, deadlines: int) -> None:
         """Let the variant run, and measure it."""
-        with self.running.awake(), self._asker() as asker:
-            one_at_a_time(asker, self._group, WARM_AGAIN_ROUNDS)
+        with self.running.awake(), self._client() as client:
+            one_at_a_time(client, self._heartbeat, WARM_AGAIN_ROUNDS)
             self.running.batches()
-            self.measured.took_s += one_at_a_time(asker, self._group, rounds)
+            self.measured.took_s += one_at_a_time(client, self._heartbeat, rounds)
             self.measured.batches += self.running.batches()
             if deadlines and not self._is_floor:
-                self.measured.late_s += self._lateness(asker, deadlines)
-            self.measured.cores.append(cpu_share(self.running.pids, IDLE_S))
+                self.measured.late_s += late_turn(client, deadlines, INITIAL_DELAY_MS)
+            self.measured.cores.append(cores_of(self.running.pid, IDLE_S))
 
-    def _lateness(self, asker: Asker, deadlines: int) -> list[float]:
-        """By how many seconds new groups' JoinGroup responses come after the end of the initial delay."""
-        waits, due_s = Random(self._late), {}
-        for self._late in range(self._late + 1, self._late + 1 + deadlines):  # noqa: B020
-            request = join_request(asker, f"late-{self._late}", rebalance_timeout_ms=INITIAL_DELAY_MS)
-            due_s[request.correlation_id] = asker.send(request) + INITIAL_DELAY_MS / 1000
-            time.sleep(waits.uniform(0.1, 0.4))
-        answers = asker.wait(set(due_s))
-        return [here_s - due_s[number] for number, (_, here_s) in answers.items()]
+
+def one_at_a_time(client: TopicsClient, record: Record, rounds: int) -> list[float]:
+    """The seconds from request to response, at random moments."""
+    waits, took_s = Random(7), []
+    for _ in range(rounds):
+        took_s.append(client.one(record))
+        time.sleep(waits.uniform(0, 0.2))
+    return took_s
 
 
 def main() -> None:

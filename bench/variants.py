@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.floor import start_floor
-from bench.measure import session_pids
+from cli.demo.children import family
 from records.layout import TopicLayout
 from state.dispatch import step
 from streaming.query.progress import BatchProgress, ProgressReader
@@ -56,13 +56,14 @@ class Running:
         theirs.close()
         if not self._connection.poll(START_TIMEOUT_S):
             raise TimeoutError(f"variant {name} is not ready, see {folder}")
-        self._jvm_session = os.getsid(self._connection.recv())
+        self._connection.recv()
         self._signal(signal.SIGSTOP)
 
-    def pids(self) -> list[int]:
-        """The process of the ticker and the supervisor, the JVM, and the JVM's Python workers."""
+    @property
+    def pid(self) -> int:
+        """The process of the ticker and the supervisor. The JVM and its Python workers descend from it."""
         assert self._process.pid is not None
-        return [self._process.pid, *session_pids(self._jvm_session)]
+        return self._process.pid
 
     def batches(self) -> list[BatchProgress]:
         """The batches since the last call. The variant must be awake."""
@@ -86,7 +87,7 @@ class Running:
         self._process.join(START_TIMEOUT_S)
 
     def _signal(self, number: int) -> None:
-        for pid in self.pids():
+        for pid in family(self.pid):
             with suppress(ProcessLookupError):  # a worker that had nothing to do has ended
                 os.kill(pid, number)
 

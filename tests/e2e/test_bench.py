@@ -1,69 +1,83 @@
 """The load of `make bench` gets what it counts; here from a real broker's own coordinator."""
 
 import asyncio
+import uuid
 from contextlib import closing
 from typing import Any
 
 import pytest
 
 from bench.apart import LoadFailed, apart
-from bench.forming import Formed, form
-from bench.heartbeats import Beats, LoadGenerator, Plan, measure_heartbeats
-from bench.member import HEARTBEAT_INTERVAL_S, Group
-from bench.passthrough import Limit, Passed, there_and_back
-from bench.sides import Sides, wake
-from bench.wire import WrongAnswer
+from bench.load import kafka_groups
+from bench.load.connection import Connection
+from bench.load.frames import LEAVE
+from bench.load.member import HEARTBEAT_INTERVAL_S, Group
+from bench.load.outcome import Outcome
+from bench.load.pipes import at_rates, closed
+from bench.rows.joining import Formed, form
+from bench.rows.passthrough import Limit, Passed, there_and_back
+from bench.rows.through_gateway import connected
+from bench.systems import prepare
 from embedded.broker import EmbeddedBroker
-from gateway.upstream.connections import Address
 from records import kafka_clients
+from records.address import Address
 
 pytestmark = pytest.mark.e2e
 
 GROUPS, CONNECTIONS, MEMBERS = 3, 8, 5
+UNKNOWN_MEMBER_ID = 25
 
 
 @pytest.fixture(scope="module")
 def address(broker: EmbeddedBroker) -> Address:
-    wake(broker.bootstrap_servers)
+    prepare(broker.bootstrap_servers)
     return Address.parse(broker.bootstrap_servers)
 
 
-def test_all_heartbeats_are_counted(address: Address) -> None:
-    plan = Plan(turns=1, singles=4, load_s=0.2, connections=CONNECTIONS)
-    for beats in apart(measure_heartbeats, Sides(address, address), GROUPS, plan):
-        assert len(beats.singles_s) == plan.singles
-        (rate,), (answered,) = beats.rates, beats.answered
-        assert answered > CONNECTIONS
-        assert answered / rate >= plan.load_s  # what was sent was waited for
-        assert beats.client_cores[0] > 0
+async def loads(address: Address, *, leaves: bool) -> list[Outcome]:
+    """A closed and an open load of GROUPS groups. The member of one of them may leave before."""
+    ids = [f"bench-{uuid.uuid4()}" for _ in range(GROUPS)]
+    members = await kafka_groups.form(address, ids)
+    if leaves:
+        connection = await Connection.open(address)
+        leaving = [{"member_id": members[0].member_id, "reason": None}]
+        await connection.ask(LEAVE, group_id=ids[0], members=leaving)
+        connection.close()
+    pipes = await connected(address, members, CONNECTIONS)
+    outcomes = [await closed(pipes, 4, 0.2), await at_rates(pipes, [(400, 0.2)])]
+    for pipe in pipes:
+        pipe.close()
+    return outcomes
 
 
-def test_a_heartbeat_with_an_error_is_no_figure(address: Address) -> None:
-    async def load() -> None:
-        generator = await LoadGenerator.formed(address, GROUPS, CONNECTIONS)
-        beats = Beats()
-        await generator.many(0, beats)
-        assert beats.answered == [CONNECTIONS]
-        await generator.groups[1].leave(generator.groups[1].members[0].connection)
-        try:
-            await generator.many(0, beats)
-        finally:
-            generator.close()
+def test_heartbeats_and_commits_are_answered_and_counted(address: Address) -> None:
+    closed_loop, open_loop = asyncio.run(loads(address, leaves=False))
+    assert closed_loop.answered > 4 * CONNECTIONS
+    assert open_loop.answered == pytest.approx(80, abs=1)
+    assert not closed_loop.errors
+    assert not open_loop.errors
+    assert closed_loop.client_cores > 0
 
-    with pytest.raises(WrongAnswer, match="not the response to a heartbeat"):
-        asyncio.run(load())
+
+def test_errors_are_counted_by_their_code(address: Address) -> None:
+    for outcome in asyncio.run(loads(address, leaves=True)):
+        assert outcome.errors.keys() == {UNKNOWN_MEMBER_ID}
+        assert 0 < outcome.errors.total() < outcome.answered
+
+
+def nowhere() -> None:
+    asyncio.run(kafka_groups.form(Address("127.0.0.1", 1), ["g"]))
 
 
 def test_a_load_that_fails_fails_the_bench(capfd: pytest.CaptureFixture[str]) -> None:
-    nobody = Address("127.0.0.1", 1)
-    with pytest.raises(LoadFailed, match="measure_heartbeats"):
-        apart(measure_heartbeats, Sides(nobody, nobody), 1, Plan(turns=0, singles=1, load_s=0))
+    with pytest.raises(LoadFailed, match="nowhere"):
+        apart(nowhere)
     assert "Connect call failed" in capfd.readouterr().err
 
 
 def test_a_group_that_is_formed_is_stable(address: Address) -> None:
     async def form_and_look() -> None:
-        group = Group("bench-looked-at")
+        group = Group(f"bench-{uuid.uuid4()}")
         members = [await group.add(address) for _ in range(MEMBERS)]
         async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
             living = [tasks.create_task(member.live()) for member in members]
@@ -85,7 +99,7 @@ def describe(address: Address, group_id: str) -> Any:
 
 def test_one_more_is_waited_for(address: Address) -> None:
     formed = Formed()
-    asyncio.run(form(address, MEMBERS, formed))
+    asyncio.run(form(address, MEMBERS, formed, one_more=True))
     assert formed.first_s[0] > 0
     # The last of the members learns of it almost a heartbeat interval later.
     assert formed.one_more_s[0] > HEARTBEAT_INTERVAL_S / 2

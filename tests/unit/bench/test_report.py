@@ -1,45 +1,59 @@
 """The benchmark's tables and their limits."""
 
-import json
-
 import pytest
 
-from bench.report import Figure, Table, as_json
+from bench.report import (
+    Figure,
+    Limit,
+    Measured,
+    at_least,
+    at_most,
+    from_json,
+    markdown_table,
+    ratio_at_least,
+    ratio_at_most,
+    text_table,
+    to_json,
+)
 
-SLOW = Figure("answer, p50", "ms", 1_200.0, 400.0)
+SLOW = Figure("answer, p50", "ms", [1_100.0, 1_200.0, 1_300.0], [400.0], "the floor")
 
 
 @pytest.mark.parametrize(
-    ("figure", "held"),
+    ("ours", "beside", "line", "goal", "verdict"),
     [
-        (SLOW, None),
-        (Figure("late", "s", 1.0, at_most=1.0), True),
-        (Figure("late", "s", 1.01, at_most=1.0), False),
-        (Figure("slow", "ms", 300.0, 100.0, ratio_at_most=3.0), True),
-        (Figure("slow", "ms", 301.0, 100.0, ratio_at_most=3.0), False),
-        (Figure("slow", "ms", 301.0, None, ratio_at_most=3.0), False),
-        (Figure("slow", "ms", 200.0, 100.0, at_most=100.0, ratio_at_most=3.0), False),
+        (1.0, (), None, None, ""),
+        (1.0, (), at_most(1.0), None, "line"),
+        (1.0, (), at_most(1.0), at_most(0.5), "line"),
+        (0.4, (), at_most(1.0), at_most(0.5), "goal"),
+        (1.01, (), at_most(1.0), at_most(0.5), "NOT"),
+        (3_000.0, (), at_least(3_000), at_least(5_000), "line"),
+        (300.0, (100.0,), ratio_at_most(3.0), ratio_at_most(1.5), "line"),
+        (301.0, (100.0,), ratio_at_most(3.0), ratio_at_most(1.5), "NOT"),
+        (301.0, (), ratio_at_most(3.0), ratio_at_most(1.5), "NOT"),
+        (70.0, (100.0,), ratio_at_least(0.7), ratio_at_least(1.0), "line"),
+        (6_000.0, (10_000.0,), at_least(5_000), ratio_at_least(0.5), "goal"),
     ],
 )
-def test_lines_are_held_or_not(figure: Figure, held: bool | None) -> None:
-    assert figure.held is held
-    assert Table("t", "floor", [SLOW, figure]).held is (held is not False)
+def test_a_line_and_a_goal_are_reached_or_not(
+    ours: float, beside: tuple[float, ...], line: Limit | None, goal: Limit | None, verdict: str
+) -> None:
+    assert Figure("rate", "/s", [ours], beside, "other", line, goal).verdict == verdict
 
 
-def test_a_table_is_read_by_people() -> None:
-    figures = [SLOW, Figure("rate", "/s", 0.0421), Figure("late", "s", 2.0, at_most=1.0)]
-    assert Table("over the wire", "Kafka's own", figures).text().splitlines() == [
-        "over the wire                                             ours   Kafka's own     ratio",
-        "  answer, p50                                         1,200 ms        400 ms         3",
-        "  rate                                               0.0421 /s",
-        "  late                                                     2 s                           "
-        "at most 1 s: NOT HELD",
+def test_a_figure_is_its_median_with_the_extremes() -> None:
+    late = Figure("late", "s", [2.0], line=at_most(1.0), goal=at_most(0.5))
+    assert text_table([SLOW, late]).splitlines() == [
+        "what         ours                       beside              ratio  line   goal     reached",
+        "answer, p50  1,200 ms [1,100 to 1,300]  400 ms (the floor)  3x",
+        "late         2 s                                                   ≤ 1 s  ≤ 0.5 s  NOT",
     ]
+    assert "| answer, p50 | 1,200 ms [1,100 to 1,300] | 400 ms (the floor) | 3x |" in markdown_table([SLOW])
 
 
-def test_figures_are_read_by_programs() -> None:
-    (figure,) = json.loads(as_json([Table("over the wire", "Kafka's own", [SLOW])]))
-    assert figure["table"] == "over the wire"
-    assert figure["beside_is"] == "Kafka's own"
-    assert (figure["what"], figure["unit"]) == ("answer, p50", "ms")
-    assert (figure["ours"], figure["beside"], figure["ratio"]) == (1_200.0, 400.0, 3.0)
+def test_results_are_read_back() -> None:
+    measured = Measured("latency", [SLOW, Figure("late", "s", [2.0], line=at_most(1.0))], notes=["a note"])
+    (read,) = from_json(to_json([measured]))
+    assert read.figures[0].ratio == 3.0
+    assert read.figures[1].verdict == "NOT"
+    assert read.notes == ["a note"]

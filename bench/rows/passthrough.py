@@ -13,11 +13,11 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from bench.measure import percentile
+from bench.load.outcome import WrongAnswer
 from bench.report import Figure, say
-from bench.sides import Sides
-from bench.wire import WrongAnswer
-from gateway.upstream.connections import Address
+from bench.rows.bench import AT_ONCE_MS, Bench, Found, Plan
+from bench.systems import GATEWAY, KAFKAS_OWN, World
+from records.address import Address
 
 RECORD_BYTES = 1_000
 PARTITIONS = 4
@@ -48,24 +48,28 @@ class Passed:
     consumed: list[float] = field(default_factory=list)
 
 
-def passthrough_figures(passed: Sides[Passed]) -> list[Figure]:
-    """Return the medians."""
-    produced = passed.map(lambda side: percentile(side.produced, 0.5))
-    consumed = passed.map(lambda side: percentile(side.consumed, 0.5))
-    return [
-        Figure("records of 1 kB produced", "MB/s", produced.ours, produced.kafkas),
-        Figure("records of 1 kB consumed", "MB/s", consumed.ours, consumed.kafkas),
-    ]
+def measure(bench: Bench) -> Found:
+    """Alternate between the gateway and the broker."""
+    world = bench.systems(AT_ONCE_MS).world
+    ours, kafkas = bench.load(alternate, world, bench.plan, Limit())
+    return Found(
+        [
+            Figure("records of 1 kB produced", "MB/s", ours.produced, kafkas.produced, "the broker"),
+            Figure("records of 1 kB consumed", "MB/s", ours.consumed, kafkas.consumed, "the broker"),
+        ]
+    )
 
 
-def measure_passthrough(sides: Sides[Address], turns: int, limit: Limit) -> Sides[Passed]:
-    """Measure through the gateway and directly at the broker, alternately, after a first turn for warm-up."""
-    warming, passed = Sides(ours=Passed(), kafkas=Passed()), Sides(ours=Passed(), kafkas=Passed())
-    for turn in range(turns + 1):
-        say(f"    turn {turn} of {turns}" if turn else "    warming up")
-        for address, measured in zip(sides, passed if turn else warming, strict=True):
-            there_and_back(address, limit, measured)
-    return passed
+def alternate(world: World, plan: Plan, limit: Limit) -> tuple[Passed, Passed]:
+    """Measure through the gateway and directly at the broker, after a first turn for warm-up."""
+    warming, ours, kafkas = Passed(), Passed(), Passed()
+    for turn in range(plan.repeats + 1):
+        say(f"    turn {turn} of {plan.repeats}" if turn else "    warming up")
+        with world.alone((GATEWAY,)):
+            there_and_back(world.ours, limit, ours if turn else warming)
+        with world.alone(KAFKAS_OWN):
+            there_and_back(world.kafkas, limit, kafkas if turn else warming)
+    return ours, kafkas
 
 
 def there_and_back(address: Address, limit: Limit, passed: Passed) -> int:

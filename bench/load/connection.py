@@ -6,33 +6,24 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any, Self
 
-from gateway.upstream.connections import Address
-from gateway.wire import codec
-from gateway.wire.framing import FrameBuffer, framed
-
-CLIENT_ID = "bench"
-JOIN, HEARTBEAT, LEAVE, SYNC = (11, 9), (12, 4), (13, 5), (14, 5)
-"""By api: its key and the newest version that both sides support."""
+from bench.load import frames
+from bench.load.frames import SIZE, Api
+from bench.load.outcome import WrongAnswer
+from records.address import Address
 
 REBALANCE_IN_PROGRESS, MEMBER_ID_REQUIRED = 27, 79
-
-_ANSWER_MAX_BYTES = 2**31 - 1
-
-
-class WrongAnswer(RuntimeError):
-    """A response is not the one being measured, so the figures would be meaningless."""
 
 
 class Connection(asyncio.Protocol):
     """One connection with one request in flight at a time, like a consumer's.
 
-    Each response, without the frame's size, goes to `heard`. `lost` is called if the connection ends first.
+    Each response, without the frame's size, goes to `on_answer`. `on_lost` is called if the connection ends.
     """
 
     def __init__(self) -> None:
-        self.heard: Callable[[bytes], None] = self._unexpected
-        self.lost: Callable[[], None] = lambda: None
-        self._buffer = FrameBuffer(_ANSWER_MAX_BYTES)
+        self.on_answer: Callable[[bytes], None] = self._unexpected
+        self.on_lost: Callable[[], None] = lambda: None
+        self._buffer = bytearray()
         self._numbers = count(1)
         self._transport: Transport | None = None
 
@@ -49,12 +40,18 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
-        for answer in self._buffer.feed(data):
-            self.heard(answer)
+        self._buffer += data
+        while len(self._buffer) >= SIZE.size:
+            end = SIZE.size + SIZE.unpack_from(self._buffer)[0]
+            if end > len(self._buffer):
+                break
+            answer = bytes(self._buffer[SIZE.size : end])
+            del self._buffer[:end]
+            self.on_answer(answer)
 
     def connection_lost(self, error: Exception | None) -> None:
         """See `asyncio.Protocol`."""
-        self.lost()
+        self.on_lost()
 
     def send(self, frame: bytes | bytearray) -> None:
         """Send a request, including its size field."""
@@ -66,21 +63,21 @@ class Connection(asyncio.Protocol):
         assert self._transport is not None
         self._transport.abort()
 
-    async def ask(self, api: tuple[int, int], **fields: Any) -> Any:
+    async def ask(self, api: Api, **fields: Any) -> Any:
         """Send one request and return its decoded response. Raises WrongAnswer if the connection ends before.
 
         After a cancellation the response is dropped when it arrives, and the connection cannot be used again.
         """
         answered: Future[bytes] = asyncio.get_running_loop().create_future()
-        self.heard = lambda answer: None if answered.done() else answered.set_result(answer)
-        self.lost = lambda: None if answered.done() else answered.set_exception(_lost())
+        self.on_answer = lambda answer: None if answered.done() else answered.set_result(answer)
+        self.on_lost = lambda: None if answered.done() else answered.set_exception(_lost())
         number = next(self._numbers)
-        self.send(framed(codec.encode_request(*api, number, CLIENT_ID, fields)))
+        self.send(frames.encode(api, number, fields))
         answer = await answered
-        self.heard = self._unexpected
+        self.on_answer = self._unexpected
         if int.from_bytes(answer[:4]) != number:
             raise WrongAnswer(f"not the response to request {number}: {answer!r}")
-        return codec.decode_response(*api, answer)
+        return frames.decode(api, answer)
 
     def _unexpected(self, answer: bytes) -> None:
         raise WrongAnswer(f"a response without a request: {answer!r}")

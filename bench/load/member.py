@@ -7,18 +7,15 @@ from typing import Any
 
 from assignors.kafka.api import Assignment, Subscription, TopicPartition
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, encode_assignment, encode_subscription
-from bench.wire import (
-    HEARTBEAT,
-    JOIN,
-    LEAVE,
+from bench.load.connection import (
     MEMBER_ID_REQUIRED,
     REBALANCE_IN_PROGRESS,
-    SYNC,
     Connection,
-    WrongAnswer,
     expect_no_error,
 )
-from gateway.upstream.connections import Address
+from bench.load.frames import HEARTBEAT, JOIN, LEAVE, SYNC
+from bench.load.outcome import WrongAnswer
+from records.address import Address
 
 SESSION_TIMEOUT_MS = 600_000  # long, so that no member expires during another measurement
 REBALANCE_TIMEOUT_MS = 300_000  # max.poll.interval.ms of Kafka's clients

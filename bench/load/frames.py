@@ -1,0 +1,113 @@
+"""Kafka's messages as bytes, by kafka-python alone: the load does not share code with the gateway."""
+
+import struct
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from kafka.protocol.consumer import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+from bench.load.requests import TOPIC, Membership
+
+CLIENT_ID = "bench"
+Api = tuple[int, int]
+HEARTBEAT, COMMIT, LEAVE = (12, 4), (8, 8), (13, 5)
+"""An api: its key and a version that both sides support."""
+JOIN, SYNC = (11, 9), (14, 5)
+OLD_JOIN, OLD_SYNC = (11, 3), (14, 3)
+"""Versions in which a new member needs no second request for its id."""
+
+SIZE = struct.Struct(">i")
+
+_MESSAGES = (
+    (HeartbeatRequest, HeartbeatResponse),
+    (JoinGroupRequest, JoinGroupResponse),
+    (LeaveGroupRequest, LeaveGroupResponse),
+    (OffsetCommitRequest, OffsetCommitResponse),
+    (SyncGroupRequest, SyncGroupResponse),
+)
+_REQUESTS: Mapping[int, Any] = {request.API_KEY: request for request, _ in _MESSAGES}
+_RESPONSES: Mapping[int, Any] = {response.API_KEY: response for _, response in _MESSAGES}
+_NUMBER_AT = 8  # of the correlation id in a frame: after the size, the api's key and version
+
+
+def encode(api: Api, number: int, fields: Mapping[str, Any]) -> bytes:
+    """A request as a frame, with `number` as its correlation id."""
+    message = _message(_REQUESTS[api[0]], fields, version=api[1])
+    message.with_header(correlation_id=number, client_id=CLIENT_ID)
+    body = bytes(message.encode(header=True))
+    return SIZE.pack(len(body)) + body
+
+
+def decode(api: Api, response: bytes) -> Any:
+    """A response without the frame's size."""
+    return _RESPONSES[api[0]].decode(response, version=api[1], header=True)
+
+
+class Template(NamedTuple):
+    """A request's frame before and after its correlation id, and its response after the correlation id if it
+    is without an error.
+    """
+
+    api: Api
+    head: bytes
+    tail: bytes
+    no_error: bytes
+
+    def error(self, response: bytes) -> int:
+        """The first error code of a response that is not `no_error`; -1 if it has none."""
+        answer = decode(self.api, response)
+        codes = [answer.error_code] if hasattr(answer, "error_code") else []
+        for topic in getattr(answer, "topics", None) or []:
+            codes += [partition.error_code for partition in topic.partitions]
+        return next((code for code in codes if code), -1)
+
+
+def heartbeat(member: Membership) -> Template:
+    fields = {
+        "group_id": member.group_id,
+        "generation_id": member.generation_id,
+        "member_id": member.member_id,
+    }
+    return _template(HEARTBEAT, fields, {"error_code": 0})
+
+
+def commit(member: Membership, offset: int) -> Template:
+    committed = {"partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1}
+    fields = {
+        "group_id": member.group_id,
+        "generation_id_or_member_epoch": member.generation_id,
+        "member_id": member.member_id,
+        "topics": [{"name": TOPIC, "partitions": [{**committed, "committed_metadata": ""}]}],
+    }
+    stored = {"name": TOPIC, "partitions": [{"partition_index": 0, "error_code": 0}]}
+    return _template(COMMIT, fields, {"topics": [stored]})
+
+
+def _template(api: Api, fields: Mapping[str, Any], answer: Mapping[str, Any]) -> Template:
+    frame = encode(api, 0, fields)
+    response = _message(_RESPONSES[api[0]], answer, version=api[1])
+    response.with_header(correlation_id=0)
+    no_error = bytes(response.encode(header=True))[SIZE.size :]
+    return Template(api, frame[:_NUMBER_AT], frame[_NUMBER_AT + SIZE.size :], no_error)
+
+
+def _message(kind: Any, fields: Mapping[str, Any], **version: int) -> Any:
+    """A message of this kind, or a part of one, from nested mappings."""
+    return kind(**{name: _value(kind.fields[name], value) for name, value in fields.items()}, **version)
+
+
+def _value(field: Any, value: Any) -> Any:
+    if field.is_struct_array() and value is not None:
+        return [_message(field.data_class, item) for item in value]
+    return value

@@ -1,0 +1,58 @@
+"""Groups of one member each at a coordinator that is reached by Kafka's protocol."""
+
+import asyncio
+from collections.abc import Sequence
+
+from bench.load.connection import Connection, expect_no_error
+from bench.load.frames import OLD_JOIN, OLD_SYNC
+from bench.load.requests import ASSIGNMENT, REBALANCE_TIMEOUT_MS, SESSION_TIMEOUT_MS, Membership
+from records.address import Address
+
+CONNECTIONS = 16
+
+
+async def form(
+    address: Address, group_ids: Sequence[str], session_timeout_ms: int = SESSION_TIMEOUT_MS
+) -> list[Membership]:
+    """Bring all groups to Stable. Return their members in the same order."""
+    waiting = list(enumerate(group_ids))[::-1]
+    members: dict[int, Membership] = {}
+
+    async def work() -> None:
+        connection = await Connection.open(address)
+        try:
+            while waiting:
+                place, group_id = waiting.pop()
+                members[place] = await _form(connection, group_id, session_timeout_ms)
+        finally:
+            connection.close()
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(min(CONNECTIONS, len(group_ids))):
+            tasks.create_task(work())
+    return [members[place] for place in range(len(group_ids))]
+
+
+async def _form(connection: Connection, group_id: str, session_timeout_ms: int) -> Membership:
+    joined = expect_no_error(
+        await connection.ask(
+            OLD_JOIN,
+            group_id=group_id,
+            session_timeout_ms=session_timeout_ms,
+            rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
+            member_id="",
+            protocol_type="consumer",
+            protocols=[{"name": "range", "metadata": b""}],
+        )
+    )
+    member = Membership(group_id, joined.member_id, joined.generation_id)
+    expect_no_error(
+        await connection.ask(
+            OLD_SYNC,
+            group_id=group_id,
+            generation_id=member.generation_id,
+            member_id=member.member_id,
+            assignments=[{"member_id": member.member_id, "assignment": ASSIGNMENT}],
+        )
+    )
+    return member

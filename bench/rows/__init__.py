@@ -1,0 +1,37 @@
+"""The rows of docs/performance.md, in the order in which they are measured."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from bench.rows import (
+    deadlines,
+    growth,
+    idle,
+    joining,
+    latency,
+    mixed,
+    overload,
+    passthrough,
+    restart,
+    resting,
+    through_gateway,
+)
+from bench.rows.bench import Bench, Found
+
+# Rows with the same initial delay are together, because they share systems. `idle` and `resting` do not.
+ROWS: Mapping[str, Callable[[Bench], Found]] = MappingProxyType(
+    {
+        "latency": latency.measure,
+        "mixed": mixed.measure,
+        "gateway": through_gateway.measure,
+        "pipelined": through_gateway.measure_pipelined,
+        "overload": overload.measure,
+        "passthrough": passthrough.measure,
+        "idle": idle.measure,
+        "deadlines": deadlines.measure,
+        "joining": joining.measure,
+        "restart": restart.measure,
+        "growth": growth.measure,
+        "resting": resting.measure,
+    }
+)

@@ -1,0 +1,186 @@
+"""The cost as the work grows: groups, members, partitions and offsets are doubled, all on the topics.
+
+The cost is the time from the append of the requests to their last response. A part of it does not grow: the
+rest of the running batch and one whole batch.
+"""
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from assignors.kafka.api import Subscription
+from assignors.kafka.consumer_protocol import encode_subscription
+from bench.load.requests import Membership, commit_request, heartbeat_request, join_request, sync_request
+from bench.load.topics import TopicsClient, expect_no_error
+from bench.report import Figure, Plot, Series, say
+from bench.rows.bench import KAFKAS_DELAY_MS, Bench, Found, Plan
+from bench.stats import percentile
+from bench.systems import ON_TOPICS, PREFIX, World
+from state.kafka.requests import AnyAnswered, Protocol
+
+GROUPS, MEMBERS, PARTITIONS, OFFSETS = "groups", "members", "partitions", "offsets"
+_FIRST = {GROUPS: 1_000, MEMBERS: 50, PARTITIONS: 500, OFFSETS: 500}
+# The most partitions are within group.max.partitions, 20,000.
+_DOUBLINGS, _QUICK_DOUBLINGS = 5, 3
+_COPIES = 8
+# The members that join during the initial delay extend it once.
+DELAY_S = 2 * KAFKAS_DELAY_MS / 1e3
+_ASSIGNED_MEMBERS = 10
+_PARTITIONS_A_TOPIC = 500
+_PARTITIONS_A_COMMIT = 10
+_COMMITS_AT_ONCE = 50
+
+_LABELS = {
+    GROUPS: "groups, a heartbeat of each",
+    MEMBERS: f"members of a group ({_COPIES} groups at once)",
+    PARTITIONS: f"partitions that the coordinator assigns to {_ASSIGNED_MEMBERS} members",
+    OFFSETS: f"committed offsets of a group ({_COPIES} groups, each commits {_PARTITIONS_A_COMMIT} of them)",
+}
+
+Curves = dict[str, dict[str, list[tuple[int, list[float]]]]]
+"""By what grows, by the name of the step: (size, the seconds of each repeat)."""
+
+
+def measure(bench: Bench) -> Found:
+    """Double each kind of work."""
+    world = bench.systems(KAFKAS_DELAY_MS).world
+    curves = bench.load(grow, world, bench.plan)
+    found = Found()
+    for what, steps in curves.items():
+        series = []
+        for name, points in steps.items():
+            sizes = [float(size) for size, _ in points]
+            medians = [percentile(seconds, 0.5) * 1e3 for _, seconds in points]
+            series.append(Series(name, sizes, medians))
+            (_, small), (_, large) = points[0], points[-1]
+            found.figures.append(
+                Figure(
+                    f"{name}: {points[-1][0]:,} {what} beside {points[0][0]:,}", "ms",
+                    [s * 1e3 for s in large], [s * 1e3 for s in small], f"{points[0][0]:,}",
+                )
+            )  # fmt: skip
+        title = f"Cost as the number of {what} grows"
+        plot = Plot(f"growth-{what}", title, _LABELS[what], "ms", series, log_x=True, log_y=True, guide=True)
+        found.plots.append(plot)
+    return found
+
+
+def grow(world: World, plan: Plan) -> Curves:
+    """Measure all curves."""
+    doublings = _QUICK_DOUBLINGS if plan.is_quick else _DOUBLINGS
+    repeats = min(plan.repeats, 2)
+    curves: Curves = {}
+    with TopicsClient(world.servers, PREFIX, packed=world.packed) as client, world.alone(ON_TOPICS):
+        for what, measured in _MEASURES.items():
+            curves[what] = {}
+            for doubling in range(doublings + 1):
+                size = _FIRST[what] << doubling
+                began_s = time.monotonic()
+                for name, seconds in measured(client, size, repeats):
+                    curves[what].setdefault(name, []).append((size, seconds))
+                say(f"    {size:,} {what}: {time.monotonic() - began_s:.1f} s")
+    return curves
+
+
+Steps = Iterator[tuple[str, list[float]]]
+
+
+def _groups(client: TopicsClient, size: int, repeats: int) -> Steps:
+    members = client.form([_id() for _ in range(size)])
+    beats = [heartbeat_request(member) for member in members]
+    _took_s(client, beats)  # warm-up
+    yield "heartbeats", [_took_s(client, beats) for _ in range(repeats)]
+    client.end(members)
+
+
+def _members(client: TopicsClient, size: int, repeats: int) -> Steps:
+    joins, syncs = [], []
+    for _ in range(repeats):
+        requests = [join_request(group) for group in _ids() for _ in range(size)]
+        took_s, members = _joined(client, requests)
+        joins.append(took_s - DELAY_S)
+        groups = [members[first : first + size] for first in range(0, len(members), size)]
+        leaders = [next(m for m, leads in group if leads) for group in groups]
+        syncs.append(
+            _took_s(
+                client,
+                [
+                    sync_request(member, [m for m, _ in group] if member == leader else ())
+                    for group, leader in zip(groups, leaders, strict=True)
+                    for member, _ in group
+                ],
+            )
+        )
+        client.end([member for member, _ in members])
+    yield "JoinGroup, less the initial delay", joins
+    yield "SyncGroup", syncs
+
+
+def _partitions(client: TopicsClient, size: int, repeats: int) -> Steps:
+    topics = [f"assigned-{number}" for number in range(-(-size // _PARTITIONS_A_TOPIC))]
+    metadata = encode_subscription(Subscription(tuple(topics)))
+    joins = []
+    for _ in range(repeats):
+        asked = msgspec.structs.replace(
+            join_request(_id()),
+            protocols=[Protocol("coordinator:uniform", metadata)],
+            partitions_per_topic=dict.fromkeys(topics, _PARTITIONS_A_TOPIC),
+        )
+        took_s, members = _joined(client, [asked] * _ASSIGNED_MEMBERS)
+        joins.append(took_s - DELAY_S)
+        client.end([member for member, _ in members])
+    yield "JoinGroup with the assignment, less the initial delay", joins
+
+
+def _offsets(client: TopicsClient, size: int, repeats: int) -> Steps:
+    members = client.form(_ids())
+    for first in range(0, size, _COMMITS_AT_ONCE):
+        partitions = range(first, first + _COMMITS_AT_ONCE)
+        _took_s(client, [commit_request(member, 1, partitions) for member in members])
+    changed = range(_PARTITIONS_A_COMMIT)
+    commits = [commit_request(member, 2, changed) for member in members]
+    yield "OffsetCommit", [_took_s(client, commits) for _ in range(3 * repeats)]
+    client.end(members)
+
+
+_MEASURES: dict[str, Callable[[TopicsClient, int, int], Steps]] = {
+    GROUPS: _groups,
+    MEMBERS: _members,
+    PARTITIONS: _partitions,
+    OFFSETS: _offsets,
+}
+
+
+def _joined(
+    client: TopicsClient, requests: Sequence[AnyAnswered]
+) -> tuple[float, list[tuple[Membership, bool]]]:
+    """Send JoinGroups. Returns the seconds, and each member with whether it leads."""
+    began_s = time.perf_counter()
+    answers = [expect_no_error(answer) for answer in client.ask(requests)]
+    took_s = time.perf_counter() - began_s
+    members = [
+        (
+            Membership(request.group_id, answer.member_id, answer.generation_id),
+            answer.leader == answer.member_id,
+        )
+        for request, answer in zip(requests, answers, strict=True)
+    ]
+    return took_s, members
+
+
+def _took_s(client: TopicsClient, requests: Sequence[AnyAnswered]) -> float:
+    """Send requests, and return the seconds until the last response."""
+    began_s = time.perf_counter()
+    for answer in client.ask(requests):
+        expect_no_error(answer)
+    return time.perf_counter() - began_s
+
+
+def _ids() -> list[str]:
+    return [_id() for _ in range(_COPIES)]
+
+
+def _id() -> str:
+    return f"growth-{uuid.uuid4()}"
