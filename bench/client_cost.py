@@ -53,7 +53,7 @@ def answer_all(bootstrap_servers: str, layout: TopicLayout) -> None:
     decode = msgspec.json.Decoder(_Asked).decode
     producer = kafka_clients.producer(bootstrap_servers)
     with TopicReader(bootstrap_servers) as reader:
-        reader.start(end=[TopicPartition(layout.requests_topic, 0)])
+        reader.start(beginning=[TopicPartition(layout.requests_topic, 0)])
         while True:
             packed: dict[tuple[int, int], list[bytes]] = defaultdict(list)
             for record in reader.poll(100):
