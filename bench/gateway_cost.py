@@ -10,6 +10,7 @@ import asyncio
 import statistics
 import time
 from collections.abc import Sequence
+from functools import partial
 from itertools import count
 from multiprocessing import get_context
 from typing import Any, TypeVar
@@ -142,7 +143,7 @@ async def _beat(address: Address, connections: int, under_way: int, seconds: flo
     loop, beating = asyncio.get_running_loop(), []
     for number in range(connections):
         _, one = await loop.create_connection(
-            lambda number=number: Beating(number, under_way),  # type: ignore[misc]
+            partial(Beating, number, under_way),
             address.host,
             address.port,
         )
