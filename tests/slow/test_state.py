@@ -101,6 +101,6 @@ def test_a_state_moves_to_other_shards_and_to_new_topics(tmp_path: Path) -> None
         check_is_as_it_was(client, members, 42)
         layout = layout_on(servers, NEW_PREFIX)
         for group_id, member_id in members.items():
-            (view,) = snapshots_of(servers, layout, group_id)
+            *_, view = snapshots_of(servers, layout, group_id)
             assert [member.member_id for member in view.members] == [member_id]
             assert [record.offset for record in offset_records(servers, layout, group_id)] == [42]
