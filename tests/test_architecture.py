@@ -121,7 +121,7 @@ def test_no_paths_of_one_machine() -> None:
 
 def test_kafka_clients_are_made_in_one_place() -> None:
     """What a client needs to reach a cluster is set in one module. The demo has one of its own, and so have
-    clients that are measured.
+    clients that are measured or make the load.
     """
     made_by = {
         str(path.relative_to(ROOT))

@@ -40,7 +40,16 @@ WRONG = {SERVERS: "kafka-1,kafka-2", ADDRESS: "127.0.0.1", HOST: "127.0.0.1:9192
 
 def test_every_command_that_needs_a_cluster_is_among_them() -> None:
     with_servers = {path[0] for path, parameter in OPTIONS if parameter.type is SERVERS}
-    assert with_servers == {"assign", "gateway", "groups", "rocketmq-consumer", "run", "why", "consume"}
+    assert with_servers == {
+        "assign",
+        "consume",
+        "gateway",
+        "groups",
+        "rocketmq-consumer",
+        "run",
+        "state",
+        "why",
+    }
 
 
 @pytest.mark.parametrize(("path", "option"), OPTIONS, ids=IDS)
@@ -49,7 +58,7 @@ def test_an_option_that_names_an_address_says_what_it_expects(
 ) -> None:
     kind = next(kind for kind in WRONG if option.type is kind)
     name = option.opts[0]
-    others = ["GROUP"] if path == ("why",) else []
+    others = ["NAME"] if path in (("why",), ("state", "export")) else []
     result = CliRunner().invoke(main, [*path, *others, name, WRONG[kind]])
     assert result.exit_code == (1 if path[0] == "groups" else 2)
     *_, last = result.stderr.strip().splitlines()
