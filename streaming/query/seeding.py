@@ -26,8 +26,8 @@ from records.pack import PACK_PREFIX
 from streaming.query.operator import in_log_order
 from streaming.query.pipeline import coordinate
 
-_READ_SCHEMA = "key binary, value binary, partition int, offset long, timestamp timestamp"
-_FILE_SCHEMA = pa.schema(
+READ_SCHEMA = "key binary, value binary, partition int, offset long, timestamp timestamp"
+FILE_SCHEMA = pa.schema(
     {
         "key": pa.binary(),
         "value": pa.binary(),
@@ -99,7 +99,7 @@ def seed(
     """
     rows.mkdir()
     _write_rows(rows / "rows.parquet", shards, state)
-    records = spark.readStream.schema(_READ_SCHEMA).parquet(str(rows))
+    records = spark.readStream.schema(READ_SCHEMA).parquet(str(rows))
     query = (
         coordinate(records, Seed(), shards=shards)
         .writeStream.format("noop")
@@ -117,7 +117,7 @@ def _write_rows(path: Path, shards: int, state: State) -> None:
     """
     # Spark plans no batch without rows, so a state without groups needs a row, too.
     numbered = iter(sorted(state.items()) or [(0, {})])
-    with pq.ParquetWriter(path, _FILE_SCHEMA) as writer:
+    with pq.ParquetWriter(path, FILE_SCHEMA) as writer:
         while part := list(islice(numbered, _ROWS_PER_WRITE)):
             columns = {
                 "key": [b"%d" % (shard % shards) for shard, _ in part],
@@ -126,4 +126,4 @@ def _write_rows(path: Path, shards: int, state: State) -> None:
                 "offset": [0 for _ in part],
                 "timestamp": [0 for _ in part],
             }
-            writer.write_table(pa.table(columns, schema=_FILE_SCHEMA))
+            writer.write_table(pa.table(columns, schema=FILE_SCHEMA))

@@ -22,18 +22,9 @@ from records.sharding import DEFAULT_SHARDS
 from state.config import CoordinatorConfig
 from streaming.query.operator import ConfigEpoch, Operator
 from streaming.query.pipeline import coordinate
+from streaming.query.seeding import FILE_SCHEMA, READ_SCHEMA
 from tests.spark.log import LAYOUT, Log, Record
 
-READ_SCHEMA = "key binary, value binary, partition int, offset long, timestamp timestamp"
-FILE_SCHEMA = pa.schema(
-    {
-        "key": pa.binary(),
-        "value": pa.binary(),
-        "partition": pa.int32(),
-        "offset": pa.int64(),
-        "timestamp": pa.timestamp("us", tz="UTC"),
-    }
-)
 FIRST_FILE_TIME_S = 1_700_000_000
 
 Write = Callable[[DataFrame, int], None]
