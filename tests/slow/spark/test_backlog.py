@@ -14,7 +14,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone knows i
 from records.codec import encode
 from state.errors import ErrorCode
 from state.kafka.member_id import new_member_id
-from tests.spark.harness import FILE_SCHEMA, Bench, make_operator
+from streaming.query.seeding import FILE_SCHEMA
+from tests.spark.harness import Bench, make_operator
 from tests.spark.log import LAYOUT, NAMESPACE, T0, Log, heartbeat, join
 from tests.spark.operators import MEMORY_TOPIC, Measured
 
