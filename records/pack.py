@@ -11,7 +11,7 @@ from zlib import crc32
 
 PACK_SLOTS = 64
 PACK_MAX_REQUESTS = 1_000
-PACK_MAX_BYTES = 256 * 1024
+PACK_MAX_BYTES = 1024 * 1024
 
 PACK_PREFIX = b"pack\n"
 

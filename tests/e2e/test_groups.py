@@ -4,6 +4,7 @@ import json
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from assignors.kafka.consumer_protocol import encode_assignment, encode_subscrip
 from cli.assign import assign
 from cli.groups import groups
 from clients.coordinator_client import CoordinatorClient
+from clients.pending import FutureRequest, resolve_futures
 from embedded.broker import EmbeddedBroker
 from insight.admin.requests import COMMIT_VERSION, GroupRequests
 from records import kafka_clients
@@ -116,12 +118,23 @@ def form(
     assignments: Sequence[Sequence[TopicPartition]],
     *instance_ids: str | None,
 ) -> list[str]:
-    """Bring a group to Stable with as many members as assignments; their ids, in order."""
+    """Bring a group to Stable with as many members as assignments; their ids, in order.
+
+    The JoinGroups are one pack, so that no pause between them ends the initial delay.
+    """
     joins = [
-        client.send(_join(client, group_id, assigned, instance_id), JoinGroupResponse)
+        FutureRequest(
+            _join(client, group_id, assigned, instance_id),
+            JoinGroupResponse,
+            time.monotonic(),
+            ANSWER_TIMEOUT_MS,
+            resolve_futures,
+            future=Future(),
+        )
         for assigned, instance_id in zip(assignments, _padded(instance_ids, len(assignments)), strict=True)
     ]
-    answers = [join.result() for join in joins]
+    client.send_all(joins)
+    answers = [join.future.result() for join in joins]
     assert {(answer.error_code, answer.generation_id) for answer in answers} == {(ErrorCode.NONE, 1)}
     given = [
         MemberAssignment(answer.member_id, encode_assignment(Assignment(tuple(assigned))))
