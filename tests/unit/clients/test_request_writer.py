@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from clients.pending import FutureRequest, Pending, RequestNotSent, resolve_futures
 from clients.request_writer import RequestWriter
 from records import kafka_clients
+from records.pack import PACK_MAX_BYTES
 from state.kafka.requests import Heartbeat
 from state.kafka.responses import HeartbeatResponse
 
@@ -78,7 +79,7 @@ def test_a_write_that_fails_fails_all_requests_of_its_record(writer: RequestWrit
 
 def test_a_request_that_the_producer_does_not_take_holds_up_no_other(pending: Pending) -> None:
     writer = RequestWriter(lambda: producer(1_000), "requests", 1, pending, "writer")
-    too_large, other = asked(0, "m" * 300_000), asked(1)
+    too_large, other = asked(0, "m" * (PACK_MAX_BYTES + 1)), asked(1)
     write(writer, pending, too_large, other)
     with pytest.raises(RequestNotSent, match="Message size too large"):
         too_large.future.result(0)
