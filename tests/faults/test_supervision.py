@@ -4,6 +4,7 @@ The tests share a coordinator on a broker of its own, which is made anew after a
 """
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ import pytest
 from checkpoints.folder import FolderError
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
-from records.codec import DeadLetter, Reason
+from records.codec import DeadLetter, Reason, record_of
 from records.layout import TopicLayout
 from records.partitioner import partition_of
 from state.errors import ErrorCode
@@ -260,13 +261,12 @@ def wait_for_failing(coordinator: Coordinator) -> Status:
 
 
 def check_failing(failing: Status, record_prefix: str) -> str:
-    """The id of the record at fault, as the status names it."""
+    """The id of the request at fault, the first of a pack, as the status names it."""
     assert failing.reason.startswith(f"batch {failing.batch_id + 1} failed 3 times and is tried again")
     _, _, named = failing.reason.partition("start with --skip-record ")
     record = named.split(" ")[0]
-    offset = record.removeprefix(record_prefix)
-    assert offset.isdigit(), failing.reason
-    topic, partition, _ = record.rsplit("-", 2)
+    assert re.fullmatch(rf"{re.escape(record_prefix)}\d+#0", record), failing.reason
+    topic, partition, _ = record_of(record)
     assert f"{topic}[{partition}] " in failing.reason
     assert f"record {record} of group 'poisoned': poisoned" in failing.reason
     assert "Logical Plan" not in failing.reason
