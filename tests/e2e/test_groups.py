@@ -4,7 +4,6 @@ import json
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from assignors.kafka.consumer_protocol import encode_assignment, encode_subscrip
 from cli.assign import assign
 from cli.groups import groups
 from clients.coordinator_client import CoordinatorClient
-from clients.pending import FutureRequest, resolve_futures
 from embedded.broker import EmbeddedBroker
 from insight.admin.requests import COMMIT_VERSION, GroupRequests
 from records import kafka_clients
@@ -37,7 +35,15 @@ from state.kafka.requests import (
 )
 from state.kafka.responses import JoinGroupResponse, OffsetCommitResponse
 from streaming.service.topics import prepare_topics
-from tests.e2e.harness import create_topic, history_of, new_layout, note, offset_records, topic_id_of
+from tests.e2e.harness import (
+    answers_together,
+    create_topic,
+    history_of,
+    new_layout,
+    note,
+    offset_records,
+    topic_id_of,
+)
 from tests.harness.shared import PREFIX
 
 pytestmark = pytest.mark.e2e
@@ -123,18 +129,10 @@ def form(
     The JoinGroups are one pack, so that no pause between them ends the initial delay.
     """
     joins = [
-        FutureRequest(
-            _join(client, group_id, assigned, instance_id),
-            JoinGroupResponse,
-            time.monotonic(),
-            ANSWER_TIMEOUT_MS,
-            resolve_futures,
-            future=Future(),
-        )
+        _join(client, group_id, assigned, instance_id)
         for assigned, instance_id in zip(assignments, _padded(instance_ids, len(assignments)), strict=True)
     ]
-    client.send_all(joins)
-    answers = [join.future.result() for join in joins]
+    answers = answers_together(client, joins, JoinGroupResponse, ANSWER_TIMEOUT_MS)
     assert {(answer.error_code, answer.generation_id) for answer in answers} == {(ErrorCode.NONE, 1)}
     given = [
         MemberAssignment(answer.member_id, encode_assignment(Assignment(tuple(assigned))))
