@@ -5,7 +5,7 @@ import re
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,7 +17,6 @@ import msgspec
 from kafka.consumer.fetcher import ConsumerRecord
 
 from clients.coordinator_client import CoordinatorClient
-from clients.pending import AnyRequest, FutureRequest, R, resolve_futures
 from records import kafka_clients
 from records.codec import CLOCK_PATTERN, CommittedOffset
 from records.history import CoordinatorStarted, decode_entry, decode_snapshot
@@ -214,15 +213,3 @@ def note(record: Callable[[str, object], None], what: str, measured: str) -> Non
     """Keep a measurement in the report, and show it with `pytest -s`."""
     record(what, measured)
     click.echo(f"measured: {what}: {measured}")
-
-
-def answers_together(
-    client: CoordinatorClient, requests: Sequence[AnyRequest], answer: type[R], timeout_ms: int
-) -> list[R]:
-    """Send requests of one group at the same moment, so that they are one pack, and wait for their answers."""
-    asked = [
-        FutureRequest(request, answer, time.monotonic(), timeout_ms, resolve_futures, future=Future())
-        for request in requests
-    ]
-    client.send_all(asked)
-    return [request.future.result() for request in asked]

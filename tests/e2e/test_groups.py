@@ -3,7 +3,7 @@
 import json
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,7 @@ import pytest
 import structlog
 from click.testing import CliRunner
 
-from assignors.kafka.api import Assignment, Subscription, TopicPartition
-from assignors.kafka.consumer_protocol import encode_assignment, encode_subscription
+from assignors.kafka.api import TopicPartition
 from cli.assign import assign
 from cli.groups import groups
 from clients.coordinator_client import CoordinatorClient
@@ -28,15 +27,12 @@ from state.kafka.history import EntryType
 from state.kafka.requests import (
     CommittedPartition,
     CommittedTopic,
-    JoinGroup,
-    MemberAssignment,
     OffsetCommit,
-    Protocol,
 )
-from state.kafka.responses import JoinGroupResponse, OffsetCommitResponse
+from state.kafka.responses import OffsetCommitResponse
 from streaming.service.topics import prepare_topics
+from tests.e2e.formed_groups import ANSWER_TIMEOUT_MS, form
 from tests.e2e.harness import (
-    answers_together,
     create_topic,
     history_of,
     new_layout,
@@ -51,10 +47,6 @@ pytestmark = pytest.mark.e2e
 ORDERS, PRICES, WIDE = "shop-orders", "shop-prices", "shop-wide"
 ORDERS_PARTITIONS, RECORDS, WIDE_PARTITIONS = 3, 10, 100
 FIRST_MS, MINUTE_MS = 1_769_860_800_000, 60_000  # 2026-01-31T12:00:00Z, and a record a minute from then on
-
-ANSWER_TIMEOUT_MS = 120_000
-SESSION_TIMEOUT_MS = 1_800_000
-JOIN_VERSION = 3  # the last that lets a new member in without asking for its id again
 
 
 @dataclass(frozen=True)
@@ -116,59 +108,6 @@ def ask(broker: EmbeddedBroker, layout: TopicLayout) -> Ask:
         return Said(result.stdout, result.stderr)
 
     return run
-
-
-def form(
-    client: CoordinatorClient,
-    group_id: str,
-    assignments: Sequence[Sequence[TopicPartition]],
-    *instance_ids: str | None,
-) -> list[str]:
-    """Bring a group to Stable with as many members as assignments; their ids, in order.
-
-    The JoinGroups are one pack, so that no pause between them ends the initial delay.
-    """
-    joins = [
-        _join(client, group_id, assigned, instance_id)
-        for assigned, instance_id in zip(assignments, _padded(instance_ids, len(assignments)), strict=True)
-    ]
-    answers = answers_together(client, joins, JoinGroupResponse, ANSWER_TIMEOUT_MS)
-    assert {(answer.error_code, answer.generation_id) for answer in answers} == {(ErrorCode.NONE, 1)}
-    given = [
-        MemberAssignment(answer.member_id, encode_assignment(Assignment(tuple(assigned))))
-        for answer, assigned in zip(answers, assignments, strict=True)
-    ]
-    syncs = [
-        client.sync(
-            group_id,
-            generation_id=1,
-            member_id=answer.member_id,
-            protocol_type="consumer",
-            protocol_name="range",
-            assignments=given if answer.member_id == answer.leader else (),
-        )
-        for answer in answers
-    ]
-    assert all(sync.result().error_code is ErrorCode.NONE for sync in syncs)
-    return [answer.member_id for answer in answers]
-
-
-def _padded(instance_ids: Sequence[str | None], count: int) -> list[str | None]:
-    return [*instance_ids, *[None] * (count - len(instance_ids))]
-
-
-def _join(
-    client: CoordinatorClient, group_id: str, assigned: Sequence[TopicPartition], instance_id: str | None
-) -> JoinGroup:
-    topics = tuple(dict.fromkeys(partition.topic for partition in assigned))
-    return JoinGroup(
-        **client.header(group_id, JOIN_VERSION),
-        session_timeout_ms=SESSION_TIMEOUT_MS,
-        rebalance_timeout_ms=SESSION_TIMEOUT_MS,
-        group_instance_id=instance_id,
-        protocol_type="consumer",
-        protocols=[Protocol("range", encode_subscription(Subscription(topics)))],
-    )
 
 
 def orders(*numbers: int) -> list[TopicPartition]:
