@@ -117,6 +117,11 @@ def decode_group(group_id: str, entry: Entry) -> AnyGroup:
     return group
 
 
+def earliest_deadline_ms(entries: Mapping[str, Entry]) -> int | None:
+    """The earliest next deadline of these groups in ms, None if none has a deadline."""
+    return min((e.next_deadline_ms for e in entries.values() if e.next_deadline_ms is not None), default=None)
+
+
 def write_row(entries: Mapping[str, Entry]) -> tuple[int, bytes]:
     """Encode the groups of a shard as a state row."""
     encoded = _encoder.encode(entries)

@@ -79,9 +79,9 @@ class Seed:
             if not entries:
                 continue
             state.update((codec.STATE_VERSION, payload))
-            deadlines = [e.next_deadline_ms for e in entries.values() if e.next_deadline_ms is not None]
-            if deadlines:
-                state.setTimeoutTimestamp(max(min(deadlines), _EARLIEST_MS))
+            deadline_ms = codec.earliest_deadline_ms(entries)
+            if deadline_ms is not None:
+                state.setTimeoutTimestamp(max(deadline_ms, _EARLIEST_MS))
         yield from ()
 
 

@@ -112,9 +112,9 @@ class ShardCall:
         if self._entries:
             version, payload = codec.write_row(self._entries)
             self._state.update((version, payload))
-            deadlines = [e.next_deadline_ms for e in self._entries.values() if e.next_deadline_ms is not None]
-            if deadlines:
-                self._state.setTimeoutTimestamp(max(min(deadlines), watermark_ms + 1))
+            deadline_ms = codec.earliest_deadline_ms(self._entries)
+            if deadline_ms is not None:
+                self._state.setTimeoutTimestamp(max(deadline_ms, watermark_ms + 1))
         elif self._state.exists:
             self._state.remove()
         yield from self._output.frame(len(payload))
