@@ -10,15 +10,22 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from checkpoints.files import Files
+from checkpoints.spark_logs import SPARK
+
 _MAGIC = b"crc\0"
 _HEADER_BYTES = 8
 
 
-def describe_damage(checkpoint: Path) -> list[str]:
-    """List the damaged or missing files of a checkpoint, each with its fault.
+def describe_damage(files: Files) -> list[str]:
+    """List the damaged or missing files of a checkpoint, each with its fault. Only a local one is looked at,
+    because other file systems keep checksums of their own.
 
     The query must not run meanwhile, because it writes files and purges old ones.
     """
+    if files.local is None:
+        return []
+    checkpoint = files.local / SPARK
     return [*_unreadable(checkpoint), *(f"{path} is missing" for path in _missing_changelogs(checkpoint))]
 
 

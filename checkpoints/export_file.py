@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from checkpoints.folder import Epoch, Identity, KnownOutage
+from checkpoints.metadata import Epoch, Identity, KnownOutage
 from checkpoints.spark_logs import PlannedBatch
 
 FORMAT_VERSION = 1

@@ -4,18 +4,20 @@ A file is a line with the version of the log, then JSON. In `offsets/N` a line w
 and Spark's pinned settings comes before the line of the one source.
 """
 
-from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from checkpoints.files import Files, FolderError
+
+SPARK = "spark"
 _WATERMARK, _TIMESTAMP, _NEXT_WATERMARK = "batchWatermarkMs", "batchTimestampMs", "nextBatchWatermarkMs"
 _METADATA_LINE, _SOURCE_LINE = 1, 2
-_UNREADABLE = (OSError, LookupError, ValueError, msgspec.DecodeError)
+_UNREADABLE = (LookupError, ValueError, msgspec.DecodeError)
 
 
-class SparkLogDamaged(RuntimeError):
+class SparkLogDamaged(FolderError):
     """A file of Spark's logs cannot be read. The message names it."""
 
 
@@ -30,50 +32,69 @@ class PlannedBatch(Struct, frozen=True):
     timestamp_ms: int
 
 
-def read_planned(checkpoint: Path, batch: int, topic: str) -> PlannedBatch:
-    """Read what a batch of the coordinator's query reads of its topic. Raises SparkLogDamaged."""
-    path = checkpoint / "offsets" / str(batch)
+def last_batch(files: Files, log: str) -> int:
+    """The last batch in Spark's `offsets` (planned) or `commits` (committed) log, -1 if there is none."""
+    names = files.names(f"{SPARK}/{log}")
+    return max((int(name) for name in names if name.isdigit()), default=-1)
+
+
+def planned_ends(files: Files, batch: int) -> dict[str, dict[int, int]]:
+    """The offsets, by topic and partition, up to which (exclusive) a batch reads. Empty if it is not planned.
+
+    Raises SparkLogDamaged.
+    """
+    name = f"{SPARK}/offsets/{batch}"
     try:
-        lines = path.read_bytes().splitlines()
+        return msgspec.json.decode(
+            files.read(name).splitlines()[_SOURCE_LINE], type=dict[str, dict[int, int]]
+        )
+    except FileNotFoundError:
+        return {}
+    except _UNREADABLE as error:
+        raise SparkLogDamaged(f"{files.uri}/{name} is damaged: {error!r}") from error
+
+
+def read_planned(files: Files, batch: int, topic: str) -> PlannedBatch:
+    """Read what a batch of the coordinator's query reads of its topic.
+
+    Raises FileNotFoundError if it is not planned, SparkLogDamaged.
+    """
+    name = f"{SPARK}/offsets/{batch}"
+    try:
+        lines = files.read(name).splitlines()
         metadata = msgspec.json.decode(lines[_METADATA_LINE], type=dict[str, Any])
         ends = msgspec.json.decode(lines[_SOURCE_LINE], type=dict[str, dict[int, int]])
         return PlannedBatch(ends[topic], int(metadata[_WATERMARK]), int(metadata[_TIMESTAMP]))
     except _UNREADABLE as error:
-        raise SparkLogDamaged(f"{path} cannot be read: {error!r}") from error
+        raise SparkLogDamaged(f"{files.uri}/{name} is damaged: {error!r}") from error
 
 
-def read_next_watermark_ms(checkpoint: Path, batch: int) -> int:
-    """Read the watermark after a committed batch, in ms. Raises SparkLogDamaged."""
-    path = checkpoint / "commits" / str(batch)
+def read_next_watermark_ms(files: Files, batch: int) -> int:
+    """Read the watermark after a committed batch, in ms. Raises FileNotFoundError, SparkLogDamaged."""
+    name = f"{SPARK}/commits/{batch}"
     try:
-        return int(_commit(path)[1][_NEXT_WATERMARK])
+        return int(_commit(files, name)[1][_NEXT_WATERMARK])
     except _UNREADABLE as error:
-        raise SparkLogDamaged(f"{path} cannot be read: {error!r}") from error
+        raise SparkLogDamaged(f"{files.uri}/{name} is damaged: {error!r}") from error
 
 
-def rewrite_planned(checkpoint: Path, batch: int, planned: PlannedBatch, topic: str) -> None:
+def rewrite_planned(files: Files, batch: int, planned: PlannedBatch, topic: str) -> None:
     """Write what a batch reads of a topic. The version and Spark's settings are those of batch 0."""
-    offsets = checkpoint / "offsets"
-    lines = (offsets / "0").read_bytes().splitlines()
+    lines = files.read(f"{SPARK}/offsets/0").splitlines()
     metadata = msgspec.json.decode(lines[_METADATA_LINE], type=dict[str, Any])
     metadata |= {_WATERMARK: planned.watermark_ms, _TIMESTAMP: planned.timestamp_ms}
     source = msgspec.json.encode({topic: planned.ends})
-    _replace(offsets / str(batch), [lines[0], msgspec.json.encode(metadata), source])
+    files.write(f"{SPARK}/offsets/{batch}", b"\n".join([lines[0], msgspec.json.encode(metadata), source]))
 
 
-def rewrite_next_watermark_ms(checkpoint: Path, batch: int, watermark_ms: int) -> None:
+def rewrite_next_watermark_ms(files: Files, batch: int, watermark_ms: int) -> None:
     """Change the watermark after a committed batch."""
-    path = checkpoint / "commits" / str(batch)
-    version, commit = _commit(path)
-    _replace(path, [version, msgspec.json.encode(commit | {_NEXT_WATERMARK: watermark_ms})])
+    name = f"{SPARK}/commits/{batch}"
+    version, commit = _commit(files, name)
+    commit |= {_NEXT_WATERMARK: watermark_ms}
+    files.write(name, b"\n".join([version, msgspec.json.encode(commit)]))
 
 
-def _commit(path: Path) -> tuple[bytes, dict[str, Any]]:
-    version, content = path.read_bytes().splitlines()[:2]
+def _commit(files: Files, name: str) -> tuple[bytes, dict[str, Any]]:
+    version, content = files.read(name).splitlines()[:2]
     return version, msgspec.json.decode(content, type=dict[str, Any])
-
-
-def _replace(path: Path, lines: list[bytes]) -> None:
-    # Hadoop's local file system reads a file without its checksum file unchecked.
-    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
-    path.write_bytes(b"\n".join(lines))

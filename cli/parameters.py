@@ -7,6 +7,7 @@ import click
 
 from records.address import Address, parse_host, parse_servers
 from records.sharding import parse_shards
+from streaming.query.storage import storage_at
 
 
 class _Parsed(click.ParamType[Any]):
@@ -39,3 +40,8 @@ SERVERS = _Parsed(
 
 SHARDS = _Parsed("NUMBER", parse_shards, "a power of two such as 64")
 """Parses to the number of shards of a partition."""
+
+PLACE = _Parsed(
+    "PLACE", lambda place: storage_at(place).uri, "a path, or a URI such as hdfs://HOST:PORT/PATH"
+)
+"""Parses to a str: the path or URI of a checkpoint."""

@@ -14,10 +14,11 @@ import click
 from click.core import ParameterSource
 from kafka.errors import KafkaError
 
-from checkpoints.folder import Folder, FolderError
+from checkpoints.files import FolderError
+from checkpoints.folder import Folder
 from cli.gateway_options import LISTENING, Listening, gateway_options
 from cli.logs import configure_logs
-from cli.parameters import HOST, SERVERS, SHARDS
+from cli.parameters import HOST, PLACE, SERVERS, SHARDS
 from cli.settings import parse_broker_settings, parse_settings
 from cli.signals import exit_on_signals, stop_on_signals
 from cli.thread_deaths import Stop, watching_threads
@@ -77,6 +78,12 @@ class TopicsBelongToAnother(click.ClickException):
     default=DEFAULT_DATA_DIR,
     show_default=True,
     help="Folder of the checkpoint (and of the embedded broker's data).",
+)
+@click.option(
+    "--checkpoint",
+    type=PLACE,
+    help="Path or URI of the checkpoint, such as hdfs://HOST/PATH or a folder that machines share; default: "
+    "in the data folder.",
 )
 @click.option("--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the topics' names.")
 @click.option(
@@ -196,6 +203,7 @@ def _prepare(
     bootstrap_servers: str | None,
     broker_settings: tuple[str, ...],
     data_dir: Path,
+    checkpoint: str | None,
     prefix: str,
     request_partitions: int,
     reply_partitions: int,
@@ -226,6 +234,7 @@ def _prepare(
     options = Options(
         bootstrap_servers=bootstrap_servers,
         folder=folder.path,
+        checkpoint=checkpoint,
         layout=layout,
         settings=parsed,
         skip=skip,

@@ -10,10 +10,11 @@ from kafka.errors import KafkaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from checkpoints.checkpoint import Checkpoint
 from checkpoints.codec import StateError
 from checkpoints.export_file import ExportError, ExportFile
-from checkpoints.folder import Folder, FolderError
-from checkpoints.spark_logs import SparkLogDamaged
+from checkpoints.files import FolderError
+from checkpoints.folder import Folder
 from cli.logs import configure_logs
 from cli.parameters import SERVERS, SHARDS
 from embedded.broker import BrokerFailed, EmbeddedBroker
@@ -33,7 +34,6 @@ _ERRORS = (
     moving.MoveRefused,
     PySparkException,
     SparkFailed,
-    SparkLogDamaged,
     StateError,
 )
 
@@ -65,12 +65,13 @@ def export_(file: Path, data_dir: Path, bootstrap_servers: str | None) -> None:
     with _reported():
         if not folder.path.is_dir():
             raise moving.MoveRefused(f"{data_dir} has no folder of a coordinator")
+        checkpoint = Checkpoint.at(folder.path)
         lock = folder.lock()
         try:
             with _broker(data_dir, bootstrap_servers) as servers:
-                header = moving.header_of(folder, servers)
+                header = moving.header_of(checkpoint, servers)
             with _spark(folder.path / "spark.log", lock) as spark:
-                groups = moving.export_state(folder, spark, header, file)
+                groups = moving.export_state(checkpoint, spark, header, file)
         finally:
             folder.unlock()
     click.echo(f"exported {groups} groups to {file}")

@@ -11,7 +11,7 @@ from types import FrameType
 import click
 from kafka.errors import KafkaError
 
-from checkpoints.folder import FolderError
+from checkpoints.files import FolderError
 from cli.demo import report
 from cli.demo.children import ChildFailed
 from cli.demo.proof import Outcome

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
-from checkpoints.folder import Folder
+from checkpoints.checkpoint import Checkpoint
 from cli.demo import consumer
 from cli.demo.checks import read_history
 from cli.demo.children import Child, Children
@@ -57,7 +57,7 @@ class Demo:
         self._story = story
         self._records_per_s = records_per_s
         self._layout = TopicLayout.named()
-        self._folder = Folder(self.data_dir / "coordinator")
+        self._folder = self.data_dir / "coordinator"
         self._consumers: dict[str, Child] = {}
         self._consumed: list[Path] = []
         self._deeds: list[Deed] = []
@@ -205,7 +205,7 @@ class Demo:
             killed="consumer-2",
             state_at_first_kill=self._state_at_first_kill,
             struck=self._struck,
-            last_commit=self._folder.last_batch("commits"),
+            last_commit=Checkpoint.at(self._folder).last_batch("commits"),
             deeds=self._deeds,
         )
 

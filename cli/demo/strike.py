@@ -10,7 +10,9 @@ is read while it is frozen. If the commit is already there, the coordinator cont
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
+from checkpoints.checkpoint import Checkpoint
 from checkpoints.folder import Folder
 from cli.demo.children import Child
 from cli.demo.watch import NotSeen
@@ -41,7 +43,7 @@ class Struck:
 
 def strike(
     coordinator: Child,
-    folder: Folder,
+    folder: Path,
     bootstrap_servers: str,
     layout: TopicLayout,
     *,
@@ -90,20 +92,22 @@ def is_target(answer: Response, *, heartbeats: bool) -> bool:
             return False
 
 
-def wait_until_gone(folder: Folder) -> None:
+def wait_until_gone(folder: Path) -> None:
     """Wait until a killed coordinator's processes have ended, because its JVM holds the folder's lock."""
-    folder.lock()
-    folder.unlock()
+    lock = Folder(folder)
+    lock.lock()
+    lock.unlock()
 
 
-def uncommitted_batch_of(folder: Folder, requests_topic: str, request: str) -> int | None:
+def uncommitted_batch_of(folder: Path, requests_topic: str, request: str) -> int | None:
     """Return the batch that read this request if it is planned and uncommitted, or None."""
-    batch = folder.last_batch("offsets")
-    if batch <= folder.last_batch("commits"):
+    checkpoint = Checkpoint.at(folder)
+    batch = checkpoint.last_batch("offsets")
+    if batch <= checkpoint.last_batch("commits"):
         return None
     _, partition, offset = record_of(request)
-    first = folder.planned_ends(batch - 1, requests_topic).get(partition, 0)
-    end = folder.planned_ends(batch, requests_topic).get(partition, 0)
+    first = checkpoint.planned_ends(batch - 1, requests_topic).get(partition, 0)
+    end = checkpoint.planned_ends(batch, requests_topic).get(partition, 0)
     return batch if first <= offset < end else None
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 from pyspark import TaskContext
 from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
-from checkpoints.folder import KnownOutage
+from checkpoints.metadata import KnownOutage
 from records.layout import TopicLayout
 from records.sharding import DEFAULT_SHARDS
 from state.config import CoordinatorConfig

@@ -51,11 +51,11 @@ class StateRow(NamedTuple):
     payload: bytes
 
 
-def read_state(spark: SparkSession, checkpoint: Path, batch: int) -> Iterator[StateRow]:
+def read_state(spark: SparkSession, checkpoint_uri: str, batch: int) -> Iterator[StateRow]:
     """Read the state after a committed batch, of every version of this project. Raises PySparkException."""
     # The state data source needs the coordinator of state stores, which Spark starts with `streams`.
     _ = spark.streams.active
-    state = spark.read.format("statestore").option("batchId", batch).load(str(checkpoint))
+    state = spark.read.format("statestore").option("batchId", batch).load(checkpoint_uri)
     rows = state.where(F.col("value.groupState").isNotNull()).select(
         F.to_json("key").alias("key"), "value.groupState.version", "value.groupState.payload"
     )

@@ -22,15 +22,14 @@ from pyspark.sql import SparkSession
 from embedded.jars import spark_jars
 from embedded.java import find_java
 from embedded.paths import class_archive
+from streaming.query.storage import FILE_SYSTEM
 
 DEFAULT_JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
 # The optimizing compiler never rests, because planning a batch runs much code and little of it often.
 # It takes half of a start's processor time (docs/decisions/0014-the-fixed-cost-of-a-batch.md).
 QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
 STATE_STORE = "spark.sql.streaming.stateStore"
-CHECKPOINT_FILE_MANAGER = (
-    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-)
+CHECKPOINT_FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 LOOPBACK = "127.0.0.1"
 ANY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not listened at
 SHUFFLE_PARTITIONS = 1
@@ -56,8 +55,8 @@ def settings() -> dict[str, str]:
         # Otherwise a task waits up to 3 s for the executor that has cached the partition's consumer.
         "spark.locality.wait": "0",
         "spark.speculation": "false",
-        # The default starts some 30 processes a batch on a local disk.
-        "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_FILE_MANAGER,
+        # For a checkpoint on a local disk (`streaming.query.storage`).
+        CHECKPOINT_FILE_MANAGER: FILE_SYSTEM,
         # Clock records come all the time, so no timeout needs a batch without data.
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         # Over TCP, small pieces to and from a Python worker wait for delayed acknowledgements.
@@ -134,6 +133,7 @@ class Session:
         local_dirs = os.environ.get("SPARK_LOCAL_DIRS") or conf.get("spark.local.dir") or _JAVA_TMPDIR
         self.local_dir = Path(local_dirs.split(",")[0])
         """The folder of Spark's temporary files, with its state stores."""
+        self.log_path = log_path
         self._gateway = _launch(conf, log_path, hold_fd)
         try:
             with _own_interrupts():

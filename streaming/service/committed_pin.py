@@ -3,19 +3,22 @@
 import time
 from collections.abc import Callable
 
-from checkpoints.folder import Folder, FolderNotWritable
+from checkpoints.checkpoint import Checkpoint
+from checkpoints.files import FolderNotWritable
 
 # Each pin is synced to the disk, which may also hold the broker's log.
 INTERVAL_S = 1.0
 
 
 class CommittedPin:
-    """Pins the last committed batch of a folder. A full disk is no error, because a later batch will be
+    """Pins the last committed batch of a checkpoint. A full disk is no error, because a later batch will be
     pinned.
     """
 
-    def __init__(self, folder: Folder, topic: str, now_s: Callable[[], float] = time.monotonic) -> None:
-        self._folder = folder
+    def __init__(
+        self, checkpoint: Checkpoint, topic: str, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._checkpoint = checkpoint
         self._topic = topic
         self._now_s = now_s
         self._batch = -1
@@ -32,7 +35,7 @@ class CommittedPin:
             return
         self._taken_s = self._now_s()
         try:
-            self._folder.pin_committed(batch, self._topic)
+            self._checkpoint.pin_committed(batch, self._topic)
         except FolderNotWritable:
             return
         self._batch = batch

@@ -18,13 +18,16 @@ from typing import Self
 import msgspec
 from kafka.errors import KafkaError
 
-from checkpoints.folder import Epoch, Folder, Identity
+from checkpoints.checkpoint import Checkpoint
+from checkpoints.folder import Folder
+from checkpoints.metadata import Epoch, Identity
 from records import kafka_clients
 from records.layout import TopicLayout
 from state.config import CoordinatorConfig
 from streaming.query.operator import ConfigEpoch, Operator
 from streaming.query.progress import BatchProgress
-from streaming.query.session import LOOPBACK, Session
+from streaming.query.session import CHECKPOINT_FILE_MANAGER, LOOPBACK, Session
+from streaming.query.storage import storage_at
 from streaming.service.members_watcher import MembersWatcher
 from streaming.service.outage import FIRST_REQUEST_WAIT_S, FirstRequest, look_out
 from streaming.service.owner import Ownership, claim_of
@@ -42,18 +45,19 @@ from streaming.service.topics import TopicsError, prepare_topics
 class Options:
     """The options of a coordinator. `settings` are by Kafka's dotted names.
 
-    `rest_interval_ms` is the interval of clock records while no group has a member (see `Pace`).
-    `skip` are ids of records to dead-letter unread. `shards` is the number of shards of a partition
-    (`records.sharding`), None: that of the folder's state, or the default for a new folder. With
-    `take_over_topics` the coordinator may claim topics that belong to another folder, see
-    `streaming.service.owner`. If gateways are separate processes, an outage ends at the first request, at the
-    latest `first_request_wait_s` after the start of the query.
+    `checkpoint` is the path or URI of the checkpoint, None: it is in `folder`. `rest_interval_ms` is the
+    interval of clock records while no group has a member (see `Pace`). `skip` are ids of records to
+    dead-letter unread. `shards` is the number of shards of a partition (`records.sharding`), None: that of
+    the state, or the default for a new one. With `take_over_topics` the coordinator may claim topics that
+    belong to another folder, see `streaming.service.owner`. If gateways are separate processes, an outage
+    ends at the first request, at the latest `first_request_wait_s` after the start of the query.
     """
 
     bootstrap_servers: str
     folder: Path
     layout: TopicLayout = field(default_factory=TopicLayout.named)
     settings: Mapping[str, str] = field(default_factory=dict)
+    checkpoint: str | None = None
     skip: tuple[str, ...] = ()
     ui_host: str = LOOPBACK
     ui_port: int | None = 0
@@ -99,6 +103,7 @@ class Coordinator:
         self._open_gateway = gateway
         self._config = CoordinatorConfig().with_settings(options.settings)
         self._folder = folder or Folder(options.folder)
+        self._storage = storage_at(options.checkpoint or str(options.folder))
         self.status = StatusBoard(options.folder / "status.json")
         self._session: Session | None = None
         self._ticker: Ticker | None = None
@@ -146,25 +151,29 @@ class Coordinator:
         lock_fd = self._folder.lock()
         started.callback(self._folder.unlock)
         started.callback(self._say_stopped)
-        committed = self._folder.last_batch("commits")
-        self.status.enter(Phase.STARTING, "preparing topics and Spark", batch_id=committed)
-        found = prepare_topics(options.bootstrap_servers, options.layout, options.replication_factor)
-        identity = self._folder.pin(found, options.shards)
-        self._folder.check_committed(options.layout.requests_topic)
-        self._times.end_of("topics")
-        with self._starting_spark(lock_fd) as session:
-            self._take_topics(started, identity)
+        self.status.enter(Phase.STARTING, "preparing topics and Spark")
+        with ExitStack() as starting:
+            session = None
+            if self._storage.path is None:
+                session = starting.enter_context(self._starting_spark(lock_fd))
+            checkpoint = Checkpoint(self._storage.open(lambda: _session_of(session).spark))
+            found = prepare_topics(options.bootstrap_servers, options.layout, options.replication_factor)
+            identity = checkpoint.pin(found, options.shards)
+            self._times.end_of("topics")
+            if session is None:
+                session = starting.enter_context(self._starting_spark(lock_fd))
+            self._take_topics(started, checkpoint, identity)
             self._times.end_of("claim")
             self._start_ticker(started)
-            self._await_clients(started)
+            self._await_clients(started, checkpoint)
             self._times.end_of("gateway")
-            epochs = self._folder.epochs(self._config.settings(), list(options.skip), code_version())
+            epochs = checkpoint.epochs(self._config.settings(), list(options.skip), code_version())
             assert identity.shards is not None
             operator = Operator(options.layout, _config_epochs(epochs, identity), shards=identity.shards)
             self._session = session.result()
         started.callback(self._session.stop)
         self._announce(epochs[-1])
-        self._start_supervisor(started, operator, self._session)
+        self._start_supervisor(started, checkpoint, operator, self._session)
 
     @contextmanager
     def _starting_spark(self, lock_fd: int) -> Iterator[Future[Session]]:
@@ -177,7 +186,7 @@ class Coordinator:
                 ui_host=options.ui_host,
                 ui_port=options.ui_port,
                 hold_fd=lock_fd,
-                extra=options.spark,
+                extra={CHECKPOINT_FILE_MANAGER: self._storage.file_manager, **options.spark},
             )
             self._times.end_of("spark")
             return session
@@ -191,17 +200,25 @@ class Coordinator:
                     session.result().stop()
                 raise
 
-    def _take_topics(self, started: ExitStack, identity: Identity) -> None:
+    def _take_topics(self, started: ExitStack, checkpoint: Checkpoint, identity: Identity) -> None:
+        """Claim the topics, and only then read what an earlier owner planned."""
         options = self.options
-        wanted = claim_of(identity, options.folder, self._pace.longest_interval_ms)
+        wanted = claim_of(
+            identity,
+            self._storage.uri if self._storage.path is None else str(self._storage.path.absolute()),
+            self._pace.longest_interval_ms,
+            above_epoch=checkpoint.newest_owner(),
+        )
         try:
             self._ownership = Ownership(options.bootstrap_servers, options.layout)
             started.callback(self._ownership.close)
             self._ownership.take(wanted, take_over=options.take_over_topics, moved=identity.moved)
         except KafkaError as error:
             raise TopicsError(f"the topics could not be claimed: {error}") from error
+        checkpoint.own(self._ownership.epoch)
+        checkpoint.check_committed(options.layout.requests_topic)
 
-    def _await_clients(self, started: ExitStack) -> None:
+    def _await_clients(self, started: ExitStack, checkpoint: Checkpoint) -> None:
         """Open the gateway before the query starts, or start to watch for the first request."""
         options = self.options
         if self._open_gateway is not None:
@@ -209,7 +226,7 @@ class Coordinator:
             return
         try:
             self._first_request = look_out(
-                options.bootstrap_servers, options.layout, self._folder, self._pace.longest_interval_ms
+                options.bootstrap_servers, options.layout, checkpoint, self._pace.longest_interval_ms
             )
         except KafkaError as error:
             raise TopicsError(f"the requests topic cannot be read: {error}") from error
@@ -236,14 +253,16 @@ class Coordinator:
         watcher.start()
         started.callback(watcher.stop)
 
-    def _start_supervisor(self, started: ExitStack, operator: Operator, session: Session) -> None:
+    def _start_supervisor(
+        self, started: ExitStack, checkpoint: Checkpoint, operator: Operator, session: Session
+    ) -> None:
         assert self._ticker is not None
         assert self._ownership is not None
         options = self.options
         supervisor = Supervisor(
             options.bootstrap_servers,
             options.layout,
-            self._folder,
+            checkpoint,
             self.status,
             operator=operator,
             session=session,
@@ -302,6 +321,11 @@ class Coordinator:
                 producer.close(timeout=1)
         except KafkaError as error:
             raise TopicsError(f"the start could not be announced on {topic}: {error}") from error
+
+
+def _session_of(starting: Future[Session] | None) -> Session:
+    assert starting is not None
+    return starting.result()
 
 
 def code_version() -> str:

@@ -2,11 +2,10 @@
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
-import msgspec
-
-from checkpoints.folder import Folder
+from checkpoints.checkpoint import Checkpoint
+from checkpoints.files import FolderError
+from checkpoints.spark_logs import planned_ends
 
 # The form of a record, or of a request in a pack, in `streaming.query.shard_call.OperatorError`.
 _RECORD = re.compile(r"OperatorError: record (\S+-\d+-\d+(?:#\d+)?) of group")
@@ -14,7 +13,7 @@ _RECORD = re.compile(r"OperatorError: record (\S+-\d+-\d+(?:#\d+)?) of group")
 _NAMED_FILES = 5
 
 
-def describe_failing_batch(folder: Folder, batch: int, failures: int, error: str) -> str:
+def describe_failing_batch(checkpoint: Checkpoint, batch: int, failures: int, error: str) -> str:
     """Return one paragraph: the batch, its records, the failing record if known, and what to do."""
     named = _RECORD.search(error)
     if named:
@@ -24,7 +23,8 @@ def describe_failing_batch(folder: Folder, batch: int, failures: int, error: str
     else:
         way_on = "the error names no record, so find the cause in its text"
     return (
-        f"batch {batch} failed {failures} times and is tried again. Its records: {_ranges(folder, batch)}. "
+        f"batch {batch} failed {failures} times and is tried again. "
+        f"Its records: {_ranges(checkpoint, batch)}. "
         f"{way_on} (docs/operations.md, 'A batch that fails again and again'). Last error: {error[:2000]}"
     )
 
@@ -39,22 +39,20 @@ def describe_damaged_checkpoint(batch: int, damage: Sequence[str]) -> str:
     )
 
 
-def _ranges(folder: Folder, batch: int) -> str:
-    end = _offsets(folder.spark / "offsets" / str(batch))
-    begin = _offsets(folder.spark / "offsets" / str(batch - 1))
+def _ranges(checkpoint: Checkpoint, batch: int) -> str:
+    end = _offsets(checkpoint, batch)
+    begin = _offsets(checkpoint, batch - 1)
     ranges = [
         f"{topic}[{partition}] {begin.get(topic, {}).get(partition, 0)} to {until - 1}"
         for topic, partitions in end.items()
-        for partition, until in sorted(partitions.items(), key=lambda item: int(item[0]))
+        for partition, until in sorted(partitions.items())
         if until > begin.get(topic, {}).get(partition, 0)
     ]
     return ", ".join(ranges) or "not planned yet"
 
 
-def _offsets(path: Path) -> dict[str, dict[str, int]]:
-    """The end offsets of a batch: the third line of Spark's log, {topic: {partition: offset}} or "-"."""
+def _offsets(checkpoint: Checkpoint, batch: int) -> dict[str, dict[int, int]]:
     try:
-        line = path.read_text().splitlines()[2]
-        return msgspec.json.decode(line, type=dict[str, dict[str, int]])
-    except (FileNotFoundError, IndexError, msgspec.DecodeError):
+        return planned_ends(checkpoint.files, batch)
+    except FolderError:
         return {}

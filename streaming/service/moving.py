@@ -17,8 +17,9 @@ from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from checkpoints import codec
+from checkpoints.checkpoint import Checkpoint
 from checkpoints.export_file import ExportedGroup, ExportError, ExportFile, Header, write_export
-from checkpoints.folder import Committed, Epoch, Folder, Identity, Moved
+from checkpoints.metadata import Committed, Epoch, Identity, Moved, OwnerRecord
 from checkpoints.spark_logs import (
     read_next_watermark_ms,
     read_planned,
@@ -45,40 +46,42 @@ class MoveRefused(RuntimeError):
     """The state cannot be moved in this way. The message says what to do."""
 
 
-def header_of(folder: Folder, bootstrap_servers: str | None) -> Header:
-    """The header of an export of this folder, which is locked. With a broker the unread requests are counted.
+def header_of(checkpoint: Checkpoint, bootstrap_servers: str | None) -> Header:
+    """The header of an export of this checkpoint, whose folder is locked.
 
-    Raises FolderError, SparkLogDamaged, MoveRefused or KafkaError.
+    With a broker the unread requests are counted. Raises FolderError, MoveRefused or KafkaError.
     """
-    identity = folder.identity()
+    identity = checkpoint.identity()
     topic = identity.requests_topic
     if not identity.requests_topic_id:
-        raise MoveRefused(f"{folder.path} was imported and not started yet. Import that export again")
-    folder.check_committed(topic)
-    batch = folder.last_batch("commits")
+        raise MoveRefused(f"{checkpoint} was imported and not started yet. Import that export again")
+    checkpoint.check_committed(topic)
+    batch = checkpoint.last_batch("commits")
     if batch < 0:
-        raise MoveRefused(f"{folder.path} has no committed batch, so there is nothing to move")
-    committed = read_planned(folder.spark, batch, topic)
-    is_planned = folder.last_batch("offsets") > batch
+        raise MoveRefused(f"{checkpoint} has no committed batch, so there is nothing to move")
+    committed = read_planned(checkpoint.files, batch, topic)
+    is_planned = checkpoint.last_batch("offsets") > batch
+    record = checkpoint.record()
     return Header(
         exported_at_ms=int(time.time() * 1000),
         code_version=code_version(),
         identity=identity,
-        epochs=_renumbered_epochs(folder.known_epochs(), batch),
-        outages=[replace(o, from_batch=max(0, o.from_batch - batch)) for o in folder.known_outages()],
+        epochs=_renumbered_epochs(record.epochs, batch),
+        outages=[replace(o, from_batch=max(0, o.from_batch - batch)) for o in record.outages],
         committed=committed,
-        next_watermark_ms=read_next_watermark_ms(folder.spark, batch),
-        planned=read_planned(folder.spark, batch + 1, topic) if is_planned else None,
+        next_watermark_ms=read_next_watermark_ms(checkpoint.files, batch),
+        planned=read_planned(checkpoint.files, batch + 1, topic) if is_planned else None,
         unread=None if bootstrap_servers is None else count_unread(bootstrap_servers, topic, committed.ends),
     )
 
 
-def export_state(folder: Folder, spark: SparkSession, header: Header, path: Path) -> int:
-    """Write the state of this folder, which is locked, to a new file. Returns the number of groups.
+def export_state(checkpoint: Checkpoint, spark: SparkSession, header: Header, path: Path) -> int:
+    """Write the state of this checkpoint, whose folder is locked, to a new file.
 
+    Returns the number of groups.
     Raises ExportError, StateError, or PySparkException if Spark cannot read the state.
     """
-    rows = read_state(spark, folder.spark, folder.last_batch("commits"))
+    rows = read_state(spark, checkpoint.spark_uri, checkpoint.last_batch("commits"))
     return write_export(path, header, groups_in(rows))
 
 
@@ -162,17 +165,17 @@ def import_state(
     target.parent.mkdir(parents=True, exist_ok=True)
     state = _shards(export, identity)
     with tempfile.TemporaryDirectory(prefix=f"{target.name}.import-", dir=target.parent) as parent:
-        new = Folder(Path(parent) / target.name)
-        new.path.mkdir()
+        new = Path(parent) / target.name
+        new.mkdir()
         with starting_spark() as spark:
             assert identity.shards is not None
-            seed(spark, new.spark, Path(parent) / "rows", identity.shards, state)
+            seed(spark, new / "spark", Path(parent) / "rows", identity.shards, state)
         _complete(new, export.header, identity)
         os.sync()
-        new.path.rename(target)
+        new.rename(target)
 
 
-def _complete(new: Folder, header: Header, identity: Identity) -> None:
+def _complete(new: Path, header: Header, identity: Identity) -> None:
     """Make the seeded checkpoint one of the coordinator's query, and write the files beside it."""
     committed, planned, topic = header.committed, header.planned, identity.requests_topic
     if topic != header.identity.requests_topic:
@@ -180,12 +183,13 @@ def _complete(new: Folder, header: Header, identity: Identity) -> None:
         committed = replace(committed, ends=dict.fromkeys(range(identity.request_partitions), 0))
         planned = None
     # The file source's log of files; the Kafka source would take it for its own.
-    shutil.rmtree(new.spark / "sources")
-    rewrite_planned(new.spark, 0, committed, topic)
-    rewrite_next_watermark_ms(new.spark, 0, header.next_watermark_ms)
+    shutil.rmtree(new / "spark" / "sources")
+    checkpoint = Checkpoint.at(new)
+    rewrite_planned(checkpoint.files, 0, committed, topic)
+    rewrite_next_watermark_ms(checkpoint.files, 0, header.next_watermark_ms)
     if planned is not None:
-        rewrite_planned(new.spark, 1, planned, topic)
-    new.create(identity, header.epochs, header.outages, Committed(0, committed.ends))
+        rewrite_planned(checkpoint.files, 1, planned, topic)
+    checkpoint.create(identity, OwnerRecord(header.epochs, header.outages, Committed(0, committed.ends)))
 
 
 def _renumbered_epochs(epochs: list[Epoch], batch: int) -> list[Epoch]:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 import msgspec
 from kafka import TopicPartition
 
-from checkpoints.folder import Folder, KnownOutage
+from checkpoints.checkpoint import Checkpoint
+from checkpoints.metadata import KnownOutage
 from records.codec import UNREADABLE, is_clock_record
 from records.layout import TopicLayout
 from records.reader import Record, TopicReader
@@ -28,18 +29,18 @@ _LOOK_MS = 100
 _READ_TIMEOUT_MS = 30_000
 
 
-def end_outage(bootstrap_servers: str, layout: TopicLayout, folder: Folder) -> list[KnownOutage]:
-    """Return all outages of this folder's coordinator, with the one that ends now. A new folder has none.
+def end_outage(bootstrap_servers: str, layout: TopicLayout, checkpoint: Checkpoint) -> list[KnownOutage]:
+    """Return all outages, with the one that ends now. A new checkpoint has none.
 
     Raises KafkaError.
     """
     topic = layout.requests_topic
-    ends = folder.planned_ends(folder.last_batch("offsets"), topic)
+    ends = checkpoint.planned_ends(checkpoint.last_batch("offsets"), topic)
     if not ends:
         return []
     after_ms = _last_append_ms(bootstrap_servers, topic, ends)
     until_ms = brokers_time_ms(bootstrap_servers, topic, layout.request_partitions)
-    return folder.outages(after_ms, until_ms)
+    return checkpoint.outages(after_ms, until_ms)
 
 
 class FirstRequest:
@@ -100,14 +101,14 @@ def is_of_the_watcher(value: bytes | None) -> bool:
 
 
 def look_out(
-    bootstrap_servers: str, layout: TopicLayout, folder: Folder, tick_interval_ms: int
+    bootstrap_servers: str, layout: TopicLayout, checkpoint: Checkpoint, tick_interval_ms: int
 ) -> FirstRequest | None:
-    """Watch for the first request after the current outage. Returns None on a new folder, which has no
+    """Watch for the first request after the current outage. Returns None on a new checkpoint, which has no
     outage.
 
     Raises KafkaError.
     """
-    ends = folder.planned_ends(folder.last_batch("offsets"), layout.requests_topic)
+    ends = checkpoint.planned_ends(checkpoint.last_batch("offsets"), layout.requests_topic)
     return FirstRequest(bootstrap_servers, layout, ends, SILENCE_MS + tick_interval_ms) if ends else None
 
 

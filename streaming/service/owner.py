@@ -16,7 +16,6 @@ import socket
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 from uuid import UUID, uuid4, uuid5
@@ -27,7 +26,7 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError
 from msgspec import Struct
 
-from checkpoints.folder import Identity, Moved
+from checkpoints.metadata import Identity, Moved
 from records import kafka_clients
 from records.codec import UNREADABLE, is_clock_record
 from records.layout import TopicLayout
@@ -79,16 +78,19 @@ def owner_id_of(identity: Identity) -> str:
     return str(uuid5(UUID(identity.member_id_namespace), "owner"))  # a hash: the namespace is secret
 
 
-def claim_of(identity: Identity, folder: Path, tick_interval_ms: int) -> Claim:
-    """Return this process's claim for the state of this folder. `Ownership.take` sets its epoch."""
+def claim_of(identity: Identity, folder: str, tick_interval_ms: int, above_epoch: int = 0) -> Claim:
+    """Return this process's claim for the state of this folder.
+
+    `Ownership.take` sets its epoch, one above the standing claim's and above this one.
+    """
     return Claim(
-        epoch=0,
+        epoch=above_epoch,
         claim_id=str(uuid4()),
         owner_id=owner_id_of(identity),
         requests_topic_id=identity.requests_topic_id,
         host=socket.gethostname(),
         pid=os.getpid(),
-        folder=str(folder.absolute()),
+        folder=folder,
         since_ms=int(time.time() * 1000),
         tick_interval_ms=tick_interval_ms,
     )
@@ -127,7 +129,7 @@ class Ownership:
         standing = self._in_force()
         # A claim with another requests topic id is of a deleted topic of the same name. Its owner's
         # state does not belong to this topic.
-        epoch = standing.epoch + 1 if standing else 1
+        epoch = max(standing.epoch if standing else 0, wanted.epoch) + 1
         if standing and standing.requests_topic_id != wanted.requests_topic_id:
             standing = None
         self._check(standing, wanted, moved, take_over=take_over)

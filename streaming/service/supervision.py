@@ -18,9 +18,10 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming import StreamingQuery
 
+from checkpoints.checkpoint import Checkpoint
 from checkpoints.damage import describe_damage
 from checkpoints.disk import describe_full_disk
-from checkpoints.folder import Folder, FolderError, FolderNotWritable
+from checkpoints.files import FolderError, FolderNotWritable
 from records.layout import TopicLayout
 from streaming.query import pipeline
 from streaming.query.operator import Operator
@@ -61,7 +62,7 @@ class Supervisor:
         self,
         bootstrap_servers: str,
         layout: TopicLayout,
-        folder: Folder,
+        checkpoint: Checkpoint,
         status: StatusBoard,
         *,
         operator: Operator,
@@ -77,7 +78,7 @@ class Supervisor:
     ) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._layout = layout
-        self._folder = folder
+        self._checkpoint = checkpoint
         self._status = status
         self._operator = operator
         self._session = session
@@ -91,7 +92,7 @@ class Supervisor:
         self._times = times
         self._on_batch = on_batch
         self._on_end = on_end
-        self._committed_pin = CommittedPin(folder, layout.requests_topic)
+        self._committed_pin = CommittedPin(checkpoint, layout.requests_topic)
         self._disk_alarm: str | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
@@ -114,7 +115,7 @@ class Supervisor:
                 reason = str(error)
                 log.error("the coordinator has lost its topics", reason=reason)
             elif self._session.has_lost_jvm():
-                reason = f"Spark's JVM has ended; its log is {self._folder.path / 'spark.log'}"
+                reason = f"Spark's JVM has ended; its log is {self._session.log_path}"
                 log.error("the coordinator failed", reason=reason)
             elif isinstance(error, FolderError):
                 reason = str(error)
@@ -130,10 +131,10 @@ class Supervisor:
         failures, failed_batch = 0, -1
         while not self._stopping.is_set():
             error = self._run_query()
-            self._committed_pin.take(self._folder.last_batch("commits"))
+            self._committed_pin.take(self._checkpoint.last_batch("commits"))
             if error is None or self._stopping.is_set() or self._waited_for_space(error):
                 continue
-            batch = self._folder.last_batch("commits") + 1
+            batch = self._checkpoint.last_batch("commits") + 1
             failures = failures + 1 if batch == failed_batch else 1
             failed_batch = batch
             pause_s = min(FIRST_PAUSE_S * 2 ** (failures - 1), LONGEST_PAUSE_S)
@@ -150,7 +151,7 @@ class Supervisor:
         if full is None:
             return False
         log.error("query stopped until there is space", reason=full, error=first_line(error))
-        self._status.enter(Phase.RESTARTING, full, batch_id=self._folder.last_batch("commits"))
+        self._status.enter(Phase.RESTARTING, full, batch_id=self._checkpoint.last_batch("commits"))
         while full is not None and not self._stopping.is_set():
             self._pause(SPACE_POLL_S)
             full = self._look_at_disk()
@@ -158,7 +159,9 @@ class Supervisor:
         return True
 
     def _look_at_disk(self) -> str | None:
-        self._disk_alarm = describe_full_disk((self._folder.path, self._session.local_dir))
+        self._disk_alarm = describe_full_disk(
+            filter(None, (self._checkpoint.files.local, self._session.local_dir))
+        )
         return self._disk_alarm
 
     def _run_query(self) -> PySparkException | KafkaError | FolderNotWritable | None:
@@ -168,11 +171,11 @@ class Supervisor:
         """
         try:
             self._wait_for_clients()
-            outages = end_outage(self._bootstrap_servers, self._layout, self._folder)
+            outages = end_outage(self._bootstrap_servers, self._layout, self._checkpoint)
             running = pipeline.start(
                 self._session.spark,
                 self._bootstrap_servers,
-                str(self._folder.spark),
+                self._checkpoint.spark_uri,
                 replace(self._operator, outages=tuple(outages)),
                 self._owner_epoch,
             )
@@ -247,7 +250,7 @@ class Supervisor:
         if self._ticker.cut_off_s() > CUT_OFF_S:
             log.warning("query stopped until a broker answers")
             self._status.enter(
-                Phase.RESTARTING, "no broker answers", batch_id=self._folder.last_batch("commits")
+                Phase.RESTARTING, "no broker answers", batch_id=self._checkpoint.last_batch("commits")
             )
         looked_s = float("-inf")
         while self._ticker.cut_off_s() > CUT_OFF_S and not self._stopping.is_set():
@@ -265,12 +268,12 @@ class Supervisor:
     def _report_failure(self, error: Exception, batch: int, failures: int, pause_s: float) -> None:
         phase = Phase.RESTARTING
         reason = f"batch {batch} failed, attempt {failures}: {first_line(error)}"
-        if damage := describe_damage(self._folder.spark):
+        if damage := describe_damage(self._checkpoint.files):
             phase, reason = Phase.FAILING, describe_damaged_checkpoint(batch, damage)
         elif failures >= FAILURES_TO_NAME_THE_BATCH:
             phase = Phase.FAILING
             what, _, _ = str(error).partition("\n=== Streaming Query ===")  # its plan helps nobody here
-            reason = describe_failing_batch(self._folder, batch, failures, what)
+            reason = describe_failing_batch(self._checkpoint, batch, failures, what)
         self._status.enter(phase, reason, batch_id=batch - 1)
         log.error("query failed", batch=batch, attempt=failures, again_in_s=pause_s, error=reason)
 

@@ -7,7 +7,8 @@ from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError, NoError, TopicAlreadyExistsError, for_code
 
-from checkpoints.folder import Identity, new_namespace
+from checkpoints.checkpoint import new_namespace
+from checkpoints.metadata import Identity
 from records import kafka_clients
 from records.layout import TopicLayout
 from records.sharding import DEFAULT_SHARDS

@@ -15,7 +15,9 @@ import msgspec
 import pytest
 from kafka.consumer.fetcher import ConsumerRecord
 
-from checkpoints.folder import Epoch, Folder, FolderError, KnownOutage
+from checkpoints.checkpoint import Checkpoint
+from checkpoints.files import FolderError
+from checkpoints.metadata import Epoch
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from records import kafka_clients
@@ -275,9 +277,8 @@ def test_folder_of_another_topic_is_refused(service: Service, tmp_path: Path) ->
     other = new_layout()
     with pytest.raises(FolderError) as refused:
         Coordinator(Options(service.servers, tmp_path, other)).start()
-    assert f"requests_topic was '{service.layout.requests_topic}' and is '{other.requests_topic}'" in str(
-        refused.value
-    )
+    changed = f"requests_topic was '{service.layout.requests_topic}' and is '{other.requests_topic}'"
+    assert changed in str(refused.value)
     status = read_status(tmp_path / "status.json")
     assert status.phase is Phase.STOPPED
     assert status.reason.startswith("the start failed: the state in")
@@ -286,7 +287,7 @@ def test_folder_of_another_topic_is_refused(service: Service, tmp_path: Path) ->
 def test_topic_that_was_made_anew_is_refused(broker: EmbeddedBroker, tmp_path: Path) -> None:
     layout = new_layout()
     before = prepare_topics(broker.bootstrap_servers, layout)
-    Folder(tmp_path).pin(before)
+    Checkpoint.at(tmp_path).pin(before)
     admin = kafka_clients.admin(broker.bootstrap_servers)
     admin.delete_topics([layout.requests_topic])
     wait_until(lambda: layout.requests_topic not in admin.list_topics(), "the end of the topic")
@@ -324,7 +325,7 @@ def test_stop_and_start_keep_groups_and_answer_what_was_asked_meanwhile(service:
 
 
 def epochs_of(service: Service) -> list[Epoch]:
-    return msgspec.json.decode((service.options.folder / "epochs.json").read_bytes(), type=list[Epoch])
+    return Checkpoint.at(service.options.folder).record().epochs
 
 
 def check_epochs(service: Service, before: list[Epoch]) -> None:
@@ -358,8 +359,7 @@ def test_nobody_expires_while_no_coordinator_runs(service: Service) -> None:
     asked_ms = time.time() * 1000
     asked = service.one.heartbeat("silent-meanwhile", generation_id=1, member_id=member.member_id)
     assert asked.result().error_code is ErrorCode.NONE
-    outages = (service.options.folder / "outages.json").read_bytes()
-    until_ms = msgspec.json.decode(outages, type=list[KnownOutage])[-1].outage.until_ms
+    until_ms = Checkpoint.at(service.options.folder).record().outages[-1].outage.until_ms
     assert until_ms >= asked_ms
     wait_until(lambda: state_of(service, "silent-meanwhile") == "Empty", "its end")
     history = history_of(service.servers, service.layout, "silent-meanwhile")

@@ -10,11 +10,10 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from uuid import uuid4
 
-import msgspec
 import pytest
 from kafka import KafkaProducer
 
-from checkpoints.folder import KnownOutage
+from checkpoints.checkpoint import Checkpoint
 from clients.coordinator_client import layout_on
 from embedded.broker import EmbeddedBroker
 from records.codec import clock_record
@@ -59,8 +58,7 @@ def test_nobody_expires_because_a_restart_took_longer_than_the_session(
         again = stack.enter_context(run(tmp_path, *arguments))
         listening_ms = when_listening(listen)
         again.ready()
-        outages = (tmp_path / "data" / "coordinator" / "outages.json").read_bytes()
-        outage = msgspec.json.decode(outages, type=list[KnownOutage])[-1].outage
+        outage = Checkpoint.at(tmp_path / "data" / "coordinator").record().outages[-1].outage
         assert outage.until_ms >= listening_ms()
         wait_until(lambda: time.time() * 1000 > outage.until_ms + 2 * SESSION_MS, "the end of two sessions")
         produce(broker.bootstrap_servers, topic, range(RECORDS, 2 * RECORDS))

@@ -18,7 +18,7 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from checkpoints.folder import Moved
+from checkpoints.metadata import Moved
 from clients.coordinator_client import CoordinatorClient, layout_on
 from embedded.broker import EmbeddedBroker
 from records.layout import TopicLayout

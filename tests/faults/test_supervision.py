@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from checkpoints.folder import FolderError
+from checkpoints.files import FolderError
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from records.codec import DeadLetter, Reason, record_of

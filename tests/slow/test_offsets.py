@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.folder import Folder
 from cli.demo.children import Child, Children
 from cli.demo.strike import wait_until_gone
 from clients.coordinator_client import CoordinatorClient, layout_on
@@ -43,7 +42,7 @@ class Coordinators:
 
     def kill(self) -> None:
         self._running.kill()
-        wait_until_gone(Folder(self._folder / "coordinator"))
+        wait_until_gone(self._folder / "coordinator")
 
 
 @pytest.fixture

@@ -21,8 +21,9 @@ import pytest
 from click.testing import CliRunner
 from kafka import KafkaProducer
 
+from checkpoints.checkpoint import Checkpoint
 from checkpoints.damage import describe_damage
-from checkpoints.folder import Folder, FolderError
+from checkpoints.files import FolderError
 from cli import main
 from embedded.broker import EmbeddedBroker
 from records.layout import DEFAULT_PREFIX
@@ -36,6 +37,7 @@ from tests.e2e.listening import (
     listening_at,
     port_of,
 )
+from tests.harness.checkpoints import spark_of
 
 pytestmark = pytest.mark.e2e
 
@@ -172,7 +174,7 @@ def test_killed_and_started_again_then_interrupted(tmp_path: Path) -> None:
                 check_interrupt(third)
     status = read_status(data_dir / "coordinator" / "status.json")
     assert (status.phase, status.reason) == (Phase.STOPPED, "stopped in order")
-    check_checkpoint(Folder(data_dir / "coordinator"))
+    check_checkpoint(Checkpoint.at(data_dir / "coordinator"))
 
 
 def check_ready(ready: dict[str, Any], data_dir: Path) -> None:
@@ -247,20 +249,21 @@ def check_topic_is_made_by_writing(gateway: str) -> None:
         assert producer.partitions_for("made-by-writing") == {0, 1, 2}
 
 
-def check_checkpoint(folder: Folder) -> None:
+def check_checkpoint(checkpoint: Checkpoint) -> None:
     """What Spark left is sound; a byte that changes and a batch that is lost are noticed."""
-    assert describe_damage(folder.spark) == []
-    changelog = newest(folder.spark / "state" / "0" / "0", ".changelog")
+    assert describe_damage(checkpoint.files) == []
+    changelog = newest(spark_of(checkpoint) / "state" / "0" / "0", ".changelog")
     content = changelog.read_bytes()
     changelog.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    assert describe_damage(folder.spark) == [f"{changelog} does not match its checksum"]
+    assert describe_damage(checkpoint.files) == [f"{changelog} does not match its checksum"]
     topic = f"{DEFAULT_PREFIX}-requests"
-    folder.check_committed(topic)
-    committed = json.loads((folder.path / "committed.json").read_text())["batch"]
-    while int((batch := newest(folder.spark / "offsets")).name) >= committed:
+    checkpoint.check_committed(topic)
+    committed = checkpoint.record().committed
+    assert committed is not None
+    while int((batch := newest(spark_of(checkpoint) / "offsets")).name) >= committed.batch:
         batch.unlink()
     with pytest.raises(FolderError, match="would be handled and answered a second time"):
-        folder.check_committed(topic)
+        checkpoint.check_committed(topic)
 
 
 def newest(folder: Path, suffix: str = "") -> Path:

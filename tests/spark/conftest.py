@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from checkpoints.folder import Folder
 from streaming.query.session import Session
 from tests.spark.harness import Bench
 
@@ -37,7 +36,7 @@ def make_bench(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[..., Be
     benches: list[Bench] = []
 
     def make(**given: Any) -> Bench:
-        bench = Bench(spark, Folder(tmp_path / f"bench-{len(benches)}"), **given)
+        bench = Bench(spark, tmp_path / f"bench-{len(benches)}", **given)
         benches.append(bench)
         return bench
 

@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from checkpoints.folder import Folder
 from records.pack import unpack
 from records.sharding import DEFAULT_SHARDS
 from state.config import CoordinatorConfig
@@ -66,7 +65,7 @@ class Bench:
     """
 
     spark: SparkSession
-    folder: Folder
+    folder: Path
     operator: Callable[..., Any] = field(default_factory=make_operator)
     owner_epoch: int | None = None
     files_per_batch: int = 1
@@ -89,7 +88,7 @@ class Bench:
         output = coordinate(self.rearrange(records), self.operator, self.owner_epoch, shards=self.shards)
         self.query = (
             output.writeStream.foreachBatch(self.write or self._keep)
-            .option("checkpointLocation", str(self.folder.spark))
+            .option("checkpointLocation", str(self.folder / "spark"))
             .outputMode("append")
             .start()
         )
@@ -154,7 +153,7 @@ class Bench:
 
     @property
     def _input(self) -> Path:
-        return self.folder.path / "input"
+        return self.folder / "input"
 
     def _keep(self, output: DataFrame, batch: int) -> None:
         rows = [

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from pyspark.errors import StreamingQueryException
 
-from checkpoints.folder import Folder
 from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
 from streaming.query.session import Session
 from tests.spark.harness import Bench
@@ -69,13 +68,13 @@ def _commit(group_id: str, member_id: str, offset: int) -> OffsetCommit:
 def write_checkpoint(path: Path) -> None:
     """Write the folder of a bench whose batch 1 was cut off."""
     with tempfile.TemporaryDirectory() as folder, Session(log_path=Path(folder) / "spark.log") as session:
-        bench = Bench(session.spark, Folder(Path(folder) / "bench"), failures={1: [0.5]})
+        bench = Bench(session.spark, Path(folder) / "bench", failures={1: [0.5]})
         story = Story()
         bench.run(story.first)
         with suppress(StreamingQueryException):
             bench.run(story.cut_off)
         with tarfile.open(path, "w:xz") as tar:
-            tar.add(bench.folder.path / "spark", "spark")
+            tar.add(bench.folder / "spark", "spark")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from checkpoints.checkpoint import Checkpoint
 from checkpoints.codec import STATE_VERSION
 from records.partitioner import partition_of
 from records.sharding import DEFAULT_SHARDS, shard_of
@@ -77,7 +78,7 @@ def test_a_record_that_cannot_even_be_refused_is_named_and_can_be_skipped(bench:
     after = log.request(T0 + 2_000, heartbeat("g", member_id))
     with pytest.raises(StreamingQueryException) as raised:
         bench.run([deadly, after])
-    text = describe_failing_batch(bench.folder, 1, 3, str(raised.value))
+    text = describe_failing_batch(Checkpoint.at(bench.folder), 1, 3, str(raised.value))
     assert f"start with --skip-record {deadly.id}" in text
     bench.query = None
 

@@ -17,9 +17,10 @@ from msgspec import structs
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from checkpoints.checkpoint import Checkpoint
 from checkpoints.codec import StateError
 from checkpoints.export_file import ExportedGroup, ExportFile, write_export
-from checkpoints.folder import Folder, Identity
+from checkpoints.metadata import Identity
 from checkpoints.spark_logs import PlannedBatch, rewrite_planned
 from records.codec import clock_record, encode
 from records.partitioner import partition_of
@@ -27,6 +28,7 @@ from records.sharding import MAX_SHARDS, shard_of
 from streaming.query.operator import Operator
 from streaming.query.seeding import read_state
 from streaming.service import moving
+from tests.harness.checkpoints import path_of, spark_of
 from tests.spark.harness import Bench, Written, answers, events, make_operator, of_topic
 from tests.spark.log import LAYOUT, NAMESPACE, T0, Log, Record, heartbeat
 from tests.spark.moved_story import GROUPS, LEAVING, SESSION_MS, SILENT, Story
@@ -36,29 +38,30 @@ V3_CHECKPOINT = Path(__file__).parents[1] / "data" / "checkpoint_v3.tar.xz"
 ENDS = {0: 100, 1: 200}
 
 
-def as_of_kafka(spark: Path, path: Path, shards: int | None) -> Folder:
+def as_of_kafka(spark: Path, path: Path, shards: int | None) -> Checkpoint:
     """A coordinator's folder with a copy of this checkpoint, whose batches have read Kafka's topic."""
-    folder = Folder(path)
-    shutil.copytree(spark, folder.spark)
-    for batch in range(folder.last_batch("offsets") + 1):
-        metadata = json.loads((folder.spark / "offsets" / str(batch)).read_text().splitlines()[1])
+    checkpoint = Checkpoint.at(path)
+    shutil.copytree(spark, spark_of(checkpoint))
+    for batch in range(checkpoint.last_batch("offsets") + 1):
+        metadata = json.loads((spark_of(checkpoint) / "offsets" / str(batch)).read_text().splitlines()[1])
         planned = PlannedBatch(ENDS, metadata["batchWatermarkMs"], metadata["batchTimestampMs"])
-        rewrite_planned(folder.spark, batch, planned, LAYOUT.requests_topic)
+        rewrite_planned(checkpoint.files, batch, planned, LAYOUT.requests_topic)
     identity = Identity("cluster", LAYOUT.requests_topic, "id", LAYOUT.request_partitions, NAMESPACE, shards)
-    folder.pin(identity)
-    folder.epochs({}, [], "0.1.0")
-    return folder
+    checkpoint.pin(identity)
+    checkpoint.own(1)
+    checkpoint.epochs({}, [], "0.1.0")
+    return checkpoint
 
 
 def move(
-    spark: SparkSession, old: Folder, target: Path, *, shards: int | None = None, **new_topics: str | int
-) -> Folder:
+    spark: SparkSession, old: Checkpoint, target: Path, *, shards: int | None = None, **new_topics: str | int
+) -> Checkpoint:
     """Export a folder and import it."""
-    path = old.path / "state.export"
+    path = path_of(old) / "state.export"
     header = structs.replace(moving.header_of(old, None), unread=dict.fromkeys(ENDS, 0))
     moving.export_state(old, spark, header, path)
     import_(spark, path, target, shards=shards, **new_topics)
-    return Folder(target)
+    return Checkpoint.at(target)
 
 
 def import_(spark: SparkSession, path: Path, target: Path, **given: str | int | None) -> None:
@@ -69,23 +72,23 @@ def import_(spark: SparkSession, path: Path, target: Path, **given: str | int | 
 
 def read_files(bench: Bench, cut_off: Iterable[Record] | None) -> None:
     """Make this bench's files the source of an imported folder. A planned batch has read the first one."""
-    offsets = bench.folder.spark / "offsets"
+    offsets = bench.folder / "spark" / "offsets"
     for batch, offset in {0: -1, 1: 0}.items():
         if (offsets / str(batch)).exists():
             lines = (offsets / str(batch)).read_text().splitlines()
             (offsets / str(batch)).write_text("\n".join([*lines[:2], f'{{"logOffset":{offset}}}']))
     if cut_off is not None:
         bench.add_file(cut_off)
-        file = bench.folder.path / "input" / "00000.parquet"
-        sources = bench.folder.spark / "sources" / "0"
+        file = bench.folder / "input" / "00000.parquet"
+        sources = bench.folder / "spark" / "sources" / "0"
         sources.mkdir(parents=True)
         entry = {"path": file.as_uri(), "timestamp": 1_700_000_000_000, "batchId": 0}
         (sources / "0").write_text(f"v1\n{json.dumps(entry)}")
 
 
-def groups_of(spark: SparkSession, folder: Folder, batch: int) -> dict[str, tuple[int, bytes]]:
+def groups_of(spark: SparkSession, checkpoint: Checkpoint, batch: int) -> dict[str, tuple[int, bytes]]:
     """The encoded groups of a state, from every shard."""
-    groups = moving.groups_in(read_state(spark, folder.spark, batch))
+    groups = moving.groups_in(read_state(spark, checkpoint.spark_uri, batch))
     return {group.group_id: (group.version, group.group) for group in groups}
 
 
@@ -108,7 +111,7 @@ def test_the_outcome_is_that_of_a_state_that_never_moved(
 ) -> None:
     """The planned batch runs again under its own watermark. `old_version`: of a version without shards."""
     spark, story = stayed.spark, Story()
-    checkpoint = stayed.folder.spark
+    checkpoint = stayed.folder / "spark"
     if old_version:
         with tarfile.open(V3_CHECKPOINT) as tar:
             tar.extractall(tmp_path / "v3", filter="data")
@@ -116,24 +119,28 @@ def test_the_outcome_is_that_of_a_state_that_never_moved(
     old = as_of_kafka(checkpoint, tmp_path / "old", None if old_version else 64)
     operator = replace(make_operator(), shards=shards)
     moved = make_bench(shards=shards, operator=operator, written=list(stayed.written))
-    move(spark, old, moved.folder.path, shards=shards)
-    assert groups_of(spark, moved.folder, 0) == groups_of(spark, stayed.folder, 0)
+    move(spark, old, moved.folder, shards=shards)
+    assert groups_of(spark, Checkpoint.at(moved.folder), 0) == groups_of(
+        spark, Checkpoint.at(stayed.folder), 0
+    )
     read_files(moved, story.cut_off)
     for bench in (stayed, moved):
         bench.run(*story.rest)
     assert said_once(moved.written) == said_once(stayed.written)
     assert {answer["error_code"] for answer in answers(moved.written).values()} == {0}
     assert events(moved.written, SILENT)[-1]["at_ms"] == T0 + 1 + SESSION_MS
-    assert groups_of(spark, moved.folder, 4) == groups_of(spark, stayed.folder, 4)
+    assert groups_of(spark, Checkpoint.at(moved.folder), 4) == groups_of(
+        spark, Checkpoint.at(stayed.folder), 4
+    )
 
 
 def test_each_group_is_in_its_shard(stayed: Bench, tmp_path: Path) -> None:
     spark, target = stayed.spark, tmp_path / "new" / "coordinator"
-    old = as_of_kafka(stayed.folder.spark, tmp_path / "old", 64)
+    old = as_of_kafka(stayed.folder / "spark", tmp_path / "old", 64)
     folder = move(spark, old, target, shards=4)
     found = {
         group.group_id: json.loads(row.key)["shard"]
-        for row in read_state(spark, folder.spark, 0)
+        for row in read_state(spark, folder.spark_uri, 0)
         for group in moving.groups_in(iter([row]))
     }
     in_partition = {group_id: partition_of(group_id, LAYOUT.request_partitions) for group_id in GROUPS}
@@ -141,20 +148,20 @@ def test_each_group_is_in_its_shard(stayed: Bench, tmp_path: Path) -> None:
     assert sorted(path.name for path in target.parent.iterdir()) == ["coordinator"]
     assert folder.planned_ends(0, LAYOUT.requests_topic) == ENDS
     with pytest.raises(moving.MoveRefused, match=r"exists\. Import into a new folder"):
-        import_(spark, old.path / "state.export", target)
+        import_(spark, path_of(old) / "state.export", target)
 
 
 def test_a_state_without_groups_is_moved(bench: Bench, tmp_path: Path) -> None:
     log = Log()
     bench.run(log.clock(T0, T0), log.clock(T0 + 1, T0))
     bench.stop()
-    folder = move(bench.spark, as_of_kafka(bench.folder.spark, tmp_path / "old", 64), tmp_path / "new")
+    folder = move(bench.spark, as_of_kafka(bench.folder / "spark", tmp_path / "old", 64), tmp_path / "new")
     assert groups_of(bench.spark, folder, 0) == {}
     assert (folder.last_batch("offsets"), folder.last_batch("commits")) == (0, 0)
 
 
 def test_a_damaged_group_is_named_and_leaves_no_folder(stayed: Bench, tmp_path: Path) -> None:
-    header = moving.header_of(as_of_kafka(stayed.folder.spark, tmp_path / "old", 64), None)
+    header = moving.header_of(as_of_kafka(stayed.folder / "spark", tmp_path / "old", 64), None)
     write_export(tmp_path / "damaged", header, [ExportedGroup("g", 3, b"damaged")])
     with pytest.raises(StateError, match=r"state of group 'g' \(version 3\) is damaged"):
         import_(stayed.spark, tmp_path / "damaged", tmp_path / "data" / "coordinator")
@@ -169,8 +176,8 @@ def test_new_topics_with_other_partitions_get_every_view_and_offset_from_the_fir
     old.run(story.first, story.cut_off)
     old.stop()
     new = make_bench(operator=Operator(layout, make_operator().epochs))
-    folder = as_of_kafka(old.folder.spark, tmp_path / "old", 64)
-    move(old.spark, folder, new.folder.path, prefix="new", request_partitions=1)
+    folder = as_of_kafka(old.folder / "spark", tmp_path / "old", 64)
+    move(old.spark, folder, new.folder, prefix="new", request_partitions=1)
     read_files(new, None)
     log = Log()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from checkpoints.damage import describe_damage
+from checkpoints.files import LocalFiles
 
 PART_BYTES = 512
 
@@ -14,7 +15,7 @@ PART_BYTES = 512
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     """The folder of one state store, with a snapshot of version 2 and changelogs up to version 5."""
-    store = tmp_path / "state" / "0" / "0"
+    store = tmp_path / "spark" / "state" / "0" / "0"
     store.mkdir(parents=True)
     write(store / "2.zip", bytes(3 * PART_BYTES))
     for version in range(2, 6):
@@ -33,7 +34,7 @@ def write(path: Path, content: bytes) -> None:
 def test_a_sound_checkpoint_has_no_damage(tmp_path: Path, store: Path) -> None:
     write(store / ".6.changelog.123.tmp", b"left by a crash")
     (store / ".6.changelog.123.tmp").write_bytes(b"left by a cr")
-    assert describe_damage(tmp_path) == []
+    assert describe_damage(LocalFiles(tmp_path)) == []
 
 
 @pytest.mark.parametrize("at", [0, PART_BYTES - 1, PART_BYTES, -1])
@@ -42,25 +43,25 @@ def test_a_changed_byte_is_found(tmp_path: Path, store: Path, at: int) -> None:
     content = bytearray(path.read_bytes())
     content[at] ^= 1
     path.write_bytes(content)
-    assert describe_damage(tmp_path) == [f"{path} does not match its checksum"]
+    assert describe_damage(LocalFiles(tmp_path)) == [f"{path} does not match its checksum"]
 
 
 @pytest.mark.parametrize("length", [0, 1, PART_BYTES, PART_BYTES + 1])
 def test_a_file_cut_short_is_found(tmp_path: Path, store: Path, length: int) -> None:
     path = store / "2.zip"
     path.write_bytes(bytes(length))
-    assert describe_damage(tmp_path) == [f"{path} does not match its checksum"]
+    assert describe_damage(LocalFiles(tmp_path)) == [f"{path} does not match its checksum"]
 
 
 def test_a_missing_changelog_is_found(tmp_path: Path, store: Path) -> None:
     """Changelogs before the snapshot are not needed, and purged in time."""
     (store / "2.changelog").unlink()
-    assert describe_damage(tmp_path) == []
+    assert describe_damage(LocalFiles(tmp_path)) == []
     (store / "3.changelog").unlink()
-    assert describe_damage(tmp_path) == [f"{store / '3.changelog'} is missing"]
+    assert describe_damage(LocalFiles(tmp_path)) == [f"{store / '3.changelog'} is missing"]
 
 
 def test_a_file_without_checksums_is_not_judged(tmp_path: Path, store: Path) -> None:
     (store / ".4.changelog.crc").write_bytes(b"")
     (store / ".5.changelog.crc").unlink()
-    assert describe_damage(tmp_path) == []
+    assert describe_damage(LocalFiles(tmp_path)) == []

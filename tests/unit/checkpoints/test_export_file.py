@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from checkpoints.export_file import ExportedGroup, ExportError, ExportFile, Header, write_export
-from checkpoints.folder import Epoch, Identity, KnownOutage, Moved
+from checkpoints.metadata import Epoch, Identity, KnownOutage, Moved
 from checkpoints.spark_logs import PlannedBatch
 from state.inputs import Outage
 

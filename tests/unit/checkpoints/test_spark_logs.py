@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from checkpoints.files import LocalFiles
 from checkpoints.spark_logs import (
     PlannedBatch,
     SparkLogDamaged,
@@ -19,58 +20,58 @@ KAFKA = PlannedBatch({0: 5, 1: 12}, 2_000, 3_000)
 
 
 @pytest.fixture
-def checkpoint(tmp_path: Path) -> Path:
+def checkpoint(tmp_path: Path) -> LocalFiles:
     """A checkpoint whose batch 0 read a folder of files."""
     for log, lines in {
         "offsets": ["v1", json.dumps(METADATA), '{"logOffset":0}'],
         "commits": ["v1", '{"nextBatchWatermarkMs":950,"stateUniqueIds":{}}'],
     }.items():
-        (tmp_path / log).mkdir()
-        (tmp_path / log / "0").write_text("\n".join(lines))
-        (tmp_path / log / ".0.crc").write_bytes(b"crc\0 of the file as Spark wrote it")
-    return tmp_path
+        (tmp_path / "spark" / log).mkdir(parents=True)
+        (tmp_path / "spark" / log / "0").write_text("\n".join(lines))
+        (tmp_path / "spark" / log / ".0.crc").write_bytes(b"crc\0 of the file as Spark wrote it")
+    return LocalFiles(tmp_path)
 
 
 @pytest.mark.parametrize("batch", [0, 1])
-def test_a_planned_batch_is_read_as_it_was_written(checkpoint: Path, batch: int) -> None:
+def test_a_planned_batch_is_read_as_it_was_written(checkpoint: LocalFiles, batch: int) -> None:
     rewrite_planned(checkpoint, batch, KAFKA, "requests")
     assert read_planned(checkpoint, batch, "requests") == KAFKA
 
 
-def test_a_planned_batch_keeps_what_spark_has_pinned(checkpoint: Path) -> None:
+def test_a_planned_batch_keeps_what_spark_has_pinned(checkpoint: LocalFiles) -> None:
     rewrite_planned(checkpoint, 1, KAFKA, "requests")
-    version, metadata, source = (checkpoint / "offsets" / "1").read_text().splitlines()
+    version, metadata, source = (checkpoint.local / "spark" / "offsets" / "1").read_text().splitlines()
     assert version == "v1"
     assert json.loads(metadata) == METADATA | {"batchWatermarkMs": 2_000, "batchTimestampMs": 3_000}
     assert json.loads(source) == {"requests": {"0": 5, "1": 12}}
 
 
-def test_the_next_watermark_is_changed_alone(checkpoint: Path) -> None:
+def test_the_next_watermark_is_changed_alone(checkpoint: LocalFiles) -> None:
     assert read_next_watermark_ms(checkpoint, 0) == 950
     rewrite_next_watermark_ms(checkpoint, 0, 2_500)
     assert read_next_watermark_ms(checkpoint, 0) == 2_500
-    assert '"stateUniqueIds":{}' in (checkpoint / "commits" / "0").read_text()
+    assert '"stateUniqueIds":{}' in (checkpoint.local / "spark" / "commits" / "0").read_text()
 
 
-def test_a_rewritten_file_has_no_checksum_of_the_old_one(checkpoint: Path) -> None:
+def test_a_rewritten_file_has_no_checksum_of_the_old_one(checkpoint: LocalFiles) -> None:
     rewrite_planned(checkpoint, 0, KAFKA, "requests")
     rewrite_next_watermark_ms(checkpoint, 0, 1)
-    assert list(checkpoint.rglob("*.crc")) == []
+    assert list(checkpoint.local.rglob("*.crc")) == []
 
 
 @pytest.mark.parametrize(
     "content", ["", "v1", "v1\n{}\n{}", 'v1\n{"batchWatermarkMs":1}\n{"requests":{"0":1}}']
 )
-def test_a_damaged_file_is_named(checkpoint: Path, content: str) -> None:
+def test_a_damaged_file_is_named(checkpoint: LocalFiles, content: str) -> None:
     for log in ("offsets", "commits"):
-        (checkpoint / log / "0").write_text(content)
-    with pytest.raises(SparkLogDamaged, match="offsets/0 cannot be read"):
+        (checkpoint.local / "spark" / log / "0").write_text(content)
+    with pytest.raises(SparkLogDamaged, match="offsets/0 is damaged"):
         read_planned(checkpoint, 0, "requests")
-    with pytest.raises(SparkLogDamaged, match="commits/0 cannot be read"):
+    with pytest.raises(SparkLogDamaged, match="commits/0 is damaged"):
         read_next_watermark_ms(checkpoint, 0)
 
 
-def test_a_batch_of_another_topic_is_refused(checkpoint: Path) -> None:
+def test_a_batch_of_another_topic_is_refused(checkpoint: LocalFiles) -> None:
     rewrite_planned(checkpoint, 0, KAFKA, "requests")
-    with pytest.raises(SparkLogDamaged, match="offsets/0 cannot be read: KeyError"):
+    with pytest.raises(SparkLogDamaged, match="offsets/0 is damaged: KeyError"):
         read_planned(checkpoint, 0, "others")

@@ -12,7 +12,6 @@ import pytest
 
 from assignors.kafka.api import Assignment, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment
-from checkpoints.folder import Folder
 from cli.demo import checks, report
 from cli.demo.checks import Check
 from cli.demo.load import consumed
@@ -240,15 +239,16 @@ def test_the_consumers_files_are_counted_but_not_a_line_cut_short(tmp_path: Path
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Folder:
+def folder(tmp_path: Path) -> Path:
     """A checkpoint as Spark writes it, with batches 6 and 7 planned and batch 6 committed."""
-    folder = Folder(tmp_path)
     for log in ("offsets", "commits"):
-        (folder.spark / log).mkdir(parents=True)
+        (tmp_path / "spark" / log).mkdir(parents=True)
     for batch, ends in ((6, '{"0":10,"1":5}'), (7, '{"0":12,"1":5}')):
-        (folder.spark / "offsets" / str(batch)).write_text(f'v1\n{{"conf":{{}}}}\n{{"requests":{ends}}}')
-    (folder.spark / "commits" / "6").write_text('v1\n{"nextBatchWatermarkMs":0}')
-    return folder
+        (tmp_path / "spark" / "offsets" / str(batch)).write_text(
+            f'v1\n{{"conf":{{}}}}\n{{"requests":{ends}}}'
+        )
+    (tmp_path / "spark" / "commits" / "6").write_text('v1\n{"nextBatchWatermarkMs":0}')
+    return tmp_path
 
 
 @pytest.mark.parametrize(
@@ -263,11 +263,11 @@ def folder(tmp_path: Path) -> Folder:
     ],
 )
 def test_the_batch_of_a_request_is_found_by_its_offset(
-    folder: Folder, request_id: str, batch: int | None
+    folder: Path, request_id: str, batch: int | None
 ) -> None:
     assert uncommitted_batch_of(folder, "requests", request_id) == batch
 
 
-def test_a_committed_batch_is_no_target(folder: Folder) -> None:
-    (folder.spark / "commits" / "7").write_text('v1\n{"nextBatchWatermarkMs":0}')
+def test_a_committed_batch_is_no_target(folder: Path) -> None:
+    (folder / "spark" / "commits" / "7").write_text('v1\n{"nextBatchWatermarkMs":0}')
     assert uncommitted_batch_of(folder, "requests", "requests-0-10") is None

@@ -7,7 +7,8 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
 from checkpoints.export_file import Header, write_export
-from checkpoints.folder import Folder, Identity
+from checkpoints.folder import Folder
+from checkpoints.metadata import Identity
 from checkpoints.spark_logs import PlannedBatch
 from cli.state import state
 

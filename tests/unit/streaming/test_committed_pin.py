@@ -2,46 +2,49 @@
 
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from checkpoints.folder import Committed, Folder
+from checkpoints.checkpoint import Checkpoint
 from streaming.service.committed_pin import CommittedPin
+from tests.harness.checkpoints import path_of
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Folder:
-    return Folder(tmp_path)
+def checkpoint(tmp_path: Path) -> Checkpoint:
+    checkpoint = Checkpoint.at(tmp_path)
+    checkpoint.own(1)
+    return checkpoint
 
 
-def pinned(folder: Folder) -> int:
-    return msgspec.json.decode((folder.path / "committed.json").read_bytes(), type=Committed).batch
+def pinned(checkpoint: Checkpoint) -> int:
+    committed = checkpoint.record().committed
+    return -1 if committed is None else committed.batch
 
 
-def test_a_batch_is_pinned_at_most_once_a_second(folder: Folder) -> None:
+def test_a_batch_is_pinned_at_most_once_a_second(checkpoint: Checkpoint) -> None:
     times_s = iter((0.0, 0.0, 0.9, 1.0, 1.0, 1.5, 1.5))
-    pin = CommittedPin(folder, "requests", now_s=lambda: next(times_s))
+    pin = CommittedPin(checkpoint, "requests", now_s=lambda: next(times_s))
     for batch, expected in ((4, 4), (5, 4), (6, 6), (7, 6)):
         pin.take_often(batch)
-        assert pinned(folder) == expected
+        assert pinned(checkpoint) == expected
     pin.take(8)
-    assert pinned(folder) == 8, "the last one is pinned when the query ends"
+    assert pinned(checkpoint) == 8, "the last one is pinned when the query ends"
 
 
-def test_no_batch_and_an_earlier_batch_are_not_pinned(folder: Folder) -> None:
-    pin = CommittedPin(folder, "requests")
+def test_no_batch_and_an_earlier_batch_are_not_pinned(checkpoint: Checkpoint) -> None:
+    pin = CommittedPin(checkpoint, "requests")
     pin.take(-1)
-    assert not (folder.path / "committed.json").exists()
+    assert pinned(checkpoint) == -1
     pin.take(3)
     pin.take(2)
-    assert pinned(folder) == 3
+    assert pinned(checkpoint) == 3
 
 
-def test_a_full_disk_does_not_end_the_service(folder: Folder) -> None:
-    full = folder.path / "committed.new"
+def test_a_full_disk_does_not_end_the_service(checkpoint: Checkpoint) -> None:
+    full = path_of(checkpoint) / "owners" / "1.json.new"
     full.symlink_to("/dev/full")
-    pin = CommittedPin(folder, "requests")
+    pin = CommittedPin(checkpoint, "requests")
     pin.take(3)
     full.unlink()
     pin.take(3)
-    assert pinned(folder) == 3
+    assert pinned(checkpoint) == 3

@@ -6,13 +6,16 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from checkpoints.checkpoint import Checkpoint
 from checkpoints.export_file import Header
-from checkpoints.folder import Committed, Epoch, Folder, FolderError, Identity, KnownOutage, Moved
+from checkpoints.files import FolderError
+from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, Moved, OwnerRecord
 from checkpoints.spark_logs import PlannedBatch
 from records.sharding import DEFAULT_SHARDS, MAX_SHARDS
 from state.inputs import Outage
 from streaming.service.moving import MoveRefused, header_of, identity_for
 from streaming.service.owner import owner_id_of
+from tests.harness.checkpoints import spark_of
 
 IDENTITY = Identity("c", "eu-requests", "t", 2, "00000000-0000-0000-0000-000000000001", 16)
 BATCH = 7
@@ -26,18 +29,18 @@ def epoch(from_batch: int) -> Epoch:
 class Stopped:
     """A folder whose coordinator was stopped. Its last batches are BATCH and, if planned, BATCH + 1."""
 
-    folder: Folder
+    checkpoint: Checkpoint
 
     def plan(self, batch: int, *, ends: dict[int, int]) -> None:
         """Write `offsets` of a batch as Spark does."""
-        offsets = self.folder.spark / "offsets"
+        offsets = spark_of(self.checkpoint) / "offsets"
         offsets.mkdir(parents=True, exist_ok=True)
         source = "{" + ",".join(f'"{p}":{end}' for p, end in ends.items()) + "}"
         metadata = f'{{"batchWatermarkMs":{batch * 10},"batchTimestampMs":{batch},"conf":{{}}}}'
         (offsets / str(batch)).write_text(f'v1\n{metadata}\n{{"eu-requests":{source}}}')
 
     def commit(self, batch: int) -> None:
-        commits = self.folder.spark / "commits"
+        commits = spark_of(self.checkpoint) / "commits"
         commits.mkdir(parents=True, exist_ok=True)
         (commits / str(batch)).write_text(f'v1\n{{"nextBatchWatermarkMs":{batch * 10 + 10}}}')
 
@@ -45,12 +48,11 @@ class Stopped:
 @pytest.fixture
 def stopped(tmp_path: Path) -> Stopped:
     """A folder with configurations of several batches, and the last batch committed."""
-    folder = Folder(tmp_path / "coordinator")
-    folder.path.mkdir()
+    checkpoint = Checkpoint.at(tmp_path / "coordinator")
     epochs = [epoch(0), epoch(3), epoch(BATCH + 1), epoch(BATCH + 2)]
     outages = [KnownOutage(2, Outage(10, 20)), KnownOutage(BATCH + 1, Outage(30, 40))]
-    folder.create(IDENTITY, epochs, outages, Committed(BATCH, {0: 5, 1: 6}))
-    there = Stopped(folder)
+    checkpoint.create(IDENTITY, OwnerRecord(epochs, outages, Committed(BATCH, {0: 5, 1: 6})))
+    there = Stopped(checkpoint)
     there.plan(BATCH, ends={0: 5, 1: 6})
     there.commit(BATCH)
     return there
@@ -58,7 +60,7 @@ def stopped(tmp_path: Path) -> Stopped:
 
 def test_batches_are_numbered_from_the_last_committed_one(stopped: Stopped) -> None:
     stopped.plan(BATCH + 1, ends={0: 9, 1: 6})
-    header = header_of(stopped.folder, None)
+    header = header_of(stopped.checkpoint, None)
     assert [e.from_batch for e in header.epochs] == [0, 1, 2]
     assert [e.settings["group.max.size"] for e in header.epochs] == [3, BATCH + 1, BATCH + 2]
     assert [o.from_batch for o in header.outages] == [0, 1]
@@ -69,36 +71,37 @@ def test_batches_are_numbered_from_the_last_committed_one(stopped: Stopped) -> N
 
 
 def test_without_a_planned_batch_the_export_has_none(stopped: Stopped) -> None:
-    assert header_of(stopped.folder, None).planned is None
+    assert header_of(stopped.checkpoint, None).planned is None
 
 
 def test_a_folder_without_a_committed_batch_has_nothing_to_move(stopped: Stopped) -> None:
-    (stopped.folder.spark / "commits" / str(BATCH)).unlink()
+    (spark_of(stopped.checkpoint) / "commits" / str(BATCH)).unlink()
     with pytest.raises(MoveRefused, match="no committed batch"):
-        header_of(stopped.folder, None)
+        header_of(stopped.checkpoint, None)
 
 
 def test_a_checkpoint_that_lost_batches_is_not_exported(stopped: Stopped) -> None:
-    stopped.folder.pin_committed(BATCH, "eu-requests")
-    (stopped.folder.spark / "offsets" / str(BATCH)).unlink()
+    stopped.checkpoint.own(1)
+    stopped.checkpoint.pin_committed(BATCH, "eu-requests")
+    (spark_of(stopped.checkpoint) / "offsets" / str(BATCH)).unlink()
     with pytest.raises(FolderError, match="has lost batches"):
-        header_of(stopped.folder, None)
+        header_of(stopped.checkpoint, None)
 
 
 def test_a_folder_without_a_state_is_named(tmp_path: Path) -> None:
     with pytest.raises(FolderError, match="has no state of a coordinator"):
-        header_of(Folder(tmp_path), None)
+        header_of(Checkpoint.at(tmp_path), None)
 
 
 def test_a_state_that_was_imported_to_new_topics_and_never_started_is_not_exported(stopped: Stopped) -> None:
-    stopped.folder.create(replace(IDENTITY, requests_topic_id=""), [], [], Committed(0, {}))
+    stopped.checkpoint.create(replace(IDENTITY, requests_topic_id=""), OwnerRecord())
     with pytest.raises(MoveRefused, match="not started yet"):
-        header_of(stopped.folder, None)
+        header_of(stopped.checkpoint, None)
 
 
 @pytest.fixture
 def header(stopped: Stopped) -> Header:
-    return replace(header_of(stopped.folder, None), unread={0: 0, 1: 0})
+    return replace(header_of(stopped.checkpoint, None), unread={0: 0, 1: 0})
 
 
 def test_the_new_folder_keeps_topic_and_namespace_and_is_an_owner_of_its_own(header: Header) -> None:
@@ -133,14 +136,14 @@ def test_other_partitions_need_topics_of_their_own(header: Header, prefix: str |
 def test_new_topics_are_pinned_by_the_first_start(header: Header, tmp_path: Path) -> None:
     new = identity_for(header, prefix="us", request_partitions=4)
     assert (new.requests_topic, new.request_partitions, new.requests_topic_id) == ("us-requests", 4, "")
-    folder = Folder(tmp_path)
-    folder.create(new, [], [], Committed(0, {}))
+    checkpoint = Checkpoint.at(tmp_path)
+    checkpoint.create(new, OwnerRecord())
     found = replace(new, requests_topic_id="found", member_id_namespace="another", moved=None)
     with pytest.raises(FolderError, match="request_partitions was 4 and is 5"):
-        folder.pin(replace(found, request_partitions=5))
-    assert folder.pin(found) == replace(new, requests_topic_id="found")
+        checkpoint.pin(replace(found, request_partitions=5))
+    assert checkpoint.pin(found) == replace(new, requests_topic_id="found")
     with pytest.raises(FolderError, match="requests_topic_id was 'found' and is 'other'"):
-        folder.pin(replace(found, requests_topic_id="other"))
+        checkpoint.pin(replace(found, requests_topic_id="other"))
 
 
 @pytest.mark.parametrize(
@@ -167,5 +170,5 @@ def test_packs_that_are_not_handled_never_meet_shards_that_read_none(header: Hea
 
 def test_an_imported_identity_is_read_from_its_file(header: Header, tmp_path: Path) -> None:
     new = replace(IDENTITY, moved=Moved("new", "old", 5))
-    Folder(tmp_path).create(new, [], [], Committed(0, {}))
-    assert Folder(tmp_path).identity() == new
+    Checkpoint.at(tmp_path).create(new, OwnerRecord())
+    assert Checkpoint.at(tmp_path).identity() == new

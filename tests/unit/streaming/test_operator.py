@@ -12,7 +12,7 @@ from msgspec import structs
 from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from checkpoints import codec
-from checkpoints.folder import KnownOutage
+from checkpoints.metadata import KnownOutage
 from checkpoints.migrations import GroupV1, GroupV2, OffsetV1
 from records.codec import encode
 from state.config import CoordinatorConfig

@@ -1,0 +1,244 @@
+"""A coordinator's checkpoint: Spark's own, and beside it the files that must survive with it.
+
+Its content:
+
+    <checkpoint>/spark/               Spark's own checkpoint of the query
+    <checkpoint>/identity.json        the cluster, topic and namespace that this state belongs to
+    <checkpoint>/owners/<epoch>.json  the configurations, the outages and the last committed batch, as far as
+                                      the owner of the topics with this epoch knows them
+
+Each owner writes a file of its own (`streaming.service.owner`), which begins with what the one before it
+knew. A process that lost the topics while it slept may still write, but only into a file that nobody reads.
+"""
+
+from pathlib import Path
+from typing import Self, TypeVar
+from uuid import uuid4
+
+import msgspec
+from msgspec.structs import replace
+
+from checkpoints.files import Files, FolderError, LocalFiles
+from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, OwnerRecord
+from checkpoints.spark_logs import last_batch, planned_ends
+from state.inputs import Outage
+
+# The number of known outages. A group without a call during so many of them does not know earlier ones.
+OUTAGES_KEPT = 100
+IDENTITY = "identity.json"
+OWNERS = "owners"
+# What versions without files of their own for each owner wrote instead.
+_SHARED_BY_OWNERS = {"epochs": "epochs.json", "outages": "outages.json", "committed": "committed.json"}
+
+T = TypeVar("T")
+
+_MOVE = (
+    "Move it into a new folder with 'group-coordinator state export' and 'group-coordinator state import' "
+    "(docs/operations.md, 'Moving the state')"
+)
+
+
+class Checkpoint:
+    """The checkpoint at a place. Call `own` before any method that writes, except `pin` and `create`."""
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+        self._epoch: int | None = None
+
+    @classmethod
+    def at(cls, path: Path) -> Self:
+        """The checkpoint in a folder of this machine."""
+        return cls(LocalFiles(path))
+
+    def __str__(self) -> str:
+        return self.files.uri
+
+    @property
+    def spark_uri(self) -> str:
+        """Spark's own checkpoint, as Spark takes it."""
+        return f"{self.files.uri}/spark"
+
+    def pin(self, found: Identity, shards: int | None = None) -> Identity:
+        """Return the identity of this state. The first call pins `found`, later calls return the pinned one.
+
+        `shards` is the number of shards that the state must have. None: that of the pinned identity, or of
+        `found` if none is pinned. Raises FolderError if the requests topic is not the one that the state
+        belongs to, or if the state has another number of shards. The namespace is not compared, because the
+        pinned one stays in force.
+        """
+        pinned = self._read(IDENTITY, Identity)
+        if pinned is None:
+            found = replace(found, shards=shards or found.shards)
+            self._write(IDENTITY, found)
+            return found
+        if pinned.shards is None:
+            raise FolderError(f"the state in {self} was written by a version without shards. {_MOVE}")
+        if shards not in (None, pinned.shards):
+            raise FolderError(
+                f"the state in {self} has {pinned.shards} shards of a partition, not {shards}. {_MOVE}"
+            )
+        is_new_topic = not pinned.requests_topic_id
+        if is_new_topic:
+            pinned = replace(pinned, requests_topic_id=found.requests_topic_id)
+        changed = [
+            f"{name} was {was!r} and is {now!r}"
+            for name in ("cluster_id", "requests_topic", "requests_topic_id", "request_partitions")
+            if (was := getattr(pinned, name)) != (now := getattr(found, name))
+        ]
+        if changed:
+            raise FolderError(
+                f"the state in {self} belongs to another requests topic: {'; '.join(changed)}. "
+                "Group offsets and partitions have no meaning there. Use another folder, or restore that "
+                f"topic. For another number of partitions: {_MOVE}"
+            )
+        if is_new_topic:
+            self._write(IDENTITY, pinned)
+        return pinned
+
+    def create(self, identity: Identity, record: OwnerRecord) -> None:
+        """Write the files of an imported state. The place has no others of these names."""
+        self._write(IDENTITY, identity)
+        self._write(_name(0), record)
+
+    def identity(self) -> Identity:
+        """Return the pinned identity. Raises FolderError if this place has no state."""
+        identity = self._read(IDENTITY, Identity)
+        if identity is None:
+            raise FolderError(f"{self} has no state of a coordinator")
+        return identity
+
+    def newest_owner(self) -> int:
+        """The highest epoch of an owner that wrote here, 0 if there is none."""
+        return max(self._owners(), default=0)
+
+    def own(self, epoch: int) -> None:
+        """Write as the owner with this epoch from now on. Raises FolderError if a later one wrote here."""
+        owners = self._owners()
+        if owners and owners[-1] > epoch:
+            raise FolderError(
+                f"{self} has the record of a later owner, epoch {owners[-1]}; this one is {epoch}"
+            )
+        record = self.record()
+        self._epoch = epoch
+        self._write(_name(epoch), record)
+        for name in _SHARED_BY_OWNERS.values():
+            self.files.remove(name)
+        for earlier in [owner for owner in owners if owner < epoch][:-1]:  # the last one tells what was
+            self.files.remove(_name(earlier))
+
+    def record(self) -> OwnerRecord:
+        """Return what this owner knows, or the newest one if this object owns nothing."""
+        if self._epoch is not None:
+            return self._read(_name(self._epoch), OwnerRecord) or OwnerRecord()
+        owners = self._owners()
+        if owners:
+            return self._read(_name(owners[-1]), OwnerRecord) or OwnerRecord()
+        return OwnerRecord(
+            self._read(_SHARED_BY_OWNERS["epochs"], list[Epoch]) or [],
+            self._read(_SHARED_BY_OWNERS["outages"], list[KnownOutage]) or [],
+            self._read(_SHARED_BY_OWNERS["committed"], Committed),
+        )
+
+    def epochs(self, settings: dict[str, int], skip: list[str], code_version: str) -> list[Epoch]:
+        """Return all configurations with that of this start, which begins at the first unplanned batch.
+
+        Records to skip begin at the first uncommitted batch, because they are the ones that stop it. That
+        batch keeps its settings.
+        """
+        record = self.record()
+        epochs = _with_skipped(record.epochs, skip, self.last_batch("commits") + 1)
+        latest = epochs[-1] if epochs else None
+        if latest is None or (latest.settings, latest.code_version) != (settings, code_version):
+            from_batch = self.last_batch("offsets") + 1 if latest else 0  # the first covers every batch
+            new = Epoch(from_batch, settings, latest.skip if latest else skip, code_version)
+            epochs = [e for e in epochs if e.from_batch < from_batch] + [new]
+        if epochs != record.epochs:
+            self._save(replace(record, epochs=epochs))
+        return epochs
+
+    def outages(self, after_ms: int, until_ms: int) -> list[KnownOutage]:
+        """Return the outages, with the one that ends now. Batches that are not planned yet know the latter.
+
+        `after_ms` is the latest append time that a planned batch has read, `until_ms` the end of the outage.
+        An earlier outage that no batch knows is merged into this one.
+        """
+        record = self.record()
+        from_batch = self.last_batch("offsets") + 1
+        outages = [outage for outage in record.outages if outage.from_batch < from_batch]
+        if after_ms < until_ms:
+            outages.append(KnownOutage(from_batch, Outage(after_ms, until_ms)))
+        self._save(replace(record, outages=outages[-OUTAGES_KEPT:]))
+        return outages[-OUTAGES_KEPT:]
+
+    def check_committed(self, topic: str) -> None:
+        """Raise FolderError if Spark's checkpoint has lost a committed batch.
+
+        Spark would silently read that batch's requests again.
+        """
+        committed = self.record().committed
+        last = self.last_batch("offsets")
+        if committed is None or last >= committed.batch:
+            return
+        ends = self.planned_ends(last, topic)
+        again = sum(max(0, end - ends.get(partition, 0)) for partition, end in committed.ends.items())
+        raise FolderError(
+            f"the checkpoint {self.spark_uri} has lost batches: batch {committed.batch} was committed, and "
+            f"the last one in {self.spark_uri}/offsets is {last if last >= 0 else 'none'}. {again} records "
+            f"of {topic} that were handled would be handled and answered a second time. Put the lost files "
+            "back, or use the last copy of the whole folder"
+        )
+
+    def pin_committed(self, batch: int, topic: str) -> None:
+        """Store that a batch was committed. Raises FolderNotWritable."""
+        committed = Committed(batch, self.planned_ends(batch, topic))
+        self._save(replace(self.record(), committed=committed))
+
+    def planned_ends(self, batch: int, topic: str) -> dict[int, int]:
+        """The offsets, by partition, up to which (exclusive) a batch reads. Empty if it is not planned."""
+        return planned_ends(self.files, batch).get(topic, {})
+
+    def last_batch(self, log: str) -> int:
+        """The last batch in Spark's `offsets` (planned) or `commits` (committed) log, -1 if there is none."""
+        return last_batch(self.files, log)
+
+    def _owners(self) -> list[int]:
+        names = (name.removesuffix(".json") for name in self.files.names(OWNERS) if name.endswith(".json"))
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def _save(self, record: OwnerRecord) -> None:
+        assert self._epoch is not None, "nothing is written without the ownership"
+        self._write(_name(self._epoch), record)
+
+    def _read(self, name: str, of: type[T]) -> T | None:
+        try:
+            content = self.files.read(name)
+        except FileNotFoundError:
+            return None
+        try:
+            return msgspec.json.decode(content, type=of)
+        except msgspec.DecodeError as error:
+            raise FolderError(f"{self.files.uri}/{name} is damaged: {error}") from error
+
+    def _write(self, name: str, content: object) -> None:
+        self.files.write(name, msgspec.json.format(msgspec.json.encode(content)))
+
+
+def new_namespace() -> str:
+    """Return a new secret for `Identity.member_id_namespace`."""
+    return str(uuid4())
+
+
+def _name(epoch: int) -> str:
+    return f"{OWNERS}/{epoch}.json"
+
+
+def _with_skipped(epochs: list[Epoch], skip: list[str], from_batch: int) -> list[Epoch]:
+    """Return the configurations with these records also skipped from this batch on."""
+    new = [record for record in skip if epochs and record not in epochs[-1].skip]
+    if not new:
+        return epochs
+    before = [e for e in epochs if e.from_batch < from_batch]
+    after = [e for e in epochs if e.from_batch >= from_batch]
+    if before and (not after or after[0].from_batch > from_batch):
+        after.insert(0, replace(before[-1], from_batch=from_batch))
+    return before + [replace(e, skip=[*e.skip, *new]) for e in after]

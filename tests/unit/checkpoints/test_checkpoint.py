@@ -1,0 +1,289 @@
+"""The files beside Spark's checkpoint: one topic, its earlier configurations and outages, and its owners."""
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from checkpoints.checkpoint import OUTAGES_KEPT, Checkpoint, new_namespace
+from checkpoints.files import FolderError, FolderNotWritable
+from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, OwnerRecord
+from state.inputs import Outage
+from tests.harness.checkpoints import path_of, spark_of
+
+IDENTITY = Identity("cluster-1", "eu-requests", "topic-1", 4, "00000000-0000-0000-0000-000000000001", 64)
+OLD, NEW = {"group.max.size": 5}, {"group.max.size": 7}
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Checkpoint:
+    """A checkpoint of the first owner."""
+    checkpoint = Checkpoint.at(tmp_path / "coordinator")
+    checkpoint.own(1)
+    return checkpoint
+
+
+def again(checkpoint: Checkpoint) -> Checkpoint:
+    """The same checkpoint for its next owner."""
+    later = Checkpoint.at(path_of(checkpoint))
+    later.own(later.newest_owner() + 1)
+    return later
+
+
+def test_the_first_identity_is_pinned(checkpoint: Checkpoint) -> None:
+    assert checkpoint.pin(IDENTITY) == IDENTITY
+    assert again(checkpoint).pin(IDENTITY) == IDENTITY
+
+
+def test_the_namespace_of_the_first_run_holds(checkpoint: Checkpoint) -> None:
+    checkpoint.pin(IDENTITY)
+    found = msgspec.structs.replace(IDENTITY, member_id_namespace=new_namespace())
+    assert found != IDENTITY
+    assert checkpoint.pin(found) == IDENTITY
+
+
+def test_the_number_of_shards_is_pinned(checkpoint: Checkpoint) -> None:
+    assert checkpoint.pin(IDENTITY, 8).shards == 8
+    assert checkpoint.pin(IDENTITY).shards == 8, "no wish: the pinned number"
+    assert checkpoint.pin(IDENTITY, 8).shards == 8
+    with pytest.raises(FolderError, match=r"has 8 shards of a partition, not 64\. .*state export"):
+        checkpoint.pin(IDENTITY, 64)
+
+
+def test_a_state_without_shards_is_refused_with_the_way_on(checkpoint: Checkpoint) -> None:
+    checkpoint.pin(msgspec.structs.replace(IDENTITY, shards=None))
+    with pytest.raises(FolderError, match=r"a version without shards\. .*state export.*state import"):
+        checkpoint.pin(IDENTITY)
+
+
+@pytest.mark.parametrize(
+    ("field", "now"),
+    [
+        ("cluster_id", "cluster-2"),
+        ("requests_topic", "us-requests"),
+        ("requests_topic_id", "topic-2"),
+        ("request_partitions", 8),
+    ],
+)
+def test_another_topic_is_refused_by_name(checkpoint: Checkpoint, field: str, now: object) -> None:
+    checkpoint.pin(IDENTITY)
+    with pytest.raises(FolderError) as raised:
+        checkpoint.pin(msgspec.structs.replace(IDENTITY, **{field: now}))
+    expected = f"belongs to another requests topic: .*{getattr(IDENTITY, field)!r} and is {now!r}"
+    assert re.search(expected, str(raised.value))
+    assert IDENTITY.member_id_namespace not in str(raised.value), "it is a secret"
+    assert checkpoint.pin(IDENTITY) == IDENTITY
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"cluster_id": 1, "epochs": 1}'])
+@pytest.mark.parametrize("name", ["identity.json", "owners/1.json"])
+def test_a_damaged_file_is_named(checkpoint: Checkpoint, name: str, content: bytes) -> None:
+    (path_of(checkpoint) / name).write_bytes(content)
+    with pytest.raises(FolderError, match=f"{name} is damaged"):
+        checkpoint.pin(IDENTITY) if name == "identity.json" else checkpoint.epochs(OLD, [], "1")
+
+
+def test_a_file_that_was_half_written_does_not_count(checkpoint: Checkpoint) -> None:
+    """A crash leaves the old file and, beside it, the unfinished new file."""
+    (path_of(checkpoint) / "identity.json.new").write_bytes(b"{")
+    assert checkpoint.pin(IDENTITY) == IDENTITY
+    assert sorted(path.name for path in path_of(checkpoint).iterdir()) == ["identity.json", "owners"]
+
+
+def plan(checkpoint: Checkpoint, planned: int, committed: int) -> None:
+    """Make the files that Spark leaves: batches up to these in its two logs, and other files."""
+    for log, last in (("offsets", planned), ("commits", committed)):
+        path = spark_of(checkpoint) / log
+        path.mkdir(parents=True, exist_ok=True)
+        (path / ".tmp").touch()
+        for batch in range(last + 1):
+            (path / str(batch)).touch()
+            (path / f".{batch}.crc").touch()
+
+
+def test_the_first_configuration_starts_at_the_first_batch(checkpoint: Checkpoint) -> None:
+    assert checkpoint.epochs(OLD, [], "1") == [Epoch(0, OLD, [], "1")]
+    assert again(checkpoint).epochs(OLD, [], "1") == [Epoch(0, OLD, [], "1")]
+
+
+def test_the_last_batch_counts_numbers_and_not_text(checkpoint: Checkpoint) -> None:
+    assert checkpoint.last_batch("offsets") == -1
+    plan(checkpoint, 10, 9)
+    assert (checkpoint.last_batch("offsets"), checkpoint.last_batch("commits")) == (10, 9)
+
+
+def test_an_outage_is_known_to_batches_that_are_not_planned_yet(checkpoint: Checkpoint) -> None:
+    plan(checkpoint, 6, 5)
+    assert checkpoint.outages(100, 900) == [KnownOutage(7, Outage(100, 900))]
+    assert checkpoint.outages(100, 1_200) == [KnownOutage(7, Outage(100, 1_200))], (
+        "no batch knew of the one before"
+    )
+    plan(checkpoint, 8, 8)
+    outages = [KnownOutage(7, Outage(100, 1_200)), KnownOutage(9, Outage(2_000, 2_001))]
+    assert checkpoint.outages(2_000, 2_001) == outages
+    plan(checkpoint, 9, 9)
+    assert checkpoint.outages(3_000, 3_000) == outages, "no time passed, or the clock was set back"
+    assert again(checkpoint).outages(3_000, 2_999) == outages
+
+
+def test_only_the_latest_outages_are_kept(checkpoint: Checkpoint) -> None:
+    known: list[KnownOutage] = []
+    for batch in range(OUTAGES_KEPT + 5):
+        plan(checkpoint, batch, batch)
+        known = checkpoint.outages(10 * batch, 10 * batch + 1)
+    assert [outage.from_batch for outage in known] == list(range(6, OUTAGES_KEPT + 6))
+
+
+def test_what_a_batch_was_planned_to_read_is_in_sparks_offset_log(checkpoint: Checkpoint) -> None:
+    assert checkpoint.planned_ends(-1, "requests") == {}
+    plan(checkpoint, 3, 2)
+    line = b'{"requests":{"0":17,"1":0}}'
+    (spark_of(checkpoint) / "offsets" / "3").write_bytes(b'v1\n{"batchWatermarkMs":5}\n' + line)
+    assert checkpoint.planned_ends(3, "requests") == {0: 17, 1: 0}
+    assert checkpoint.planned_ends(3, "other") == {}
+    assert checkpoint.planned_ends(4, "requests") == {}
+
+
+def test_a_new_configuration_starts_at_the_first_batch_that_is_not_planned(checkpoint: Checkpoint) -> None:
+    checkpoint.epochs(OLD, [], "1")
+    plan(checkpoint, 6, 5)
+    assert checkpoint.epochs(NEW, [], "1") == [Epoch(0, OLD, [], "1"), Epoch(7, NEW, [], "1")]
+    assert checkpoint.epochs(NEW, [], "2")[1:] == [Epoch(7, NEW, [], "2")], "the one before never ran"
+    plan(checkpoint, 8, 8)
+    epochs = [Epoch(0, OLD, [], "1"), Epoch(7, NEW, [], "2"), Epoch(9, OLD, [], "2")]
+    assert checkpoint.epochs(OLD, [], "2") == epochs
+    assert again(checkpoint).epochs(OLD, [], "2") == epochs
+
+
+def test_a_folder_without_batches_forgets_what_never_ran(checkpoint: Checkpoint) -> None:
+    checkpoint.epochs(OLD, [], "1")
+    assert checkpoint.epochs(NEW, [], "1") == [Epoch(0, NEW, [], "1")]
+
+
+def test_a_record_to_skip_is_left_out_of_the_batch_it_stopped(checkpoint: Checkpoint) -> None:
+    """That batch runs again under its settings. The new settings start after it."""
+    checkpoint.epochs(OLD, [], "1")
+    plan(checkpoint, 6, 5)
+    skipping = [Epoch(0, OLD, [], "1"), Epoch(6, OLD, ["eu-requests-0-1"], "1")]
+    assert checkpoint.epochs(OLD, ["eu-requests-0-1"], "1") == skipping
+    assert checkpoint.epochs(NEW, ["eu-requests-0-1"], "1") == [
+        *skipping,
+        Epoch(7, NEW, ["eu-requests-0-1"], "1"),
+    ]
+
+
+def test_a_skipped_record_stays_skipped(checkpoint: Checkpoint) -> None:
+    """Later starts that do not name it skip it too, because any of them may run the batch again."""
+    checkpoint.epochs(OLD, [], "1")
+    plan(checkpoint, 6, 5)
+    first = checkpoint.epochs(OLD, ["a-0-1"], "1")
+    assert checkpoint.epochs(OLD, [], "1") == first
+    assert checkpoint.epochs(OLD, ["a-0-1", "a-0-1"], "1") == first
+    both = checkpoint.epochs(OLD, ["a-0-2"], "1")
+    assert both == [Epoch(0, OLD, [], "1"), Epoch(6, OLD, ["a-0-1", "a-0-2"], "1")]
+    plan(checkpoint, 6, 6)
+    assert checkpoint.epochs(OLD, [], "1") == both
+
+
+def test_a_record_to_skip_where_every_batch_is_committed_starts_at_the_next(checkpoint: Checkpoint) -> None:
+    checkpoint.epochs(OLD, [], "1")
+    plan(checkpoint, 6, 6)
+    assert checkpoint.epochs(OLD, ["a-0-9"], "1") == [Epoch(0, OLD, [], "1"), Epoch(7, OLD, ["a-0-9"], "1")]
+
+
+def test_every_batch_has_a_configuration_even_if_the_file_is_lost(checkpoint: Checkpoint) -> None:
+    plan(checkpoint, 6, 5)
+    assert checkpoint.epochs(NEW, [], "1") == [Epoch(0, NEW, [], "1")]
+
+
+def test_a_checkpoint_that_lost_a_committed_batch_is_refused(checkpoint: Checkpoint) -> None:
+    """Otherwise Spark would silently handle its requests again."""
+    plan(checkpoint, 7, 6)
+    for batch, end in ((5, 30), (7, 42)):
+        (spark_of(checkpoint) / "offsets" / str(batch)).write_text(
+            f'v1\n{{}}\n{{"requests":{{"0":{end},"1":9}}}}'
+        )
+    checkpoint.check_committed("requests")
+    checkpoint.pin_committed(7, "requests")
+    checkpoint.check_committed("requests")
+    for batch in (6, 7):
+        (spark_of(checkpoint) / "offsets" / str(batch)).unlink()
+    with pytest.raises(FolderError, match=r"batch 7 was committed.* is 5\. 12 records of requests that"):
+        again(checkpoint).check_committed("requests")
+    shutil.rmtree(spark_of(checkpoint))
+    with pytest.raises(FolderError, match=r"batch 7 was committed.* is none\. 51 records of requests that"):
+        checkpoint.check_committed("requests")
+
+
+def test_a_batch_that_is_planned_and_lost_its_commit_runs_again(checkpoint: Checkpoint) -> None:
+    """It reads the same and writes the same again, as after a crash between its output and its commit."""
+    plan(checkpoint, 7, 6)
+    (spark_of(checkpoint) / "offsets" / "7").write_text('v1\n{}\n{"requests":{"0":42}}')
+    checkpoint.pin_committed(7, "requests")
+    checkpoint.check_committed("requests")
+
+
+def test_a_damaged_offset_file_is_named(checkpoint: Checkpoint) -> None:
+    plan(checkpoint, 7, 6)
+    with pytest.raises(
+        FolderError, match=f"{re.escape(str(spark_of(checkpoint) / 'offsets' / '7'))} is damaged"
+    ):
+        checkpoint.planned_ends(7, "requests")
+
+
+@pytest.mark.parametrize("name", ["identity", "epochs", "outages", "committed"])
+def test_a_file_that_finds_no_space_is_named(checkpoint: Checkpoint, name: str) -> None:
+    file = "identity.json" if name == "identity" else "owners/1.json"
+    (path_of(checkpoint) / f"{file}.new").symlink_to("/dev/full")
+    write: dict[str, Callable[[], object]] = {
+        "identity": lambda: checkpoint.pin(IDENTITY),
+        "epochs": lambda: checkpoint.epochs(OLD, [], "1"),
+        "outages": lambda: checkpoint.outages(100, 900),
+        "committed": lambda: checkpoint.pin_committed(1, "requests"),
+    }
+    with pytest.raises(FolderNotWritable, match=rf"{file} cannot be written: No space left on device"):
+        write[name]()
+
+
+def test_an_owner_begins_with_what_the_one_before_knew(checkpoint: Checkpoint) -> None:
+    plan(checkpoint, 6, 5)
+    known = checkpoint.outages(100, 900)
+    later = again(checkpoint)
+    assert later.record() == OwnerRecord(outages=known)
+
+
+def test_what_a_deposed_owner_writes_is_not_read(checkpoint: Checkpoint) -> None:
+    """It may have slept while another took over, and go on where it stopped."""
+    plan(checkpoint, 6, 5)
+    later = again(checkpoint)
+    checkpoint.outages(100, 900)
+    checkpoint.epochs(NEW, [], "1")
+    assert later.record() == Checkpoint.at(path_of(checkpoint)).record() == OwnerRecord()
+
+
+def test_a_deposed_owner_cannot_own_again(checkpoint: Checkpoint) -> None:
+    again(checkpoint)
+    with pytest.raises(FolderError, match="record of a later owner, epoch 2; this one is 1"):
+        Checkpoint.at(path_of(checkpoint)).own(1)
+
+
+def test_the_records_of_the_last_two_owners_are_kept(checkpoint: Checkpoint) -> None:
+    for _ in range(4):
+        checkpoint = again(checkpoint)
+    assert sorted(checkpoint.files.names("owners")) == ["4.json", "5.json"]
+
+
+def test_the_files_of_a_version_without_owners_are_read_and_replaced(tmp_path: Path) -> None:
+    epochs, outages = [Epoch(0, OLD, [], "0.1.0")], [KnownOutage(7, Outage(100, 900))]
+    committed = Committed(6, {0: 5})
+    for name, content in {"epochs": epochs, "outages": outages, "committed": committed}.items():
+        (tmp_path / f"{name}.json").write_bytes(msgspec.json.encode(content))
+    checkpoint = Checkpoint.at(tmp_path)
+    expected = OwnerRecord(epochs, outages, committed)
+    assert checkpoint.record() == expected
+    checkpoint.own(3)
+    assert checkpoint.record() == Checkpoint.at(tmp_path).record() == expected
+    assert [path.name for path in tmp_path.iterdir()] == ["owners"]
