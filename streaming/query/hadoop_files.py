@@ -4,6 +4,7 @@ So a coordinator needs no other client of the storage, and the same settings (`s
 credentials hold for Spark's checkpoint and for the files beside it.
 """
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -97,8 +98,9 @@ class HadoopFiles:
                 if self._replaces(f"{probe}.other", probe):
                     raise FolderError(f"{self._uri} renames over a file, so it cannot keep a checkpoint")
         finally:
-            self.remove(probe)
-            self.remove(f"{probe}.other")
+            with suppress(FolderNotWritable):  # what is wrong has been said
+                self.remove(probe)
+                self.remove(f"{probe}.other")
 
     def _replaces(self, name: str, by: str) -> bool:
         try:
