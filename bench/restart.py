@@ -23,7 +23,7 @@ from bench.systems import cpu_s
 from cli.logs import configure_logs
 from embedded.broker import EmbeddedBroker
 from records.layout import TopicLayout
-from streaming.query.session import DEFAULT_JAVA_OPTIONS, QUICK_COMPILER
+from streaming.query.spark_settings import DEFAULT_JAVA_OPTIONS, QUICK_COMPILER
 
 VARIANTS: dict[str, dict[str, str]] = {
     "as-it-is": {},

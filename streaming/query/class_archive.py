@@ -25,7 +25,8 @@ from records.layout import TopicLayout
 from state.config import CoordinatorConfig
 from streaming.query import pipeline
 from streaming.query.operator import ConfigEpoch, Operator
-from streaming.query.session import DEFAULT_JAVA_OPTIONS, Session
+from streaming.query.session import Session
+from streaming.query.spark_settings import DEFAULT_JAVA_OPTIONS
 
 # The JVM takes some 5 s to write the archive, on a busy machine a minute.
 _WRITE_TIMEOUT_S = 300.0

@@ -1,110 +1,62 @@
-"""The Spark session, with a reason for each setting that latency or correctness depends on."""
+"""The Spark session: local or on a cluster, on a JVM of its own or that of spark-submit."""
 
 import contextlib
 import os
 import signal
 import socket
-import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import pyspark
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
-from pyspark.errors import PySparkException
-from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from embedded.jars import spark_jars
 from embedded.java import find_java
-from embedded.paths import class_archive
-from streaming.query.storage import FILE_SYSTEM
+from streaming.query import executors, jvm
+from streaming.query.jvm import GivenJvm, Jvm, OwnJvm
+from streaming.query.jvm import SparkFailed as SparkFailed
+from streaming.query.spark_settings import (
+    ANY_ADDRESS,
+    LOCAL_TASK_FAILURES,
+    STATE_PARTITIONS,
+    SettingRefused,
+    cluster_settings,
+    hosts_of,
+    is_local,
+    jar_settings,
+    java_settings,
+    local_dir,
+    local_settings,
+    merged,
+    settings,
+)
+from streaming.query.spark_settings import CHECKPOINT_FILE_MANAGER as CHECKPOINT_FILE_MANAGER
+from streaming.query.spark_settings import LOOPBACK as LOOPBACK
 
-DEFAULT_JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
-# The optimizing compiler never rests, because planning a batch runs much code and little of it often.
-# It takes half of a start's processor time (docs/decisions/0014-the-fixed-cost-of-a-batch.md).
-QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
-STATE_STORE = "spark.sql.streaming.stateStore"
-CHECKPOINT_FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
-LOOPBACK = "127.0.0.1"
-ANY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not listened at
-SHUFFLE_PARTITIONS = 1
 JVM_EXIT_GRACE_S = 30.0
-JVM_LOSS_GRACE_S = 5.0
-_JAVA_TMPDIR = "/tmp"  # noqa: S108 - what Spark takes without a setting
-TASK_FAILURES = 2  # a task whose Python worker died runs once more before the query fails
-
-
-def settings() -> dict[str, str]:
-    """Spark's settings for the coordinator.
-
-    The checkpoint pins the settings of the state at its first batch.
-    """
-    return {
-        # Not spark.jars, because the archive of classes takes no classes of Spark's own class loader, and not
-        # spark.jars.packages, which also puts the jars on every Python worker's path.
-        "spark.driver.extraClassPath": os.pathsep.join(str(jar) for jar in spark_jars()),
-        "spark.sql.session.timeZone": "UTC",
-        # Each partition costs two passes of a Python worker a batch, even without rows. So: few, at most one
-        # a core.
-        "spark.sql.shuffle.partitions": str(SHUFFLE_PARTITIONS),
-        # Otherwise a task waits up to 3 s for the executor that has cached the partition's consumer.
-        "spark.locality.wait": "0",
-        "spark.speculation": "false",
-        # For a checkpoint on a local disk (`streaming.query.storage`).
-        CHECKPOINT_FILE_MANAGER: FILE_SYSTEM,
-        # Clock records come all the time, so no timeout needs a batch without data.
-        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-        # Over TCP, small pieces to and from a Python worker wait for delayed acknowledgements.
-        "spark.python.unix.domain.socket.enabled": "true",
-        # The watermark is a literal of the plan, so with code generation every batch compiles new classes.
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.sql.ui.explainMode": "simple",
-        f"{STATE_STORE}.minDeltasForSnapshot": "200",
-        f"{STATE_STORE}.providerClass": (
-            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-        ),
-        f"{STATE_STORE}.rocksdb.changelogCheckpointing.enabled": "true",
-        # Saves one read for each write. The UI then shows 0 as the number of state rows.
-        f"{STATE_STORE}.rocksdb.trackTotalNumberOfRows": "false",
-        "spark.sql.streaming.metricsEnabled": "true",
-        "spark.ui.showConsoleProgress": "false",
-        # Loopback only, because only this machine uses the driver and its block manager. These settings do
-        # not affect the UI, see `_listen_at`.
-        "spark.driver.host": LOOPBACK,
-        "spark.driver.bindAddress": LOOPBACK,
-        # Users of the UI may look, but not end the query's jobs.
-        "spark.ui.killEnabled": "false",
-    }
-
-
-def java_settings() -> dict[str, str]:
-    """The options of the JVM. The archive of Spark's classes is among them if it exists.
-
-    A JVM ignores an archive of other classes or of another Java.
-    """
-    options = [QUICK_COMPILER]
-    if (archive := class_archive()).exists():
-        options.append(f'"-XX:SharedArchiveFile={archive}"')
-    return {DEFAULT_JAVA_OPTIONS: " ".join(options)}
-
-
-class SparkFailed(RuntimeError):
-    """Spark did not start. The message has the reason and the path of Spark's log."""
+_CONNECT_TIMEOUT_S = 5.0
+_KAFKA_SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+_PYTHON = "spark.pyspark.python"
 
 
 class Session:
-    """A local Spark with the coordinator's settings, in its own JVM that ends with this process.
+    """A Spark with the coordinator's settings. Its JVM ends with this process.
+
+    `master` None is a local Spark with `cores` threads, or the master that spark-submit was given. On a
+    cluster, executors reach the driver at `driver_host` (None: found by routing towards the master); the code
+    is sent to them, and they are checked.
 
     `ui_host` is the address the UI listens on. `ui_port` 0 takes a free port, None switches the UI off. The
     JVM's output goes to `log_path`. `hold_fd` stays open until the JVM has ended, see
-    `checkpoints.folder.Folder.lock`.
-    `extra` are further Spark settings.
+    `checkpoints.folder.Folder.lock`. These do nothing to the JVM of spark-submit, except for `ui_port`.
+
+    `extra` are further Spark settings, which override the coordinator's. Raises SparkFailed.
     """
 
     def __init__(
@@ -116,35 +68,78 @@ class Session:
         ui_host: str = LOOPBACK,
         ui_port: int | None = None,
         hold_fd: int | None = None,
+        master: str | None = None,
+        driver_host: str | None = None,
         extra: Mapping[str, str] | None = None,
     ) -> None:
-        # pyspark reads these only from the environment. Without them it runs any other installed Spark, and
-        # workers run the first python3 on the path.
-        os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
-        os.environ["JAVA_HOME"] = str(find_java().parent.parent)
-        os.environ["PYSPARK_PYTHON"] = sys.executable
-        _listen_at(ui_host)
-        conf = SparkConf(loadDefaults=False).setAppName(app_name)
-        conf.setMaster(f"local[{cores or os.cpu_count() or 1},{TASK_FAILURES}]")
-        conf.setAll(list((settings() | java_settings() | dict(extra or {})).items()))
-        conf.set("spark.ui.enabled", str(ui_port is not None).lower())
+        given = dict(extra or {})
+        ours = settings() | {"spark.app.name": app_name, "spark.ui.enabled": str(ui_port is not None).lower()}
         if ui_port is not None:
-            conf.set("spark.ui.port", str(ui_port))
-        local_dirs = os.environ.get("SPARK_LOCAL_DIRS") or conf.get("spark.local.dir") or _JAVA_TMPDIR
-        self.local_dir = Path(local_dirs.split(",")[0])
-        """The folder of Spark's temporary files, with its state stores."""
+            ours["spark.ui.port"] = str(ui_port)
+        self._stack = contextlib.ExitStack()
         self.log_path = log_path
-        self._gateway = _launch(conf, log_path, hold_fd)
+        self._log = str(log_path)
+        self.demand: executors.Demand | None = None
+        """What executors have to have, None for a local Spark."""
+        submitted = GivenJvm() if jvm.is_given() else None
+        if submitted is not None:
+            self._log = "the output of spark-submit"
+            _check_kafka_source(submitted)
+            conf = SparkConf(loadDefaults=True, _jvm=submitted.gateway.jvm)
+            master = master or conf.get("spark.master")
+            driver_host = driver_host or conf.get("spark.driver.host")
+        else:
+            conf = SparkConf(loadDefaults=False)
+            # pyspark reads these only from the environment. Without them it runs any other installed Spark.
+            os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
+            os.environ["JAVA_HOME"] = str(find_java().parent.parent)
+            _listen_at(ui_host)
+            _check_master(master)
+            ours |= java_settings() | jar_settings(master)
+        self.is_local = is_local(master)
+        if master is None:
+            master = f"local[{cores or os.cpu_count() or 1},{LOCAL_TASK_FAILURES}]"
+        try:
+            ours |= local_settings() if self.is_local else cluster_settings(master, driver_host)
+        except SettingRefused as error:
+            raise SparkFailed(str(error)) from error
+        conf.setAll(list(merged(dict(conf.getAll()) | ours, given).items())).setMaster(master)
+        _choose_python(conf, is_local=self.is_local)
+        self.local_dir = local_dir(conf.get("spark.local.dir"))
+        """The folder of Spark's temporary files, on a cluster of the driver's."""
+        self._jvm: Jvm = submitted or self._launch(conf, log_path, hold_fd)
+        self._start(conf)
+
+    def _launch(self, conf: SparkConf, log_path: Path, hold_fd: int | None) -> OwnJvm:
+        try:
+            return OwnJvm(conf, log_path, hold_fd)
+        except jvm.LAUNCH_ERRORS as error:
+            raise jvm.failed(error, self._log) from error
+
+    def _start(self, conf: SparkConf) -> None:
         try:
             with _own_interrupts():
-                self._context = SparkContext(conf=conf, gateway=self._gateway)
+                self._context = SparkContext(conf=conf, gateway=self._jvm.gateway)
             self.spark = SparkSession(self._context)
+            if not self.is_local:
+                self._prepare_executors()
         except BaseException as error:  # also KeyboardInterrupt
-            failure = _failed(error, log_path)  # Java's errors can be read only while the JVM runs
-            self._end_jvm(grace_s=0)
+            failure = error if isinstance(error, SparkFailed) else jvm.failed(error, self._log)
+            self._jvm.end(grace_s=0)  # Java's errors can be read only while the JVM runs
+            self._stack.close()
             if isinstance(error, Exception):
                 raise failure from None
             raise
+
+    def _prepare_executors(self) -> None:
+        """Send the code to the executors and check them. Raises SparkFailed."""
+        folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="group-coordinator-"))
+        executors.send_code(self._context, Path(folder))
+        self.demand = executors.demand_of_driver()
+        try:
+            executors.check(self._context, self.demand)
+        except executors.ExecutorsUnfit as error:
+            raise SparkFailed(f"{error}. Spark's log is {self._log}") from error
 
     @property
     def ui_url(self) -> str | None:
@@ -152,15 +147,24 @@ class Session:
 
     @property
     def jvm_pid(self) -> int:
-        return int(self._gateway.proc.pid)
+        return self._jvm.pid
 
     def has_lost_jvm(self) -> bool:
         """Whether the JVM has ended or is ending now."""
-        try:
-            self._gateway.proc.wait(JVM_LOSS_GRACE_S)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
+        return self._jvm.has_ended()
+
+    def use_state_partitions(self, number: int) -> None:
+        """Let queries that start from now on keep their state in so many partitions. A checkpoint that was
+        made with another number keeps its own.
+        """
+        self.spark.conf.set(STATE_PARTITIONS, number)
+
+    def check_running(self) -> None:
+        """Raise SparkFailed if Spark has stopped by itself: a cluster gives up an application whose executors
+        fail again and again. Errors of a JVM that has ended are Py4J's.
+        """
+        if self._context._jsc is not None and self._context._jsc.sc().isStopped():
+            raise SparkFailed(f"Spark has stopped the application. Its log is {self._log}")
 
     def stop(self, grace_s: float = JVM_EXIT_GRACE_S) -> None:
         """Stop Spark and its JVM, and wait for the JVM. It may have ended already."""
@@ -168,18 +172,8 @@ class Session:
             self.spark.stop()
         except (Py4JError, OSError):
             self._context.stop()  # without its JVM, pyspark drops the context only at a second call
-        self._end_jvm(grace_s)
-
-    def _end_jvm(self, grace_s: float) -> None:
-        self._gateway.shutdown()
-        # The JVM exits when the pipe to its standard input closes.
-        self._gateway.proc.stdin.close()
-        try:
-            self._gateway.proc.wait(grace_s)
-        except subprocess.TimeoutExpired:
-            self._gateway.proc.kill()
-            self._gateway.proc.wait()
-        SparkContext._gateway = SparkContext._jvm = None
+        self._jvm.end(grace_s)
+        self._stack.close()
 
     def __enter__(self) -> Self:
         return self
@@ -190,14 +184,49 @@ class Session:
         self.stop()
 
 
+def _check_kafka_source(given: Jvm) -> None:
+    """Raise SparkFailed if spark-submit was not given the jars, because they cannot be added later."""
+    java = given.gateway.jvm.java.lang
+    try:
+        java.Class.forName(_KAFKA_SOURCE, False, java.Thread.currentThread().getContextClassLoader())
+    except Py4JError:
+        raise SparkFailed(
+            'spark-submit has no Kafka source. Start it with --jars "$(python -m embedded.jars --list)"'
+        ) from None
+
+
+def _choose_python(conf: SparkConf, *, is_local: bool) -> None:
+    """Say which Python the workers run, which pyspark reads only from the environment.
+
+    It is that of this process, and on a cluster the one that is set. Otherwise workers would run the first
+    python3 on the path.
+    """
+    chosen = None if is_local else conf.get(_PYTHON) or os.environ.get("PYSPARK_PYTHON")
+    os.environ["PYSPARK_PYTHON"] = chosen or sys.executable
+
+
+def _check_master(master: str | None) -> None:
+    """Raise SparkFailed if no standalone master answers. Spark itself would try for a minute."""
+    if master is None or not master.startswith("spark://"):
+        return
+    reasons = []
+    for address in hosts_of(master):
+        try:
+            socket.create_connection(address, _CONNECT_TIMEOUT_S).close()
+        except OSError as error:
+            reasons.append(f"{address[0]}:{address[1]}: {error.strerror or error}")
+        else:
+            return
+    raise SparkFailed(f"no Spark master answers ({'; '.join(reasons) or master})")
+
+
 def _listen_at(ui_host: str) -> None:
     """Make the UI listen on this address, and use it in the UI's URL.
 
     Spark's web servers listen on SPARK_LOCAL_IP of the environment, otherwise on all addresses. No setting of
-    the
-    session changes that (WebUI.bind of Spark 4.2). SPARK_PUBLIC_DNS is the host of the UI's URL, otherwise
-    spark.driver.host, which is also right for a UI on all addresses. Raises SparkFailed if the address is not
-    one of this machine, because Spark itself would report that only in its log.
+    the session changes that (WebUI.bind of Spark 4.2). SPARK_PUBLIC_DNS is the host of the UI's URL,
+    otherwise spark.driver.host, which is also right for a UI on all addresses. Raises SparkFailed if the
+    address is not one of this machine, because Spark itself would report that only in its log.
     """
     family = socket.AF_INET6 if ":" in ui_host else socket.AF_INET
     try:
@@ -209,44 +238,6 @@ def _listen_at(ui_host: str) -> None:
         os.environ.pop("SPARK_PUBLIC_DNS", None)
     else:
         os.environ["SPARK_PUBLIC_DNS"] = f"[{ui_host}]" if ":" in ui_host else ui_host
-
-
-def _launch(conf: SparkConf, log_path: Path, hold_fd: int | None) -> Any:
-    """Start the JVM. Returns the Py4J gateway to it."""
-    with log_path.open("ab") as log:
-        popen: dict[str, Any] = {"stdout": log, "stderr": log, "start_new_session": True}
-        if hold_fd is not None:
-            popen["pass_fds"] = (hold_fd,)
-        try:
-            with _deferred_signals():
-                return launch_gateway(conf, popen)  # type: ignore[no-untyped-call]
-        except (PySparkException, OSError) as error:
-            raise _failed(error, log_path) from error
-
-
-def _failed(error: BaseException, log_path: Path) -> SparkFailed:
-    # Py4J puts Java's message on the second line.
-    lines = str(error).strip().splitlines()
-    reason = " ".join(lines[:2]) if isinstance(error, Py4JError) else "".join(lines[:1])
-    return SparkFailed(f"Spark did not start: {reason.rstrip('.')}. Its log is {log_path}")
-
-
-@contextlib.contextmanager
-def _deferred_signals() -> Iterator[None]:
-    """Defer Ctrl-C and SIGTERM, because an interrupted launch_gateway leaves a JVM that nothing ends."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    handlers = [signal.signal(number, lambda it, _: came.append(it)) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, handlers, strict=True):
-            signal.signal(number, handler)
-        for it in came:
-            signal.raise_signal(it)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,202 @@
+"""What executors on other machines need: this project's code, and the packages that the code imports.
+
+The code is sent to them, so that the driver and all executors always run the same. The packages have to be
+in the executors' Python. Their versions decide, too, what is answered and stored, so they have to be the
+driver's. A job checks them at the start. Each Python worker checks itself once, too, because an executor may
+come later.
+
+This module imports nothing but Python's library and what Spark itself brings, because it names a package that
+is missing.
+"""
+
+import importlib.metadata
+import platform
+import socket
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyspark
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+# The packages of this project that the query's function is made of.
+SENT = ("assignors", "checkpoints", "embedded", "records", "state", "streaming")
+# The distributions that they import in a Python worker.
+REQUIRED = ("kafka-python", "msgspec", "numpy", "pandas", "pyarrow", "pyspark")
+ZIP_NAME = "group-coordinator.zip"
+MARK_NAME = ".shared"
+CHECK_TIMEOUT_S = 60.0
+# A task of the check takes so long that one executor cannot run all of them.
+_TASK_S = 0.2
+_PYTHON = "Python"
+_MISSING = "none"
+
+
+class ExecutorsUnfit(RuntimeError):
+    """Executors lack what the query needs, or there are none. The message names what is missing where."""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a Python worker has to have. `versions` are by distribution, and of Python itself.
+
+    `mark` is a file that only a shared checkpoint has on another machine, with its content.
+    """
+
+    versions: tuple[tuple[str, str], ...]
+    mark: tuple[str, str] | None = None
+
+    def faults(self) -> list[str]:
+        """What this process lacks, each as a sentence."""
+        here = dict(versions())
+        where = f"on {socket.gethostname()} ({sys.executable})"
+        faults = [
+            f"{name} {where} is {here[name]}, the driver has {version}"
+            for name, version in self.versions
+            if here[name] != version
+        ]
+        code = str(__file__)
+        if ZIP_NAME not in code:
+            faults.append(f"the code {where} is of {code}, not the driver's")
+        if self.mark is not None and (fault := _fault_of_mark(*self.mark)):
+            faults.append(f"{fault} {where}")
+        return faults
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The function for applyInPandasWithState, which runs in no Python worker that lacks something."""
+
+    function: Callable[..., Iterator[Any]]
+    demand: Demand
+
+    def __call__(self, *arguments: Any) -> Iterator[Any]:
+        _check_process(self.demand)
+        return self.function(*arguments)
+
+
+@cache
+def _check_process(demand: Demand) -> None:
+    """Check this Python worker, once. Raises ExecutorsUnfit."""
+    if faults := demand.faults():
+        raise ExecutorsUnfit("; ".join(faults))
+
+
+def versions() -> tuple[tuple[str, str], ...]:
+    """The versions of Python and of each required distribution here."""
+    found = [(_PYTHON, platform.python_version())]
+    return (*found, *((name, _version(name)) for name in REQUIRED))
+
+
+def _version(name: str) -> str:
+    if name == "pyspark":  # an executor has it from Spark's own folder
+        return pyspark.__version__
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return _MISSING
+
+
+def write_zip(folder: Path) -> Path:
+    """Write the code for executors into a new file in this folder."""
+    root = Path(__file__).parents[2]
+    path = folder / ZIP_NAME
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for package in SENT:
+            for source in sorted((root / package).rglob("*.py")):
+                archive.write(source, source.relative_to(root))
+    return path
+
+
+def send_code(context: Any, folder: Path) -> None:
+    """Let executors of this SparkContext fetch the code. `folder` keeps the file as long as the context."""
+    before = list(sys.path)
+    context.addPyFile(str(write_zip(folder)))
+    sys.path[:] = before  # the driver goes on with its own
+
+
+def with_mark(demand: Demand, checkpoint: str, content: str) -> Demand:
+    """Let workers check that they have the same checkpoint as the driver, if it is a path of files.
+
+    Otherwise executors would write the state into folders of their own machines, where the next executor does
+    not find it.
+    """
+    url = urlsplit(checkpoint)
+    if url.scheme not in ("", "file"):
+        return demand
+    mark = Path(url.path) / MARK_NAME
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.write_text(content)
+    return replace(demand, mark=(str(mark), content))
+
+
+def _fault_of_mark(path: str, content: str) -> str | None:
+    try:
+        found = Path(path).read_text()
+    except OSError as error:
+        found = str(error.strerror)
+    if found == content:
+        return None
+    return (
+        f"the checkpoint {Path(path).parent} has to be on shared storage, and is not the driver's ({found})"
+    )
+
+
+def check(context: Any, demand: Demand, timeout_s: float = CHECK_TIMEOUT_S) -> None:
+    """Run a job that checks the executors of this SparkContext. Raises ExecutorsUnfit."""
+    tasks = max(2, context.defaultParallelism)
+    is_late = threading.Event()
+
+    def give_up() -> None:
+        is_late.set()
+        context.cancelAllJobs()
+
+    timer = threading.Timer(timeout_s, give_up)
+    timer.start()
+    try:
+        reports = context.parallelize(range(tasks), tasks).mapPartitions(_Report(demand)).collect()
+    except (Py4JError, PySparkException) as error:
+        master = context.master
+        if not is_late.is_set():
+            raise ExecutorsUnfit(f"the executors of {master} do not run Python: {_cause(error)}") from None
+        raise ExecutorsUnfit(
+            f"no executor of {master} ran a task within {timeout_s:.0f} s: the cluster has no free cores, or "
+            "less memory than spark.executor.memory, or its executors do not reach the driver at "
+            f"{context.getConf().get('spark.driver.host')} (--driver-host)"
+        ) from None
+    finally:
+        timer.cancel()
+    if faults := sorted(set(reports)):
+        raise ExecutorsUnfit("; ".join(faults))
+
+
+@dataclass(frozen=True)
+class _Report:
+    demand: Demand
+
+    def __call__(self, _: Iterable[int]) -> Iterator[str]:
+        time.sleep(_TASK_S)
+        return iter(self.demand.faults())
+
+
+def _cause(error: Exception) -> str:
+    """The line of a failed job's text that says why."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    words = ("PYTHON_VERSION_MISMATCH", "Cannot run program", "ModuleNotFoundError", "Error:", "Caused by")
+    for word in words:
+        if found := [line for line in lines if word in line]:
+            return found[0]
+    return lines[0] if lines else type(error).__name__
+
+
+def demand_of_driver() -> Demand:
+    """What this process has is what executors have to have."""
+    return Demand(versions())

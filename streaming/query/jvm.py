@@ -1,0 +1,135 @@
+"""Spark's JVM: one of this process's own, or that of `spark-submit`, which started this process."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+
+LOSS_GRACE_S = 5.0
+_POLL_S = 0.1
+# spark-submit tells the Python process that it starts the port of its JVM.
+_GIVEN = "PYSPARK_GATEWAY_PORT"
+
+
+class SparkFailed(RuntimeError):
+    """Spark did not start, or has ended. The message has the reason and the path of Spark's log."""
+
+
+class Jvm(Protocol):
+    """A running JVM. `gateway` is PySpark's connection to it."""
+
+    gateway: Any
+
+    @property
+    def pid(self) -> int: ...
+
+    def has_ended(self) -> bool:
+        """Whether the JVM has ended, or ends within LOSS_GRACE_S."""
+        ...
+
+    def end(self, grace_s: float) -> None:
+        """End the JVM if it is this process's own, and the connection to it. It may have ended already."""
+        ...
+
+
+class OwnJvm:
+    """A JVM that ends with this process. `hold_fd` stays open until it ends. `log_path` gets its output."""
+
+    def __init__(self, conf: SparkConf, log_path: Path, hold_fd: int | None) -> None:
+        with log_path.open("ab") as log:
+            popen: dict[str, Any] = {"stdout": log, "stderr": log, "start_new_session": True}
+            if hold_fd is not None:
+                popen["pass_fds"] = (hold_fd,)
+            with _deferred_signals():
+                self.gateway = launch_gateway(conf, popen)  # type: ignore[no-untyped-call]
+
+    @property
+    def pid(self) -> int:
+        return int(self.gateway.proc.pid)
+
+    def has_ended(self) -> bool:
+        try:
+            self.gateway.proc.wait(LOSS_GRACE_S)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def end(self, grace_s: float) -> None:
+        self.gateway.shutdown()
+        # The JVM exits when the pipe to its standard input closes.
+        self.gateway.proc.stdin.close()
+        try:
+            self.gateway.proc.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            self.gateway.proc.kill()
+            self.gateway.proc.wait()
+        SparkContext._gateway = SparkContext._jvm = None
+
+
+class GivenJvm:
+    """The JVM of `spark-submit`. It waits for this process, and ends after it."""
+
+    def __init__(self) -> None:
+        self.gateway = launch_gateway()  # type: ignore[no-untyped-call]
+        self._pid = int(self.gateway.jvm.java.lang.ProcessHandle.current().pid())
+
+    @property
+    def pid(self) -> int:
+        return self._pid
+
+    def has_ended(self) -> bool:
+        give_up_s = time.monotonic() + LOSS_GRACE_S
+        while time.monotonic() < give_up_s:
+            try:
+                self.gateway.jvm.java.lang.System.nanoTime()
+            except (Py4JError, OSError):
+                return True
+            time.sleep(_POLL_S)
+        return False
+
+    def end(self, grace_s: float) -> None:
+        SparkContext._gateway = SparkContext._jvm = None
+
+
+def is_given() -> bool:
+    """Whether spark-submit has started this process."""
+    return _GIVEN in os.environ
+
+
+def failed(error: BaseException, log: str) -> SparkFailed:
+    """The error for a start that failed. `log` says where Spark's log is."""
+    # Py4J puts Java's message on the second line.
+    lines = str(error).strip().splitlines()
+    reason = " ".join(lines[:2]) if isinstance(error, Py4JError) else "".join(lines[:1])
+    return SparkFailed(f"Spark did not start: {reason.rstrip('.')}. Its log is {log}")
+
+
+LAUNCH_ERRORS = (PySparkException, OSError)
+
+
+@contextlib.contextmanager
+def _deferred_signals() -> Iterator[None]:
+    """Defer Ctrl-C and SIGTERM, because an interrupted launch_gateway leaves a JVM that nothing ends."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    handlers = [signal.signal(number, lambda it, _: came.append(it)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, handlers, strict=True):
+            signal.signal(number, handler)
+        for it in came:
+            signal.raise_signal(it)

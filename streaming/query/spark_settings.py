@@ -1,0 +1,223 @@
+"""Spark's settings, with a reason for each that latency or correctness depends on, and who may change them.
+
+A local Spark is the JVM of this process. On a cluster, tasks run in executors on other machines
+(docs/operations.md, "On a Spark cluster").
+"""
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from embedded.jars import spark_jars
+from embedded.paths import class_archive
+from streaming.query.storage import FILE_SYSTEM
+
+DEFAULT_JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
+# The optimizing compiler never rests, because planning a batch runs much code and little of it often.
+# It takes half of a start's processor time (docs/decisions/0014-the-fixed-cost-of-a-batch.md).
+QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
+STATE_STORE = "spark.sql.streaming.stateStore"
+CHECKPOINT_FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+LOOPBACK = "127.0.0.1"
+ANY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not listened at
+DEFAULT_STATE_PARTITIONS = 1
+STATE_PARTITIONS = "spark.sql.shuffle.partitions"
+DRIVER_CLASS_PATH = "spark.driver.extraClassPath"
+JARS = "spark.jars"
+LOCAL_TASK_FAILURES = 2  # a task whose Python worker died runs once more before the query fails
+CLUSTER_TASK_FAILURES = 4  # Spark's own: a lost executor costs each of its tasks one attempt
+_DEFAULT_PORT = 7077
+
+# Settings that have an option of their own, with that option.
+WITH_AN_OPTION: Mapping[str, str] = {
+    "spark.driver.host": "--driver-host",
+    "spark.master": "--master",
+    STATE_PARTITIONS: "--state-partitions",
+    "spark.ui.enabled": "--ui-port",
+    "spark.ui.port": "--ui-port",
+}
+# Settings that only the code may choose, with what another value would do.
+FIXED: Mapping[str, str] = {
+    "spark.python.use.daemon": "a Python worker would be started for each task",
+    "spark.speculation": "a second attempt of a running task would write its answers again",
+    "spark.submit.deployMode": "the coordinator is the driver, and runs where it is started",
+    "spark.sql.ansi.enabled": "clock records would be parsed by other rules",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "a large state would not fit into a batch of Arrow",
+    "spark.sql.session.timeZone": "times would be read in another time zone",
+    CHECKPOINT_FILE_MANAGER: "the file manager belongs to the checkpoint's path",
+    "spark.sql.streaming.checkpointLocation": "the checkpoint is in the data folder",
+    "spark.sql.streaming.statefulOperator.useStrictDistribution": "groups would be in another partition",
+    f"{STATE_STORE}.checkpointFormatVersion": "the checkpoint could not be read",
+    f"{STATE_STORE}.providerClass": "the checkpoint could not be read",
+}
+# Settings that are joined with ours, by what separates their values.
+_JOINED = {DRIVER_CLASS_PATH: os.pathsep, JARS: ","}
+
+
+class SettingRefused(ValueError):
+    """A setting that may not be given. The message says why."""
+
+
+def settings() -> dict[str, str]:
+    """Spark's settings for the coordinator, on a cluster and without one.
+
+    The checkpoint pins the settings of the state at its first batch.
+    """
+    return {
+        "spark.sql.session.timeZone": "UTC",
+        # Each partition costs two passes of a Python worker a batch, even without rows. So: few, at most one
+        # a core.
+        STATE_PARTITIONS: str(DEFAULT_STATE_PARTITIONS),
+        # Otherwise a task waits up to 3 s for the executor that has cached the partition's consumer.
+        "spark.locality.wait": "0",
+        "spark.speculation": "false",
+        # For a checkpoint on a local disk (`streaming.query.storage`).
+        CHECKPOINT_FILE_MANAGER: FILE_SYSTEM,
+        # Clock records come all the time, so no timeout needs a batch without data.
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        # Over TCP, small pieces to and from a Python worker wait for delayed acknowledgements.
+        "spark.python.unix.domain.socket.enabled": "true",
+        # The watermark is a literal of the plan, so with code generation every batch compiles new classes.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.ui.explainMode": "simple",
+        f"{STATE_STORE}.minDeltasForSnapshot": "200",
+        f"{STATE_STORE}.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        ),
+        f"{STATE_STORE}.rocksdb.changelogCheckpointing.enabled": "true",
+        # Saves one read for each write. The UI then shows 0 as the number of state rows.
+        f"{STATE_STORE}.rocksdb.trackTotalNumberOfRows": "false",
+        "spark.sql.streaming.metricsEnabled": "true",
+        "spark.ui.showConsoleProgress": "false",
+        # Users of the UI may look, but not end the query's jobs.
+        "spark.ui.killEnabled": "false",
+    }
+
+
+def jar_settings(master: str | None) -> dict[str, str]:
+    """The settings that give the jars to the driver, and to the executors where there are any."""
+    jars = spark_jars()
+    # For the driver not spark.jars, because the archive of classes takes no classes of Spark's own class
+    # loader, and not spark.jars.packages, which also puts the jars on every Python worker's path.
+    found = {DRIVER_CLASS_PATH: os.pathsep.join(str(jar) for jar in jars)}
+    return found if is_local(master) else found | {JARS: ",".join(jar.as_uri() for jar in jars)}
+
+
+def local_settings() -> dict[str, str]:
+    """Spark's settings where tasks run in the driver's JVM."""
+    return {
+        # Loopback only, because only this machine uses the driver and its block manager. These settings do
+        # not affect the UI, see `streaming.query.session`.
+        "spark.driver.host": LOOPBACK,
+        "spark.driver.bindAddress": LOOPBACK,
+    }
+
+
+def cluster_settings(master: str, driver_host: str | None) -> dict[str, str]:
+    """Spark's settings where tasks run in executors. `driver_host` is where they reach the driver, None: the
+    address from which this machine reaches the master. Raises SettingRefused.
+    """
+    host = driver_host or find_driver_host(master)
+    return {
+        "spark.driver.host": host,
+        # The name of a Kubernetes service is no address of the driver's own machine.
+        "spark.driver.bindAddress": host if _is_own(host) else ANY_ADDRESS[0],
+        # A task runs again on any executor. `spark.excludeOnFailure` stays off: a batch that fails for a
+        # reason of its own would fail on each executor, and for an hour Spark would use none of them.
+        "spark.task.maxFailures": str(CLUSTER_TASK_FAILURES),
+        # An executor whose machine is cut off keeps a batch waiting for so long (Spark: 120 s, looked at each
+        # 60 s).
+        "spark.network.timeout": "30s",
+        "spark.network.timeoutInterval": "5s",
+        "spark.executor.heartbeatInterval": "5s",
+    }
+
+
+def java_settings() -> dict[str, str]:
+    """The options of the driver's JVM. The archive of Spark's classes is among them if it exists.
+
+    A JVM ignores an archive of other classes or of another Java.
+    """
+    options = [QUICK_COMPILER]
+    if (archive := class_archive()).exists():
+        options.append(f'"-XX:SharedArchiveFile={archive}"')
+    return {DEFAULT_JAVA_OPTIONS: " ".join(options)}
+
+
+def merged(ours: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """Our settings with the given ones above them. Jars are added to ours."""
+    both = dict(ours)
+    for name, value in given.items():
+        separator = _JOINED.get(name)
+        both[name] = separator.join(filter(None, (ours.get(name), value))) if separator else value
+    return both
+
+
+def check_given(given: Mapping[str, str]) -> None:
+    """Raise SettingRefused if a setting may not be given."""
+    for name in given:
+        if not name.startswith("spark."):
+            raise SettingRefused(f"{name} is no setting of Spark: its name does not begin with 'spark.'")
+        if name in WITH_AN_OPTION:
+            raise SettingRefused(f"{name} is given by {WITH_AN_OPTION[name]}")
+        if name in FIXED:
+            raise SettingRefused(f"{name} cannot be changed: {FIXED[name]}")
+
+
+def is_local(master: str | None) -> bool:
+    """Whether tasks run in the driver's JVM. None: no master was given."""
+    return master is None or re.fullmatch(r"local(\[.*\])?", master) is not None
+
+
+def find_driver_host(master: str) -> str:
+    """The address of this machine from which it reaches the master. Raises SettingRefused.
+
+    Nothing is sent: the system chooses the address of a datagram socket when it is connected.
+    """
+    if master.startswith("local"):
+        return LOOPBACK
+    for host, port in hosts_of(master):
+        try:
+            for family, kind, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
+                with socket.socket(family, kind) as routed:
+                    routed.connect(address)
+                    return str(routed.getsockname()[0])
+        except OSError:
+            continue
+    raise SettingRefused(
+        f"the address at which executors of {master} reach this machine is not known: no route to the master "
+        "was found. Give it by --driver-host"
+    )
+
+
+def hosts_of(master: str) -> list[tuple[str, int]]:
+    """The addresses in a master's URL: `spark://a:7077,b:7077`, `k8s://https://host:6443`."""
+    _, found, rest = master.partition("://")
+    parts = rest.split(",") if found else []
+    urls = [urlsplit(part if "://" in part else f"//{part}") for part in parts]
+    return [(url.hostname, url.port or _DEFAULT_PORT) for url in urls if url.hostname]
+
+
+def _is_own(host: str) -> bool:
+    """Whether this machine can listen at the host."""
+    try:
+        for family, kind, _, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):
+            with socket.socket(family, kind) as listener:
+                listener.bind(address)
+                return True
+    except OSError:
+        pass
+    return False
+
+
+def local_dir(configured: str | None) -> Path:
+    """The folder of Spark's temporary files, with its state stores. `configured` is `spark.local.dir`."""
+    found = os.environ.get("SPARK_LOCAL_DIRS") or configured or _JAVA_TMPDIR
+    return Path(found.split(",")[0])
+
+
+_JAVA_TMPDIR = "/tmp"  # noqa: S108 - what Spark takes without a setting
