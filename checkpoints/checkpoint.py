@@ -58,17 +58,23 @@ class Checkpoint:
         """Spark's own checkpoint, as Spark takes it."""
         return f"{self.files.uri}/spark"
 
-    def pin(self, found: Identity, shards: int | None = None) -> Identity:
+    def pin(
+        self, found: Identity, shards: int | None = None, state_partitions: int | None = None
+    ) -> Identity:
         """Return the identity of this state. The first call pins `found`, later calls return the pinned one.
 
-        `shards` is the number of shards that the state must have. None: that of the pinned identity, or of
-        `found` if none is pinned. Raises FolderError if the requests topic is not the one that the state
-        belongs to, or if the state has another number of shards. The namespace is not compared, because the
-        pinned one stays in force.
+        `shards` and `state_partitions` are numbers that the state must have. None: that of the pinned
+        identity, or of `found` if none is pinned. Raises FolderError if the requests topic is not the one
+        that the state belongs to, or if the state has another of these numbers. The namespace is not
+        compared, because the pinned one stays in force.
         """
         pinned = self._read(IDENTITY, Identity)
         if pinned is None:
-            found = replace(found, shards=shards or found.shards)
+            found = replace(
+                found,
+                shards=shards or found.shards,
+                state_partitions=state_partitions or found.state_partitions,
+            )
             self._write(IDENTITY, found)
             return found
         if pinned.shards is None:
@@ -76,6 +82,11 @@ class Checkpoint:
         if shards not in (None, pinned.shards):
             raise FolderError(
                 f"the state in {self} has {pinned.shards} shards of a partition, not {shards}. {_MOVE}"
+            )
+        if state_partitions not in (None, pinned.state_partitions):
+            raise FolderError(
+                f"the state in {self} is kept in {pinned.state_partitions} partitions, not "
+                f"{state_partitions}. {_MOVE}"
             )
         is_new_topic = not pinned.requests_topic_id
         if is_new_topic:

@@ -28,6 +28,7 @@ class Identity(Struct, frozen=True):
 
     `requests_topic_id` is "" if the first start on this state has to pin it. `shards` is the number of shards
     of a partition, None if a version without shards wrote the state. `moved` is set if it was imported.
+    `state_partitions` is the number of partitions in which Spark keeps the state.
     """
 
     cluster_id: str
@@ -37,6 +38,7 @@ class Identity(Struct, frozen=True):
     member_id_namespace: str
     shards: int | None = None
     moved: Moved | None = None
+    state_partitions: int = 1
 
 
 class Epoch(Struct, frozen=True):

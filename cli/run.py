@@ -21,6 +21,7 @@ from cli.logs import configure_logs
 from cli.parameters import HOST, PLACE, SERVERS, SHARDS
 from cli.settings import parse_broker_settings, parse_settings
 from cli.signals import exit_on_signals, stop_on_signals
+from cli.spark_options import SparkOptions, spark_options, taken_from
 from cli.thread_deaths import Stop, watching_threads
 from clients.pending import ClientError
 from embedded.broker import BrokerFailed, EmbeddedBroker
@@ -154,6 +155,7 @@ class TopicsBelongToAnother(click.ClickException):
     default=0,
     help="Port of the metrics; default: a free one.",
 )
+@spark_options
 @gateway_options("--gateway", "--listen", default="127.0.0.1:0")
 @click.option(_NO_GATEWAY, "no_gateway", is_flag=True, help="Start no gateway; gateways run on their own.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object when ready, show no live view.")
@@ -172,7 +174,7 @@ def run(
         try:
             # On a terminal the live view shows the rebalances, and log lines would break its table.
             log_rebalances = as_json or not sys.stderr.isatty()
-            coordinator = _prepare(stack, stop, gateway, **given)
+            coordinator = _prepare(stack, stop, gateway, taken_from(given), **given)
             metrics = metrics_of(coordinator, metrics_host, metrics_port, log_rebalances=log_rebalances)
             stack.enter_context(coordinator)
             stack.enter_context(metrics)
@@ -199,6 +201,7 @@ def _prepare(
     stack: ExitStack,
     stop: Stop,
     gateway: "_GatewayToStart | None",
+    spark: SparkOptions,
     *,
     bootstrap_servers: str | None,
     broker_settings: tuple[str, ...],
@@ -246,6 +249,10 @@ def _prepare(
         replication_factor=replication_factor,
         shards=shards,
         take_over_topics=take_over_topics,
+        master=spark.master,
+        driver_host=spark.driver_host,
+        state_partitions=spark.state_partitions,
+        spark=spark.conf,
     )
     click.echo(f"starting the coordinator on {bootstrap_servers}", err=True)
     opening = None if gateway is None else partial(gateway.serving, options)

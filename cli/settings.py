@@ -10,7 +10,7 @@ from state.config import ConfigError, CoordinatorConfig
 
 def parse_settings(settings: Sequence[str]) -> dict[str, str]:
     """Return the coordinator's settings by Kafka's names. Raises BadParameter if one is invalid."""
-    parsed = _name_value_pairs(settings, "-c")
+    parsed = name_value_pairs(settings, "-c")
     try:
         CoordinatorConfig().with_settings(parsed)
     except ConfigError as error:
@@ -28,7 +28,7 @@ def parse_broker_settings(settings: Sequence[str], bootstrap_servers: str | None
         raise click.UsageError(
             f"{option} configures the embedded broker, but --bootstrap-servers names another broker"
         )
-    parsed = _name_value_pairs(settings, option)
+    parsed = name_value_pairs(settings, option)
     try:
         check_broker_settings(parsed)
     except BrokerSettingRefused as error:
@@ -36,7 +36,8 @@ def parse_broker_settings(settings: Sequence[str], bootstrap_servers: str | None
     return parsed
 
 
-def _name_value_pairs(settings: Sequence[str], option: str) -> dict[str, str]:
+def name_value_pairs(settings: Sequence[str], option: str) -> dict[str, str]:
+    """Return the settings by their names. Raises BadParameter if one is not NAME=VALUE."""
     parsed = {}
     for setting in settings:
         name, equals, value = setting.partition("=")

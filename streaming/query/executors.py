@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pyspark
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -129,10 +128,12 @@ def with_mark(demand: Demand, checkpoint: str, content: str) -> Demand:
     Otherwise executors would write the state into folders of their own machines, where the next executor does
     not find it.
     """
-    url = urlsplit(checkpoint)
-    if url.scheme not in ("", "file"):
+    from streaming.query.storage import storage_at  # imports what only the driver has
+
+    storage = storage_at(checkpoint)
+    if storage.path is None:
         return demand
-    mark = Path(url.path) / MARK_NAME
+    mark = storage.path.absolute() / MARK_NAME
     mark.parent.mkdir(parents=True, exist_ok=True)
     mark.write_text(content)
     return replace(demand, mark=(str(mark), content))

@@ -19,8 +19,10 @@ from records.codec import CLOCK_PATTERN
 from records.layout import TopicLayout
 from records.pack import PACK_PREFIX
 from records.sharding import DEFAULT_SHARDS
+from streaming.query.executors import Checked, Demand, with_mark
 from streaming.query.operator import Operator
 from streaming.query.output import BY_KEY, OUTPUT_SCHEMA
+from streaming.query.spark_settings import STATE_PARTITIONS
 
 QUERY_NAME = "group-coordinator"
 # The error text of a query that has read a clock record of a later owner.
@@ -54,8 +56,9 @@ def coordinate(
     # The predicate has to name the event-time column. The optimizer pushes any other predicate on clock
     # records below the watermark operator, which then sees no clock record, and time stands still.
     requests = timed.where(F.col("event_time").isNull())
-    if int(records.sparkSession.conf.get("spark.sql.shuffle.partitions") or 0) == 1:
-        # One partition of state needs no shuffle, which saves each batch a stage.
+    if int(records.sparkSession.conf.get(STATE_PARTITIONS) or 0) == 1:
+        # One partition of state needs no shuffle, which saves each batch a stage. With several, a batch that
+        # fails on a clock record writes nothing either: a stage reads all records before the next one begins.
         requests = requests.coalesce(1)
     output = requests.groupBy("shard").applyInPandasWithState(
         operator,
@@ -127,11 +130,18 @@ def start(
     checkpoint_dir: str,
     operator: Operator,
     owner_epoch: int | None = None,
+    demand: Demand | None = None,
 ) -> StreamingQuery:
-    """Start the coordinator's query on a checkpoint."""
+    """Start the coordinator's query on a checkpoint. `demand` is what executors have to have, None: nothing,
+    because there are none.
+    """
     layout = operator.layout
     requests = read_requests(spark, bootstrap_servers, layout)
-    output = coordinate(requests, operator, owner_epoch, shards=operator.shards)
+    function: StatefulFunction = operator
+    if demand is not None:
+        demand = with_mark(demand, checkpoint_dir, spark.sparkContext.applicationId)
+        function = Checked(operator, demand)
+    output = coordinate(requests, function, owner_epoch, shards=operator.shards)
     return write_output(output, QUERY_NAME, bootstrap_servers, layout, checkpoint_dir)
 
 

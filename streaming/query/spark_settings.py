@@ -30,6 +30,11 @@ JARS = "spark.jars"
 LOCAL_TASK_FAILURES = 2  # a task whose Python worker died runs once more before the query fails
 CLUSTER_TASK_FAILURES = 4  # Spark's own: a lost executor costs each of its tasks one attempt
 _DEFAULT_PORT = 7077
+# Source: org.apache.spark.SparkMasterRegex, and the URLs of Kubernetes and YARN.
+_MASTER = (
+    r"local(\[(\d+|\*)(\s*,\s*\d+)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]"
+    r"|spark://[^\s,:]+:\d+(,[^\s,:]+:\d+)*|k8s://\S+|yarn"
+)
 
 # Settings that have an option of their own, with that option.
 WITH_AN_OPTION: Mapping[str, str] = {
@@ -166,6 +171,15 @@ def check_given(given: Mapping[str, str]) -> None:
             raise SettingRefused(f"{name} is given by {WITH_AN_OPTION[name]}")
         if name in FIXED:
             raise SettingRefused(f"{name} cannot be changed: {FIXED[name]}")
+
+
+def check_master(master: str) -> None:
+    """Raise SettingRefused unless Spark takes this as a master."""
+    if not re.fullmatch(_MASTER, master):
+        raise SettingRefused(
+            f"{master!r} is not a master of Spark: local[N], spark://HOST:PORT, k8s://https://HOST:PORT or "
+            "yarn"
+        )
 
 
 def is_local(master: str | None) -> bool:

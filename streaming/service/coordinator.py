@@ -50,7 +50,9 @@ class Options:
     dead-letter unread. `shards` is the number of shards of a partition (`records.sharding`), None: that of
     the state, or the default for a new one. With `take_over_topics` the coordinator may claim topics that
     belong to another folder, see `streaming.service.owner`. If gateways are separate processes, an outage
-    ends at the first request, at the latest `first_request_wait_s` after the start of the query.
+    ends at the first request, at the latest `first_request_wait_s` after the start of the query. `master`,
+    `driver_host` and the settings `spark` are those of `streaming.query.session.Session`. `state_partitions`
+    is the number of partitions in which Spark keeps the state, None: as `shards`.
     """
 
     bootstrap_servers: str
@@ -69,6 +71,9 @@ class Options:
     shards: int | None = None
     take_over_topics: bool = False
     first_request_wait_s: float = FIRST_REQUEST_WAIT_S
+    master: str | None = None
+    driver_host: str | None = None
+    state_partitions: int | None = None
     spark: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -158,7 +163,7 @@ class Coordinator:
                 session = starting.enter_context(self._starting_spark(lock_fd))
             checkpoint = Checkpoint(self._storage.open(lambda: _session_of(session).spark))
             found = prepare_topics(options.bootstrap_servers, options.layout, options.replication_factor)
-            identity = checkpoint.pin(found, options.shards)
+            identity = checkpoint.pin(found, options.shards, options.state_partitions)
             self._times.end_of("topics")
             if session is None:
                 session = starting.enter_context(self._starting_spark(lock_fd))
@@ -171,6 +176,7 @@ class Coordinator:
             assert identity.shards is not None
             operator = Operator(options.layout, _config_epochs(epochs, identity), shards=identity.shards)
             self._session = session.result()
+            self._session.use_state_partitions(identity.state_partitions)
         started.callback(self._session.stop)
         self._announce(epochs[-1])
         self._start_supervisor(started, checkpoint, operator, self._session)
@@ -186,6 +192,8 @@ class Coordinator:
                 ui_host=options.ui_host,
                 ui_port=options.ui_port,
                 hold_fd=lock_fd,
+                master=options.master,
+                driver_host=options.driver_host,
                 extra={CHECKPOINT_FILE_MANAGER: self._storage.file_manager, **options.spark},
             )
             self._times.end_of("spark")

@@ -134,6 +134,7 @@ class Supervisor:
             self._committed_pin.take(self._checkpoint.last_batch("commits"))
             if error is None or self._stopping.is_set() or self._waited_for_space(error):
                 continue
+            self._session.check_running()
             batch = self._checkpoint.last_batch("commits") + 1
             failures = failures + 1 if batch == failed_batch else 1
             failed_batch = batch
@@ -178,6 +179,7 @@ class Supervisor:
                 self._checkpoint.spark_uri,
                 replace(self._operator, outages=tuple(outages)),
                 self._owner_epoch,
+                self._session.demand,
             )
             log.info("query started", run_id=running.runId)
             self._times.end_of("query")

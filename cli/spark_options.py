@@ -1,0 +1,93 @@
+"""Options of `run` that say where Spark runs: in this process's JVM, or on a cluster."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from cli.parameters import HOST
+from cli.settings import name_value_pairs
+from streaming.query.spark_settings import (
+    DEFAULT_STATE_PARTITIONS,
+    SettingRefused,
+    check_given,
+    check_master,
+)
+
+_CONF = "--spark-conf"
+
+AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class SparkOptions:
+    """Where Spark runs and with which settings, see `streaming.query.session.Session`."""
+
+    master: str | None
+    driver_host: str | None
+    state_partitions: int | None
+    conf: Mapping[str, str]
+
+
+STATE_PARTITIONS = click.option(
+    "--state-partitions",
+    type=click.IntRange(1, 1_000),
+    help="Partitions of the state, which tasks work on side by side. A new checkpoint pins it. "
+    f"[default: {DEFAULT_STATE_PARTITIONS}]",
+)
+_OPTIONS = (
+    click.option(
+        "--master",
+        callback=lambda _, __, value: _checked_master(value),
+        help="Spark's master, such as spark://HOST:7077; default: local threads, one a core, or the master "
+        "of spark-submit.",
+    ),
+    click.option(
+        "--driver-host",
+        type=HOST,
+        help="Address at which executors reach this process; default: the one from which it reaches the "
+        "master.",
+    ),
+    STATE_PARTITIONS,
+    click.option(
+        _CONF,
+        "spark_conf",
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=lambda _, __, value: _checked_conf(value),
+        help="A setting of Spark; repeatable.",
+    ),
+)
+
+
+def spark_options(command: AnyCommand) -> AnyCommand:
+    """Add the options. The command gets them as `spark`, see `taken_from`."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def taken_from(given: dict[str, Any]) -> SparkOptions:
+    """Take the options from a command's parameters."""
+    return SparkOptions(
+        given.pop("master"), given.pop("driver_host"), given.pop("state_partitions"), given.pop("spark_conf")
+    )
+
+
+def _checked_master(master: str | None) -> str | None:
+    if master is not None:
+        try:
+            check_master(master)
+        except SettingRefused as error:
+            raise click.BadParameter(str(error)) from error
+    return master
+
+
+def _checked_conf(given: Sequence[str]) -> dict[str, str]:
+    conf = name_value_pairs(given, _CONF)
+    try:
+        check_given(conf)
+    except SettingRefused as error:
+        raise click.BadParameter(str(error)) from error
+    return conf
