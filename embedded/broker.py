@@ -110,7 +110,8 @@ class EmbeddedBroker:
     same data. Without ``ports`` it takes the folder's previous ports, or free ones, and keeps them from its
     first start on. It ends with this process, however that ends (see `embedded.parent_watchdog`). A process
     forked from this one keeps the broker alive while it runs. ``overrides`` are broker settings by Kafka's
-    names, ``java_options`` further options of its JVM, which win over those that it has here.
+    names, ``java_options`` further options of its JVM, which win over those that it has here. A new folder is
+    formatted with ``cluster_id``, which brokers of one cluster share; None: with a random one.
 
     `start` raises `BrokerFailed`, `embedded.jars.JarsUnavailable` or `embedded.java.JavaNotFound`.
     """
@@ -122,6 +123,7 @@ class EmbeddedBroker:
         ports: Ports | None = None,
         overrides: Mapping[str, str] = MappingProxyType({}),
         java_options: Sequence[str] = (),
+        cluster_id: str | None = None,
     ) -> None:
         self.data_dir = data_dir.absolute()
         self.log_path = self.data_dir / "broker.log"
@@ -130,6 +132,7 @@ class EmbeddedBroker:
         """Process id of the JVM while it runs."""
         self._overrides = dict(overrides)
         self._java_options = (*_JVM_OPTIONS, *java_options)
+        self._cluster_id = cluster_id or new_cluster_id()
         self._watchdog: subprocess.Popen[bytes] | None = None
         self._log_start = 0
 
@@ -157,7 +160,7 @@ class EmbeddedBroker:
         with self._locked_data_dir() as lock:
             if self.ports is not None:
                 return self._start_on(self.ports, lock)
-            candidates = [*self._remembered_ports(), *(_free_ports() for _ in range(_PORT_TRIES))]
+            candidates = [*self._remembered_ports(), *(free_ports() for _ in range(_PORT_TRIES))]
             for ports in candidates[:-1]:
                 try:
                     return self._start_on(ports, lock)
@@ -267,10 +270,8 @@ class EmbeddedBroker:
         """Format the log folder with its ids and the features of this Kafka version, as kafka-storage.sh
         does.
         """
-        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "_")
-        command = self._java(
-            "kafka.tools.StorageTool", "format", "--cluster-id", cluster_id, "--config", "server.properties"
-        )
+        arguments = ("format", "--cluster-id", self._cluster_id, "--config", "server.properties")
+        command = self._java("kafka.tools.StorageTool", *arguments)
         with self.log_path.open("ab") as log:
             done = subprocess.run(command, cwd=self.data_dir, stdout=log, stderr=log, check=False)
         if done.returncode != 0:
@@ -314,7 +315,12 @@ class EmbeddedBroker:
         return kind(f"The broker did not start: {reason}. The end of {self.log_path}:\n{tail}")
 
 
-def _free_ports() -> Ports:
+def new_cluster_id() -> str:
+    """A random id of a Kafka cluster."""
+    return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "_")
+
+
+def free_ports() -> Ports:
     """Two ports that no process listens on now. Another process may take them before the broker does."""
     shuffled = random.sample(_PORT_RANGE, len(_PORT_RANGE))  # random, because tests may run side by side
     free = (port for port in shuffled if _is_free(port))

@@ -1,0 +1,77 @@
+"""The cluster of three brokers: what is acknowledged outlives the loss of any one of them."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kafka import KafkaProducer
+
+from embedded.broker import BrokerFailed
+from records import kafka_clients
+from records.reader import TopicReader
+from tests.harness.broker_cluster import NODES, BrokerCluster
+
+pytestmark = pytest.mark.e2e
+
+TOPIC = "kept"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]:
+    with BrokerCluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        admin = kafka_clients.admin(cluster.bootstrap_servers)
+        try:
+            # -1: the brokers' default.
+            admin.create_topics(
+                {TOPIC: {"num_partitions": 3, "replication_factor": -1}}, wait_for_metadata=True
+            )
+        finally:
+            admin.close()
+        yield cluster
+
+
+@pytest.fixture
+def producer(cluster: BrokerCluster) -> Iterator[KafkaProducer]:
+    producer = kafka_clients.producer(cluster.bootstrap_servers)
+    try:
+        yield producer
+    finally:
+        producer.close()
+
+
+@pytest.fixture(scope="module")
+def reader(cluster: BrokerCluster) -> Iterator[TopicReader]:
+    with TopicReader(cluster.bootstrap_servers) as reader:
+        yield reader
+
+
+@pytest.mark.parametrize("lose", [BrokerCluster.kill, BrokerCluster.pause], ids=["killed", "paused"])
+@pytest.mark.parametrize("node", NODES)
+def test_what_was_acknowledged_is_there_without_any_one_broker(
+    cluster: BrokerCluster,
+    producer: KafkaProducer,
+    reader: TopicReader,
+    node: int,
+    lose: Callable[[BrokerCluster, int], None],
+) -> None:
+    before, while_down = f"{node} {lose} before".encode(), f"{node} {lose} while".encode()
+    for partition in range(3):
+        producer.send(TOPIC, before, partition=partition).get(timeout=60)
+    lose(cluster, node)
+    try:
+        for partition in range(3):
+            producer.send(TOPIC, while_down, partition=partition).get(timeout=60)
+        assert {before, while_down} <= {record.value for record in reader.read_all(TOPIC)}
+    finally:
+        if cluster.pid(node) is None:
+            cluster.restart(node)
+        else:
+            cluster.resume(node)
+    cluster.wait_until_in_sync()
+
+
+def test_start_that_fails_names_the_broker_and_leaves_nothing_running(tmp_path: Path) -> None:
+    cluster = BrokerCluster(tmp_path, overrides={"num.io.threads": "none"})
+    with pytest.raises(BrokerFailed, match=r"(?s)broker-\d.broker\.log:.*num\.io\.threads"):
+        cluster.start()
+    assert [cluster.pid(node) for node in NODES] == [None] * 3

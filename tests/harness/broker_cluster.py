@@ -1,0 +1,215 @@
+"""Three real Kafka brokers on this machine, child processes that can be killed and paused one by one.
+
+Each is broker and controller of one KRaft cluster. Topics have three replicas by default, and a record that
+is acknowledged with acks=all stands on two of them at least. So the loss of any one broker loses nothing, and
+the other two go on by themselves.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Any, Self
+
+from kafka.errors import KafkaError
+
+from embedded.broker import HOST, BrokerFailed, EmbeddedBroker, Ports, free_ports, new_cluster_id
+from records import kafka_clients
+
+NODES = (1, 2, 3)
+"""The node ids."""
+REPLICAS = 3
+IN_SYNC_TIMEOUT_S = 120.0
+_START_TRIES = 3
+# Three share a small machine.
+_JAVA_OPTIONS = ("-Xms64m", "-Xmx256m")
+_SETTINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "default.replication.factor": str(REPLICAS),
+        "min.insync.replicas": "2",
+        "offsets.topic.replication.factor": str(REPLICAS),
+        "transaction.state.log.replication.factor": str(REPLICAS),
+        "transaction.state.log.min.isr": "2",
+        "share.coordinator.state.topic.replication.factor": str(REPLICAS),
+        "share.coordinator.state.topic.min.isr": "2",
+        # A follower that stands still leaves the in-sync replicas after this. The default, 30 s, would be the
+        # time for which a paused broker stops everyone.
+        "replica.lag.time.max.ms": "4000",
+        "controlled.shutdown.enable": "true",
+        # A partition without its preferred leader goes back to it soon after a broker returned.
+        "leader.imbalance.check.interval.seconds": "5",
+    }
+)
+
+
+class BrokerCluster:
+    """Three brokers under ``data_dir`` (``broker-1`` to ``broker-3``), on loopback and free ports.
+
+    They end with this process, however that ends. ``overrides`` are settings of each broker. `start` raises
+    `embedded.broker.BrokerFailed`. ``bootstrap_servers`` names all three.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        overrides: Mapping[str, str] = MappingProxyType({}),
+        nodes: Iterable[int] = NODES,
+    ) -> None:
+        self.data_dir = data_dir.absolute()
+        self.nodes = tuple(nodes)
+        self._overrides = dict(overrides)
+        self._cluster_id = new_cluster_id()
+        self._ports: dict[int, Ports] = {}
+        self._brokers: dict[int, EmbeddedBroker] = {}
+        self._paused: set[int] = set()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port`` of all brokers, separated by commas, known after `start`."""
+        return ",".join(self.address(node) for node in self.nodes)
+
+    def address(self, node: int) -> str:
+        """``host:port`` of one broker, known after `start`."""
+        return f"{HOST}:{self._ports[node].client}"
+
+    def pid(self, node: int) -> int | None:
+        """The process id of one broker's JVM, None while it does not run."""
+        return self._brokers[node].pid
+
+    def start(self) -> None:
+        """Start all brokers, and return when each of them serves clients: after about 10 s on 2 cores."""
+        for tries_left in reversed(range(_START_TRIES)):
+            self._ports = _ports_for(self.nodes)
+            self._brokers = {node: self._broker(node) for node in self.nodes}
+            try:
+                self._each(EmbeddedBroker.start)
+                break
+            except BrokerFailed:  # a port may have been taken since the search
+                self.stop()
+                if not tries_left:
+                    raise
+        try:
+            self.wait_until_in_sync()
+        except BaseException:  # also KeyboardInterrupt
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop all brokers. No effect on those that are down."""
+        for node in tuple(self._paused):
+            self.resume(node)
+        # A broker that shuts down hands its partitions over. The last ones have no other broker for that, and
+        # would wait for a controller until their time is up.
+        self._each(EmbeddedBroker.kill)
+
+    def kill(self, node: int) -> None:
+        """End one broker with SIGKILL and wait for its end."""
+        self._brokers[node].kill()
+        self._paused.discard(node)
+
+    def pause(self, node: int) -> None:
+        """SIGSTOP: the broker keeps its connections and answers nothing."""
+        self._signal(node, signal.SIGSTOP)
+        self._paused.add(node)
+
+    def resume(self, node: int) -> None:
+        """SIGCONT. No effect on one that runs."""
+        self._signal(node, signal.SIGCONT)
+        self._paused.discard(node)
+
+    def restart(self, node: int) -> None:
+        """Start one broker again, on its ports and its data. One that runs is shut down before."""
+        self._brokers[node].stop()
+        self._brokers[node].start()
+
+    def in_sync(self) -> bool:
+        """Whether all brokers serve clients and every partition has all its replicas in sync."""
+        return _is_in_sync(self.bootstrap_servers, self.nodes)
+
+    def wait_until_in_sync(self, timeout_s: float = IN_SYNC_TIMEOUT_S) -> None:
+        """Wait until `in_sync`. Raises TimeoutError."""
+        _wait(self.in_sync, f"brokers {self.nodes} with all replicas in sync", timeout_s)
+
+    def _signal(self, node: int, number: signal.Signals) -> None:
+        pid = self._brokers[node].pid
+        if pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def _broker(self, node: int) -> EmbeddedBroker:
+        ports = self._ports[node]
+        voters = ",".join(f"{voter}@{HOST}:{ports.controller}" for voter, ports in self._ports.items())
+        return EmbeddedBroker(
+            self.data_dir / f"broker-{node}",
+            ports=ports,
+            overrides={
+                "node.id": str(node),
+                "controller.quorum.voters": voters,
+                **_SETTINGS,
+                **self._overrides,
+            },
+            java_options=_JAVA_OPTIONS,
+            cluster_id=self._cluster_id,
+        )
+
+    def _each(self, do: Callable[[EmbeddedBroker], None]) -> None:
+        """For all brokers at once, because a cluster's first broker serves nobody before the second runs."""
+        with ThreadPoolExecutor(len(self._brokers)) as pool:
+            done = [pool.submit(do, broker) for broker in self._brokers.values()]
+        for future in done:
+            future.result()
+
+
+def _ports_for(nodes: Iterable[int]) -> dict[int, Ports]:
+    found: dict[int, Ports] = {}
+    taken: set[int] = set()
+    for node in nodes:
+        ports = free_ports()
+        while taken & set(ports):
+            ports = free_ports()
+        taken |= set(ports)
+        found[node] = ports
+    return found
+
+
+def _is_in_sync(servers: str, nodes: tuple[int, ...]) -> bool:
+    try:
+        admin = kafka_clients.admin(servers, bootstrap_timeout_ms=2_000, request_timeout_ms=5_000)
+    except KafkaError:
+        return False
+    try:
+        brokers: list[dict[str, Any]] = admin.describe_cluster()["brokers"]
+        serving = {broker["broker_id"] for broker in brokers if not broker["is_fenced"]}
+        if serving != set(nodes):
+            return False
+        topics = admin.list_topics()
+        partitions = (
+            [p for topic in admin.describe_topics(topics) for p in topic["partitions"]] if topics else []
+        )
+        return all(len(p["isr_nodes"]) == len(p["replica_nodes"]) for p in partitions)
+    except KafkaError:
+        return False
+    finally:
+        admin.close()
+
+
+def _wait(holds: Callable[[], bool], what: str, timeout_s: float) -> None:
+    give_up_s = time.monotonic() + timeout_s
+    while not holds():
+        if time.monotonic() > give_up_s:
+            raise TimeoutError(f"not within {timeout_s:.0f} s: {what}")
+        time.sleep(0.1)
