@@ -6,6 +6,7 @@ is downloaded once, because Ivy has one cache for all sets.
 
 ``python -m embedded.jars`` fetches the sets that the programs need. The sets that only tests use, of the
 tools and of HDFS, are fetched on first use. ``--lock`` resolves all sets again and rewrites the checksums.
+``--list`` prints the paths of Spark's jars for ``spark-submit --jars``.
 """
 
 import fcntl
@@ -230,10 +231,13 @@ def _list_files(folder: Path) -> list[LockedFile]:
 
 
 def main(arguments: list[str]) -> None:
-    """``python -m embedded.jars [--lock]``."""
-    if arguments not in ([], ["--lock"]):
-        sys.exit("usage: python -m embedded.jars [--lock]")
+    """``python -m embedded.jars [--lock | --list]``."""
+    if arguments not in ([], ["--lock"], ["--list"]):
+        sys.exit("usage: python -m embedded.jars [--lock | --list]")
     try:
+        if arguments == ["--list"]:
+            sys.stdout.write(",".join(map(str, spark_jars())) + "\n")
+            return
         if arguments:
             lock()
         for name in PROGRAM_SETS:

@@ -106,8 +106,8 @@ def is_given() -> bool:
     return _GIVEN in os.environ
 
 
-def failed(error: BaseException, log: str) -> SparkFailed:
-    """The error for a start that failed. `log` says where Spark's log is."""
+def failed(error: BaseException, log: Path | str) -> SparkFailed:
+    """The error for a start that failed. `log` is where Spark's log is."""
     # Py4J puts Java's message on the second line.
     lines = str(error).strip().splitlines()
     reason = " ".join(lines[:2]) if isinstance(error, Py4JError) else "".join(lines[:1])

@@ -23,6 +23,7 @@ from streaming.query.jvm import GivenJvm, Jvm, OwnJvm
 from streaming.query.jvm import SparkFailed as SparkFailed
 from streaming.query.spark_settings import (
     ANY_ADDRESS,
+    FIXED,
     LOCAL_TASK_FAILURES,
     STATE_PARTITIONS,
     SettingRefused,
@@ -77,15 +78,15 @@ class Session:
         if ui_port is not None:
             ours["spark.ui.port"] = str(ui_port)
         self._stack = contextlib.ExitStack()
-        self.log_path = log_path
-        self._log = str(log_path)
+        self.log_path: Path | str = log_path
+        """Where the JVM's output is."""
         self.demand: executors.Demand | None = None
         """What executors have to have, None for a local Spark."""
         submitted = GivenJvm() if jvm.is_given() else None
         if submitted is not None:
-            self._log = "the output of spark-submit"
-            _check_kafka_source(submitted)
+            self.log_path = "the output of spark-submit"
             conf = SparkConf(loadDefaults=True, _jvm=submitted.gateway.jvm)
+            _check_submitted(submitted, conf)
             master = master or conf.get("spark.master")
             driver_host = driver_host or conf.get("spark.driver.host")
         else:
@@ -114,7 +115,7 @@ class Session:
         try:
             return OwnJvm(conf, log_path, hold_fd)
         except jvm.LAUNCH_ERRORS as error:
-            raise jvm.failed(error, self._log) from error
+            raise jvm.failed(error, self.log_path) from error
 
     def _start(self, conf: SparkConf) -> None:
         try:
@@ -124,7 +125,7 @@ class Session:
             if not self.is_local:
                 self._prepare_executors()
         except BaseException as error:  # also KeyboardInterrupt
-            failure = error if isinstance(error, SparkFailed) else jvm.failed(error, self._log)
+            failure = error if isinstance(error, SparkFailed) else jvm.failed(error, self.log_path)
             self._jvm.end(grace_s=0)  # Java's errors can be read only while the JVM runs
             self._stack.close()
             if isinstance(error, Exception):
@@ -139,7 +140,7 @@ class Session:
         try:
             executors.check(self._context, self.demand)
         except executors.ExecutorsUnfit as error:
-            raise SparkFailed(f"{error}. Spark's log is {self._log}") from error
+            raise SparkFailed(f"{error}. Spark's log is {self.log_path}") from error
 
     @property
     def ui_url(self) -> str | None:
@@ -164,7 +165,7 @@ class Session:
         fail again and again. Errors of a JVM that has ended are Py4J's.
         """
         if self._context._jsc is not None and self._context._jsc.sc().isStopped():
-            raise SparkFailed(f"Spark has stopped the application. Its log is {self._log}")
+            raise SparkFailed(f"Spark has stopped the application. Its log is {self.log_path}")
 
     def stop(self, grace_s: float = JVM_EXIT_GRACE_S) -> None:
         """Stop Spark and its JVM, and wait for the JVM. It may have ended already."""
@@ -184,9 +185,15 @@ class Session:
         self.stop()
 
 
-def _check_kafka_source(given: Jvm) -> None:
-    """Raise SparkFailed if spark-submit was not given the jars, because they cannot be added later."""
-    java = given.gateway.jvm.java.lang
+def _check_submitted(submitted: Jvm, conf: SparkConf) -> None:
+    """Raise SparkFailed if spark-submit was given a setting that only the code may choose, or not the jars,
+    which cannot be added later.
+    """
+    for name, otherwise in FIXED.items():
+        # Ours replace those that we set. spark-submit always sets the mode.
+        if conf.contains(name) and name not in settings() and conf.get(name) != "client":
+            raise SparkFailed(f"spark-submit was given {name}, which cannot be changed: {otherwise}")
+    java = submitted.gateway.jvm.java.lang
     try:
         java.Class.forName(_KAFKA_SOURCE, False, java.Thread.currentThread().getContextClassLoader())
     except Py4JError:

@@ -1,0 +1,9 @@
+"""The `group-coordinator` command as a file, because spark-submit takes one.
+
+docs/operations.md, "With spark-submit", has the whole line.
+"""
+
+from cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,238 @@
+"""The coordinator on a standalone Spark cluster with three brokers. Executors and workers are lost."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+import pyspark
+import pytest
+
+from clients.coordinator_client import CoordinatorClient, layout_on
+from embedded.jars import spark_jars
+from records.codec import is_clock_record, request_id
+from records.layout import TopicLayout
+from records.pack import is_pack, unpack
+from state.errors import ErrorCode
+from state.kafka.history import EntryType
+from streaming.query.session import Session, SparkFailed
+from streaming.service.outage import is_of_the_watcher
+from streaming.service.status import Phase, read_status
+from tests.e2e.harness import (
+    START_TIMEOUT_S,
+    Member,
+    history_of,
+    note,
+    read_topic,
+    running,
+    stable_member,
+    wait_until,
+)
+from tests.harness.broker_cluster import BrokerCluster
+from tests.harness.spark_cluster import EXECUTOR_SETTINGS, HOST, SparkCluster
+from tests.slow.test_run import Run, run
+
+pytestmark = pytest.mark.e2e
+
+ROOT = Path(__file__).parents[2]
+GROUPS = 8
+REQUEST_PARTITIONS = 4
+STATE_PARTITIONS = 2
+SESSION_MS = 60_000
+PAUSE_S = 0.1
+AFTER_A_LOSS_S = 60.0
+SPARK_SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+
+
+@pytest.fixture(scope="module")
+def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    with SparkCluster(tmp_path_factory.mktemp("spark")) as cluster:
+        yield cluster
+
+
+class Working:
+    """Members of groups of their own, each with heartbeats all the time, and groups that are new."""
+
+    def __init__(self, client: CoordinatorClient) -> None:
+        self._client = client
+        self._stopping = threading.Event()
+        self.members = {f"group-{n}": stable_member(client, f"group-{n}", SESSION_MS) for n in range(GROUPS)}
+        self.answered = dict.fromkeys(self.members, 0)
+        self._pool = ThreadPoolExecutor(GROUPS)
+        self._beating = [self._pool.submit(self._beat, name, m) for name, m in self.members.items()]
+
+    def _beat(self, name: str, member: Member) -> None:
+        while not self._stopping.wait(PAUSE_S):
+            assert member.heartbeat(1) is ErrorCode.NONE
+            self.answered[name] += 1
+
+    def wait_for_answers(self, timeout_s: float = AFTER_A_LOSS_S) -> float:
+        """Wait until each group, and a new one, was answered twice from now on. Returns the seconds."""
+        began_s, before = time.monotonic(), dict(self.answered)
+
+        def came() -> bool:
+            for beating in self._beating:
+                if beating.done():
+                    beating.result()
+            return all(self.answered[name] >= count + 2 for name, count in before.items())
+
+        wait_until(came, "answers to each group", timeout_s)
+        self.members[name] = stable_member(self._client, name := f"new-{len(self.members)}", SESSION_MS)
+        return time.monotonic() - began_s
+
+    def stop(self) -> None:
+        """End the members' work, and wait for the answers to it."""
+        self._stopping.set()
+        for beating in self._beating:
+            beating.result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stopping.set()
+        self._pool.shutdown()
+
+
+def check_every_request_was_answered_once(servers: str, layout: TopicLayout) -> int:
+    """Answers may stand on the topic more than once, but are then equal. Returns the number of requests."""
+    asked = {
+        request_id(record.topic, record.partition, record.offset, n if is_pack(record.value) else None)
+        for record in read_topic(servers, layout.requests_topic)
+        if not is_clock_record(record.key, record.value) and not is_of_the_watcher(record.value)
+        for n in range(len(unpack(record.value)))
+    }
+    answers: dict[str, bytes] = {}
+    for record in read_topic(servers, layout.responses_topic):
+        for answer in map(bytes, unpack(record.value)):
+            assert answers.setdefault(msgspec.json.decode(answer)["request"], answer) == answer
+    assert answers.keys() == asked
+    assert not read_topic(servers, layout.dead_letters_topic)
+    return len(asked)
+
+
+def settings_as(option: str, settings: Mapping[str, str]) -> list[str]:
+    """Settings of Spark as words of a command line."""
+    return [word for name, value in settings.items() for word in (option, f"{name}={value}")]
+
+
+def wait_for_lost(pids: list[int]) -> None:
+    wait_until(lambda: not running(pids), f"the end of {pids}")
+
+
+def lose_an_executor(cluster: SparkCluster, work: Working) -> float:
+    (lost,) = cluster.executors(0)
+    os.kill(lost, signal.SIGKILL)
+    wait_for_lost([lost])
+    took_s = work.wait_for_answers()
+    wait_until(lambda: bool(cluster.executors(0)), "an executor in its place")
+    return took_s
+
+
+def lose_a_worker(cluster: SparkCluster, work: Working) -> float:
+    """Its executor ends with it, and the other one has all partitions."""
+    executors = cluster.executors(1)
+    assert executors
+    os.kill(cluster.worker_pids[1], signal.SIGKILL)
+    wait_for_lost(executors)
+    return work.wait_for_answers()
+
+
+@pytest.mark.timeout(600)
+def test_lost_executors_and_workers_lose_no_request_and_change_no_answer(
+    spark_cluster: SparkCluster, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    prefix, data = "cluster", tmp_path / "data"
+    with ExitStack() as stack:
+        brokers = stack.enter_context(BrokerCluster(tmp_path))
+        servers = brokers.bootstrap_servers
+        common = ("--bootstrap-servers", servers, "--prefix", prefix, "--data-dir", str(data), "--json")
+        common += ("--request-partitions", str(REQUEST_PARTITIONS), "--no-gateway")
+        first = stack.enter_context(
+            run(
+                tmp_path,
+                *(*common, "--replication-factor", "3", "-c", "group.initial.rebalance.delay.ms=0"),
+                *("--master", spark_cluster.master, "--state-partitions", str(STATE_PARTITIONS)),
+                *settings_as("--spark-conf", EXECUTOR_SETTINGS),
+            )
+        )
+        first.ready()
+        layout = layout_on(servers, prefix)
+        assert layout.request_partitions == REQUEST_PARTITIONS
+        timeout_ms = round(START_TIMEOUT_S * 1000)
+        client = CoordinatorClient(servers, layout, client_id="c", request_timeout_ms=timeout_ms)
+        work = stack.enter_context(Working(stack.enter_context(client)))
+        work.wait_for_answers()
+        assert all(spark_cluster.executors(worker) for worker in range(2))
+        took_s = lose_an_executor(spark_cluster, work)
+        note(record_property, "answers after a lost executor", f"{took_s:.1f} s")
+        took_s = lose_a_worker(spark_cluster, work)
+        note(record_property, "answers after a lost worker", f"{took_s:.1f} s")
+        work.stop()
+        check_stopped_in_order(first, data)
+        check_the_query_never_ended(first)
+        check_a_submitted_one_goes_on(spark_cluster, tmp_path, common, work.members.values())
+        asked = check_every_request_was_answered_once(servers, layout)
+        note(record_property, "requests", str(asked))
+        for group_id in work.members:
+            types = [entry.type for entry in history_of(servers, layout, group_id)]
+            assert types.count(EntryType.MEMBER_REMOVED) == 0
+    assert sorted(path.name for path in (data / "coordinator/spark/state/0").glob("[0-9]")) == ["0", "1"]
+
+
+def check_stopped_in_order(coordinator: Run, data: Path) -> None:
+    coordinator.interrupt()
+    assert coordinator.end()[0] == 0, coordinator.stderr
+    assert read_status(data / "coordinator" / "status.json").phase is Phase.STOPPED
+
+
+def check_the_query_never_ended(coordinator: Run) -> None:
+    """A lost executor is no failure of a batch: Spark runs its tasks again elsewhere."""
+    assert coordinator.stderr.count('"query started"') == 1
+    assert "query failed" not in coordinator.stderr
+    assert "dropped requests" not in coordinator.stderr
+
+
+def check_a_submitted_one_goes_on(
+    cluster: SparkCluster, tmp_path: Path, common: tuple[str, ...], members: Iterable[Member]
+) -> None:
+    """A job of spark-submit, with the JVM of that, goes on with the state."""
+    jars = ",".join(str(jar) for jar in spark_jars())
+    settings = {**EXECUTOR_SETTINGS, "spark.driver.host": HOST, "spark.driver.memory": "512m"}
+    conf = settings_as("--conf", settings)
+    command = [str(SPARK_SUBMIT), "--master", cluster.master, "--jars", jars, *conf]
+    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": HOST}
+    log = tmp_path / "submitted.log"
+    with log.open("wb") as output:
+        submitted = subprocess.Popen(
+            [*command, str(ROOT / "deploy" / "spark_submit.py"), "run", *common],
+            stdout=output,
+            stderr=output,
+            env=environment,
+            start_new_session=True,
+        )
+    try:
+        for member in members:
+            assert member.heartbeat(1) is ErrorCode.NONE, log.read_text()[-2_000:]
+    finally:
+        os.killpg(submitted.pid, signal.SIGTERM)
+        submitted.wait(START_TIMEOUT_S)
+
+
+def test_executors_whose_python_lacks_packages_are_named(spark_cluster: SparkCluster, tmp_path: Path) -> None:
+    """Each with its host and what the driver has."""
+    bare = Path(sys.executable).resolve()  # the Python that the environment was made of
+    extra = {**EXECUTOR_SETTINGS, "spark.pyspark.python": str(bare)}
+    with pytest.raises(SparkFailed, match=rf"msgspec on \S+ \({bare}\) is none, the driver has \d"):
+        Session(log_path=tmp_path / "spark.log", master=spark_cluster.master, extra=extra).stop()
