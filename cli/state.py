@@ -17,6 +17,7 @@ from checkpoints.files import FolderError
 from checkpoints.folder import Folder
 from cli.logs import configure_logs
 from cli.parameters import SERVERS, SHARDS
+from cli.spark_options import STATE_PARTITIONS
 from embedded.broker import BrokerFailed, EmbeddedBroker
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
@@ -90,6 +91,7 @@ def export_(file: Path, data_dir: Path, bootstrap_servers: str | None) -> None:
     help="Data folder for `run`. It must not have the folder of a coordinator.",
 )
 @click.option("--shards", type=SHARDS, help="Shards of each partition of requests, a power of two.")
+@STATE_PARTITIONS
 @click.option("--request-partitions", type=click.IntRange(1), help="Partitions of requests; needs --prefix.")
 @click.option("--prefix", help="Prefix of new topics. Every request of the old ones must have been handled.")
 def import_(file: Path, data_dir: Path, **given: Any) -> None:

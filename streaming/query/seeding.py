@@ -25,6 +25,7 @@ from checkpoints import codec
 from records.pack import PACK_PREFIX
 from streaming.query.operator import in_log_order
 from streaming.query.pipeline import coordinate
+from streaming.query.spark_settings import DEFAULT_STATE_PARTITIONS, STATE_PARTITIONS
 
 READ_SCHEMA = "key binary, value binary, partition int, offset long, timestamp timestamp"
 FILE_SCHEMA = pa.schema(
@@ -91,24 +92,30 @@ def seed(
     rows: Path,
     shards: int,
     state: State,
+    state_partitions: int = DEFAULT_STATE_PARTITIONS,
 ) -> None:
     """Write a new checkpoint that has this state after its batch 0. `state` has the groups by shard number.
 
-    `rows` is a folder for the rows, which does not exist; it is needed only during this call. Raises
+    Spark keeps the state in `state_partitions` partitions. `rows` is a folder for the rows, which does not exist; it is needed only during this call. Raises
     StreamingQueryException.
     """
     rows.mkdir()
     _write_rows(rows / "rows.parquet", shards, state)
     records = spark.readStream.schema(READ_SCHEMA).parquet(str(rows))
-    query = (
-        coordinate(records, Seed(), shards=shards)
-        .writeStream.format("noop")
-        .option("checkpointLocation", str(checkpoint))
-        .outputMode("append")
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    before = spark.conf.get(STATE_PARTITIONS)
+    spark.conf.set(STATE_PARTITIONS, state_partitions)
+    try:
+        query = (
+            coordinate(records, Seed(), shards=shards)
+            .writeStream.format("noop")
+            .option("checkpointLocation", str(checkpoint))
+            .outputMode("append")
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+    finally:
+        spark.conf.set(STATE_PARTITIONS, str(before))
 
 
 def _write_rows(path: Path, shards: int, state: State) -> None:

@@ -107,6 +107,7 @@ def identity_for(
     prefix: str | None = None,
     request_partitions: int | None = None,
     shards: int | None = None,
+    state_partitions: int | None = None,
 ) -> Identity:
     """The identity of the new folder. None: as the state has it; a state without shards gets the default.
 
@@ -117,6 +118,7 @@ def identity_for(
         old,
         request_partitions=request_partitions or old.request_partitions,
         shards=shards or old.shards or DEFAULT_SHARDS,
+        state_partitions=state_partitions or old.state_partitions,
         moved=Moved(str(uuid4()), owner_id_of(old), header.exported_at_ms),
     )
     if old.shards is not None and takes_packs(old.shards) and not takes_packs(shards or old.shards):
@@ -169,7 +171,8 @@ def import_state(
         new.mkdir()
         with starting_spark() as spark:
             assert identity.shards is not None
-            seed(spark, new / "spark", Path(parent) / "rows", identity.shards, state)
+            rows = Path(parent) / "rows"
+            seed(spark, new / "spark", rows, identity.shards, state, identity.state_partitions)
         _complete(new, export.header, identity)
         os.sync()
         new.rename(target)

@@ -22,6 +22,7 @@ from state.config import CoordinatorConfig
 from streaming.query.operator import ConfigEpoch, Operator
 from streaming.query.pipeline import coordinate
 from streaming.query.seeding import FILE_SCHEMA, READ_SCHEMA
+from streaming.query.spark_settings import DEFAULT_STATE_PARTITIONS, STATE_PARTITIONS
 from tests.spark.log import LAYOUT, Log, Record
 
 FIRST_FILE_TIME_S = 1_700_000_000
@@ -70,6 +71,7 @@ class Bench:
     owner_epoch: int | None = None
     files_per_batch: int = 1
     shards: int = DEFAULT_SHARDS
+    state_partitions: int = DEFAULT_STATE_PARTITIONS
     rearrange: Callable[[DataFrame], DataFrame] = lambda records: records
     write: Write | None = None
     failures: dict[int, list[float]] = field(default_factory=dict)
@@ -80,6 +82,7 @@ class Bench:
     def start(self) -> None:
         """Start the query, also after it was stopped or failed."""
         self._input.mkdir(parents=True, exist_ok=True)
+        self.spark.conf.set(STATE_PARTITIONS, self.state_partitions)
         records = (
             self.spark.readStream.schema(READ_SCHEMA)
             .option("maxFilesPerTrigger", self.files_per_batch)
@@ -144,6 +147,11 @@ class Bench:
         progress = self.query.lastProgress
         assert progress is not None
         return str(progress["eventTime"]["watermark"])
+
+    @property
+    def partitions_of_state(self) -> int:
+        """The number of partitions in which the checkpoint has the state."""
+        return len([path for path in (self.folder / "spark/state/0").iterdir() if path.name.isdigit()])
 
     @property
     def groups_touched(self) -> list[int]:

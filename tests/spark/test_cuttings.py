@@ -26,7 +26,7 @@ WORDS = (
 )
 BATCHES = 8
 KILLS = 3
-SAMPLE = (1, 2)
+SAMPLE = ((1, 1), (2, 3))
 
 Said = dict[str, dict[str, list[bytes]]]
 
@@ -105,12 +105,15 @@ def check_cutting(bench: Bench, seed: int) -> None:
     assert last_offsets(bench.written) == recorded_log.expected_offsets(rows, attested_ms, CONFIG)
 
 
-def make(make_bench: Callable[..., Bench]) -> Bench:
-    return make_bench(operator=make_operator(group_initial_rebalance_delay_ms=3_000))
+def make(make_bench: Callable[..., Bench], state_partitions: int = 1) -> Bench:
+    operator = make_operator(group_initial_rebalance_delay_ms=3_000)
+    return make_bench(operator=operator, state_partitions=state_partitions)
 
 
-@pytest.mark.parametrize("seed", SAMPLE)
+@pytest.mark.parametrize(("seed", "state_partitions"), SAMPLE)
 def test_a_cut_log_with_kills_says_what_the_whole_log_says(
-    make_bench: Callable[..., Bench], seed: int
+    make_bench: Callable[..., Bench], seed: int, state_partitions: int
 ) -> None:
-    check_cutting(make(make_bench), seed)
+    bench = make(make_bench, state_partitions)
+    check_cutting(bench, seed)
+    assert bench.partitions_of_state == state_partitions

@@ -104,10 +104,16 @@ def stayed(make_bench: Callable[..., Bench]) -> Bench:
 
 
 @pytest.mark.parametrize(
-    ("old_version", "shards"), [(False, 1), (False, 64), (False, MAX_SHARDS), (True, 64)]
+    ("old_version", "shards", "state_partitions"),
+    [(False, 1, 1), (False, 64, 3), (False, MAX_SHARDS, 1), (True, 64, 1)],
 )
 def test_the_outcome_is_that_of_a_state_that_never_moved(
-    make_bench: Callable[..., Bench], stayed: Bench, tmp_path: Path, old_version: bool, shards: int
+    make_bench: Callable[..., Bench],
+    stayed: Bench,
+    tmp_path: Path,
+    old_version: bool,
+    shards: int,
+    state_partitions: int,
 ) -> None:
     """The planned batch runs again under its own watermark. `old_version`: of a version without shards."""
     spark, story = stayed.spark, Story()
@@ -118,8 +124,10 @@ def test_the_outcome_is_that_of_a_state_that_never_moved(
         checkpoint = tmp_path / "v3" / "spark"
     old = as_of_kafka(checkpoint, tmp_path / "old", None if old_version else 64)
     operator = replace(make_operator(), shards=shards)
-    moved = make_bench(shards=shards, operator=operator, written=list(stayed.written))
-    move(spark, old, moved.folder, shards=shards)
+    sizes = {"shards": shards, "state_partitions": state_partitions}
+    moved = make_bench(**sizes, operator=operator, written=list(stayed.written))
+    move(spark, old, moved.folder, **sizes)
+    assert moved.partitions_of_state == state_partitions
     assert groups_of(spark, Checkpoint.at(moved.folder), 0) == groups_of(
         spark, Checkpoint.at(stayed.folder), 0
     )
