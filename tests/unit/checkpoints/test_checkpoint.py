@@ -53,6 +53,22 @@ def test_the_number_of_shards_is_pinned(checkpoint: Checkpoint) -> None:
         checkpoint.pin(IDENTITY, 64)
 
 
+def test_the_number_of_state_partitions_is_pinned(checkpoint: Checkpoint) -> None:
+    assert checkpoint.pin(IDENTITY, state_partitions=2).state_partitions == 2
+    assert checkpoint.pin(IDENTITY).state_partitions == 2, "no wish: the pinned number"
+    with pytest.raises(FolderError, match=r"is kept in 2 partitions, not 3\. .*state export.*state import"):
+        checkpoint.pin(IDENTITY, state_partitions=3)
+
+
+def test_a_state_that_says_nothing_of_its_partitions_has_one(checkpoint: Checkpoint) -> None:
+    content = msgspec.json.decode(msgspec.json.encode(IDENTITY))
+    del content["state_partitions"]
+    (path_of(checkpoint) / "identity.json").write_bytes(msgspec.json.encode(content))
+    assert checkpoint.pin(IDENTITY, state_partitions=1).state_partitions == 1
+    with pytest.raises(FolderError, match="is kept in 1 partitions, not 2"):
+        checkpoint.pin(IDENTITY, state_partitions=2)
+
+
 def test_a_state_without_shards_is_refused_with_the_way_on(checkpoint: Checkpoint) -> None:
     checkpoint.pin(msgspec.structs.replace(IDENTITY, shards=None))
     with pytest.raises(FolderError, match=r"a version without shards\. .*state export.*state import"):

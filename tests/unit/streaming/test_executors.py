@@ -1,0 +1,104 @@
+"""What executors get of this project, and how one that lacks something is named."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from streaming.query import executors
+from streaming.query.executors import (
+    MARK_NAME,
+    REQUIRED,
+    Checked,
+    Demand,
+    ExecutorsUnfit,
+    demand_of_driver,
+    with_mark,
+    write_zip,
+)
+
+HOST = socket.gethostname()
+# Imports the query's function from the zip alone: `-I` takes neither the folder nor PYTHONPATH, and what an
+# editable install has put on the path comes behind.
+IMPORT = """
+import sys
+sys.path.insert(1, sys.argv[1])
+import streaming.query.operator, streaming.query.executors
+from importlib.metadata import packages_distributions
+ours = [name for name, module in sys.modules.items() if name.split(".")[0] in sys.argv[2].split(",")]
+print(all(sys.modules[name].__file__.startswith(sys.argv[1]) for name in ours))
+tops = {name.split(".")[0] for name, m in sys.modules.items() if "site-packages" in (getattr(m, "__file__", 0) or "")}
+print(*sorted({found for top in tops for found in packages_distributions().get(top, ())}))
+print(*streaming.query.executors.demand_of_driver().faults())
+"""
+# Packages that others of these bring along, with any version that fits.
+BROUGHT_ALONG = {
+    "crc32c",
+    "py4j",
+    "python-dateutil",
+    "pytz",
+    "six",
+    "typing_extensions",
+    "setuptools",
+    "tzdata",
+}
+
+
+@pytest.fixture(autouse=True)
+def forget() -> None:
+    executors._check_process.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def in_the_zip(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What a process prints that has its code from the zip."""
+    path = write_zip(tmp_path_factory.mktemp("code"))
+    command = [sys.executable, "-I", "-c", IMPORT, str(path), ",".join(executors.SENT)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_the_zip_has_all_code_of_the_query(in_the_zip: list[str]) -> None:
+    assert in_the_zip[0] == "True"
+
+
+def test_every_distribution_that_a_worker_imports_is_checked(in_the_zip: list[str]) -> None:
+    assert set(in_the_zip[1].split()) - BROUGHT_ALONG == set(REQUIRED)
+
+
+def test_a_worker_with_the_drivers_code_and_versions_lacks_nothing(in_the_zip: list[str]) -> None:
+    assert in_the_zip[2] == ""
+
+
+def test_a_worker_with_other_code_or_another_version_is_named() -> None:
+    demand = demand_of_driver()
+    changed = Demand(tuple((n, "0.1" if n == "msgspec" else v) for n, v in demand.versions))
+    version, code = changed.faults()
+    assert version.startswith(f"msgspec on {HOST} ({sys.executable}) is 0.")
+    assert version.endswith("the driver has 0.1")
+    assert "streaming/query/executors.py, not the driver's" in code
+
+
+def test_a_checkpoint_on_a_disk_of_the_drivers_own_is_found_out(tmp_path: Path) -> None:
+    """An executor would keep the state in a folder of its own machine, and another one would not find it."""
+    checkpoint = tmp_path / "spark"
+    demand = with_mark(demand_of_driver(), str(checkpoint), "app-1")
+    assert len(demand.faults()) == 1, "the code is not from the zip here"
+    (checkpoint / MARK_NAME).write_text("app-0")
+    assert f"the checkpoint {checkpoint} has to be on shared storage" in demand.faults()[1]
+    (checkpoint / MARK_NAME).unlink()
+    assert "No such file or directory" in demand.faults()[1]
+
+
+def test_a_checkpoint_of_a_store_needs_no_mark() -> None:
+    demand = demand_of_driver()
+    assert with_mark(demand, "hdfs://namenode/checkpoint", "app-1") is demand
+
+
+def test_a_worker_that_lacks_something_runs_no_function() -> None:
+    called = []
+    checked = Checked(lambda *_: iter(called.append(1) or ()), demand_of_driver())  # type: ignore[func-returns-value]
+    with pytest.raises(ExecutorsUnfit, match="not the driver's"):
+        checked((0,), [], None)
+    assert called == []

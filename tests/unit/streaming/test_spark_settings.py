@@ -1,0 +1,123 @@
+"""Spark's settings: which may be given, what a cluster needs, and at which address executors find the driver."""
+
+import os
+import socket
+
+import pytest
+
+from embedded.jars import spark_jars
+from streaming.query.spark_settings import (
+    CHECKPOINT_FILE_MANAGER,
+    CLUSTER_TASK_FAILURES,
+    FIXED,
+    LOOPBACK,
+    SettingRefused,
+    check_given,
+    check_master,
+    cluster_settings,
+    find_driver_host,
+    hosts_of,
+    is_local,
+    jar_settings,
+    local_settings,
+    merged,
+    settings,
+)
+
+MASTER = "spark://127.0.0.1:7077"
+
+
+@pytest.mark.parametrize(
+    ("master", "local"),
+    [
+        (None, True),
+        ("local", True),
+        ("local[4]", True),
+        ("local[*, 2]", True),
+        ("local-cluster[2,1,1024]", False),
+        ("spark://a:7077,b:7077", False),
+        ("k8s://https://10.0.0.1:6443", False),
+        ("yarn", False),
+    ],
+)
+def test_masters(master: str | None, local: bool) -> None:
+    if master is not None:
+        check_master(master)
+    assert is_local(master) is local
+
+
+@pytest.mark.parametrize("master", ["", "cluster", "local[x]", "spark://a", "spark://a:7077,b", "http://a:1"])
+def test_what_is_no_master_is_refused(master: str) -> None:
+    with pytest.raises(SettingRefused, match="is not a master of Spark"):
+        check_master(master)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("spark.master", "is given by --master"),
+        ("spark.sql.shuffle.partitions", "is given by --state-partitions"),
+        ("executor.memory", "does not begin with 'spark.'"),
+        *((name, why) for name, why in FIXED.items()),
+    ],
+)
+def test_a_setting_that_correctness_depends_on_is_refused_with_the_reason(name: str, why: str) -> None:
+    with pytest.raises(SettingRefused, match=rf"{name} .*{why}"):
+        check_given({"spark.executor.memory": "1g", name: "1"})
+
+
+def test_given_settings_override_ours_and_add_to_the_jars() -> None:
+    check_given(given := {"spark.locality.wait": "1s", "spark.jars": "hadoop-aws.jar"})
+    both = merged(settings() | jar_settings(MASTER), given)
+    assert both["spark.locality.wait"] == "1s"
+    assert both["spark.speculation"] == "false"
+    *ours, added = both["spark.jars"].split(",")
+    assert (len(ours), added) == (len(spark_jars()), "hadoop-aws.jar")
+
+
+def test_a_local_spark_is_reached_by_this_machine_alone_and_sends_no_jars() -> None:
+    assert {local_settings()[name] for name in ("spark.driver.host", "spark.driver.bindAddress")} == {
+        LOOPBACK
+    }
+    assert list(jar_settings(None)) == ["spark.driver.extraClassPath"]
+
+
+def test_a_cluster_gets_the_jars_and_runs_a_failed_task_again() -> None:
+    found = cluster_settings(MASTER, None) | jar_settings(MASTER)
+    assert found["spark.jars"].split(",") == [jar.as_uri() for jar in spark_jars()]
+    assert found["spark.driver.extraClassPath"].split(os.pathsep) == [str(jar) for jar in spark_jars()]
+    assert int(found["spark.task.maxFailures"]) == CLUSTER_TASK_FAILURES > 1
+    assert CHECKPOINT_FILE_MANAGER not in found, "the checkpoint's place decides"
+
+
+def test_the_driver_is_at_the_address_from_which_it_reaches_the_master() -> None:
+    assert find_driver_host("spark://127.0.0.1:7077") == LOOPBACK
+    assert find_driver_host("spark://[::1]:7077" if socket.has_dualstack_ipv6() else MASTER) in (
+        "::1",
+        LOOPBACK,
+    )
+    assert find_driver_host("spark://no-such-host.invalid:7077,127.0.0.1:7077") == LOOPBACK
+    for master in ("spark://no-such-host.invalid:7077", "yarn"):
+        with pytest.raises(SettingRefused, match="Give it by --driver-host"):
+            find_driver_host(master)
+
+
+def test_the_drivers_own_address_is_listened_at_and_behind_another_name_all_are() -> None:
+    """The name of a Kubernetes service leads to the driver, and is no address of its machine."""
+    own = cluster_settings("yarn", LOOPBACK)
+    assert (own["spark.driver.host"], own["spark.driver.bindAddress"]) == (LOOPBACK, LOOPBACK)
+    other = cluster_settings("yarn", "driver.invalid")
+    assert (other["spark.driver.host"], other["spark.driver.bindAddress"]) == ("driver.invalid", "0.0.0.0")
+
+
+@pytest.mark.parametrize(
+    ("master", "hosts"),
+    [
+        ("spark://a:7078,b:7079", [("a", 7078), ("b", 7079)]),
+        ("k8s://https://api:6443", [("api", 6443)]),
+        ("k8s://api:443", [("api", 443)]),
+        ("yarn", []),
+    ],
+)
+def test_hosts_of_a_master(master: str, hosts: list[tuple[str, int]]) -> None:
+    assert hosts_of(master) == hosts
