@@ -223,8 +223,9 @@ def check_a_submitted_one_goes_on(
             start_new_session=True,
         )
     try:
-        for member in members:
-            assert member.heartbeat(1) is ErrorCode.NONE, log.read_text()[-2_000:]
+        with ThreadPoolExecutor(GROUPS) as pool:
+            answered = list(pool.map(lambda member: member.heartbeat(1), members))
+        assert set(answered) == {ErrorCode.NONE}, log.read_text()[-2_000:]
     finally:
         os.killpg(submitted.pid, signal.SIGTERM)
         submitted.wait(START_TIMEOUT_S)
