@@ -1,5 +1,5 @@
-"""Ends with 0 if the coordinator whose metrics are at the given address commits batches and its gateway takes
-connections, else with 1: `healthcheck.py URL HOST:PORT`.
+"""Ends with 0 if the coordinator whose metrics are at the given address commits batches, and its gateway, if
+it has one, takes connections, else with 1: `healthcheck.py URL [HOST:PORT]`.
 """
 
 import socket
@@ -10,16 +10,17 @@ READY = b'group_coordinator_phase{phase="ready"} 1.0'
 TIMEOUT_S = 2.0
 
 
-def main(url: str, gateway: str) -> int:
-    """The exit code for the metrics at `url` and the `gateway` at HOST:PORT.
+def main(url: str, gateway: str | None = None) -> int:
+    """The exit code for the metrics at `url` and the `gateway` at HOST:PORT, None if there is none.
 
     An address that does not answer raises OSError: 1, too.
     """
     with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:  # noqa: S310 - the container's own address
         if READY not in response.read().splitlines():
             return 1
-    host, _, port = gateway.rpartition(":")
-    socket.create_connection((host, int(port)), TIMEOUT_S).close()
+    if gateway is not None:
+        host, _, port = gateway.rpartition(":")
+        socket.create_connection((host, int(port)), TIMEOUT_S).close()
     return 0
 
 

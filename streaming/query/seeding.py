@@ -96,8 +96,8 @@ def seed(
 ) -> None:
     """Write a new checkpoint that has this state after its batch 0. `state` has the groups by shard number.
 
-    Spark keeps the state in `state_partitions` partitions. `rows` is a folder for the rows, which does not exist; it is needed only during this call. Raises
-    StreamingQueryException.
+    Spark keeps the state in `state_partitions` partitions. `rows` is a folder for the rows, which does not
+    exist; it is needed only during this call. Raises StreamingQueryException.
     """
     rows.mkdir()
     _write_rows(rows / "rows.parquet", shards, state)

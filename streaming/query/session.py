@@ -125,8 +125,12 @@ class Session:
             if not self.is_local:
                 self._prepare_executors()
         except BaseException as error:  # also KeyboardInterrupt
+            # Java's errors can be read only while the JVM runs.
             failure = error if isinstance(error, SparkFailed) else jvm.failed(error, self.log_path)
-            self._jvm.end(grace_s=0)  # Java's errors can be read only while the JVM runs
+            if SparkContext._active_spark_context is not None:
+                with contextlib.suppress(Py4JError, OSError):
+                    SparkContext._active_spark_context.stop()
+            self._jvm.end(grace_s=0)
             self._stack.close()
             if isinstance(error, Exception):
                 raise failure from None
