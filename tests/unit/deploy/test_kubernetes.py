@@ -156,7 +156,7 @@ def test_a_coordinator_without_a_gateway_is_ready_when_it_commits_batches(
 
 
 def test_the_coordinators_command_line_is_understood_and_reaches_the_master() -> None:
-    context = run.make_context("run", ARGUMENTS)
+    context = run.make_context("run", [*ARGUMENTS])
     assert COORDINATOR["args"][0] == run.name
     assert context.params["no_gateway"]
     assert context.params["metrics_port"] == COORDINATOR["ports"][0]["containerPort"]
@@ -187,7 +187,7 @@ def test_there_is_one_driver_and_executors_have_its_checkpoint_at_its_path() -> 
 
 
 def test_an_executor_fits_into_its_worker_and_the_worker_into_its_container() -> None:
-    spark = taken_from(run.make_context("run", ARGUMENTS).params)
+    spark = taken_from(run.make_context("run", [*ARGUMENTS]).params)
     executor_mib = mib(spark.conf["spark.executor.memory"])
     assert executor_mib <= mib(option(WORKER["command"], "--memory"))
     (daemon_mib,) = [mib(v["value"]) for v in WORKER["env"] if v["name"] == "SPARK_DAEMON_MEMORY"]
