@@ -65,9 +65,11 @@ class Working:
     def __init__(self, client: CoordinatorClient) -> None:
         self._client = client
         self._stopping = threading.Event()
-        self.members = {f"group-{n}": stable_member(client, f"group-{n}", SESSION_MS) for n in range(GROUPS)}
-        self.answered = dict.fromkeys(self.members, 0)
         self._pool = ThreadPoolExecutor(GROUPS)
+        names = [f"group-{n}" for n in range(GROUPS)]
+        made = self._pool.map(lambda name: stable_member(client, name, SESSION_MS), names)
+        self.members = dict(zip(names, made, strict=True))
+        self.answered = dict.fromkeys(self.members, 0)
         self._beating = [self._pool.submit(self._beat, name, m) for name, m in self.members.items()]
 
     def _beat(self, name: str, member: Member) -> None:
@@ -158,7 +160,7 @@ def test_lost_executors_and_workers_lose_no_request_and_change_no_answer(
         brokers = stack.enter_context(BrokerCluster(tmp_path))
         servers = brokers.bootstrap_servers
         common = ("--bootstrap-servers", servers, "--prefix", prefix, "--data-dir", str(data), "--json")
-        common += ("--request-partitions", str(REQUEST_PARTITIONS), "--no-gateway")
+        common += ("--request-partitions", str(REQUEST_PARTITIONS))
         first = stack.enter_context(
             run(
                 tmp_path,
