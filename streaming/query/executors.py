@@ -126,17 +126,17 @@ def with_mark(demand: Demand, checkpoint: str, content: str) -> Demand:
     """Let workers check that they have the same checkpoint as the driver, if it is a path of files.
 
     Otherwise executors would write the state into folders of their own machines, where the next executor does
-    not find it.
+    not find it. Raises FolderNotWritable.
     """
-    from streaming.query.storage import storage_at  # imports what only the driver has
+    # These import what only the driver has to have.
+    from checkpoints.files import LocalFiles
+    from streaming.query.storage import storage_at
 
-    storage = storage_at(checkpoint)
-    if storage.path is None:
+    path = storage_at(checkpoint).path
+    if path is None:
         return demand
-    mark = storage.path.absolute() / MARK_NAME
-    mark.parent.mkdir(parents=True, exist_ok=True)
-    mark.write_text(content)
-    return replace(demand, mark=(str(mark), content))
+    LocalFiles(path).write(MARK_NAME, content.encode())
+    return replace(demand, mark=(str(path.absolute() / MARK_NAME), content))
 
 
 def _fault_of_mark(path: str, content: str) -> str | None:

@@ -127,9 +127,7 @@ class Session:
         except BaseException as error:  # also KeyboardInterrupt
             # Java's errors can be read only while the JVM runs.
             failure = error if isinstance(error, SparkFailed) else jvm.failed(error, self.log_path)
-            if SparkContext._active_spark_context is not None:
-                with contextlib.suppress(Py4JError, OSError):
-                    SparkContext._active_spark_context.stop()
+            _drop_context()
             self._jvm.end(grace_s=0)
             self._stack.close()
             if isinstance(error, Exception):
@@ -187,6 +185,16 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _drop_context() -> None:
+    """Stop the SparkContext of a start that failed, if there is one."""
+    context = SparkContext._active_spark_context
+    if context is not None:
+        try:
+            context.stop()
+        except (Py4JError, OSError):
+            context.stop()  # without its JVM, pyspark drops the context only at a second call
 
 
 def _check_submitted(submitted: Jvm, conf: SparkConf) -> None:

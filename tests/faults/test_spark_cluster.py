@@ -233,9 +233,24 @@ def check_a_submitted_one_goes_on(
         submitted.wait(START_TIMEOUT_S)
 
 
-def test_executors_whose_python_lacks_packages_are_named(spark_cluster: SparkCluster, tmp_path: Path) -> None:
+def test_executors_whose_python_lacks_packages_are_named(
+    spark_cluster: SparkCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each with its host and what the driver has."""
-    bare = Path(sys.executable).resolve()  # the Python that the environment was made of
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)  # a session changes it
+    bare = tmp_path / "bare-python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # without what was installed
+    bare.chmod(0o755)
     extra = {**EXECUTOR_SETTINGS, "spark.pyspark.python": str(bare)}
-    with pytest.raises(SparkFailed, match=rf"msgspec on \S+ \({bare}\) is none, the driver has \d"):
+    with pytest.raises(SparkFailed, match=r"msgspec on \S+ \(\S+\) is none, the driver has \d"):
         Session(log_path=tmp_path / "spark.log", master=spark_cluster.master, extra=extra).stop()
+
+
+def test_a_spark_that_has_stopped_by_itself_is_found_out(tmp_path: Path) -> None:
+    """As where the master gives the application up. The JVM goes on then."""
+    with Session(log_path=tmp_path / "spark.log") as session:
+        session.check_running()
+        session.spark.sparkContext._jsc.sc().stop()
+        with pytest.raises(SparkFailed, match="Spark has stopped the application"):
+            session.check_running()
+        assert not session.has_lost_jvm()
