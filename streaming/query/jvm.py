@@ -19,6 +19,7 @@ LOSS_GRACE_S = 5.0
 _POLL_S = 0.1
 # spark-submit tells the Python process that it starts the port of its JVM.
 _GIVEN = "PYSPARK_GATEWAY_PORT"
+LAUNCH_ERRORS = (PySparkException, OSError)
 
 
 class SparkFailed(RuntimeError):
@@ -112,9 +113,6 @@ def failed(error: BaseException, log: Path | str) -> SparkFailed:
     lines = str(error).strip().splitlines()
     reason = " ".join(lines[:2]) if isinstance(error, Py4JError) else "".join(lines[:1])
     return SparkFailed(f"Spark did not start: {reason.rstrip('.')}. Its log is {log}")
-
-
-LAUNCH_ERRORS = (PySparkException, OSError)
 
 
 @contextlib.contextmanager

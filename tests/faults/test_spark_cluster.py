@@ -50,6 +50,7 @@ STATE_PARTITIONS = 2
 SESSION_MS = 60_000
 PAUSE_S = 0.1
 AFTER_A_LOSS_S = 60.0
+WITHOUT_EXECUTORS_S = 3.0
 SPARK_SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
 
 
@@ -151,6 +152,18 @@ def lose_a_worker(cluster: SparkCluster, work: Working) -> float:
     return work.wait_for_answers()
 
 
+def lose_all_executors(cluster: SparkCluster, work: Working) -> None:
+    """The batch waits until a worker comes that has a core for it."""
+    executors = cluster.executors(0)
+    os.kill(cluster.worker_pids[0], signal.SIGKILL)
+    wait_for_lost(executors)
+    before = dict(work.answered)
+    time.sleep(WITHOUT_EXECUTORS_S)
+    assert all(work.answered[name] <= count + 1 for name, count in before.items()), "nothing can answer"
+    cluster.start_worker()
+    work.wait_for_answers()
+
+
 @pytest.mark.timeout(600)
 def test_lost_executors_and_workers_lose_no_request_and_change_no_answer(
     spark_cluster: SparkCluster, tmp_path: Path, record_property: Callable[[str, object], None]
@@ -181,6 +194,7 @@ def test_lost_executors_and_workers_lose_no_request_and_change_no_answer(
         note(record_property, "answers after a lost executor", f"{took_s:.1f} s")
         took_s = lose_a_worker(spark_cluster, work)
         note(record_property, "answers after a lost worker", f"{took_s:.1f} s")
+        lose_all_executors(spark_cluster, work)
         work.stop()
         check_stopped_in_order(first, data)
         check_the_query_never_ended(first)

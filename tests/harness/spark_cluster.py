@@ -49,11 +49,15 @@ class SparkCluster:
         address = ("--host", HOST, "--webui-port", "0")
         self._run("master", "master.Master", *address, "--port", str(self._port))
         wait_until(self._listens, f"a master at {self.master}", START_TIMEOUT_S)
-        for number in range(self._worker_count):
-            size = ("--cores", "1", "--memory", "1g", "--work-dir", str(self._folder / f"work-{number}"))
-            self.worker_pids.append(
-                self._run(f"worker-{number}", "worker.Worker", *address, *size, self.master)
-            )
+        for _ in range(self._worker_count):
+            self.start_worker()
+
+    def start_worker(self) -> None:
+        """Start one more worker."""
+        number = len(self.worker_pids)
+        address = ("--host", HOST, "--webui-port", "0")
+        size = ("--cores", "1", "--memory", "1g", "--work-dir", str(self._folder / f"work-{number}"))
+        self.worker_pids.append(self._run(f"worker-{number}", "worker.Worker", *address, *size, self.master))
 
     def executors(self, worker: int) -> list[int]:
         """The process ids of the executors of a worker."""
