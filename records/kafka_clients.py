@@ -114,6 +114,26 @@ def answers_consumer(
     )
 
 
+def claims_consumer(bootstrap_servers: str) -> Consumer:
+    """A consumer of the owner topic for a Python worker of Spark, librdkafka's. It commits no offsets.
+
+    It ends each partition with an event, and asks for records only while a partition is assigned.
+    """
+    return Consumer(
+        {
+            **_librdkafka_connection(bootstrap_servers),
+            "group.id": "group-coordinator-owner",  # it needs one
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_uncommitted",
+            "fetch.wait.max.ms": 10,
+            "allow.auto.create.topics": False,
+        }
+    )
+
+
 def clock_producer(bootstrap_servers: str, *, timeout_ms: int, reconnect_max_ms: int) -> KafkaProducer:
     """A producer of clock records. It gives a record up after `timeout_ms`. Raises KafkaError."""
     return KafkaProducer(

@@ -22,6 +22,7 @@ from records.sharding import DEFAULT_SHARDS
 from streaming.query.executors import Checked, Demand, with_mark
 from streaming.query.operator import Operator
 from streaming.query.output import BY_KEY, OUTPUT_SCHEMA
+from streaming.query.owner_guard import GuardedFunction, OwnerGuard
 from streaming.query.spark_settings import STATE_PARTITIONS
 
 QUERY_NAME = "group-coordinator"
@@ -131,9 +132,10 @@ def start(
     operator: Operator,
     owner_epoch: int | None = None,
     demand: Demand | None = None,
+    guard: OwnerGuard | None = None,
 ) -> StreamingQuery:
-    """Start the coordinator's query on a checkpoint. `demand` is what executors have to have, None: nothing,
-    because there are none.
+    """Start the coordinator's query on a checkpoint, with a guard where other machines reach it too. `demand`
+    is what executors have to have, None: nothing, because there are none.
     """
     layout = operator.layout
     requests = read_requests(spark, bootstrap_servers, layout)
@@ -141,6 +143,8 @@ def start(
     if demand is not None:
         demand = with_mark(demand, checkpoint_dir, spark.sparkContext.applicationId)
         function = Checked(operator, demand)
+    if guard is not None:
+        function = GuardedFunction(function, guard)
     output = coordinate(requests, function, owner_epoch, shards=operator.shards)
     return write_output(output, QUERY_NAME, bootstrap_servers, layout, checkpoint_dir)
 

@@ -15,7 +15,7 @@ import os
 import socket
 import time
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from contextlib import closing
 from types import TracebackType
 from typing import Self
 from uuid import UUID, uuid4, uuid5
@@ -24,11 +24,11 @@ import msgspec
 import structlog
 from kafka import TopicPartition
 from kafka.errors import KafkaError
-from msgspec import Struct
 
 from checkpoints.metadata import Identity, Moved
 from records import kafka_clients
-from records.codec import UNREADABLE, is_clock_record
+from records.claims import Claim, Claims
+from records.codec import is_clock_record
 from records.layout import TopicLayout
 from records.reader import Record, TopicReader
 
@@ -38,6 +38,8 @@ SILENCE_MS = 5_000
 SILENT_INTERVALS = 3
 _POLL_MS = 100
 _TIMEOUT_S = 30.0
+# How often a broker is asked while no clock record comes.
+_ASK_S = 1.0
 _RECONNECT_MAX_MS = 1_000
 
 log = structlog.get_logger()
@@ -45,30 +47,6 @@ log = structlog.get_logger()
 
 class NotOwner(RuntimeError):
     """The topics belong to another coordinator. The message names it and says what to do."""
-
-
-class Claim(Struct, frozen=True, kw_only=True):
-    """A record of the owner topic: the coordinator of these topics from then on. Its key is `claim_id`.
-
-    `owner_id` names the folder's state, so a restart on the same folder makes the next claim without waiting.
-    `since_ms` is the time of the claim by the clock of the process that made it. `tick_interval_ms` is the
-    interval between its clock records.
-    """
-
-    version: int = 1
-    epoch: int
-    claim_id: str
-    owner_id: str
-    requests_topic_id: str
-    host: str
-    pid: int
-    folder: str
-    since_ms: int
-    tick_interval_ms: int
-
-    def __str__(self) -> str:
-        since = datetime.fromtimestamp(self.since_ms / 1000, UTC).isoformat(timespec="seconds")
-        return f"process {self.pid} on {self.host}, folder {self.folder}, since {since}, epoch {self.epoch}"
 
 
 def owner_id_of(identity: Identity) -> str:
@@ -96,6 +74,46 @@ def claim_of(identity: Identity, folder: str, tick_interval_ms: int, above_epoch
     )
 
 
+def silence_ms(tick_interval_ms: int) -> int:
+    """After how long without a clock record a coordinator with this interval does not run, in ms."""
+    return max(SILENCE_MS, SILENT_INTERVALS * tick_interval_ms)
+
+
+class ClockRecords:
+    """Watches for the clock records of a running coordinator. All methods raise KafkaError if no broker
+    answers: silence then shows nothing.
+
+    One partition is enough, because a ticker appends to all of them.
+    """
+
+    def __init__(self, bootstrap_servers: str, layout: TopicLayout) -> None:
+        self._partition = TopicPartition(layout.requests_topic, 0)
+        self._reader = _reader(bootstrap_servers)
+
+    def is_new_topic(self) -> bool:
+        """Whether the requests topic has never had a record."""
+        return not self._reader.ends([self._partition])[self._partition]
+
+    def come_within(self, timeout_s: float) -> bool:
+        """Whether one is appended within this time, from now on."""
+        self._reader.start(end=[self._partition])
+        give_up_s = time.monotonic() + timeout_s
+        asked_s = time.monotonic()
+        while True:
+            if any(is_clock_record(record.key, record.value) for record in self._reader.poll(_POLL_MS)):
+                return True
+            now_s = time.monotonic()
+            if now_s > min(give_up_s, asked_s + _ASK_S):
+                self._reader.ends([self._partition])
+                asked_s = time.monotonic()
+            if now_s > give_up_s:
+                return False
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._reader.close()
+
+
 class Ownership:
     """One coordinator's ownership of the topics: `take` it, then check regularly whether it is `lost`.
 
@@ -106,8 +124,7 @@ class Ownership:
         self._bootstrap_servers = bootstrap_servers
         self._layout = layout
         self._partition = TopicPartition(layout.owner_topic, 0)
-        # Claims by key, each with its offset.
-        self._claims: dict[str, tuple[int, Claim]] = {}
+        self._claims = Claims()
         self._own: Claim | None = None
         self._reader = _reader(bootstrap_servers)
         self._reader.start(beginning=[self._partition])
@@ -118,31 +135,45 @@ class Ownership:
         assert self._own is not None
         return self._own.epoch
 
-    def take(self, wanted: Claim, *, take_over: bool, moved: Moved | None = None) -> None:
+    def standing(self, requests_topic_id: str) -> Claim | None:
+        """Return the claim in force on this requests topic, after reading the owner topic to its end.
+
+        A claim with another topic id is of a deleted topic of the same name. Its owner's state does not
+        belong to this topic.
+        """
+        self._read_to_end()
+        standing = self._claims.in_force()
+        return standing if standing and standing.requests_topic_id == requests_topic_id else None
+
+    def take(
+        self, wanted: Claim, *, take_over: bool, moved: Moved | None = None, silent: Claim | None = None
+    ) -> None:
         """Make this claim and set its epoch. Raises NotOwner.
 
         Topics of another folder are claimed only with `take_over`, and only while no coordinator runs on
         them. `moved` says how the state came into its folder: then the topics of the folder that it came from
-        are claimed like its own, unless a coordinator ran there after the export.
+        are claimed like its own, unless a coordinator ran there after the export. `silent` is a claim whose
+        coordinator is known not to run (`streaming.service.standby`).
         """
-        self._read_to_end()
-        standing = self._in_force()
-        # A claim with another requests topic id is of a deleted topic of the same name. Its owner's
-        # state does not belong to this topic.
-        epoch = max(standing.epoch if standing else 0, wanted.epoch) + 1
-        if standing and standing.requests_topic_id != wanted.requests_topic_id:
-            standing = None
-        self._check(standing, wanted, moved, take_over=take_over)
+        standing = self.standing(wanted.requests_topic_id)
+        self._check(standing, wanted, moved, take_over=take_over, silent=silent)
+        before = self._claims.in_force()
+        epoch = max(before.epoch if before else 0, wanted.epoch) + 1
         self._own = msgspec.structs.replace(wanted, epoch=epoch)
         self._append({self._own.claim_id: self._own})
         self._read_to_end()
-        winner = self._in_force()
+        winner = self._claims.in_force()
         if winner is None or winner.claim_id != self._own.claim_id:
             self._append({self._own.claim_id: None})
             raise NotOwner(f"another coordinator has just claimed the topics: {winner}")
         if standing and standing.owner_id != wanted.owner_id:
             log.warning("topics taken over", before=str(standing), now=str(self._own))
-        self._append({key: None for key in self._claims if key != self._own.claim_id})
+        self._append({claim_id: None for claim_id in self._claims.ids() if claim_id != self._own.claim_id})
+
+    def release(self) -> None:
+        """Mark the claim: its coordinator has ended in order, so a standby need not wait for silence."""
+        if self._own is not None and self.confirm_lost() is None:
+            self._append({self._own.claim_id: msgspec.structs.replace(self._own, is_released=True)})
 
     def lost(self) -> Claim | None:
         """Return the claim that has replaced this coordinator's, None if there is none. Never waits."""
@@ -150,12 +181,12 @@ class Ownership:
             self._take_records(self._reader.poll(0))
         except KafkaError as error:
             log.warning("the owner topic cannot be read", error=repr(error))
-        return self._successor()
+        return self._claims.after(self.epoch)
 
     def confirm_lost(self) -> Claim | None:
         """The same, after reading the topic to its end."""
         self._read_to_end()
-        return self._successor()
+        return self._claims.after(self.epoch)
 
     def close(self) -> None:
         """Close the connection. The claim stays, because the topics belong to the folder."""
@@ -169,15 +200,15 @@ class Ownership:
     ) -> None:
         self.close()
 
-    def _in_force(self) -> Claim | None:
-        claims = sorted(self._claims.values(), key=lambda item: (-item[1].epoch, item[0]))
-        return claims[0][1] if claims else None
-
-    def _successor(self) -> Claim | None:
-        in_force = self._in_force()
-        return in_force if in_force is not None and in_force.epoch > self.epoch else None
-
-    def _check(self, standing: Claim | None, wanted: Claim, moved: Moved | None, *, take_over: bool) -> None:
+    def _check(
+        self,
+        standing: Claim | None,
+        wanted: Claim,
+        moved: Moved | None,
+        *,
+        take_over: bool,
+        silent: Claim | None,
+    ) -> None:
         if standing is None:
             # Perhaps a coordinator of a version that made no claims.
             if self._is_running(wanted.tick_interval_ms):
@@ -186,27 +217,15 @@ class Ownership:
         is_same = standing.owner_id == wanted.owner_id
         if is_same and (standing.host, standing.folder) == (wanted.host, wanted.folder):
             return  # the folder's lock ensures that no other coordinator works in it
-        if self._is_running(standing.tick_interval_ms):
+        is_silent = standing.is_released or (silent is not None and silent.claim_id == standing.claim_id)
+        if not is_silent and self._is_running(standing.tick_interval_ms):
             raise NotOwner(f"these topics belong to a coordinator that is running: {standing}. {_STOP_IT}")
-        is_moved = moved is not None and standing.owner_id == moved.from_owner_id
-        if moved is not None and is_moved and standing.since_ms > moved.exported_at_ms and not take_over:
-            raise NotOwner(f"the old folder was in use after the export: {standing}. {_EXPORT_AGAIN}")
-        if not is_same and not is_moved and not take_over:
-            raise NotOwner(f"these topics belong to the state of another folder: {standing}. {_TAKE_OVER}")
+        check_state(standing, wanted, moved, take_over=take_over)
 
     def _is_running(self, tick_interval_ms: int) -> bool:
         """Whether clock records are being appended. Waits for one unless the topic is empty."""
-        requests = TopicPartition(self._layout.requests_topic, 0)
-        silence_ms = max(SILENCE_MS, SILENT_INTERVALS * tick_interval_ms)
-        with _reader(self._bootstrap_servers) as reader:
-            if not reader.ends([requests])[requests]:
-                return False
-            reader.start(end=[requests])
-            give_up_s = time.monotonic() + silence_ms / 1000
-            while time.monotonic() < give_up_s:
-                if any(is_clock_record(record.key, record.value) for record in reader.poll(_POLL_MS)):
-                    return True
-        return False
+        with closing(ClockRecords(self._bootstrap_servers, self._layout)) as clock:
+            return not clock.is_new_topic() and clock.come_within(silence_ms(tick_interval_ms) / 1000)
 
     def _append(self, claims: dict[str, Claim | None]) -> None:
         if not claims:
@@ -233,16 +252,16 @@ class Ownership:
 
     def _take_records(self, records: Iterable[Record]) -> None:
         for record in records:
-            key = (record.key or b"").decode(errors="replace")
-            if record.value is None:
-                self._claims.pop(key, None)
-                continue
-            try:
-                claim = msgspec.json.decode(record.value, type=Claim)
-            except UNREADABLE as error:
-                log.warning("a record of the owner topic is no claim", offset=record.offset, error=str(error))
-                continue
-            self._claims.setdefault(key, (record.offset, claim))
+            self._claims.take(record.offset, record.key, record.value)
+
+
+def check_state(standing: Claim, wanted: Claim, moved: Moved | None, *, take_over: bool) -> None:
+    """Raise NotOwner if the topics belong to the state of another folder. See `Ownership.take`."""
+    is_moved = moved is not None and standing.owner_id == moved.from_owner_id
+    if moved is not None and is_moved and standing.since_ms > moved.exported_at_ms and not take_over:
+        raise NotOwner(f"the old folder was in use after the export: {standing}. {_EXPORT_AGAIN}")
+    if standing.owner_id != wanted.owner_id and not is_moved and not take_over:
+        raise NotOwner(f"these topics belong to the state of another folder: {standing}. {_TAKE_OVER}")
 
 
 _STOP_IT = (

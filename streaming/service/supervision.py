@@ -22,6 +22,7 @@ from checkpoints.checkpoint import Checkpoint
 from checkpoints.damage import describe_damage
 from checkpoints.disk import describe_full_disk
 from checkpoints.files import FolderError, FolderNotWritable
+from records.claims import Claim
 from records.layout import TopicLayout
 from streaming.query import pipeline
 from streaming.query.operator import Operator
@@ -30,7 +31,7 @@ from streaming.query.session import Session
 from streaming.service.committed_pin import CommittedPin
 from streaming.service.failing_batch import describe_damaged_checkpoint, describe_failing_batch
 from streaming.service.outage import FirstRequest, end_outage
-from streaming.service.owner import Claim, NotOwner, Ownership
+from streaming.service.owner import NotOwner, Ownership
 from streaming.service.pace import Pace
 from streaming.service.start_times import StartTimes
 from streaming.service.status import Phase, StatusBoard

@@ -21,11 +21,12 @@ import pytest
 from checkpoints.metadata import Moved
 from clients.coordinator_client import CoordinatorClient, layout_on
 from embedded.broker import EmbeddedBroker
+from records.claims import Claim
 from records.layout import TopicLayout
 from records.pack import unpack
 from state.errors import ErrorCode
 from state.kafka.history import EntryType
-from streaming.service.owner import Claim, NotOwner, Ownership
+from streaming.service.owner import NotOwner, Ownership
 from streaming.service.status import Phase, read_status
 from streaming.service.ticker import Ticker
 from streaming.service.topics import prepare_topics

@@ -1,0 +1,76 @@
+"""Claims: the records of the owner topic. Each makes a coordinator the owner of the topics.
+
+Of all claims the one of the highest epoch is in force, and among claims of the same epoch the one that was
+appended first. docs/decisions/0012-owner-of-the-topics.md has the reasons.
+"""
+
+from datetime import UTC, datetime
+
+import msgspec
+import structlog
+from msgspec import Struct
+
+from records.codec import UNREADABLE
+
+log = structlog.get_logger()
+
+
+class Claim(Struct, frozen=True, kw_only=True):
+    """A record of the owner topic: the coordinator of these topics from then on. Its key is `claim_id`.
+
+    `owner_id` names the folder's state, so a restart on the same folder makes the next claim without waiting.
+    `since_ms` is the time of the claim by the clock of the process that made it. `tick_interval_ms` is the
+    interval between its clock records. `is_released`: the coordinator has ended in order.
+    """
+
+    version: int = 1
+    epoch: int
+    claim_id: str
+    owner_id: str
+    requests_topic_id: str
+    host: str
+    pid: int
+    folder: str
+    since_ms: int
+    tick_interval_ms: int
+    is_released: bool = False
+
+    def __str__(self) -> str:
+        since = datetime.fromtimestamp(self.since_ms / 1000, UTC).isoformat(timespec="seconds")
+        return f"process {self.pid} on {self.host}, folder {self.folder}, since {since}, epoch {self.epoch}"
+
+
+class Claims:
+    """The claims of an owner topic as far as its records were `take`n."""
+
+    def __init__(self) -> None:
+        # Claims by key, each with the offset of its first record.
+        self._claims: dict[str, tuple[int, Claim]] = {}
+
+    def take(self, offset: int, key: bytes | None, value: bytes | None) -> None:
+        """Take the next record of the topic. A record that is no claim changes nothing."""
+        name = (key or b"").decode(errors="replace")
+        if value is None:
+            self._claims.pop(name, None)
+            return
+        try:
+            claim = msgspec.json.decode(value, type=Claim)
+        except UNREADABLE as error:
+            log.warning("a record of the owner topic is no claim", offset=offset, error=str(error))
+            return
+        first, _ = self._claims.get(name, (offset, claim))
+        self._claims[name] = (first, claim)
+
+    def in_force(self) -> Claim | None:
+        """The claim in force, None if there is none."""
+        claims = sorted(self._claims.values(), key=lambda item: (-item[1].epoch, item[0]))
+        return claims[0][1] if claims else None
+
+    def after(self, epoch: int) -> Claim | None:
+        """The claim in force if its epoch is later than this one."""
+        in_force = self.in_force()
+        return in_force if in_force is not None and in_force.epoch > epoch else None
+
+    def ids(self) -> list[str]:
+        """The ids of all claims that were not removed."""
+        return list(self._claims)

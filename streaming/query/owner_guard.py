@@ -1,0 +1,127 @@
+"""The guard of a checkpoint that more than one machine can reach: no task works for a coordinator that has
+lost its topics.
+
+A folder's lock keeps two drivers apart on one machine. On storage that several machines reach, a driver can
+sleep through a takeover and wake up with a plan that the new owner has not seen. So each task asks the owner
+topic before it does anything, whether its coordinator's claim is still in force. Spark writes a batch's plan
+before its tasks run, and a new owner reads the last plan after its claim. So a task that finds no later claim
+belongs to a batch whose plan the new owner sees, and runs again with the same output. A task that finds one
+fails, and neither its output nor its state is written. docs/decisions/0019-a-standby.md has the whole proof.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from pyspark import TaskContext
+
+from records import kafka_clients
+from records.claims import Claims
+
+# The error text of a query whose task has found a later claim.
+LATER_CLAIM = "the owner topic has the claim of a later owner, epoch "
+_TIMEOUT_S = 20.0
+_POLL_S = 0.5
+
+
+class LostTopics(RuntimeError):
+    """The coordinator of this task has lost its topics."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerGuard:
+    """Checks the claim of the coordinator with this epoch, in the Python workers of its tasks."""
+
+    bootstrap_servers: str
+    owner_topic: str
+    epoch: int
+
+    def check(self) -> None:
+        """Raise LostTopics if there is a later claim, KafkaException if no broker answers.
+
+        A task is checked once, whatever number of times it calls this.
+        """
+        context = TaskContext.get()
+        task = None if context is None else context.taskAttemptId()
+        reader = _reader(self.bootstrap_servers, self.owner_topic)
+        if task is not None and task == reader.checked_task:
+            return
+        later = reader.claims().after(self.epoch)
+        if later is not None:
+            raise LostTopics(f"{LATER_CLAIM}{later.epoch}: {later}")
+        reader.checked_task = task
+
+
+@dataclass(frozen=True, slots=True)
+class GuardedFunction:
+    """A function for applyInPandasWithState that a Python worker gets only after the guard's check.
+
+    Spark sends the function to a worker for each pass of each task, also for a task without a single row,
+    whose state is committed all the same. So the check is where the worker unpickles the function.
+    """
+
+    function: Callable[..., Any]
+    guard: OwnerGuard
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arrive, (self.function, self.guard)
+
+
+def _arrive(function: Callable[..., Any], guard: OwnerGuard) -> Callable[..., Any]:
+    guard.check()
+    return function
+
+
+class ClaimsReader:
+    """The claims on an owner topic. It reads a record once."""
+
+    def __init__(self, consumer: Consumer, topic: str) -> None:
+        self.checked_task: int | None = None
+        self._consumer = consumer
+        self._topic = topic
+        self._claims = Claims()
+        self._next = 0
+
+    def claims(self) -> Claims:
+        """Return the claims as of now: all that were acknowledged before this call. Raises KafkaException.
+
+        Costs one request while there is no new claim.
+        """
+        partition = TopicPartition(self._topic, 0)
+        _, end = self._consumer.get_watermark_offsets(partition, timeout=_TIMEOUT_S, cached=False)
+        if end > self._next:
+            self._consumer.assign([TopicPartition(self._topic, 0, self._next)])
+            try:
+                self._read_to(end)
+            finally:
+                self._consumer.unassign()
+        return self._claims
+
+    def _read_to(self, end: int) -> None:
+        give_up_s = time.monotonic() + _TIMEOUT_S
+        while self._next < end:
+            message = self._consumer.poll(_POLL_S)
+            if message is None:
+                if time.monotonic() > give_up_s:
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+                continue
+            error = message.error()
+            if error is None:
+                self._claims.take(message.offset(), message.key(), message.value())
+                self._next = message.offset() + 1
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._next = max(self._next, message.offset())  # compaction has removed the last records
+            elif error.fatal() or time.monotonic() > give_up_s:
+                raise KafkaException(error)
+
+
+@cache
+def _reader(bootstrap_servers: str, owner_topic: str) -> ClaimsReader:
+    """This process's reader of an owner topic. A Python worker serves many tasks."""
+    return ClaimsReader(kafka_clients.claims_consumer(bootstrap_servers), owner_topic)
