@@ -111,13 +111,17 @@ def _row() -> Column:
     return F.concat(header.cast("binary"), F.lit(b"\n"), _key(), value)
 
 
-def read_requests(spark: SparkSession, bootstrap_servers: str, layout: TopicLayout) -> DataFrame:
-    """Read the requests topic. A new checkpoint starts at its beginning, an old one where it stopped."""
+def read_requests(
+    spark: SparkSession, bootstrap_servers: str, layout: TopicLayout, new_from: str = "earliest"
+) -> DataFrame:
+    """Read the requests topic. A new checkpoint starts at its beginning (or where Spark's option
+    `startingOffsets` says), an old one where it stopped.
+    """
     return (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", bootstrap_servers)
         .option("subscribe", layout.requests_topic)
-        .option("startingOffsets", "earliest")
+        .option("startingOffsets", new_from)
         .option("failOnDataLoss", "true")
         .option("kafka.fetch.max.wait.ms", FETCH_MAX_WAIT_MS)
         .option("kafka.max.partition.fetch.bytes", layout.request_record_max_bytes)

@@ -165,6 +165,7 @@ class Ownership:
         winner = self._claims.in_force()
         if winner is None or winner.claim_id != self._own.claim_id:
             self._append({self._own.claim_id: None})
+            self._own = None
             raise NotOwner(f"another coordinator has just claimed the topics: {winner}")
         if standing and standing.owner_id != wanted.owner_id:
             log.warning("topics taken over", before=str(standing), now=str(self._own))
@@ -214,8 +215,7 @@ class Ownership:
             if self._is_running(wanted.tick_interval_ms):
                 raise NotOwner(f"a coordinator that made no claim runs on these topics. {_STOP_IT}")
             return
-        is_same = standing.owner_id == wanted.owner_id
-        if is_same and (standing.host, standing.folder) == (wanted.host, wanted.folder):
+        if is_same_folder(standing, wanted):
             return  # the folder's lock ensures that no other coordinator works in it
         is_silent = standing.is_released or (silent is not None and silent.claim_id == standing.claim_id)
         if not is_silent and self._is_running(standing.tick_interval_ms):
@@ -253,6 +253,11 @@ class Ownership:
     def _take_records(self, records: Iterable[Record]) -> None:
         for record in records:
             self._claims.take(record.offset, record.key, record.value)
+
+
+def is_same_folder(claim: Claim, other: Claim) -> bool:
+    """Whether both claims are of the same state and of the same folder on the same machine."""
+    return (claim.owner_id, claim.host, claim.folder) == (other.owner_id, other.host, other.folder)
 
 
 def check_state(standing: Claim, wanted: Claim, moved: Moved | None, *, take_over: bool) -> None:

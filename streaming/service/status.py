@@ -16,10 +16,12 @@ log = structlog.get_logger()
 
 
 class Phase(StrEnum):
-    """STARTING, READY (batches are being committed), RESTARTING (the query failed and is being restarted),
-    FAILING (the same batch fails again and again), STOPPED."""
+    """STARTING, STANDBY (another coordinator owns the topics, and this one waits until it ends), READY
+    (batches are being committed), RESTARTING (the query failed and is being restarted), FAILING (the same
+    batch fails again and again), STOPPED."""
 
     STARTING = "starting"
+    STANDBY = "standby"
     READY = "ready"
     RESTARTING = "restarting"
     FAILING = "failing"

@@ -1,0 +1,67 @@
+"""The rehearsal: a query that keeps a standby's Spark warm and writes nothing.
+
+A JVM's first query takes seconds: Java loads Spark's classes, Python workers start and import this package.
+A standby has the time for that before it takes over. The rehearsal reads clock records only, so it has no
+state, and its checkpoint is in the standby's own folder.
+"""
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone knows it by
+from pyspark.sql.streaming import StreamingQuery
+
+from records.codec import CLOCK_PATTERN
+from streaming.query import pipeline
+from streaming.query.operator import Operator
+from streaming.query.session import Session
+
+# Spark ends Python workers that are idle for a minute.
+INTERVAL_S = 20
+
+log = structlog.get_logger()
+
+
+class Rehearsal:
+    """Runs from `start` to `stop`. A failure is logged: the standby takes over all the same, but later."""
+
+    def __init__(self, session: Session, bootstrap_servers: str, operator: Operator, folder: Path) -> None:
+        self._spark = session.spark
+        self._bootstrap_servers = bootstrap_servers
+        self._operator = operator
+        self._folder = folder
+        self._query: StreamingQuery | None = None
+
+    def start(self) -> None:
+        """Start the query. Executors of a cluster do not reach this folder, so there is none on a cluster."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        if not self._spark.sparkContext.master.startswith("local"):
+            return
+        layout = self._operator.layout
+        requests = pipeline.read_requests(self._spark, self._bootstrap_servers, layout, "latest")
+        clock = requests.where(F.col("value").cast("string").rlike(CLOCK_PATTERN))
+        output = pipeline.coordinate(clock, self._operator, shards=self._operator.shards)
+        try:
+            self._query = (
+                output.where(F.col("topic") == "")  # there is no output, and nothing of it may be written
+                .writeStream.queryName("rehearsal")
+                .format("kafka")
+                .option("kafka.bootstrap.servers", self._bootstrap_servers)
+                .option("checkpointLocation", self._folder.absolute().as_uri())
+                .outputMode("append")
+                .trigger(processingTime=f"{INTERVAL_S} seconds")
+                .start()
+            )
+        except (PySparkException, Py4JError) as error:
+            log.warning("the standby's Spark is not kept warm", error=str(error).partition("\n")[0])
+
+    def stop(self) -> None:
+        """End the query and remove its checkpoint."""
+        if self._query is not None:
+            with suppress(PySparkException, Py4JError):
+                self._query.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)

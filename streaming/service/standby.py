@@ -1,0 +1,102 @@
+"""The standby: it waits until the owner of the topics is silent or has ended, and then claims them.
+
+The owner runs while it appends clock records (`streaming.service.owner`). No clock of any machine is compared
+with another's: the standby measures how long no clock record comes. Silence counts only while a broker
+answers, because a broker that is away silences every owner.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+
+import structlog
+from kafka.errors import KafkaError
+
+from checkpoints.folder import Moved
+from records.claims import Claim
+from records.layout import TopicLayout
+from streaming.service.owner import ClockRecords, NotOwner, Ownership, check_state, is_same_folder, silence_ms
+
+# The pause between two looks for a clock record. A standby so reads a small part of the requests topic only.
+PAUSE_S = 0.5
+# How long one look waits. Claims are read between two looks.
+LOOK_S = 1.0
+
+log = structlog.get_logger()
+
+
+class Standby:
+    """Waits for the topics and claims them. `say` is called with a sentence when the reason to wait changes.
+
+    For one thread. The ownership has not been taken yet.
+    """
+
+    def __init__(
+        self, bootstrap_servers: str, layout: TopicLayout, ownership: Ownership, say: Callable[[str], None]
+    ) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._layout = layout
+        self._ownership = ownership
+        self._say = say
+        self._said = ""
+        self._owner: Claim | None = None
+        self._alive_s = time.monotonic()
+
+    def take_when_silent(
+        self, wanted: Claim, stopping: threading.Event, *, take_over: bool, moved: Moved | None = None
+    ) -> bool:
+        """Claim the topics as soon as their owner does not run. False if `stopping` was set before.
+
+        The arguments are those of `Ownership.take`. Raises NotOwner if the topics belong to another state, so
+        that waiting is no use. An owner that is killed is silent for `silence_ms`. One that ends in order
+        releases its claim.
+        """
+        with closing(ClockRecords(self._bootstrap_servers, self._layout)) as clock:
+            self._alive_s = time.monotonic()
+            while not stopping.is_set():
+                try:
+                    is_free = self._is_free(wanted, clock, take_over=take_over, moved=moved)
+                    if is_free and self._take(wanted, take_over=take_over, moved=moved):
+                        return True
+                except KafkaError as error:
+                    self._alive_s = time.monotonic()
+                    self._tell(f"no broker answers: {type(error).__name__}")
+                stopping.wait(PAUSE_S)
+        return False
+
+    def _is_free(self, wanted: Claim, clock: ClockRecords, *, take_over: bool, moved: Moved | None) -> bool:
+        """Look once whether the topics can be claimed."""
+        owner = self._ownership.standing(wanted.requests_topic_id)
+        if owner is None:
+            return True
+        check_state(owner, wanted, moved, take_over=take_over)
+        if self._owner is None or owner.claim_id != self._owner.claim_id:
+            self._alive_s = time.monotonic()  # a new owner has not started its clock yet
+        self._owner = owner
+        if owner.is_released or is_same_folder(owner, wanted):
+            return True
+        if clock.come_within(LOOK_S):
+            self._alive_s = time.monotonic()
+        self._tell(f"the coordinator that owns the topics runs: {owner}")
+        silent_s = time.monotonic() - self._alive_s
+        if silent_s < silence_ms(owner.tick_interval_ms) / 1000:
+            return False
+        log.warning("the owner of the topics is silent", owner=str(owner), silent_s=round(silent_s, 1))
+        return True
+
+    def _take(self, wanted: Claim, *, take_over: bool, moved: Moved | None) -> bool:
+        """Claim the topics. False if another standby was first."""
+        try:
+            self._ownership.take(wanted, take_over=take_over, moved=moved, silent=self._owner)
+        except NotOwner as error:
+            if self._ownership.standing(wanted.requests_topic_id) is None:
+                raise  # a coordinator of a version without claims runs
+            log.info("the topics could not be claimed", reason=str(error))
+            return False
+        return True
+
+    def _tell(self, reason: str) -> None:
+        if reason != self._said:
+            self._said = reason
+            self._say(reason)
