@@ -75,8 +75,9 @@ class Checkpoint:
                 shards=shards or found.shards,
                 state_partitions=state_partitions or found.state_partitions,
             )
-            self._write(IDENTITY, found)
-            return found
+            if self.files.create(IDENTITY, _encoded(found)):
+                return found
+            pinned = self.identity()  # another coordinator was first
         if pinned.shards is None:
             raise FolderError(f"the state in {self} was written by a version without shards. {_MOVE}")
         if shards not in (None, pinned.shards):
@@ -231,12 +232,16 @@ class Checkpoint:
             raise FolderError(f"{self.files.uri}/{name} is damaged: {error}") from error
 
     def _write(self, name: str, content: object) -> None:
-        self.files.write(name, msgspec.json.format(msgspec.json.encode(content)))
+        self.files.write(name, _encoded(content))
 
 
 def new_namespace() -> str:
     """Return a new secret for `Identity.member_id_namespace`."""
     return str(uuid4())
+
+
+def _encoded(content: object) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(content))
 
 
 def _name(epoch: int) -> str:

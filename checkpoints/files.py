@@ -6,6 +6,7 @@ Names are relative to the place, with "/" between folders. `streaming.query.hado
 import os
 from pathlib import Path
 from typing import Protocol
+from uuid import uuid4
 
 
 class FolderError(RuntimeError):
@@ -32,6 +33,12 @@ class Files(Protocol):
 
     def write(self, name: str, content: bytes) -> None:
         """Write or replace a file, so a crash leaves the old or the new one. Raises FolderNotWritable."""
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Write a file unless it exists, False if it does. Raises FolderNotWritable.
+
+        Of several machines that do this at once, one succeeds. Object stores do not promise that.
+        """
 
     def names(self, folder: str) -> list[str]:
         """The names in a folder, [] if there is none."""
@@ -76,6 +83,20 @@ class LocalFiles:
             temporary.replace(path)
         except OSError as error:
             raise FolderNotWritable(f"{path} cannot be written: {error.strerror}") from error
+
+    def create(self, name: str, content: bytes) -> bool:
+        path = self._path / name
+        temporary = f"{name}.{uuid4().hex}"
+        self.write(temporary, content)
+        try:
+            os.link(self._path / temporary, path)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise FolderNotWritable(f"{path} cannot be written: {error.strerror}") from error
+        finally:
+            self.remove(temporary)
+        return True
 
     def names(self, folder: str) -> list[str]:
         try:

@@ -140,6 +140,12 @@ class TopicsBelongToAnother(click.ClickException):
     "groups: members join again, and their committed offsets are lost.",
 )
 @click.option(
+    "--standby",
+    is_flag=True,
+    help="Wait while another coordinator runs on this checkpoint, and take over when it ends. Needs "
+    "--checkpoint and --bootstrap-servers.",
+)
+@click.option(
     "--ui-port", type=click.IntRange(0, 65_535), default=0, help="Port of the Spark UI; default: a free one."
 )
 @click.option(
@@ -218,12 +224,17 @@ def _prepare(
     clock_lag_ms: int,
     skip: tuple[str, ...],
     take_over_topics: bool,
+    standby: bool,
     ui_host: str,
     ui_port: int,
 ) -> Coordinator:
     layout = TopicLayout.named(
         prefix, request_partitions=request_partitions, reply_partitions=reply_partitions
     )
+    if standby and (checkpoint is None or bootstrap_servers is None):
+        raise click.UsageError(
+            "--standby needs --checkpoint and --bootstrap-servers, which both machines reach"
+        )
     parsed = parse_settings(settings)
     _check_records(skip, layout)
     for_broker = parse_broker_settings(broker_settings, bootstrap_servers)
@@ -249,6 +260,7 @@ def _prepare(
         replication_factor=replication_factor,
         shards=shards,
         take_over_topics=take_over_topics,
+        standby=standby,
         master=spark.master,
         driver_host=spark.driver_host,
         state_partitions=spark.state_partitions,

@@ -20,7 +20,9 @@ class Claim(Struct, frozen=True, kw_only=True):
 
     `owner_id` names the folder's state, so a restart on the same folder makes the next claim without waiting.
     `since_ms` is the time of the claim by the clock of the process that made it. `tick_interval_ms` is the
-    interval between its clock records. `is_released`: the coordinator has ended in order.
+    interval between its clock records. `checkpoint` is where the state is if it is not in the folder, and
+    `place` then distinguishes folders of the same path on machines of the same name. `is_released`: the
+    coordinator has ended in order.
     """
 
     version: int = 1
@@ -34,10 +36,13 @@ class Claim(Struct, frozen=True, kw_only=True):
     since_ms: int
     tick_interval_ms: int
     is_released: bool = False
+    checkpoint: str = ""
+    place: str = ""
 
     def __str__(self) -> str:
         since = datetime.fromtimestamp(self.since_ms / 1000, UTC).isoformat(timespec="seconds")
-        return f"process {self.pid} on {self.host}, folder {self.folder}, since {since}, epoch {self.epoch}"
+        folder = f"folder {self.folder}" + (f", checkpoint {self.checkpoint}" if self.checkpoint else "")
+        return f"process {self.pid} on {self.host}, {folder}, since {since}, epoch {self.epoch}"
 
 
 class Claims:

@@ -67,6 +67,23 @@ class HadoopFiles:
         except Py4JJavaError as error:
             raise FolderNotWritable(f"{self._uri}/{name} cannot be written: {_reason(error)}") from None
 
+    def create(self, name: str, content: bytes) -> bool:
+        path = self._path(name)
+        try:
+            if not self._renames:
+                if self._system.exists(path):
+                    return False
+                self._create(path, content)
+                return True
+            temporary = f"{name}.{uuid4().hex}.new"
+            self._create(self._path(temporary), content)
+            if self._replaces(temporary, name):
+                return True
+            self.remove(temporary)
+        except Py4JJavaError as error:
+            raise FolderNotWritable(f"{self._uri}/{name} cannot be written: {_reason(error)}") from None
+        return False
+
     def names(self, folder: str) -> list[str]:
         try:
             return [status.getPath().getName() for status in self._system.listStatus(self._path(folder))]
@@ -103,6 +120,7 @@ class HadoopFiles:
                 self.remove(f"{probe}.other")
 
     def _replaces(self, name: str, by: str) -> bool:
+        """Rename a file to `by`. False if that exists."""
         try:
             self._rename(self._path(name), self._path(by), "NONE")
         except Py4JJavaError as error:

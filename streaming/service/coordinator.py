@@ -5,8 +5,7 @@ The order of the start decides whether clients can be heard before their session
 What happens to the query from then on is `streaming.service.supervision`.
 """
 
-import importlib.metadata
-import time
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -15,23 +14,26 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import msgspec
+import structlog
 from kafka.errors import KafkaError
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.folder import Folder
 from checkpoints.metadata import Epoch, Identity
-from records import kafka_clients
 from records.layout import TopicLayout
 from state.config import CoordinatorConfig
 from streaming.query.operator import ConfigEpoch, Operator
 from streaming.query.progress import BatchProgress
 from streaming.query.session import CHECKPOINT_FILE_MANAGER, LOOPBACK, Session
 from streaming.query.storage import storage_at
+from streaming.service.announcement import announce, code_version
+from streaming.service.lease import Lease
 from streaming.service.members_watcher import MembersWatcher
 from streaming.service.outage import FIRST_REQUEST_WAIT_S, FirstRequest, look_out
-from streaming.service.owner import Ownership, claim_of
+from streaming.service.owner import NotOwner
 from streaming.service.pace import REST_INTERVAL_MS, Pace
+from streaming.service.rehearsal import Rehearsal
+from streaming.service.standby import StandbyThread
 from streaming.service.start_times import StartTimes
 from streaming.service.status import Phase, StatusBoard
 from streaming.service.supervision import Supervisor, first_line
@@ -39,6 +41,8 @@ from streaming.service.ticker import DEFAULT_INTERVAL_MS, Ticker
 from streaming.service.topic_watcher import DEFAULT_INTERVAL_MS as DEFAULT_TOPIC_INTERVAL_MS
 from streaming.service.topic_watcher import TopicWatcher
 from streaming.service.topics import TopicsError, prepare_topics
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +53,11 @@ class Options:
     interval of clock records while no group has a member (see `Pace`). `skip` are ids of records to
     dead-letter unread. `shards` is the number of shards of a partition (`records.sharding`), None: that of
     the state, or the default for a new one. With `take_over_topics` the coordinator may claim topics that
-    belong to another folder, see `streaming.service.owner`. If gateways are separate processes, an outage
-    ends at the first request, at the latest `first_request_wait_s` after the start of the query. `master`,
-    `driver_host` and the settings `spark` are those of `streaming.query.session.Session`. `state_partitions`
-    is the number of partitions in which Spark keeps the state, None: as `shards`.
+    belong to another folder, see `streaming.service.owner`. With `standby` it waits until they are free. If
+    gateways are separate processes, an outage ends at the first request, at the latest `first_request_wait_s`
+    after the start of the query. `master`, `driver_host` and the settings `spark` are those of
+    `streaming.query.session.Session`. `state_partitions` is the number of partitions in which Spark keeps the
+    state, None: as `shards`.
     """
 
     bootstrap_servers: str
@@ -70,6 +75,7 @@ class Options:
     replication_factor: int = 1
     shards: int | None = None
     take_over_topics: bool = False
+    standby: bool = False
     first_request_wait_s: float = FIRST_REQUEST_WAIT_S
     master: str | None = None
     driver_host: str | None = None
@@ -117,7 +123,7 @@ class Coordinator:
             options.tick_interval_ms,
             rest_interval_ms=options.rest_interval_ms,
         )
-        self._ownership: Ownership | None = None
+        self._lease: Lease | None = None
         self._first_request: FirstRequest | None = None
         self._running = ExitStack()
         self._times = StartTimes()
@@ -167,19 +173,59 @@ class Coordinator:
             self._times.end_of("topics")
             if session is None:
                 session = starting.enter_context(self._starting_spark(lock_fd))
-            self._take_topics(started, checkpoint, identity)
-            self._times.end_of("claim")
-            self._start_ticker(started)
-            self._await_clients(started, checkpoint)
+            if options.standby:
+                self._open(started)
+            else:
+                with self._claiming(started) as lease:
+                    lease.take(checkpoint, identity)
+                self._start_ticker(started)
+                self._await_clients(started, checkpoint)
             self._times.end_of("gateway")
-            epochs = checkpoint.epochs(self._config.settings(), list(options.skip), code_version())
-            assert identity.shards is not None
-            operator = Operator(options.layout, _config_epochs(epochs, identity), shards=identity.shards)
             self._session = session.result()
             self._session.use_state_partitions(identity.state_partitions)
         started.callback(self._session.stop)
-        self._announce(epochs[-1])
-        self._start_supervisor(started, checkpoint, operator, self._session)
+        if options.standby:
+            self._stand_by(started, checkpoint, identity, self._session)
+        else:
+            self._start_query(started, checkpoint, identity, self._session)
+
+    def _stand_by(
+        self, started: ExitStack, checkpoint: Checkpoint, identity: Identity, session: Session
+    ) -> None:
+        """Wait in a thread until the topics are free, then do what every start does."""
+        options = self.options
+        rehearsal = Rehearsal(
+            session, options.bootstrap_servers, _rehearsed(options, identity), options.folder / "rehearsal"
+        )
+
+        def lead(leading: ExitStack, stopping: threading.Event) -> None:
+            with rehearsal, self._claiming(leading) as lease:
+                taken = lease.take_when_free(
+                    checkpoint, identity, stopping, say=self._say_standby, before=self._say_taking_over
+                )
+            if not taken:
+                return
+            self._start_ticker(leading)
+            self._start_query(leading, checkpoint, identity, session)
+
+        standby = StandbyThread(lead, self._end_standby)
+        standby.start()
+        started.callback(standby.stop)
+
+    def _end_standby(self, error: Exception) -> None:
+        log.error("the standby ends", reason=str(error))
+        self.status.enter(Phase.STOPPED, first_line(error))
+        self._end(first_line(error), isinstance(error, NotOwner))
+
+    def _start_query(
+        self, started: ExitStack, checkpoint: Checkpoint, identity: Identity, session: Session
+    ) -> None:
+        options = self.options
+        epochs = checkpoint.epochs(self._config.settings(), list(options.skip), code_version())
+        assert identity.shards is not None
+        operator = Operator(options.layout, _config_epochs(epochs, identity), shards=identity.shards)
+        announce(options.bootstrap_servers, options.layout, epochs[-1], self._epoch)
+        self._start_supervisor(started, checkpoint, operator, session)
 
     @contextmanager
     def _starting_spark(self, lock_fd: int) -> Iterator[Future[Session]]:
@@ -208,29 +254,54 @@ class Coordinator:
                     session.result().stop()
                 raise
 
-    def _take_topics(self, started: ExitStack, checkpoint: Checkpoint, identity: Identity) -> None:
-        """Claim the topics, and only then read what an earlier owner planned."""
+    @contextmanager
+    def _claiming(self, started: ExitStack) -> Iterator[Lease]:
+        """The lease on the topics, which ends with `started`. The block may raise KafkaError."""
         options = self.options
-        wanted = claim_of(
-            identity,
-            self._storage.uri if self._storage.path is None else str(self._storage.path.absolute()),
-            self._pace.longest_interval_ms,
-            above_epoch=checkpoint.newest_owner(),
-        )
         try:
-            self._ownership = Ownership(options.bootstrap_servers, options.layout)
-            started.callback(self._ownership.close)
-            self._ownership.take(wanted, take_over=options.take_over_topics, moved=identity.moved)
+            self._lease = lease = Lease(
+                options.bootstrap_servers,
+                options.layout,
+                options.folder,
+                is_shared=options.checkpoint is not None,
+                tick_interval_ms=self._pace.longest_interval_ms,
+                take_over=options.take_over_topics,
+            )
+            started.callback(lease.close)
+            started.callback(self._release)
+            yield lease
         except KafkaError as error:
             raise TopicsError(f"the topics could not be claimed: {error}") from error
-        checkpoint.own(self._ownership.epoch)
-        checkpoint.check_committed(options.layout.requests_topic)
+        self._times.end_of("claim")
+
+    @property
+    def _epoch(self) -> int | None:
+        return None if self._lease is None else self._lease.ownership.epoch
+
+    def _say_standby(self, reason: str) -> None:
+        self.status.enter(Phase.STANDBY, reason)
+        log.info("standing by", reason=reason)
+
+    def _say_taking_over(self) -> None:
+        self.status.enter(Phase.STARTING, "taking over")
+
+    def _release(self) -> None:
+        """Release the topics, unless another coordinator has them or no broker answers."""
+        is_cut_off = self._ticker is None or self._ticker.cut_off_s() > 0
+        if self._lease is not None and not self.is_deposed and not is_cut_off:
+            self._lease.release()
+
+    def _open(self, started: ExitStack) -> bool:
+        """Open the gateway of this process. False if gateways are processes of their own."""
+        if self._open_gateway is None:
+            return False
+        self.gateway_address = started.enter_context(self._open_gateway())
+        return True
 
     def _await_clients(self, started: ExitStack, checkpoint: Checkpoint) -> None:
         """Open the gateway before the query starts, or start to watch for the first request."""
         options = self.options
-        if self._open_gateway is not None:
-            self.gateway_address = started.enter_context(self._open_gateway())
+        if self._open(started):
             return
         try:
             self._first_request = look_out(
@@ -245,7 +316,7 @@ class Coordinator:
             options.bootstrap_servers,
             options.layout.requests_topic,
             options.layout.request_partitions,
-            owner_epoch=self._ownership.epoch if self._ownership is not None else None,
+            owner_epoch=self._epoch,
             interval_ms=options.tick_interval_ms,
             clock_lag_ms=options.clock_lag_ms,
             pace=self._pace,
@@ -265,7 +336,7 @@ class Coordinator:
         self, started: ExitStack, checkpoint: Checkpoint, operator: Operator, session: Session
     ) -> None:
         assert self._ticker is not None
-        assert self._ownership is not None
+        assert self._lease is not None
         options = self.options
         supervisor = Supervisor(
             options.bootstrap_servers,
@@ -276,7 +347,8 @@ class Coordinator:
             session=session,
             ticker=self._ticker,
             pace=self._pace,
-            ownership=self._ownership,
+            ownership=self._lease.ownership,
+            guard=self._lease.guard,
             first_request=self._first_request,
             first_request_wait_s=options.first_request_wait_s,
             times=self._times,
@@ -308,37 +380,16 @@ class Coordinator:
     ) -> None:
         self.stop()
 
-    def _announce(self, epoch: Epoch) -> None:
-        """Publish the claim and the configuration, from now on in force, on the events topic."""
-        entry = {
-            "version": 1,
-            "type": "CoordinatorStarted",
-            "at_ms": int(time.time() * 1000),
-            "from_batch": epoch.from_batch,
-            "settings": epoch.settings,
-            "skip": epoch.skip,
-            "code_version": epoch.code_version,
-            "owner_epoch": self._ownership.epoch if self._ownership is not None else None,
-        }
-        topic = self.options.layout.events_topic
-        try:
-            producer = kafka_clients.producer(self.options.bootstrap_servers)
-            try:
-                producer.send(topic, value=msgspec.json.encode(entry)).get(timeout=30)
-            finally:
-                producer.close(timeout=1)
-        except KafkaError as error:
-            raise TopicsError(f"the start could not be announced on {topic}: {error}") from error
-
 
 def _session_of(starting: Future[Session] | None) -> Session:
     assert starting is not None
     return starting.result()
 
 
-def code_version() -> str:
-    """The version of this code. It is stored with every configuration."""
-    return importlib.metadata.version("spark-group-coordinator")
+def _rehearsed(options: Options, identity: Identity) -> Operator:
+    """An operator like the one that follows, with a configuration of no state."""
+    assert identity.shards is not None
+    return Operator(options.layout, (ConfigEpoch(0, CoordinatorConfig()),), shards=identity.shards)
 
 
 def _config_epochs(epochs: list[Epoch], identity: Identity) -> tuple[ConfigEpoch, ...]:

@@ -16,9 +16,10 @@ import socket
 import time
 from collections.abc import Iterable
 from contextlib import closing
+from pathlib import Path
 from types import TracebackType
 from typing import Self
-from uuid import UUID, uuid4, uuid5
+from uuid import UUID, getnode, uuid4, uuid5
 
 import msgspec
 import structlog
@@ -38,6 +39,7 @@ SILENCE_MS = 5_000
 SILENT_INTERVALS = 3
 _POLL_MS = 100
 _TIMEOUT_S = 30.0
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # How often a broker is asked while no clock record comes.
 _ASK_S = 1.0
 _RECONNECT_MAX_MS = 1_000
@@ -56,8 +58,10 @@ def owner_id_of(identity: Identity) -> str:
     return str(uuid5(UUID(identity.member_id_namespace), "owner"))  # a hash: the namespace is secret
 
 
-def claim_of(identity: Identity, folder: str, tick_interval_ms: int, above_epoch: int = 0) -> Claim:
-    """Return this process's claim for the state of this folder.
+def claim_of(
+    identity: Identity, folder: Path, tick_interval_ms: int, *, checkpoint: str | None, above_epoch: int
+) -> Claim:
+    """Return this process's claim for the state of this folder, or of the checkpoint elsewhere.
 
     `Ownership.take` sets its epoch, one above the standing claim's and above this one.
     """
@@ -68,10 +72,19 @@ def claim_of(identity: Identity, folder: str, tick_interval_ms: int, above_epoch
         requests_topic_id=identity.requests_topic_id,
         host=socket.gethostname(),
         pid=os.getpid(),
-        folder=folder,
+        folder=str(folder.absolute()),
         since_ms=int(time.time() * 1000),
         tick_interval_ms=tick_interval_ms,
+        checkpoint=checkpoint or "",
+        place=_place(folder) if checkpoint else "",
     )
+
+
+def _place(folder: Path) -> str:
+    """The machine, since its start, and the folder on it."""
+    found = folder.stat()
+    machine = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else f"{getnode():x}"
+    return f"{machine}/{found.st_dev}/{found.st_ino}"
 
 
 def silence_ms(tick_interval_ms: int) -> int:
@@ -257,7 +270,8 @@ class Ownership:
 
 def is_same_folder(claim: Claim, other: Claim) -> bool:
     """Whether both claims are of the same state and of the same folder on the same machine."""
-    return (claim.owner_id, claim.host, claim.folder) == (other.owner_id, other.host, other.folder)
+    ours, theirs = ((it.owner_id, it.host, it.folder, it.place) for it in (claim, other))
+    return ours == theirs
 
 
 def check_state(standing: Claim, wanted: Claim, moved: Moved | None, *, take_over: bool) -> None:

@@ -8,6 +8,8 @@ state, and its checkpoint is in the standby's own folder.
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import structlog
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -58,6 +60,15 @@ class Rehearsal:
             )
         except (PySparkException, Py4JError) as error:
             log.warning("the standby's Spark is not kept warm", error=str(error).partition("\n")[0])
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
 
     def stop(self) -> None:
         """End the query and remove its checkpoint."""

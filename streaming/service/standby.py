@@ -8,12 +8,12 @@ answers, because a broker that is away silences every owner.
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import structlog
 from kafka.errors import KafkaError
 
-from checkpoints.folder import Moved
+from checkpoints.metadata import Moved
 from records.claims import Claim
 from records.layout import TopicLayout
 from streaming.service.owner import ClockRecords, NotOwner, Ownership, check_state, is_same_folder, silence_ms
@@ -24,6 +24,38 @@ PAUSE_S = 0.5
 LOOK_S = 1.0
 
 log = structlog.get_logger()
+
+
+class StandbyThread:
+    """Runs `lead` in a thread. `lead` waits and then takes over; what it starts goes into the stack that it
+    gets, which `stop` closes. It returns soon after the event that it gets is set. `on_error` is called in
+    the thread.
+    """
+
+    def __init__(
+        self, lead: Callable[[ExitStack, threading.Event], None], on_error: Callable[[Exception], None]
+    ) -> None:
+        self._lead = lead
+        self._on_error = on_error
+        self._stopping = threading.Event()
+        self._leading = ExitStack()
+        self._thread = threading.Thread(target=self._run, name="standby", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the wait, or stop what was started after it."""
+        self._stopping.set()
+        self._thread.join()
+        self._leading.close()
+
+    def _run(self) -> None:
+        try:
+            self._lead(self._leading, self._stopping)
+        except Exception as error:  # noqa: BLE001 - whatever ends a start
+            if not self._stopping.is_set():
+                self._on_error(error)
 
 
 class Standby:

@@ -26,6 +26,7 @@ from records.claims import Claim
 from records.layout import TopicLayout
 from streaming.query import pipeline
 from streaming.query.operator import Operator
+from streaming.query.owner_guard import LATER_CLAIM, OwnerGuard
 from streaming.query.progress import BatchProgress, ProgressReader
 from streaming.query.session import Session
 from streaming.service.committed_pin import CommittedPin
@@ -71,6 +72,7 @@ class Supervisor:
         ticker: Ticker,
         pace: Pace,
         ownership: Ownership,
+        guard: OwnerGuard | None,
         first_request: FirstRequest | None,
         first_request_wait_s: float,
         times: StartTimes,
@@ -86,6 +88,7 @@ class Supervisor:
         self._ticker = ticker
         self._pace = pace
         self._ownership = ownership
+        self._guard = guard
         # The epoch above which a clock record is a later owner's; None: clock records are not looked at.
         self._owner_epoch: int | None = ownership.epoch
         self._first_request = first_request
@@ -181,6 +184,7 @@ class Supervisor:
                 replace(self._operator, outages=tuple(outages)),
                 self._owner_epoch,
                 self._session.demand,
+                self._guard,
             )
             log.info("query started", run_id=running.runId)
             self._times.end_of("query")
@@ -223,11 +227,12 @@ class Supervisor:
             self._depose(successor, running)
 
     def _check_owner(self, error: PySparkException) -> PySparkException | KafkaError:
-        """Check whether the query failed on a clock record of a later owner, which has claimed the topics.
+        """Check whether the query failed because of a later owner, which has claimed the topics.
 
         A clock record without a claim must not end the service: from then on only claims are checked.
         """
-        if pipeline.LATER_OWNER not in str(error):
+        text = str(error)
+        if pipeline.LATER_OWNER not in text and LATER_CLAIM not in text:
             return error
         try:
             successor = self._ownership.confirm_lost()
@@ -235,6 +240,8 @@ class Supervisor:
             return unread
         if successor is not None:
             self._depose(successor)
+        if LATER_CLAIM in text:
+            return error  # the claim was withdrawn
         log.error("a clock record has the epoch of an owner that made no claim; it is not believed")
         self._owner_epoch = None
         return error

@@ -157,6 +157,18 @@ def brokers_time_ms(bootstrap_servers: str, topic: str, partitions: int) -> int:
         appender.close()
 
 
+def fence(bootstrap_servers: str, topic: str, partitions: int, owner_epoch: int) -> None:
+    """Append a clock record of this epoch to every partition, and wait until all are acknowledged.
+
+    A batch of an earlier owner that reads beyond them fails. Raises KafkaError.
+    """
+    appender = _Appender(bootstrap_servers, topic, partitions, owner_epoch)
+    try:
+        appender.append(NOTHING_ATTESTED_MS)
+    finally:
+        appender.close()
+
+
 class _Appender:
     """A producer that writes one clock record to each partition and waits for all. Raises KafkaError.
 

@@ -1,0 +1,43 @@
+"""The announcement of a start: an entry on the events topic."""
+
+import importlib.metadata
+import time
+
+import msgspec
+from kafka.errors import KafkaError
+
+from checkpoints.metadata import Epoch
+from records import kafka_clients
+from records.layout import TopicLayout
+from streaming.service.topics import TopicsError
+
+
+def announce(bootstrap_servers: str, layout: TopicLayout, epoch: Epoch, owner_epoch: int | None) -> None:
+    """Publish the claim and the configuration, from now on in force, on the events topic.
+
+    Raises TopicsError.
+    """
+    entry = {
+        "version": 1,
+        "type": "CoordinatorStarted",
+        "at_ms": int(time.time() * 1000),
+        "from_batch": epoch.from_batch,
+        "settings": epoch.settings,
+        "skip": epoch.skip,
+        "code_version": epoch.code_version,
+        "owner_epoch": owner_epoch,
+    }
+    topic = layout.events_topic
+    try:
+        producer = kafka_clients.producer(bootstrap_servers)
+        try:
+            producer.send(topic, value=msgspec.json.encode(entry)).get(timeout=30)
+        finally:
+            producer.close(timeout=1)
+    except KafkaError as error:
+        raise TopicsError(f"the start could not be announced on {topic}: {error}") from error
+
+
+def code_version() -> str:
+    """The version of this code. It is stored with every configuration."""
+    return importlib.metadata.version("spark-group-coordinator")
