@@ -233,7 +233,7 @@ def _prepare(
     )
     if standby and (checkpoint is None or bootstrap_servers is None):
         raise click.UsageError(
-            "--standby needs --checkpoint and --bootstrap-servers, which both machines reach"
+            "--standby needs --checkpoint and --bootstrap-servers that both machines reach"
         )
     parsed = parse_settings(settings)
     _check_records(skip, layout)

@@ -112,11 +112,12 @@ class ClaimsReader:
                     raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
                 continue
             error = message.error()
+            offset = message.offset() or 0
             if error is None:
-                self._claims.take(message.offset(), message.key(), message.value())
-                self._next = message.offset() + 1
+                self._claims.take(offset, message.key(), message.value())
+                self._next = offset + 1
             elif error.code() == KafkaError._PARTITION_EOF:
-                self._next = max(self._next, message.offset())  # compaction has removed the last records
+                self._next = max(self._next, offset)  # compaction has removed the last records
             elif error.fatal() or time.monotonic() > give_up_s:
                 raise KafkaException(error)
 

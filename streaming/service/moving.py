@@ -35,7 +35,7 @@ from records.sharding import DEFAULT_SHARDS, shard_of, takes_packs
 from state.config import CoordinatorConfig
 from state.dispatch import next_deadline_ms
 from streaming.query.seeding import StateRow, read_state, seed
-from streaming.service.coordinator import code_version
+from streaming.service.announcement import code_version
 from streaming.service.outage import is_of_the_watcher
 from streaming.service.owner import owner_id_of
 

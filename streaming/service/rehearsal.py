@@ -41,7 +41,7 @@ class Rehearsal:
     def start(self) -> None:
         """Start the query. Executors of a cluster do not reach this folder, so there is none on a cluster."""
         shutil.rmtree(self._folder, ignore_errors=True)
-        if not self._spark.sparkContext.master.startswith("local"):
+        if not str(self._spark.sparkContext.master).startswith("local"):
             return
         layout = self._operator.layout
         requests = pipeline.read_requests(self._spark, self._bootstrap_servers, layout, "latest")

@@ -12,6 +12,7 @@ from contextlib import ExitStack, closing
 
 import structlog
 from kafka.errors import KafkaError
+from msgspec import structs
 
 from checkpoints.metadata import Moved
 from records.claims import Claim
@@ -119,6 +120,7 @@ class Standby:
 
     def _take(self, wanted: Claim, *, take_over: bool, moved: Moved | None) -> bool:
         """Claim the topics. False if another standby was first."""
+        wanted = structs.replace(wanted, since_ms=int(time.time() * 1000))
         try:
             self._ownership.take(wanted, take_over=take_over, moved=moved, silent=self._owner)
         except NotOwner as error:

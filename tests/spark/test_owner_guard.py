@@ -73,4 +73,4 @@ def test_no_task_works_after_a_later_claim(
 
 
 def state_files(bench: Bench) -> set[Path]:
-    return set((bench.folder.spark / "state" / "0" / "0").glob("*.changelog"))
+    return set((bench.folder / "spark" / "state" / "0" / "0").glob("*.changelog"))
