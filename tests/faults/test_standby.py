@@ -1,0 +1,261 @@
+"""Two coordinators on one checkpoint, in processes of their own: one works, the other one takes over.
+
+They stand for two machines: each has a data folder of its own, and they share the folder of the checkpoint.
+"""
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import msgspec
+import pytest
+
+from checkpoints.checkpoint import Checkpoint
+from cli.demo.children import family
+from clients.coordinator_client import CoordinatorClient, layout_on
+from embedded.broker import EmbeddedBroker
+from records.layout import TopicLayout
+from records.pack import unpack
+from state.errors import ErrorCode
+from state.kafka.history import EntryType
+from state.kafka.responses import HeartbeatResponse
+from streaming.service.status import Phase, Status, read_status
+from tests.e2e.gateway_clients import PythonMember, consume, produce, share
+from tests.e2e.harness import (
+    START_TIMEOUT_S,
+    Member,
+    create_topic,
+    history_of,
+    note,
+    read_topic,
+    stable_member,
+    wait_until,
+)
+from tests.slow.test_run import Run, run
+
+pytestmark = pytest.mark.e2e
+
+NOT_OWNER = 78
+SESSION_MS = 10_000
+GROUPS = 5
+RECORDS = 40
+BEAT_S = 0.1
+
+
+@dataclass
+class Machine:
+    """A coordinator with a data folder and a gateway of its own."""
+
+    process: Run
+    data: Path
+    gateway: str
+
+    @property
+    def status(self) -> Status | None:
+        with suppress(FileNotFoundError):
+            return read_status(self.data / "coordinator" / "status.json")
+        return None
+
+    def is_in(self, phase: Phase) -> bool:
+        status = self.status
+        return status is not None and status.phase is phase
+
+    def wait_for(self, phase: Phase) -> None:
+        def come() -> bool:
+            assert self.process.process.poll() is None, self.process.stderr
+            return self.is_in(phase)
+
+        wait_until(come, f"{self.data.name}: {phase}", START_TIMEOUT_S)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it to the process, its JVM and its Python workers, as if it came to the whole machine."""
+        seen: set[int] = set()
+        while fresh := set(family(self.process.pid)) - seen:
+            for pid in fresh:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            seen |= fresh
+
+
+@dataclass
+class Site:
+    """What all machines share: the broker, the topics and the folder of the checkpoint."""
+
+    broker: EmbeddedBroker
+    folder: Path
+    prefix: str
+    stack: ExitStack
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return Checkpoint.at(self.folder / "shared")
+
+    def start(self, name: str) -> Machine:
+        data = self.folder / name
+        (data / "coordinator" / "status.json").unlink(missing_ok=True)
+        gateway = f"127.0.0.1:{free_port()}"
+        arguments = ["--json", "--standby", "--bootstrap-servers", self.broker.bootstrap_servers]
+        arguments += ["--prefix", self.prefix, "--data-dir", str(data), "--gateway", gateway]
+        arguments += ["--checkpoint", str(self.folder / "shared"), "-c", "group.initial.rebalance.delay.ms=0"]
+        return Machine(self.stack.enter_context(run(self.folder, *arguments)), data, gateway)
+
+
+class Beating:
+    """Sends a heartbeat of each member ten times a second until `stop`, which returns the error codes."""
+
+    def __init__(self, members: list[Member]) -> None:
+        self._members = members
+        self._sent: list[Future[HeartbeatResponse]] = []
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(BEAT_S):
+            for member in self._members:
+                self._sent.append(
+                    member.client.heartbeat(member.group_id, generation_id=1, member_id=member.member_id)
+                )
+
+    def stop(self) -> list[ErrorCode]:
+        self._stopping.set()
+        self._thread.join()
+        return [sent.result(120).error_code for sent in self._sent]
+
+
+@pytest.mark.timeout(600)
+def test_standby_takes_over_from_one_that_sleeps_and_from_one_that_is_killed(
+    broker: EmbeddedBroker, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """No member is lost, no request has two different answers, and the one that wakes up ends."""
+    with ExitStack() as stack:
+        site = Site(broker, tmp_path, f"test-{uuid4()}", stack)
+        one, other = site.start("one"), site.start("other")
+        active, standby = both(one, other)
+        layout = layout_on(broker.bootstrap_servers, site.prefix)
+        client = stack.enter_context(
+            CoordinatorClient(broker.bootstrap_servers, layout, client_id="c", request_timeout_ms=120_000)
+        )
+        beating = Beating([stable_member(client, f"group-{i}", SESSION_MS) for i in range(GROUPS)])
+        seen = Consumed(stack, broker, standby.gateway)
+        seen.more()
+
+        with asleep_between_plan_and_commit(site, active):
+            began_s = time.monotonic()
+            standby.wait_for(Phase.READY)
+            note(record_property, "takeover from one that sleeps", f"{time.monotonic() - began_s:.1f} s")
+            seen.more()
+        check_ends(active, standby)
+        seen.more()
+
+        standby, active = site.start(active.data.name), standby
+        standby.wait_for(Phase.STANDBY)
+        active.signal(signal.SIGKILL)
+        began_s = time.monotonic()
+        standby.wait_for(Phase.READY)
+        note(record_property, "takeover from one that was killed", f"{time.monotonic() - began_s:.1f} s")
+        assert beating_goes_on(client)
+        codes = beating.stop()
+        assert set(codes) == {ErrorCode.NONE}
+        check_answers(broker, layout)
+        for group_id in [f"group-{i}" for i in range(GROUPS)]:
+            history = history_of(broker.bootstrap_servers, layout, group_id)
+            assert EntryType.MEMBER_REMOVED not in {event.type for event in history}
+        seen.check_nothing_moved(broker, layout)
+
+
+def both(one: Machine, other: Machine) -> tuple[Machine, Machine]:
+    """Of two that start at the same moment on a new checkpoint, one works at once and the other one waits."""
+    wait_until(lambda: one.is_in(Phase.READY) or other.is_in(Phase.READY), "one that works", START_TIMEOUT_S)
+    active, standby = (one, other) if one.is_in(Phase.READY) else (other, one)
+    standby.wait_for(Phase.STANDBY)
+    status = standby.status
+    assert status is not None
+    runs = (
+        f"the coordinator that owns the topics runs: process {active.process.pid} on {socket.gethostname()}"
+    )
+    wait_until(lambda: runs in (standby.status or status).reason, "the reason to wait")
+    return active, standby
+
+
+class Consumed:
+    """Two consumers of one group behind the gateway of the standby, which serves although it only waits."""
+
+    def __init__(self, stack: ExitStack, broker: EmbeddedBroker, gateway: str) -> None:
+        self._servers = broker.bootstrap_servers
+        self._group_id, self._topic = f"group-{uuid4()}", f"orders-{uuid4()}"
+        create_topic(self._servers, self._topic, 4, {})
+        self._members = [
+            stack.enter_context(
+                closing(PythonMember(gateway, self._group_id, self._topic, session_ms=SESSION_MS))
+            )
+            for _ in range(2)
+        ]
+        share(*self._members)
+        self._produced = 0
+
+    def more(self) -> None:
+        """Each of some more records is consumed once."""
+        since, self._produced = self._produced, self._produced + RECORDS
+        produce(self._servers, self._topic, range(since, self._produced))
+        assert consume(RECORDS, *self._members, since=since) == list(range(since, self._produced))
+
+    def check_nothing_moved(self, broker: EmbeddedBroker, layout: TopicLayout) -> None:
+        history = history_of(self._servers, layout, self._group_id)
+        assert EntryType.MEMBER_REMOVED not in {event.type for event in history}
+
+
+@contextmanager
+def asleep_between_plan_and_commit(site: Site, machine: Machine) -> Iterator[None]:
+    """Stop all processes of a machine while a batch is planned and not committed."""
+    checkpoint = site.checkpoint
+    give_up_s = time.monotonic() + 60
+    try:
+        while True:
+            machine.signal(signal.SIGSTOP)
+            if checkpoint.last_batch("offsets") > checkpoint.last_batch("commits"):
+                break
+            assert time.monotonic() < give_up_s, "never stopped within a batch"
+            machine.signal(signal.SIGCONT)
+            time.sleep(0.03)
+        yield
+    finally:
+        machine.signal(signal.SIGCONT)
+
+
+def check_ends(loser: Machine, owner: Machine) -> None:
+    """The one that wakes up names its successor and ends."""
+    code, _ = loser.process.end()
+    assert code == NOT_OWNER, loser.process.stderr
+    said = loser.process.stderr.splitlines()[-1]
+    assert said.startswith(f"Error: the topics have another owner: process {owner.process.pid} on ")
+
+
+def beating_goes_on(client: CoordinatorClient) -> bool:
+    return stable_member(client, f"group-{uuid4()}").heartbeat(1) is ErrorCode.NONE
+
+
+def check_answers(broker: EmbeddedBroker, layout: TopicLayout) -> None:
+    """Every request has one answer, however often it was written."""
+    answers: dict[str, set[bytes]] = defaultdict(set)
+    for record in read_topic(broker.bootstrap_servers, layout.responses_topic):
+        for encoded in unpack(record.value):
+            answers[msgspec.json.decode(encoded)["request"]].add(bytes(encoded))
+    different = {request: found for request, found in answers.items() if len(found) > 1}
+    assert not different
+    assert len(answers) > GROUPS / BEAT_S
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
