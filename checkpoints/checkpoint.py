@@ -11,6 +11,7 @@ Each owner writes a file of its own (`streaming.service.owner`), which begins wi
 knew. A process that lost the topics while it slept may still write, but only into a file that nobody reads.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self, TypeVar
 from uuid import uuid4
@@ -183,13 +184,16 @@ class Checkpoint:
         return outages[-OUTAGES_KEPT:]
 
     def check_committed(self, topic: str) -> None:
-        """Raise FolderError if Spark's checkpoint has lost a committed batch.
+        """Raise FolderError if Spark's checkpoint has lost a committed batch, or has another plan of it.
 
-        Spark would silently read that batch's requests again.
+        Spark would silently read that batch's requests again, or skip some.
         """
         committed = self.record().committed
+        if committed is None:
+            return
         last = self.last_batch("offsets")
-        if committed is None or last >= committed.batch:
+        if last >= committed.batch:
+            self._check_plan(committed, topic)
             return
         ends = self.planned_ends(last, topic)
         again = sum(max(0, end - ends.get(partition, 0)) for partition, end in committed.ends.items())
@@ -200,9 +204,25 @@ class Checkpoint:
             "back, or use the last copy of the whole folder"
         )
 
-    def pin_committed(self, batch: int, topic: str) -> None:
-        """Store that a batch was committed. Raises FolderNotWritable."""
-        committed = Committed(batch, self.planned_ends(batch, topic))
+    def _check_plan(self, committed: Committed, topic: str) -> None:
+        planned = self.planned_ends(committed.batch, topic)
+        if not planned or not committed.ends or planned == committed.ends:
+            return
+        name = f"{self.spark_uri}/offsets/{committed.batch}"
+        ends = msgspec.json.encode({topic: {str(p): end for p, end in sorted(committed.ends.items())}})
+        raise FolderError(
+            f"{name} was replaced by another driver after batch {committed.batch} was committed: it says "
+            f"that the batch read {topic} up to {planned}, but it read up to {committed.ends}. The next "
+            f"batch would begin at the wrong place. Make {ends.decode()} the last line of that file, and "
+            f"remove its checksum file .{committed.batch}.crc if there is one"
+        )
+
+    def pin_committed(self, batch: int, topic: str, ends: Mapping[int, int] | None = None) -> None:
+        """Store that a batch was committed, and the offsets up to which it read. None: those of its plan.
+
+        Raises FolderNotWritable.
+        """
+        committed = Committed(batch, dict(self.planned_ends(batch, topic) if ends is None else ends))
         self._save(replace(self.record(), committed=committed))
 
     def planned_ends(self, batch: int, topic: str) -> dict[int, int]:

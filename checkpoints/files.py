@@ -85,15 +85,14 @@ class LocalFiles:
             raise FolderNotWritable(f"{path} cannot be written: {error.strerror}") from error
 
     def create(self, name: str, content: bytes) -> bool:
-        path = self._path / name
         temporary = f"{name}.{uuid4().hex}"
         self.write(temporary, content)
         try:
-            os.link(self._path / temporary, path)
+            os.link(self._path / temporary, self._path / name)
         except FileExistsError:
             return False
         except OSError as error:
-            raise FolderNotWritable(f"{path} cannot be written: {error.strerror}") from error
+            raise FolderNotWritable(f"{self._path / name} cannot be written: {error.strerror}") from error
         finally:
             self.remove(temporary)
         return True

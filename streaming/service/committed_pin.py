@@ -1,7 +1,7 @@
 """Pins the last committed batch beside the checkpoint, so that a checkpoint that lost it is detected."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.files import FolderNotWritable
@@ -22,20 +22,27 @@ class CommittedPin:
         self._topic = topic
         self._now_s = now_s
         self._batch = -1
+        self._seen: tuple[int, Mapping[int, int]] = (-1, {})
         self._taken_s = float("-inf")
 
-    def take_often(self, batch: int) -> None:
-        """Pin a committed batch, unless another was pinned within the last second."""
+    def take_often(self, batch: int, ends: Mapping[int, int]) -> None:
+        """Pin a committed batch, unless another was pinned within the last second.
+
+        `ends` are the offsets, by partition, up to which it really read. The plan in the checkpoint may have
+        been replaced since by a driver that lost the topics (docs/decisions/0019-a-standby.md).
+        """
+        self._seen = (batch, ends)
         if self._now_s() - self._taken_s >= INTERVAL_S:
             self.take(batch)
 
     def take(self, batch: int) -> None:
-        """Pin a batch now. -1 means none."""
+        """Pin a batch now, with its plan's offsets if `take_often` did not get it. -1 means none."""
         if batch <= self._batch:
             return
         self._taken_s = self._now_s()
         try:
-            self._checkpoint.pin_committed(batch, self._topic)
+            seen, ends = self._seen
+            self._checkpoint.pin_committed(batch, self._topic, ends if seen == batch else None)
         except FolderNotWritable:
             return
         self._batch = batch

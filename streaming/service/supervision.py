@@ -176,6 +176,7 @@ class Supervisor:
         """
         try:
             self._wait_for_clients()
+            self._checkpoint.check_committed(self._layout.requests_topic)
             outages = end_outage(self._bootstrap_servers, self._layout, self._checkpoint)
             running = pipeline.start(
                 self._session.spark,
@@ -293,17 +294,16 @@ class Supervisor:
             if batch.rows_dropped:
                 # Requests have no event time, so Spark has no reason to drop one: this is a lost request.
                 log.critical("Spark dropped requests", rows=batch.rows_dropped, batch=batch.batch_id)
-            self._pace.batch_read(
-                {
-                    p: end
-                    for (topic, p), end in batch.end_offsets.items()
-                    if topic == self._layout.requests_topic
-                }
-            )
+            ends = {
+                p: end
+                for (topic, p), end in batch.end_offsets.items()
+                if topic == self._layout.requests_topic
+            }
+            self._pace.batch_read(ends)
             self._times.first_batch(batch)
             self._on_batch(batch)
             self._status.batch_committed(batch.batch_id)
-            self._committed_pin.take_often(batch.batch_id)
+            self._committed_pin.take_often(batch.batch_id, ends)
 
     def _watch_ticker(self) -> None:
         alarm = self._ticker.alarm

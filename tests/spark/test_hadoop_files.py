@@ -28,6 +28,13 @@ def test_a_file_is_written_replaced_listed_and_removed(files: HadoopFiles) -> No
     assert files.names("owners") == []
 
 
+def test_a_file_is_created_once(files: HadoopFiles) -> None:
+    assert files.create("identity.json", b"one")
+    assert not files.create("identity.json", b"two")
+    assert files.read("identity.json") == b"one"
+    assert files.names("") == ["identity.json"]
+
+
 def test_the_check_of_a_place_leaves_nothing(files: HadoopFiles) -> None:
     files.check()
     assert files.names("") == []

@@ -106,7 +106,7 @@ def test_a_file_that_was_half_written_does_not_count(checkpoint: Checkpoint) -> 
     """A crash leaves the old file and, beside it, the unfinished new file."""
     (path_of(checkpoint) / "identity.json.new").write_bytes(b"{")
     assert checkpoint.pin(IDENTITY) == IDENTITY
-    assert sorted(path.name for path in path_of(checkpoint).iterdir()) == ["identity.json", "owners"]
+    assert checkpoint.identity() == IDENTITY
 
 
 def plan(checkpoint: Checkpoint, planned: int, committed: int) -> None:
@@ -242,6 +242,31 @@ def test_a_batch_that_is_planned_and_lost_its_commit_runs_again(checkpoint: Chec
     checkpoint.check_committed("requests")
 
 
+def test_a_plan_that_another_driver_replaced_after_the_commit_is_refused(checkpoint: Checkpoint) -> None:
+    """The next batch begins where the plan ends, so it would read requests again, or skip some."""
+    plan(checkpoint, 7, 7)
+    offsets = spark_of(checkpoint) / "offsets" / "7"
+    offsets.write_text('v1\n{}\n{"requests":{"0":42}}')
+    checkpoint.pin_committed(7, "requests", {0: 42})
+    checkpoint.check_committed("requests")
+    offsets.write_text('v1\n{}\n{"requests":{"0":40}}')
+    with pytest.raises(
+        FolderError, match=r"offsets/7 was replaced .*to \{0: 40\}, .*to \{0: 42\}"
+    ) as refused:
+        again(checkpoint).check_committed("requests")
+    assert 'Make {"requests":{"0":42}} the last line of that file' in str(refused.value)
+
+
+def test_of_several_that_pin_a_new_identity_the_first_one_is_kept(checkpoint: Checkpoint) -> None:
+    """Two coordinators that start on a new checkpoint: each has looked before the other one wrote."""
+    late = Checkpoint.at(path_of(checkpoint))
+    assert late.pin(IDENTITY) == IDENTITY
+    found = msgspec.structs.replace(IDENTITY, member_id_namespace=new_namespace())
+    assert not checkpoint.files.create("identity.json", msgspec.json.encode(found))
+    assert checkpoint.identity() == IDENTITY
+    assert {name for name in checkpoint.files.names("") if name != "owners"} == {"identity.json"}
+
+
 def test_a_damaged_offset_file_is_named(checkpoint: Checkpoint) -> None:
     plan(checkpoint, 7, 6)
     with pytest.raises(
@@ -253,6 +278,7 @@ def test_a_damaged_offset_file_is_named(checkpoint: Checkpoint) -> None:
 @pytest.mark.parametrize("name", ["identity", "epochs", "outages", "committed"])
 def test_a_file_that_finds_no_space_is_named(checkpoint: Checkpoint, name: str) -> None:
     file = "identity.json" if name == "identity" else "owners/1.json"
+    checkpoint.pin(msgspec.structs.replace(IDENTITY, requests_topic_id=""))
     (path_of(checkpoint) / f"{file}.new").symlink_to("/dev/full")
     write: dict[str, Callable[[], object]] = {
         "identity": lambda: checkpoint.pin(IDENTITY),

@@ -25,7 +25,7 @@ def test_a_batch_is_pinned_at_most_once_a_second(checkpoint: Checkpoint) -> None
     times_s = iter((0.0, 0.0, 0.9, 1.0, 1.0, 1.5, 1.5))
     pin = CommittedPin(checkpoint, "requests", now_s=lambda: next(times_s))
     for batch, expected in ((4, 4), (5, 4), (6, 6), (7, 6)):
-        pin.take_often(batch)
+        pin.take_often(batch, {0: batch})
         assert pinned(checkpoint) == expected
     pin.take(8)
     assert pinned(checkpoint) == 8, "the last one is pinned when the query ends"
@@ -48,3 +48,15 @@ def test_a_full_disk_does_not_end_the_service(checkpoint: Checkpoint) -> None:
     full.unlink()
     pin.take(3)
     assert pinned(checkpoint) == 3
+
+
+def test_the_offsets_of_a_batch_are_those_that_it_read(checkpoint: Checkpoint) -> None:
+    """The plan in the checkpoint may have been replaced since."""
+    offsets = path_of(checkpoint) / "spark" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / "4").write_text('v1\n{}\n{"requests":{"0":70}}')
+    pin = CommittedPin(checkpoint, "requests")
+    pin.take_often(4, {0: 90})
+    committed = checkpoint.record().committed
+    assert committed is not None
+    assert committed.ends == {0: 90}
