@@ -5,12 +5,14 @@ The next query starts from the checkpoint after a pause that grows. The batch th
 gives the same output.
 """
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import structlog
 from kafka.errors import KafkaError
@@ -37,6 +39,7 @@ from streaming.service.pace import Pace
 from streaming.service.start_times import StartTimes
 from streaming.service.status import Phase, StatusBoard
 from streaming.service.ticker import Ticker
+from streaming.service.watchdog import Watchdog
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
@@ -45,6 +48,8 @@ TICKER_ALARM_AGE_S = 10.0
 # A longer time without a broker is an outage, because no heartbeat can arrive: a takeover follows.
 CUT_OFF_S = 5.0
 POLL_S = 0.2
+# After so long without a batch, although others were committed before, another coordinator has to try.
+STANDSTILL_S = 60.0
 # How often the disk is tried while it is full.
 SPACE_POLL_S = 1.0
 
@@ -98,16 +103,34 @@ class Supervisor:
         self._on_end = on_end
         self._committed_pin = CommittedPin(checkpoint, layout.requests_topic)
         self._disk_alarm: str | None = None
+        self._jvm_end = "Spark's JVM has ended"
+        self._watchdog = Watchdog(self._ping_jvm, self._kill_jvm)
+        self._looks_without_batch: int | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
+        if self._guard is not None:  # another coordinator may take over
+            self._watchdog.start()
 
     def stop(self) -> None:
         """End the query and the thread. The batch that was running runs again at the next start."""
         self._stopping.set()
         self._thread.join()
+        if self._guard is not None:
+            self._watchdog.stop()
+
+    def _ping_jvm(self) -> None:
+        jvm: Any = self._session.spark.sparkContext._jvm
+        jvm.java.lang.System.nanoTime()
+
+    def _kill_jvm(self, reason: str) -> None:
+        """End a JVM that hangs, which ends the service: another coordinator can take over at once."""
+        self._jvm_end = f"{reason}, so it was killed"
+        log.error("the JVM hangs", reason=reason)
+        with suppress(ProcessLookupError):
+            os.kill(self._session.jvm_pid, signal.SIGKILL)
 
     def _run(self) -> None:
         try:
@@ -119,7 +142,7 @@ class Supervisor:
                 reason = str(error)
                 log.error("the coordinator has lost its topics", reason=reason)
             elif self._session.has_lost_jvm():
-                reason = f"Spark's JVM has ended; its log is {self._session.log_path}"
+                reason = f"{self._jvm_end}; its log is {self._session.log_path}"
                 log.error("the coordinator failed", reason=reason)
             elif isinstance(error, FolderError):
                 reason = str(error)
@@ -190,10 +213,12 @@ class Supervisor:
             log.info("query started", run_id=running.runId)
             self._times.end_of("query")
             progress = ProgressReader(running)
+            self._looks_without_batch = None
             while not self._stopping.is_set():
                 if running.awaitTermination(POLL_S):  # type: ignore[arg-type]
                     return PySparkException("the query ended by itself")
                 self._watch_progress(progress)
+                self._watch_standstill()
                 self._watch_ticker()
                 if self._ticker.cut_off_s() > CUT_OFF_S:
                     break
@@ -300,10 +325,24 @@ class Supervisor:
                 if topic == self._layout.requests_topic
             }
             self._pace.batch_read(ends)
+            self._looks_without_batch = 0
             self._times.first_batch(batch)
             self._on_batch(batch)
             self._status.batch_committed(batch.batch_id)
             self._committed_pin.take_often(batch.batch_id, ends)
+
+    def _watch_standstill(self) -> None:
+        """End the JVM if the query commits nothing any more although the broker answers.
+
+        The first batch of a query may take long. So a batch that takes long everywhere is run by the next
+        owner to its end.
+        """
+        if self._guard is None or self._looks_without_batch is None:
+            return
+        self._looks_without_batch = 0 if self._ticker.cut_off_s() > 0 else self._looks_without_batch + 1
+        if self._looks_without_batch * POLL_S > STANDSTILL_S:
+            self._kill_jvm(f"no batch was committed for {STANDSTILL_S:.0f} s")
+            self._looks_without_batch = None
 
     def _watch_ticker(self) -> None:
         alarm = self._ticker.alarm

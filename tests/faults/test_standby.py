@@ -40,7 +40,7 @@ from tests.e2e.harness import (
     stable_member,
     wait_until,
 )
-from tests.slow.test_run import Run, run
+from tests.slow.test_run import Run, jvm_of, run
 
 pytestmark = pytest.mark.e2e
 
@@ -133,7 +133,7 @@ class Beating:
 
 
 @pytest.mark.timeout(600)
-def test_standby_takes_over_from_one_that_sleeps_and_from_one_that_is_killed(
+def test_standby_takes_over_from_one_that_sleeps_is_killed_or_hangs(
     broker: EmbeddedBroker, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """No member is lost, no request has two different answers, and the one that wakes up ends."""
@@ -164,6 +164,16 @@ def test_standby_takes_over_from_one_that_sleeps_and_from_one_that_is_killed(
         standby.wait_for(Phase.READY)
         note(record_property, "takeover from one that was killed", f"{time.monotonic() - began_s:.1f} s")
         assert beating_goes_on(client)
+
+        active, standby = standby, site.start("third")
+        standby.wait_for(Phase.STANDBY)
+        os.kill(jvm_of(active.process.pid), signal.SIGSTOP)
+        began_s = time.monotonic()
+        standby.wait_for(Phase.READY)
+        note(record_property, "takeover from one whose JVM hangs", f"{time.monotonic() - began_s:.1f} s")
+        code, _ = active.process.end()
+        assert code == 1
+        assert "JVM has not answered for 10 s, so it was killed" in active.process.stderr.splitlines()[-1]
         codes = beating.stop()
         assert set(codes) == {ErrorCode.NONE}
         check_answers(broker, layout)

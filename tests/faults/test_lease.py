@@ -1,0 +1,175 @@
+"""When a standby claims the topics: on a real broker, with clock records, and without Spark."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import msgspec
+import pytest
+
+from embedded.broker import EmbeddedBroker
+from records.claims import Claim
+from records.layout import TopicLayout
+from streaming.service import owner
+from streaming.service.owner import NotOwner, Ownership
+from streaming.service.standby import Standby
+from streaming.service.topics import prepare_topics
+from tests.e2e.harness import new_layout, wait_until
+from tests.faults.test_owner import claim_of, take, ticking
+
+pytestmark = pytest.mark.e2e
+
+SILENCE_S = 1.5
+
+
+@pytest.fixture(autouse=True)
+def soon_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owner, "SILENCE_MS", SILENCE_S * 1000)
+
+
+@pytest.fixture
+def layout(broker: EmbeddedBroker) -> TopicLayout:
+    layout = new_layout()
+    prepare_topics(broker.bootstrap_servers, layout)
+    return layout
+
+
+class Waiting:
+    """A standby that waits in a thread until `stop`."""
+
+    def __init__(self, broker: EmbeddedBroker, layout: TopicLayout, claim: Claim) -> None:
+        self.ownership = Ownership(broker.bootstrap_servers, layout)
+        self.reasons: list[str] = []
+        self.error: NotOwner | None = None
+        self.has_taken = False
+        self._standby = Standby(broker.bootstrap_servers, layout, self.ownership, self.reasons.append)
+        self._claim = claim
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.has_taken = self._standby.take_when_silent(self._claim, self._stopping, take_over=False)
+        except NotOwner as error:
+            self.error = error
+
+    def wait_until_taken(self) -> None:
+        wait_until(lambda: self.has_taken, "the claim of the standby", 20)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+        self.ownership.close()
+
+
+@contextmanager
+def waiting(
+    broker: EmbeddedBroker, layout: TopicLayout, name: str = "two", state: str = "one"
+) -> Iterator[Waiting]:
+    standby = Waiting(broker, layout, claim_of(state, f"/data/{name}"))
+    try:
+        yield standby
+    finally:
+        standby.stop()
+
+
+def test_standby_waits_while_clock_records_come_and_claims_when_they_stop(
+    broker: EmbeddedBroker, layout: TopicLayout
+) -> None:
+    assert take(broker, layout, claim_of("one")) == 1
+    with waiting(broker, layout) as standby:
+        with ticking(broker, layout, owner_epoch=1):
+            time.sleep(2 * SILENCE_S)
+            assert not standby.has_taken
+        standby.wait_until_taken()
+        assert standby.ownership.epoch == 2
+        (reason,) = standby.reasons
+        assert reason.startswith("the coordinator that owns the topics runs: process ")
+
+
+def test_standby_claims_new_topics_and_those_of_its_own_folder_at_once(
+    broker: EmbeddedBroker, layout: TopicLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock of its folder shows that the process before it has ended."""
+    monkeypatch.setattr(owner, "SILENCE_MS", 60_000)
+    for epoch in (1, 2):
+        with waiting(broker, layout) as standby:
+            standby.wait_until_taken()
+            assert standby.ownership.epoch == epoch
+
+
+def test_folders_of_the_same_path_on_machines_of_the_same_name_are_distinguished(
+    broker: EmbeddedBroker, layout: TopicLayout
+) -> None:
+    take(broker, layout, claim_of("one", place="first/1"))
+    with ticking(broker, layout, owner_epoch=1), pytest.raises(NotOwner, match="that is running"):
+        take(broker, layout, claim_of("one", place="second/1"))
+
+
+def test_claim_that_is_released_is_taken_without_a_wait(
+    broker: EmbeddedBroker, layout: TopicLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The active coordinator has ended in order, as for an upgrade."""
+    monkeypatch.setattr(owner, "SILENCE_MS", 60_000)
+    with (
+        Ownership(broker.bootstrap_servers, layout) as first,
+        waiting_after(first, broker, layout) as standby,
+    ):
+        with ticking(broker, layout, owner_epoch=1):
+            time.sleep(1)
+            assert not standby.has_taken
+        first.release()
+        standby.wait_until_taken()
+        first.release()  # too late: it changes nothing
+        assert standby.ownership.confirm_lost() is None
+
+
+@contextmanager
+def waiting_after(first: Ownership, broker: EmbeddedBroker, layout: TopicLayout) -> Iterator[Waiting]:
+    first.take(claim_of("one"), take_over=False)
+    with waiting(broker, layout) as standby:
+        yield standby
+
+
+def test_of_two_standbys_one_takes_over_and_the_other_waits_for_it(
+    broker: EmbeddedBroker, layout: TopicLayout
+) -> None:
+    take(broker, layout, claim_of("one"))
+    with waiting(broker, layout, "two") as two, waiting(broker, layout, "three") as three:
+        wait_until(lambda: two.has_taken or three.has_taken, "the claim of one", 20)
+        first, second = (two, three) if two.has_taken else (three, two)
+        with ticking(broker, layout, first.ownership.epoch):
+            time.sleep(2 * SILENCE_S)
+            assert not second.has_taken
+        second.wait_until_taken()
+        assert second.ownership.epoch == first.ownership.epoch + 1
+
+
+def test_standby_for_another_state_is_refused(broker: EmbeddedBroker, layout: TopicLayout) -> None:
+    """It would wait for ever, or answer every request again."""
+    take(broker, layout, claim_of("one"))
+    with waiting(broker, layout, state="another") as standby:
+        wait_until(lambda: standby.error is not None, "the refusal")
+        assert "belong to the state of another folder" in str(standby.error)
+
+
+def test_silence_while_no_broker_answers_is_no_sign(tmp_path: Path) -> None:
+    """The owner cannot append clock records then. It must not lose the topics because of that."""
+    layout = TopicLayout.named(f"test-{uuid4()}")
+    with EmbeddedBroker(tmp_path / "broker") as broker:
+        prepare_topics(broker.bootstrap_servers, layout)
+        take(broker, layout, claim_of("one"))
+        with ticking(broker, layout, owner_epoch=1), waiting(broker, layout) as standby:
+            wait_until(lambda: bool(standby.reasons), "the standby's first look")
+            broker.kill()
+            time.sleep(2 * SILENCE_S)
+            broker.start()
+            wait_until(lambda: len(standby.reasons) > 2, "the sight of the owner", 30)
+            time.sleep(SILENCE_S)
+            assert not standby.has_taken
+            assert standby.reasons[1].startswith("no broker answers")
+        assert msgspec.json.encode(standby.reasons[0]) == msgspec.json.encode(standby.reasons[2])
