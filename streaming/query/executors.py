@@ -29,7 +29,16 @@ from pyspark.errors import PySparkException
 # The packages of this project that the query's function is made of.
 SENT = ("assignors", "checkpoints", "embedded", "records", "state", "streaming")
 # The distributions that they import in a Python worker.
-REQUIRED = ("kafka-python", "msgspec", "numpy", "pandas", "pyarrow", "pyspark")
+REQUIRED = (
+    "confluent-kafka",
+    "kafka-python",
+    "msgspec",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "pyspark",
+    "structlog",
+)
 ZIP_NAME = "group-coordinator.zip"
 MARK_NAME = ".shared"
 CHECK_TIMEOUT_S = 60.0

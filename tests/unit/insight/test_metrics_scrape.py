@@ -162,7 +162,7 @@ def test_phase_and_alarm(busy: Scraped) -> None:
     scraped = Scraped()
     scraped.status = Status(Phase.FAILING, "batch 7 failed", 0, batch_id=6, alarm="time stands still")
     phases = {p.value: scraped.value("group_coordinator_phase", phase=p.value) for p in Phase}
-    assert phases == {"starting": 0, "ready": 0, "restarting": 0, "failing": 1, "stopped": 0}
+    assert phases == {"starting": 0, "standby": 0, "ready": 0, "restarting": 0, "failing": 1, "stopped": 0}
     assert (scraped.value("group_coordinator_alarm"), busy.value("group_coordinator_alarm")) == (1, 0)
 
 
