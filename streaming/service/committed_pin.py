@@ -8,6 +8,8 @@ from checkpoints.files import FolderNotWritable
 
 # Each pin is synced to the disk, which may also hold the broker's log.
 INTERVAL_S = 1.0
+# A driver that lost the topics may replace the plan of the second batch of its successor, not of a later one.
+FIRST_BATCHES = 3
 
 
 class CommittedPin:
@@ -24,15 +26,17 @@ class CommittedPin:
         self._batch = -1
         self._seen: tuple[int, Mapping[int, int]] = (-1, {})
         self._taken_s = float("-inf")
+        self._count = 0
 
     def take_often(self, batch: int, ends: Mapping[int, int]) -> None:
-        """Pin a committed batch, unless another was pinned within the last second.
+        """Pin a committed batch: the first ones each, later ones unless another was pinned within a second.
 
         `ends` are the offsets, by partition, up to which it really read. The plan in the checkpoint may have
         been replaced since by a driver that lost the topics (docs/decisions/0019-a-standby.md).
         """
         self._seen = (batch, ends)
-        if self._now_s() - self._taken_s >= INTERVAL_S:
+        self._count += 1
+        if self._count <= FIRST_BATCHES or self._now_s() - self._taken_s >= INTERVAL_S:
             self.take(batch)
 
     def take(self, batch: int) -> None:

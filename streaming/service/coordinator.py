@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -200,8 +201,9 @@ class Coordinator:
 
         def lead(leading: ExitStack, stopping: threading.Event) -> None:
             with rehearsal, self._claiming(leading) as lease:
+                taking_over = partial(self.status.enter, Phase.STARTING, "taking over")
                 taken = lease.take_when_free(
-                    checkpoint, identity, stopping, say=self._say_standby, before=self._say_taking_over
+                    checkpoint, identity, stopping, self._say_standby, rehearsal.check, taking_over
                 )
             if not taken:
                 return
@@ -281,9 +283,6 @@ class Coordinator:
     def _say_standby(self, reason: str) -> None:
         self.status.enter(Phase.STANDBY, reason)
         log.info("standing by", reason=reason)
-
-    def _say_taking_over(self) -> None:
-        self.status.enter(Phase.STARTING, "taking over")
 
     def _release(self) -> None:
         """Release the topics, unless another coordinator has them or no broker answers."""

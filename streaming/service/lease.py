@@ -67,20 +67,21 @@ class Lease:
         checkpoint: Checkpoint,
         identity: Identity,
         stopping: threading.Event,
-        *,
         say: Callable[[str], None],
-        before: Callable[[], None],
+        check: Callable[[], None],
+        claimed: Callable[[], object],
     ) -> bool:
         """Wait until the topics are free and take them. False if `stopping` was set before.
 
-        `say` is called with the reason to wait, `before` between the claim and the rest. Raises NotOwner if
-        the topics belong to another state, FolderError.
+        `say` is called with the reason to wait, `check` once a look, and what it raises ends the wait.
+        `claimed` is called after the claim. Raises FolderError, and NotOwner if the topics belong to another
+        state.
         """
-        standby = Standby(self._bootstrap_servers, self._layout, self.ownership, say)
+        standby = Standby(self._bootstrap_servers, self._layout, self.ownership, say, check)
         wanted = self._wanted(checkpoint, identity)
         if not standby.take_when_silent(wanted, stopping, take_over=self._take_over, moved=identity.moved):
             return False
-        before()
+        claimed()
         self._begin(checkpoint)
         return True
 

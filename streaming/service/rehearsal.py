@@ -9,7 +9,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import structlog
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -19,6 +19,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from records.codec import CLOCK_PATTERN
 from streaming.query import pipeline
+from streaming.query.jvm import SparkFailed
 from streaming.query.operator import Operator
 from streaming.query.session import Session
 
@@ -69,6 +70,14 @@ class Rehearsal:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
+
+    def check(self) -> None:
+        """Raise SparkFailed if the JVM has ended: such a standby could not take over."""
+        jvm: Any = self._spark.sparkContext._jvm
+        try:
+            jvm.java.lang.System.nanoTime()
+        except (Py4JError, OSError):
+            raise SparkFailed("Spark's JVM has ended, so this standby could not take over") from None
 
     def stop(self) -> None:
         """End the query and remove its checkpoint."""

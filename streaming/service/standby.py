@@ -60,18 +60,25 @@ class StandbyThread:
 
 
 class Standby:
-    """Waits for the topics and claims them. `say` is called with a sentence when the reason to wait changes.
+    """Waits for the topics and claims them. `say` is called with a sentence when the reason to wait changes,
+    `check` once a look; what it raises ends the wait.
 
     For one thread. The ownership has not been taken yet.
     """
 
     def __init__(
-        self, bootstrap_servers: str, layout: TopicLayout, ownership: Ownership, say: Callable[[str], None]
+        self,
+        bootstrap_servers: str,
+        layout: TopicLayout,
+        ownership: Ownership,
+        say: Callable[[str], None],
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._layout = layout
         self._ownership = ownership
         self._say = say
+        self._check = check
         self._said = ""
         self._owner: Claim | None = None
         self._alive_s = time.monotonic()
@@ -88,6 +95,7 @@ class Standby:
         with closing(ClockRecords(self._bootstrap_servers, self._layout)) as clock:
             self._alive_s = time.monotonic()
             while not stopping.is_set():
+                self._check()
                 try:
                     is_free = self._is_free(wanted, clock, take_over=take_over, moved=moved)
                     if is_free and self._take(wanted, take_over=take_over, moved=moved):

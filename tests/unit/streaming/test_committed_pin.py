@@ -21,10 +21,18 @@ def pinned(checkpoint: Checkpoint) -> int:
     return -1 if committed is None else committed.batch
 
 
-def test_a_batch_is_pinned_at_most_once_a_second(checkpoint: Checkpoint) -> None:
-    times_s = iter((0.0, 0.0, 0.9, 1.0, 1.0, 1.5, 1.5))
-    pin = CommittedPin(checkpoint, "requests", now_s=lambda: next(times_s))
-    for batch, expected in ((4, 4), (5, 4), (6, 6), (7, 6)):
+def test_a_batch_is_pinned_at_most_once_a_second_after_the_first_ones(checkpoint: Checkpoint) -> None:
+    now_s = 0.0
+    pin = CommittedPin(checkpoint, "requests", now_s=lambda: now_s)
+    for batch, at_s, expected in (
+        (2, 0.0, 2),
+        (3, 0.0, 3),
+        (4, 0.0, 4),
+        (5, 0.9, 4),
+        (6, 1.0, 6),
+        (7, 1.5, 6),
+    ):
+        now_s = at_s
         pin.take_often(batch, {0: batch})
         assert pinned(checkpoint) == expected
     pin.take(8)
