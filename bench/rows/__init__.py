@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 from bench.rows import (
     deadlines,
+    endurance,
     growth,
     idle,
     joining,
@@ -33,5 +34,6 @@ ROWS: Mapping[str, Callable[[Bench], Found]] = MappingProxyType(
         "restart": restart.measure,
         "growth": growth.measure,
         "resting": resting.measure,
+        "endurance": endurance.measure,
     }
 )

@@ -1,0 +1,62 @@
+"""The memory of the processes of a coordinator and a gateway, and the heap of Spark's JVM after a collection."""
+
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from statistics import median
+
+from cli.demo.children import family
+from embedded.java import find_java
+
+DRIVER, JVM, WORKERS = "driver", "Spark's JVM", "Python workers"
+JCMD_TIMEOUT_S = 60.0
+MIB = 1024 * 1024
+
+
+def memory_bytes(pids: Sequence[int]) -> int:
+    """The resident memory of these processes. A page that n processes share counts 1/n for each."""
+    total_kib = 0
+    for pid in pids:
+        with suppress(OSError):  # the process has ended meanwhile
+            rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+            total_kib += int(rollup.partition("\nPss:")[2].split()[0])
+    return total_kib * 1024
+
+
+def parts_of(coordinator: int) -> dict[str, list[int]]:
+    """The processes of a coordinator by their part. In `local` mode the executor is in Spark's JVM."""
+    parts: dict[str, list[int]] = {DRIVER: [coordinator], JVM: [], WORKERS: []}
+    for pid in family(coordinator)[1:]:
+        with suppress(OSError):
+            program = Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0]
+            parts[JVM if program.endswith(b"java") else WORKERS].append(pid)
+    return parts
+
+
+def heap_after_collection_bytes(jvm: int) -> int | None:
+    """The heap that is in use after a full collection, which this causes. None if this Java has no jcmd."""
+    jcmd, jstat = (find_java().with_name(tool) for tool in ("jcmd", "jstat"))
+    if not (jcmd.exists() and jstat.exists()):
+        return None
+    _output(jcmd, str(jvm), "GC.run")
+    names, values = (line.split() for line in _output(jstat, "-gc", str(jvm)).splitlines()[:2])
+    kib = dict(zip(names, values, strict=True))
+    return round(sum(float(kib[space]) for space in ("S0U", "S1U", "EU", "OU")) * 1024)
+
+
+def growth(values: Sequence[float]) -> float:
+    """How much the median of the last quarter is above that of the first quarter, as a part of the latter.
+
+    Medians, because a process that has just been measured may be in the middle of a batch.
+    """
+    quarter = max(1, len(values) // 4)
+    first, last = median(values[:quarter]), median(values[-quarter:])
+    return last / first - 1
+
+
+def _output(tool: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [str(tool), *arguments], capture_output=True, text=True, check=True, timeout=JCMD_TIMEOUT_S
+    )
+    return done.stdout

@@ -1,0 +1,33 @@
+"""Which planned batches of earlier code this code runs again (docs/decisions/0021-upgrades.md).
+
+A batch that is planned and not committed has perhaps written a part of its output. It runs again at the next
+start, and its outcome has to be the same. So only code with the same rules may run it.
+"""
+
+from checkpoints.folder import Folder, FolderError
+
+SAME_RULES = ("0.1.0",)
+"""The versions of this project that decide every request as this version does, which is the last of them.
+
+A version that changes what any log leads to (responses, history, views, offsets, state) begins this anew with
+itself alone. `tests/unit/checkpoints/test_histories.py` finds such a change.
+"""
+
+
+def check_planned(folder: Folder, code_version: str) -> None:
+    """Raise FolderError if code with other rules planned a batch that is not committed."""
+    batch = folder.last_batch("offsets")
+    if batch <= folder.last_batch("commits"):
+        return
+    planned_by = next(
+        (epoch.code_version for epoch in reversed(folder.known_epochs()) if epoch.from_batch <= batch), None
+    )
+    if planned_by is None or planned_by in SAME_RULES:
+        return
+    raise FolderError(
+        f"batch {batch} was planned by version {planned_by} and is not committed. This is version "
+        f"{code_version}, which decides requests by other rules, so it could answer requests of that batch a "
+        f"second time and differently. Start version {planned_by} on this folder once more, with "
+        "--tick-interval-ms 5000 --no-gateway, and stop it in order when it is ready: between two batches "
+        "none is planned. Repeat that if this error comes again (docs/operations.md, 'Upgrade')"
+    )

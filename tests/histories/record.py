@@ -1,0 +1,186 @@
+"""Record the history of this version of the state: `python -m tests.histories.record COMMIT`.
+
+It writes `tests/histories/state_v<version>.json.xz` unless that file exists, because a recorded file never
+changes. The file has random logs of groups of both protocols. Each log is handled in parts, as batches.
+"""
+
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from msgspec import json, structs
+
+from checkpoints import codec
+from checkpoints.codec import STATE_VERSION
+from checkpoints.folder import Identity
+from records.pack import PACK_PREFIX
+from records.sharding import DEFAULT_SHARDS, shard_of
+from state.timeline import Row
+from streaming.service.coordinator import code_version
+from streaming.service.owner import claim_of
+from tests.harness import rocketmq_log
+from tests.harness.operator_call import CONFIG, call, spark_state
+from tests.histories.recording import (
+    InputRecord,
+    OutputRecord,
+    Part,
+    Recorded,
+    StateRow,
+    as_json,
+    path_of,
+    store,
+)
+from tests.spark import recorded_log
+from tests.spark.log import LAYOUT, NAMESPACE, Record
+from tests.spark.recorded_log import NAMES, records_of
+
+SEEDS = range(100)
+LENGTH = 60
+LOGS = 4  # of each protocol
+SILENCE_MS = (60_000, 86_400_000)
+"""The last parts have no requests: sessions end, then retention does."""
+
+State = dict[int, tuple[int, bytes]]
+"""The rows of the state by shard."""
+
+
+def logs() -> dict[str, list[Part]]:
+    """The logs by name: of the random ones those that add the most kinds of groups."""
+    found: dict[str, list[Part]] = {}
+    for protocol, rows_of in _PROTOCOLS.items():
+        played = {f"{protocol} {seed}": parts(rows_of(seed)) for seed in SEEDS}
+        seen: set[tuple[object, ...]] = set()
+        for _ in range(LOGS):
+            best = max(played, key=lambda name: len(_kinds_in(played[name]) - seen))
+            seen |= _kinds_in(played[best])
+            found[best] = played.pop(best)
+    return found
+
+
+def _kinds_in(log: Iterable[Part]) -> set[tuple[object, ...]]:
+    """The kinds of groups in a log: the state, and which of its fields have something in them."""
+    return {
+        (group.get("state"), *(bool(group[name]) for name in sorted(group)))
+        for part in log
+        for group in part.groups.values()
+    }
+
+
+def _of_kafka(seed: int) -> list[Row]:
+    """With packs."""
+    return recorded_log.record(seed, LENGTH, CONFIG)
+
+
+def _of_rocketmq(seed: int) -> list[Row]:
+    return _renamed(rocketmq_log.realise(seed, LENGTH))
+
+
+_PROTOCOLS = {"kafka": _of_kafka, "rocketmq": _of_rocketmq}
+
+
+def _renamed(rows: Iterable[Row]) -> list[Row]:
+    """The groups of the random logs are in other partitions than the partitioner puts them."""
+    return [
+        structs.replace(row, request=structs.replace(row.request, group_id=NAMES[row.request.group_id]))
+        for row in rows
+    ]
+
+
+def parts(rows: Sequence[Row]) -> list[Part]:
+    """Two parts with a half of the log each, and the parts without requests."""
+    # A cut between two moments, so that it cuts no pack.
+    middle_ms, end_ms = rows[len(rows) // 2].at_ms, rows[-1].at_ms
+    records = [record for p in range(LAYOUT.request_partitions) for record in records_of(rows, p)]
+    batches = [
+        ([record for record in records if record.at_ms < middle_ms], middle_ms - 1),
+        ([record for record in records if record.at_ms >= middle_ms], end_ms),
+        *(([], end_ms + silence_ms) for silence_ms in SILENCE_MS),
+    ]
+    state: State = {}
+    return [part(batch, state, watermark_ms) for batch, watermark_ms in batches]
+
+
+def part(records: Sequence[Record], state: State, watermark_ms: int) -> Part:
+    """Handle a batch, and change the state."""
+    output = handle(records, state, watermark_ms)
+    return Part(
+        watermark_ms,
+        [InputRecord(r.partition, r.offset, r.at_ms, _text(r.key), _text(r.value)) for r in records],
+        output,
+        [StateRow(str(shard), *row) for shard, row in sorted(state.items())],
+        {
+            group_id: as_json(codec.decode_group(group_id, entry))
+            for shard, row in sorted(state.items())
+            for group_id, entry in codec.read_row(str(shard), *row).items()
+        },
+    )
+
+
+def handle(records: Iterable[Record], state: State, watermark_ms: int) -> list[OutputRecord]:
+    """Call the operator for each shard with records or state, and change the state. Return what it wrote."""
+    by_shard: dict[int, list[Record]] = {shard: [] for shard in state}
+    for record in records:
+        by_shard.setdefault(_shard(record), []).append(record)
+    output = []
+    for shard, some in sorted(by_shard.items()):
+        row = state.pop(shard, None)
+        held = spark_state(row, watermark_ms=watermark_ms, timed_out=not some)
+        for frame in call(some, held, shard=shard):
+            output += [
+                OutputRecord(
+                    topic, int(partition), _text(key) or None, None if value is None else _text(value)
+                )
+                for topic, partition, key, value in frame.itertuples(index=False)
+                if topic is not None
+            ]
+        if held.exists:
+            version, payload = held.get
+            state[shard] = (int(version), bytes(payload))
+    return output
+
+
+def _shard(record: Record) -> int:
+    """As `streaming.query.pipeline` computes it."""
+    if _text(record.value).startswith(PACK_PREFIX.decode()):
+        return record.partition * DEFAULT_SHARDS + int(_text(record.key)) % DEFAULT_SHARDS
+    return shard_of(_text(record.key), record.partition, DEFAULT_SHARDS)
+
+
+def _text(content: bytes | None) -> str:
+    return (content or b"").decode()
+
+
+def started() -> dict[str, object]:
+    """The entry of a start. `Coordinator._announce` writes these fields."""
+    return {
+        "version": 1,
+        "type": "CoordinatorStarted",
+        "at_ms": 1,
+        "from_batch": 0,
+        "settings": CONFIG.settings(),
+        "skip": [],
+        "code_version": code_version(),
+        "owner_epoch": 1,
+    }
+
+
+def main(commit: str) -> None:
+    if path_of(STATE_VERSION).exists():
+        sys.exit(f"{path_of(STATE_VERSION)} exists, and a recorded history never changes")
+    identity = Identity("cluster", LAYOUT.requests_topic, "topic id", LAYOUT.request_partitions, NAMESPACE)
+    claim = json.decode(json.encode(claim_of(identity, Path("/data/coordinator"), 100)))
+    store(
+        Recorded(
+            STATE_VERSION,
+            code_version(),
+            commit,
+            CONFIG.settings(),
+            logs(),
+            started(),
+            claim | {"claim_id": "id", "host": "host", "pid": 1, "since_ms": 1},
+        )
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
