@@ -1,4 +1,4 @@
-"""The memory of the processes of a coordinator and a gateway, and the heap of Spark's JVM after a collection."""
+"""The memory of a coordinator's processes, and the heap of Spark's JVM after a collection."""
 
 import subprocess
 from collections.abc import Sequence
@@ -15,12 +15,15 @@ MIB = 1024 * 1024
 
 
 def memory_bytes(pids: Sequence[int]) -> int:
-    """The resident memory of these processes. A page that n processes share counts 1/n for each."""
+    """The resident memory of these processes that no file backs. A page that n of them share counts 1/n.
+
+    Pages of programs and libraries are not counted, because others use the same files.
+    """
     total_kib = 0
     for pid in pids:
         with suppress(OSError):  # the process has ended meanwhile
             rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-            total_kib += int(rollup.partition("\nPss:")[2].split()[0])
+            total_kib += int(rollup.partition("\nPss_Anon:")[2].split()[0])
     return total_kib * 1024
 
 
@@ -41,8 +44,8 @@ def heap_after_collection_bytes(jvm: int) -> int | None:
         return None
     _output(jcmd, str(jvm), "GC.run")
     names, values = (line.split() for line in _output(jstat, "-gc", str(jvm)).splitlines()[:2])
-    kib = dict(zip(names, values, strict=True))
-    return round(sum(float(kib[space]) for space in ("S0U", "S1U", "EU", "OU")) * 1024)
+    # What survives a full collection is in the old generation. The others have what is newer.
+    return round(float(dict(zip(names, values, strict=True))["OU"]) * 1024)
 
 
 def growth(values: Sequence[float]) -> float:

@@ -4,7 +4,10 @@ A batch that is planned and not committed has perhaps written a part of its outp
 start, and its outcome has to be the same. So only code with the same rules may run it.
 """
 
-from checkpoints.folder import Folder, FolderError
+import importlib.metadata
+
+from checkpoints.checkpoint import Checkpoint
+from checkpoints.files import FolderError
 
 SAME_RULES = ("0.1.0",)
 """The versions of this project that decide every request as this version does, which is the last of them.
@@ -14,19 +17,27 @@ itself alone. `tests/unit/checkpoints/test_histories.py` finds such a change.
 """
 
 
-def check_planned(folder: Folder, code_version: str) -> None:
-    """Raise FolderError if code with other rules planned a batch that is not committed."""
-    batch = folder.last_batch("offsets")
-    if batch <= folder.last_batch("commits"):
+def code_version() -> str:
+    """The version of this code. It is stored with every configuration."""
+    return importlib.metadata.version("spark-group-coordinator")
+
+
+def check_planned(checkpoint: Checkpoint, version: str) -> None:
+    """Raise FolderError if code with other rules planned a batch that is not committed.
+
+    Call it before anything is written, because the other version has to be able to start again.
+    """
+    batch = checkpoint.last_batch("offsets")
+    if batch <= checkpoint.last_batch("commits"):
         return
     planned_by = next(
-        (epoch.code_version for epoch in reversed(folder.known_epochs()) if epoch.from_batch <= batch), None
+        (e.code_version for e in reversed(checkpoint.record().epochs) if e.from_batch <= batch), None
     )
     if planned_by is None or planned_by in SAME_RULES:
         return
     raise FolderError(
         f"batch {batch} was planned by version {planned_by} and is not committed. This is version "
-        f"{code_version}, which decides requests by other rules, so it could answer requests of that batch a "
+        f"{version}, which decides requests by other rules, so it could answer requests of that batch a "
         f"second time and differently. Start version {planned_by} on this folder once more, with "
         "--tick-interval-ms 5000 --no-gateway, and stop it in order when it is ready: between two batches "
         "none is planned. Repeat that if this error comes again (docs/operations.md, 'Upgrade')"

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from bench.rows import (
+    checkpoint,
     deadlines,
     endurance,
     growth,
@@ -35,5 +36,6 @@ ROWS: Mapping[str, Callable[[Bench], Found]] = MappingProxyType(
         "growth": growth.measure,
         "resting": resting.measure,
         "endurance": endurance.measure,
+        "checkpoint": checkpoint.measure,
     }
 )

@@ -1,6 +1,5 @@
 """The announcement of a start: an entry on the events topic."""
 
-import importlib.metadata
 import time
 
 import msgspec
@@ -36,8 +35,3 @@ def announce(bootstrap_servers: str, layout: TopicLayout, epoch: Epoch, owner_ep
             producer.close(timeout=1)
     except KafkaError as error:
         raise TopicsError(f"the start could not be announced on {topic}: {error}") from error
-
-
-def code_version() -> str:
-    """The version of this code. It is stored with every configuration."""
-    return importlib.metadata.version("spark-group-coordinator")

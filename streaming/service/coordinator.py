@@ -21,13 +21,14 @@ from kafka.errors import KafkaError
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.folder import Folder
 from checkpoints.metadata import Epoch, Identity
+from checkpoints.upgrades import code_version
 from records.layout import TopicLayout
 from state.config import CoordinatorConfig
 from streaming.query.operator import ConfigEpoch, Operator
 from streaming.query.progress import BatchProgress
 from streaming.query.session import CHECKPOINT_FILE_MANAGER, LOOPBACK, Session
 from streaming.query.storage import storage_at
-from streaming.service.announcement import announce, code_version
+from streaming.service.announcement import announce
 from streaming.service.lease import Lease
 from streaming.service.members_watcher import MembersWatcher
 from streaming.service.outage import FIRST_REQUEST_WAIT_S, FirstRequest, look_out

@@ -13,6 +13,7 @@ from kafka.errors import KafkaError
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.metadata import Identity
+from checkpoints.upgrades import check_planned, code_version
 from records.claims import Claim
 from records.layout import TopicLayout
 from streaming.query.owner_guard import OwnerGuard
@@ -109,5 +110,6 @@ class Lease:
         epoch = self.ownership.epoch
         layout = self._layout
         fence(self._bootstrap_servers, layout.requests_topic, layout.request_partitions, epoch)
+        check_planned(checkpoint, code_version())
         checkpoint.own(epoch)
         checkpoint.check_committed(layout.requests_topic)

@@ -26,6 +26,7 @@ from checkpoints.spark_logs import (
     rewrite_next_watermark_ms,
     rewrite_planned,
 )
+from checkpoints.upgrades import code_version
 from records.codec import is_clock_record
 from records.layout import TopicLayout
 from records.pack import unpack
@@ -35,7 +36,6 @@ from records.sharding import DEFAULT_SHARDS, shard_of, takes_packs
 from state.config import CoordinatorConfig
 from state.dispatch import next_deadline_ms
 from streaming.query.seeding import StateRow, read_state, seed
-from streaming.service.announcement import code_version
 from streaming.service.outage import is_of_the_watcher
 from streaming.service.owner import owner_id_of
 

@@ -16,13 +16,14 @@ from pathlib import Path
 import msgspec
 from pyspark.errors import StreamingQueryException
 
-from checkpoints.folder import Committed, Epoch, Folder, Identity, KnownOutage
+from checkpoints.checkpoint import Checkpoint
+from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, OwnerRecord
+from checkpoints.upgrades import code_version
 from records.sharding import DEFAULT_SHARDS
 from state.config import CoordinatorConfig
 from state.inputs import Outage
 from streaming.query.operator import ConfigEpoch, Operator
 from streaming.query.session import Session
-from streaming.service.coordinator import code_version
 from tests.spark.harness import Bench, Written
 from tests.spark.log import LAYOUT, NAMESPACE, T0, Log, Record, heartbeat, join, leave, sync
 
@@ -71,24 +72,20 @@ def operator(epochs: Sequence[Epoch], outages: Sequence[KnownOutage]) -> Operato
 
 def write_checkpoint(path: Path) -> None:
     """Write the folder and the outcome."""
-    with (
-        tempfile.TemporaryDirectory() as temporary,
-        Session(log_path=Path(temporary) / "spark.log") as session,
-    ):
-        folder = Folder(Path(temporary) / "coordinator")
+    with tempfile.TemporaryDirectory() as name, Session(log_path=Path(name) / "spark.log") as session:
+        folder, outcome = Path(name) / "coordinator", Path(name) / "outcome.json"
         epochs = [Epoch(0, SETTINGS, [], code_version())]
         bench = Bench(session.spark, folder, operator(epochs, OUTAGES), failures={PLANNED: [0.5]})
         batches = files()
         bench.run(batches[0])
-        folder.create(IDENTITY, epochs, OUTAGES, Committed(0, {}))
+        Checkpoint.at(folder).create(IDENTITY, OwnerRecord(epochs, OUTAGES, Committed(0, {})))
         with suppress(StreamingQueryException):
             bench.run(batches[PLANNED])
         bench.query = None
         with tarfile.open(path, "w:xz") as tar:
-            tar.add(folder.path, "coordinator", filter=_clean)
+            tar.add(folder, "coordinator", filter=_clean)
             bench.run(*batches[PLANNED + 1 :])
             bench.stop()
-            outcome = temporary / "outcome.json"
             outcome.write_bytes(msgspec.json.encode(said(bench.written)))
             tar.add(outcome, "outcome.json", filter=_clean)
 

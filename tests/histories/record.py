@@ -6,17 +6,16 @@ changes. The file has random logs of groups of both protocols. Each log is handl
 
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from msgspec import json, structs
 
 from checkpoints import codec
 from checkpoints.codec import STATE_VERSION
-from checkpoints.folder import Identity
+from checkpoints.metadata import Identity
+from checkpoints.upgrades import code_version
 from records.pack import PACK_PREFIX
 from records.sharding import DEFAULT_SHARDS, shard_of
 from state.timeline import Row
-from streaming.service.coordinator import code_version
 from streaming.service.owner import claim_of
 from tests.harness import rocketmq_log
 from tests.harness.operator_call import CONFIG, call, spark_state
@@ -168,7 +167,7 @@ def main(commit: str) -> None:
     if path_of(STATE_VERSION).exists():
         sys.exit(f"{path_of(STATE_VERSION)} exists, and a recorded history never changes")
     identity = Identity("cluster", LAYOUT.requests_topic, "topic id", LAYOUT.request_partitions, NAMESPACE)
-    claim = json.decode(json.encode(claim_of(identity, Path("/data/coordinator"), 100)))
+    claim = json.decode(json.encode(claim_of(identity, "/data/coordinator", 100)))
     store(
         Recorded(
             STATE_VERSION,

@@ -4,25 +4,26 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.folder import Committed, Epoch, Folder, FolderError, Identity
-from checkpoints.upgrades import SAME_RULES, check_planned
-from streaming.service.coordinator import code_version
+from checkpoints.checkpoint import Checkpoint
+from checkpoints.files import FolderError
+from checkpoints.metadata import Epoch, Identity, OwnerRecord
+from checkpoints.upgrades import SAME_RULES, check_planned, code_version
 
 IDENTITY = Identity("cluster", "requests", "topic", 1, "00000000-0000-0000-0000-000000000001", 64)
 OTHER, OURS = "0.0.1", SAME_RULES[-1]
 BY_OTHER, BY_OURS = Epoch(0, {}, [], OTHER), Epoch(3, {}, [], OURS)
 
 
-def folder_with(path: Path, planned: int, committed: int, *epochs: Epoch) -> Folder:
-    """A folder whose batches are planned up to `planned`, and committed up to `committed`."""
-    folder = Folder(path)
+def checkpoint_with(path: Path, planned: int, committed: int, *epochs: Epoch) -> Checkpoint:
+    """A checkpoint whose batches are planned up to `planned`, and committed up to `committed`."""
     for log, last in (("offsets", planned), ("commits", committed)):
-        (folder.spark / log).mkdir(parents=True)
+        (path / "spark" / log).mkdir(parents=True)
         for batch in range(last + 1):
-            (folder.spark / log / str(batch)).touch()
+            (path / "spark" / log / str(batch)).touch()
+    checkpoint = Checkpoint.at(path)
     if epochs:
-        folder.create(IDENTITY, list(epochs), [], Committed(committed, {}))
-    return folder
+        checkpoint.create(IDENTITY, OwnerRecord(list(epochs)))
+    return checkpoint
 
 
 def test_this_version_runs_its_own_batches() -> None:
@@ -44,14 +45,14 @@ def test_this_version_runs_its_own_batches() -> None:
 def test_batches_that_are_committed_or_of_the_same_rules_are_no_obstacle(
     tmp_path: Path, planned: int, committed: int, epochs: tuple[Epoch, ...]
 ) -> None:
-    check_planned(folder_with(tmp_path, planned, committed, *epochs), OURS)
+    check_planned(checkpoint_with(tmp_path, planned, committed, *epochs), OURS)
 
 
 def test_a_batch_that_other_rules_planned_is_refused_by_name(tmp_path: Path) -> None:
     """The epoch of a later batch does not count."""
-    folder = folder_with(tmp_path, 2, 1, BY_OTHER, BY_OURS)
+    checkpoint = checkpoint_with(tmp_path, 2, 1, BY_OTHER, BY_OURS)
     with pytest.raises(
         FolderError,
         match=rf"batch 2 was planned by version {OTHER} .* This is version {OURS}.* Start version {OTHER} on",
     ):
-        check_planned(folder, OURS)
+        check_planned(checkpoint, OURS)
