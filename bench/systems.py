@@ -90,7 +90,7 @@ class World:
 
     def state_bytes(self) -> int:
         """The size of the state's files in the checkpoint."""
-        return sum(_size(path) for path in (self.checkpoint / "state").rglob("*"))
+        return sum(size_of(path) for path in (self.checkpoint / "state").rglob("*"))
 
     def last_batch(self) -> int:
         """The number of the last committed batch."""
@@ -113,7 +113,7 @@ class World:
                 and first < int(version) <= last + 1
             ):
                 batches.add(int(version))
-                size += _size(path)
+                size += size_of(path)
         return size, len(batches)
 
     def batch_ms(self, first: int) -> list[float]:
@@ -232,8 +232,9 @@ def _signal(pid: int, number: int) -> None:
             os.kill(one, number)
 
 
-def _size(path: Path) -> int:
+def size_of(path: Path) -> int:
+    """The size of a file in bytes, 0 if it was removed meanwhile."""
     try:
         return path.stat().st_size if path.is_file() else 0
-    except OSError:  # removed meanwhile
+    except OSError:
         return 0

@@ -21,6 +21,7 @@ from clients.partition_text import partition_list
 from insight.rocketmq_group import client_version, group_state
 from records.codec import UNREADABLE
 from records.history import (
+    INCARNATIONS_REMEMBERED,
     CoordinatorStarted,
     GroupTable,
     HistoryReader,
@@ -50,7 +51,7 @@ class LiveView:
         self._layout = layout
         self._console = console or Console()
         self._table: GroupTable[AnyView] = GroupTable(decode_any_snapshot)
-        self._history = HistoryReader(from_start=False)
+        self._history = HistoryReader(from_start=False, remembers=INCARNATIONS_REMEMBERED)
         self._warning = OutageWarning("reading the groups")
         self._entries: deque[str] = deque(maxlen=_LAST_ENTRIES)
 

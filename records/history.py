@@ -5,8 +5,8 @@ seq) are the same entry. A history that skips a number has a gap: an entry is lo
 before this reader started.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
@@ -18,6 +18,8 @@ from state.dispatch import GroupType
 from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.snapshot import GroupSnapshot
 
+# What a reader of the running history remembers: some 30 MiB.
+INCARNATIONS_REMEMBERED = 100_000
 # The protocol of a record that names none.
 KAFKA = GroupType.KAFKA.value
 
@@ -85,14 +87,6 @@ def decode_any_snapshot(value: bytes) -> AnyView | None:
     return decode_snapshot(value) or rocketmq.decode_snapshot(value)
 
 
-@dataclass(slots=True)
-class _Life:
-    """The position of the reader in the history of one incarnation of a group."""
-
-    last_seq: int
-    missing: set[int] = field(default_factory=set)
-
-
 class Numbered(Protocol):
     """An entry of any group's history. Its fields identify repeated entries."""
 
@@ -114,34 +108,53 @@ class HistoryReader:
     """Separates new entries from repeated ones, and finds gaps.
 
     `from_start`: the topic is read from its first record, so an incarnation whose first entry is not 1 has a
-    gap too. Otherwise an incarnation's history begins with the first entry seen of it.
+    gap too. Otherwise an incarnation's history begins with the first entry seen of it. `remembers` is the
+    number of incarnations that the reader remembers, those of the latest entries: one that reads for ever
+    would else grow with every group that there ever was. None: all. An entry of a forgotten incarnation
+    begins its history anew.
     """
 
-    def __init__(self, *, from_start: bool) -> None:
+    def __init__(self, *, from_start: bool, remembers: int | None = None) -> None:
         self.duplicates = 0
         self._from_start = from_start
-        self._lives: dict[tuple[str, str], _Life] = {}
+        self._remembers = remembers
+        # By (group_id, incarnation): the number of the last entry, and the numbers missing before it.
+        self._last_seq: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self._missing: dict[tuple[str, str], set[int]] = {}
 
     @property
     def gaps(self) -> dict[tuple[str, str], list[int]]:
         """The missing numbers by (group_id, incarnation). Incarnations without a gap are left out."""
-        return {key: sorted(life.missing) for key, life in self._lives.items() if life.missing}
+        return {key: sorted(missing) for key, missing in self._missing.items()}
 
     def is_new(self, event: Numbered) -> bool:
         """Whether this entry is new. Entries of one group must come in the log's order."""
         key = (event.group_id, event.incarnation)
-        life = self._lives.get(key)
-        if life is None:
-            life = self._lives[key] = _Life(0 if self._from_start else event.seq - 1)
-        if event.seq > life.last_seq:
-            life.missing.update(range(life.last_seq + 1, event.seq))
-            life.last_seq = event.seq
+        last_seq = self._last_seq.get(key)
+        if last_seq is None:
+            last_seq = 0 if self._from_start else event.seq - 1
+        if event.seq > last_seq:
+            if missing := range(last_seq + 1, event.seq):
+                self._missing.setdefault(key, set()).update(missing)
+            self._remember(key, event.seq)
             return True
-        if event.seq in life.missing:
-            life.missing.remove(event.seq)
+        missing_here = self._missing.get(key, set())
+        if event.seq in missing_here:
+            missing_here.remove(event.seq)
+            if not missing_here:
+                del self._missing[key]
             return True
         self.duplicates += 1
         return False
+
+    def _remember(self, key: tuple[str, str], seq: int) -> None:
+        self._last_seq[key] = seq
+        if self._remembers is None:
+            return
+        self._last_seq.move_to_end(key)
+        if len(self._last_seq) > self._remembers:
+            forgotten, _ = self._last_seq.popitem(last=False)
+            self._missing.pop(forgotten, None)
 
 
 class Versioned(Protocol):

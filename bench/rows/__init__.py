@@ -15,6 +15,7 @@ from bench.rows import (
     overload,
     passthrough,
     restart,
+    restarts,
     resting,
     through_gateway,
 )
@@ -35,6 +36,7 @@ ROWS: Mapping[str, Callable[[Bench], Found]] = MappingProxyType(
         "restart": restart.measure,
         "growth": growth.measure,
         "resting": resting.measure,
+        "restarts": restarts.measure,
         "endurance": endurance.measure,
         "checkpoint": checkpoint.measure,
     }

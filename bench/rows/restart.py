@@ -8,7 +8,7 @@ from bench.load.requests import Membership, heartbeat_request
 from bench.load.topics import TopicsClient, expect_no_error
 from bench.report import Figure, say
 from bench.rows.bench import KAFKAS_DELAY_MS, Bench, Found
-from bench.systems import PREFIX, World
+from bench.systems import PREFIX, Running, World
 
 HEARTBEAT_INTERVAL_S = 3.0  # the default of heartbeat.interval.ms
 
@@ -20,19 +20,27 @@ def measure(bench: Bench) -> Found:
     ready_s, answered_s = [], []
     for turn in range(min(bench.plan.repeats, 3)):
         say(f"    turn {turn + 1}")
-        with ThreadPoolExecutor(1) as waiting:
-            running.stop_coordinator()
-            answered = waiting.submit(bench.load, first_response_s, running.world, member)
-            began_s = time.time()
-            running.start_coordinator()
-            ready_s.append(time.time() - began_s)
-            answered_s.append(answered.result() - began_s)
+        for seconds, took_s in zip((ready_s, answered_s), restart_s(bench, running, member), strict=True):
+            seconds.append(took_s)
     return Found(
         [
             Figure("restart to the first committed batch", "s", ready_s),
             Figure("restart to the first response", "s", answered_s),
         ]
     )
+
+
+def restart_s(bench: Bench, running: Running, member: Membership) -> tuple[float, float]:
+    """Restart the coordinator while this member sends heartbeats. Return the seconds from the start of the
+    command to the first committed batch, and to the first response.
+    """
+    with ThreadPoolExecutor(1) as waiting:
+        running.stop_coordinator()
+        answered = waiting.submit(bench.load, first_response_s, running.world, member)
+        began_s = time.time()
+        running.start_coordinator()
+        ready_s = time.time() - began_s
+        return ready_s, answered.result() - began_s
 
 
 def _form(world: World) -> Membership:

@@ -19,6 +19,8 @@ _CLIENT_ID = "gateway"
 TOPIC_AGE_MAX_S = 30.0
 # How long the gateway caches that a topic does not exist. A new topic is found after this time.
 _MISSING_AGE_MAX_S = 1.0
+# Stale entries are removed when there are so many, because clients may ask for any names.
+_KNOWN_MAX = 10_000
 
 K = TypeVar("K", str, UUID)
 
@@ -77,6 +79,10 @@ class Cluster:
             self._by_name, names, lambda name: {"name": name, "topic_id": None}, age_max_s
         )
 
+    def cached_entries(self) -> int:
+        """How many topics are cached, by name and by id, with those that do not exist."""
+        return len(self._by_name) + len(self._by_id)
+
     def cached_topics(self, names: Iterable[str], age_max_s: float) -> dict[str, Topic] | None:
         """As `topics`, None if metadata would have to be requested."""
         return _cached(self._by_name, names, age_max_s)
@@ -117,6 +123,7 @@ class Cluster:
                     if _is_stale(known.get(key), age_max_s):
                         known[key] = _Known(None, _now_s())
         found = {key: known[key].topic for key in wanted}
+        _forget_stale(known)
         return {key: topic for key, topic in found.items() if topic is not None}
 
     async def _metadata(self, topics: list[codec.Fields]) -> None:
@@ -172,6 +179,13 @@ def _cached(known: Mapping[K, _Known], keys: Iterable[K], age_max_s: float) -> d
         if entry.topic is not None:
             found[key] = entry.topic
     return found
+
+
+def _forget_stale(known: dict[K, _Known]) -> None:
+    """Remove what would have to be requested again, if there are many entries."""
+    if len(known) > _KNOWN_MAX:
+        for key in [key for key, entry in known.items() if _is_stale(entry, TOPIC_AGE_MAX_S)]:
+            del known[key]
 
 
 def _now_s() -> float:

@@ -15,7 +15,13 @@ import msgspec
 from msgspec import Struct
 
 from records.codec import Reason
-from records.history import KAFKA, CoordinatorStarted, HistoryReader, decode_any_entry
+from records.history import (
+    INCARNATIONS_REMEMBERED,
+    KAFKA,
+    CoordinatorStarted,
+    HistoryReader,
+    decode_any_entry,
+)
 from records.layout import TopicLayout
 from records.pack import unpack
 from records.rocketmq_history import decode_snapshot as decode_rocketmq_group
@@ -112,7 +118,7 @@ class MetricsState:
     def __init__(self, layout: TopicLayout) -> None:
         self._layout = layout
         self._lock = threading.Lock()
-        self._history = HistoryReader(from_start=False)
+        self._history = HistoryReader(from_start=False, remembers=INCARNATIONS_REMEMBERED)
         self._is_complete = False
         self._groups: dict[str, GroupRow] = {}
         self._rocketmq_groups: dict[str, RocketMqGroup] = {}

@@ -278,6 +278,7 @@ class World:
     gateway: Gateway
     core: CoreBackend
     broker: StubBroker
+    cluster: Cluster
     clients: list[RawClient] = field(default_factory=list)
 
     async def client(self, port: int | None = None, tls: ssl.SSLContext | None = None) -> RawClient:
@@ -315,7 +316,7 @@ async def world(
         internal_topics=internal_topics,
     )
     await gateway.start()
-    playing = World(gateway, core, broker)
+    playing = World(gateway, core, broker, cluster)
     try:
         yield playing
     finally:

@@ -7,10 +7,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway import apis
+from gateway.upstream import cluster
 from gateway.wire import codec
 from gateway.wire.framing import ProtocolError, framed, request_header
 from tests.harness.examples import scaled
 from tests.harness.gateway import World, played
+from tests.harness.gateway_requests import COMMIT, commit_fields, outcomes
 
 HEARTBEAT = 12
 BEAT = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
@@ -89,6 +91,25 @@ async def test_a_half_open_connection_holds_nobody_up(world: World) -> None:
     for client in (begun, silent):
         client.writer.transport.abort()
     await _until_alone(world)
+
+
+@pytest.mark.parametrize("by_id", [False, True])
+def test_topics_that_do_not_exist_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch, by_id: bool) -> None:
+    """A client may commit to any names. What is too old to be used is removed; what exists is found again."""
+    monkeypatch.setattr(cluster, "_KNOWN_MAX", 100)
+    monkeypatch.setattr(cluster, "_MISSING_AGE_MAX_S", 0.0)
+
+    @played
+    async def ask(world: World) -> None:
+        client = await world.client()
+        for number in range(50):
+            names = [f"no-such-{number}-{n}" for n in range(20)]
+            fields = commit_fields("", ("orders", 0, number), *((name, 0, 7) for name in names), by_id=by_id)
+            answer = await client.ask(COMMIT, 10 if by_id else 9, **fields)
+            assert sum(error == 0 for _, _, error in outcomes(answer)) == 1
+        assert world.cluster.cached_entries() <= 100 + 20 + 2
+
+    ask()
 
 
 async def _until_alone(world: World) -> None:

@@ -1,5 +1,6 @@
 """Reading of the groups and events topics: new, duplicate and missing entries, and the rendered view."""
 
+import tracemalloc
 from io import StringIO
 from typing import Any
 
@@ -104,6 +105,37 @@ def test_groups_and_incarnations_are_counted_apart() -> None:
     entries = [event(1), event(1, group_id="h"), event(1, "requests-0-8"), event(2)]
     assert all(reader.is_new(entry) for entry in entries)
     assert reader.gaps == {}
+
+
+def test_a_reader_that_reads_for_ever_remembers_the_incarnations_of_the_latest_entries() -> None:
+    reader = HistoryReader(from_start=False, remembers=2)
+    for group_id, seq in (("g", 3), ("h", 3), ("g", 4), ("i", 3)):
+        assert reader.is_new(event(seq, group_id=group_id))
+    assert reader.is_new(event(6)), "g has a gap now"
+    assert reader.gaps == {("g", "requests-0-1"): [5]}
+    assert not reader.is_new(event(6)), "g is remembered"
+    assert reader.is_new(event(1, group_id="h")), "h is forgotten, so an old entry is new again"
+    assert reader.is_new(event(1, group_id="j"))
+    assert reader.gaps == {}, "g is forgotten with its gap"
+
+
+def test_the_memory_of_such_a_reader_is_bounded() -> None:
+    """With the bound of the metrics, groups come and go for ever."""
+    bound = 1_000
+    reader = HistoryReader(from_start=False, remembers=bound)
+
+    def come(first: int) -> int:
+        for number in range(first, first + 20 * bound):
+            for seq in (1, 3):  # each leaves a gap
+                reader.is_new(event(seq, f"requests-0-{number}", group_id=f"group-{number}"))
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        warm = come(0)
+        assert come(20 * bound) < warm * 1.05
+    finally:
+        tracemalloc.stop()
 
 
 def test_the_table_keeps_the_latest_of_each_group() -> None:
