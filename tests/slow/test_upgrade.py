@@ -1,0 +1,115 @@
+"""The last release is killed in the middle of a batch, and this version goes on.
+
+The release runs from its commit in this repository's history. `tests/spark/test_upgrade.py` has its recorded
+folder, which needs no history.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections import defaultdict
+from concurrent.futures import Future
+from io import BytesIO
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from bench.memory import WORKERS, parts_of
+from checkpoints.checkpoint import Checkpoint
+from checkpoints.upgrades import SAME_RULES
+from cli.demo.children import Child, Children
+from cli.demo.strike import wait_until_gone
+from clients.coordinator_client import CoordinatorClient, layout_on
+from embedded.broker import EmbeddedBroker
+from records.layout import TopicLayout
+from records.pack import unpack
+from state.errors import ErrorCode
+from state.kafka.responses import HeartbeatResponse
+from tests.e2e.harness import START_TIMEOUT_S, Member, read_topic, stable_member
+
+pytestmark = pytest.mark.e2e
+
+ROOT = Path(__file__).parents[2]
+RELEASE, COMMIT = "0.1.0", "ab08570"
+PREFIX = "upgrade-test"
+GROUPS = [f"group-{n}" for n in range(5)]
+SESSION_MS = 300_000
+STANDSTILL_S = 3.0
+
+
+@pytest.fixture
+def release(tmp_path: Path) -> Path:
+    """The code of the last release."""
+    archive = subprocess.run(["git", "archive", COMMIT], cwd=ROOT, capture_output=True, check=False)
+    if archive.returncode:
+        pytest.skip(f"this clone has no commit {COMMIT}")
+    with tarfile.open(fileobj=BytesIO(archive.stdout)) as tar:
+        tar.extractall(tmp_path / "release", filter="data")
+    return tmp_path / "release"
+
+
+def start(children: Children, broker: EmbeddedBroker, data: Path, name: str) -> Child:
+    child = children.start(
+        name, "-c", "from cli import main; main()", "run", "--json", "--no-gateway",
+        "--bootstrap-servers", broker.bootstrap_servers, "--prefix", PREFIX, "--data-dir", str(data),
+        "-c", "group.initial.rebalance.delay.ms=0", program=Path(sys.executable),
+    )  # fmt: skip
+    child.wait_for_line(lambda line: "requests_topic" in line, START_TIMEOUT_S)
+    return child
+
+
+def kill_in_a_batch(
+    running: Child, checkpoint: Checkpoint, client: CoordinatorClient, members: list[Member]
+) -> list[Future[HeartbeatResponse]]:
+    """Let the Python workers stand still, so that no batch ends, and kill everything when a batch is planned.
+
+    Return the requests that were sent meanwhile. The first of them are in that batch.
+    """
+    for pid in parts_of(running.pid)[WORKERS]:
+        os.kill(pid, signal.SIGSTOP)
+    futures = [client.heartbeat(m.group_id, generation_id=1, member_id=m.member_id) for m in members]
+    time.sleep(STANDSTILL_S)
+    assert checkpoint.last_batch("offsets") > checkpoint.last_batch("commits")
+    running.kill()
+    return futures
+
+
+def answers_of(servers: str, layout: TopicLayout) -> dict[str, set[bytes]]:
+    """All answers by the id of their request."""
+    found: dict[str, set[bytes]] = defaultdict(set)
+    for record in read_topic(servers, layout.responses_topic):
+        for answer in unpack(record.value):
+            found[msgspec.json.decode(answer)["request"]].add(bytes(answer))
+    return found
+
+
+@pytest.mark.timeout(600)
+def test_members_stay_and_each_request_has_one_answer(
+    broker: EmbeddedBroker, release: Path, tmp_path: Path
+) -> None:
+    assert RELEASE in SAME_RULES
+    data = tmp_path / "data"
+    folder, servers = data / "coordinator", broker.bootstrap_servers
+    checkpoint = Checkpoint.at(folder)
+    with Children(tmp_path) as children, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(release))
+        old = start(children, broker, data, "old")
+        layout = layout_on(servers, PREFIX)
+        with CoordinatorClient(servers, layout, client_id="c", request_timeout_ms=240_000) as client:
+            members = [stable_member(client, group, SESSION_MS) for group in GROUPS]
+            planned = kill_in_a_batch(old, checkpoint, client, members)
+            wait_until_gone(folder)
+            assert (folder / "epochs.json").exists()
+            patch.setenv("PYTHONPATH", str(ROOT))
+            new = start(children, broker, data, "new")
+            assert [future.result().error_code for future in planned] == [ErrorCode.NONE] * len(planned)
+            assert {member.heartbeat(1) for member in members} == {ErrorCode.NONE}
+            assert not (folder / "epochs.json").exists()
+            assert [epoch.from_batch for epoch in checkpoint.record().epochs] == [0]
+            new.stop()
+    answers = answers_of(servers, layout)
+    assert {len(different) for different in answers.values()} == {1}
