@@ -1,0 +1,40 @@
+"""The temporary files of Spark's JVM are in a folder of the coordinator, which is emptied at each start.
+
+A JVM that is killed leaves its temporary files: native libraries, some 15 MB, and a copy of the state. In
+/tmp they would stay there for ever. The lock of the coordinator's folder ensures that no other JVM uses them.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from checkpoints.files import FolderNotWritable
+
+LOCAL_DIR = "spark.local.dir"
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+SOCKET_FOLDER = "spark.python.unix.domain.socket.dir"
+# The path of a Unix socket has at most 107 bytes, and the name of Spark's has 42.
+_SOCKET_FOLDER_MAX_BYTES = 64
+
+
+def keeping_temporary_files_in(folder: Path, spark: Mapping[str, str], *, is_local: bool) -> dict[str, str]:
+    """Return these settings of Spark, with which the JVM keeps its temporary files in this folder; empty it.
+
+    What the settings say themselves about temporary files holds. `is_local`: no executor runs elsewhere.
+    Raises FolderNotWritable.
+    """
+    folder = folder.absolute()
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FolderNotWritable(f"{folder} cannot be written: {error.strerror}") from error
+    ours = {}
+    if is_local:  # executors elsewhere have no such folder
+        ours[LOCAL_DIR] = str(folder)
+    if len(os.fsencode(folder)) > _SOCKET_FOLDER_MAX_BYTES:
+        ours[SOCKET_FOLDER] = tempfile.gettempdir()
+    options = [f'"-Djava.io.tmpdir={folder}"', spark.get(JAVA_OPTIONS, "")]  # of two, the last one holds
+    return ours | dict(spark) | {JAVA_OPTIONS: " ".join(filter(None, options))}

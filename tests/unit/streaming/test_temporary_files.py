@@ -1,0 +1,57 @@
+"""Spark's JVM keeps its temporary files in one folder, which is empty at each start."""
+
+from pathlib import Path
+
+import pytest
+
+from checkpoints.files import FolderNotWritable
+from streaming.query.temporary_files import (
+    JAVA_OPTIONS,
+    LOCAL_DIR,
+    SOCKET_FOLDER,
+    keeping_temporary_files_in,
+)
+
+
+def test_what_a_killed_jvm_has_left_is_removed(tmp_path: Path) -> None:
+    left = tmp_path / "tmp" / "spark-1" / "state"
+    left.mkdir(parents=True)
+    (left / "1.sst").touch()
+    keeping_temporary_files_in(tmp_path / "tmp", {}, is_local=True)
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_the_jvm_and_its_state_stores_are_told_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "with a space"
+    given = {JAVA_OPTIONS: "-Xmx2g", "spark.ui.enabled": "false"}
+    found = keeping_temporary_files_in(folder, given, is_local=True)
+    assert found[JAVA_OPTIONS] == f'"-Djava.io.tmpdir={folder}" -Xmx2g'
+    assert (found[LOCAL_DIR], found["spark.ui.enabled"]) == (str(folder), "false")
+
+
+def test_settings_that_were_given_hold(tmp_path: Path) -> None:
+    given = {LOCAL_DIR: "/mnt/fast", SOCKET_FOLDER: "/run/sockets"}
+    found = keeping_temporary_files_in(tmp_path, given, is_local=True)
+    assert found.items() >= given.items()
+
+
+def test_executors_elsewhere_have_folders_of_their_own(tmp_path: Path) -> None:
+    assert LOCAL_DIR not in keeping_temporary_files_in(tmp_path, {}, is_local=False)
+
+
+@pytest.mark.parametrize(("name", "is_long"), [("x", False), ("x" * 70, True)])
+def test_sockets_are_elsewhere_if_their_paths_would_be_too_long(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, is_long: bool
+) -> None:
+    """A path that is not absolute is made so."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("streaming.query.temporary_files._SOCKET_FOLDER_MAX_BYTES", len(str(tmp_path)) + 8)
+    found = keeping_temporary_files_in(Path(name), {}, is_local=True)
+    assert found[LOCAL_DIR] == str(tmp_path / name)
+    assert (SOCKET_FOLDER in found) == is_long
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(FolderNotWritable, match="cannot be written: Not a directory"):
+        keeping_temporary_files_in(tmp_path / "file" / "tmp", {}, is_local=True)
