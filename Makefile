@@ -55,7 +55,7 @@ conformance: $(STAMP) ## compare with Kafka's own coordinator, and write docs/co
 conformance-check: $(STAMP) ## compare with Kafka's own coordinator; fails on what is not a kept difference
 	$(BIN)/python -m tests.conformance.report --random $(RANDOM)
 
-bench: $(STAMP) ## measure beside Kafka's own coordinator, and write docs/performance.md (40 minutes)
+bench: $(STAMP) ## measure beside Kafka's own coordinator, and write docs/performance.md (85 minutes)
 	$(BIN)/python -m bench --write
 
 lint: $(STAMP) ## style, types and the direction of imports

@@ -169,6 +169,8 @@ def test_killed_and_started_again_then_interrupted(tmp_path: Path) -> None:
                 assert not left.has(SPARK)
                 ports = {"ui": "", "metrics": "", "gateway": ""}
                 assert again | ports == ready | ports
+                # The killed JVM's temporary files are gone.
+                assert len(list((data_dir / "coordinator" / "tmp").glob("librocksdbjni*.so"))) == 1
                 check_open_to_others(again)
                 check_topic_is_made_by_writing(again["gateway"])
                 check_interrupt(third)
