@@ -21,7 +21,7 @@ import pytest
 from bench.memory import WORKERS, parts_of
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.upgrades import SAME_RULES
-from cli.demo.children import Child, Children
+from cli.demo.children import Child, ChildFailed, Children
 from cli.demo.strike import wait_until_gone
 from clients.coordinator_client import CoordinatorClient, layout_on
 from embedded.broker import EmbeddedBroker
@@ -78,6 +78,18 @@ def kill_in_a_batch(
     return futures
 
 
+def check_other_rules_are_refused(children: Children, broker: EmbeddedBroker, data: Path) -> None:
+    """As if a version with other rules had planned the batch. Nothing is written into its folder."""
+    epochs = data / "coordinator" / "epochs.json"
+    written = epochs.read_text()
+    epochs.write_text(written.replace(f'"{RELEASE}"', '"0.0.1"'))
+    with pytest.raises(ChildFailed, match=r"was planned by version 0\.0\.1 and is not committed"):
+        start(children, broker, data, "refused")
+    assert not (data / "coordinator" / "owners").exists()
+    wait_until_gone(data / "coordinator")
+    epochs.write_text(written)
+
+
 def answers_of(servers: str, layout: TopicLayout) -> dict[str, set[bytes]]:
     """All answers by the id of their request."""
     found: dict[str, set[bytes]] = defaultdict(set)
@@ -96,6 +108,7 @@ def test_members_stay_and_each_request_has_one_answer(
     folder, servers = data / "coordinator", broker.bootstrap_servers
     checkpoint = Checkpoint.at(folder)
     with Children(tmp_path) as children, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONSAFEPATH", "1")  # else the present folder comes first, with this version
         patch.setenv("PYTHONPATH", str(release))
         old = start(children, broker, data, "old")
         layout = layout_on(servers, PREFIX)
@@ -105,6 +118,7 @@ def test_members_stay_and_each_request_has_one_answer(
             wait_until_gone(folder)
             assert (folder / "epochs.json").exists()
             patch.setenv("PYTHONPATH", str(ROOT))
+            check_other_rules_are_refused(children, broker, data)
             new = start(children, broker, data, "new")
             assert [future.result().error_code for future in planned] == [ErrorCode.NONE] * len(planned)
             assert {member.heartbeat(1) for member in members} == {ErrorCode.NONE}
