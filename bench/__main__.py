@@ -61,7 +61,9 @@ def _measure(rows: list[str], quick: bool, packed: bool) -> tuple[list[Measured]
                     continue
                 took_s = time.monotonic() - row_began_s
                 measured.append(
-                    Measured(row, found.figures, found.plots, found.notes, took_s, machine(), quick)
+                    Measured(
+                        row, found.figures, found.plots, found.notes, took_s, machine(), quick, found.table
+                    )
                 )
                 print(f"\n{text_table(found.figures)}\n", flush=True)
                 for note in found.notes:

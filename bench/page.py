@@ -10,7 +10,7 @@ from pathlib import Path
 from textwrap import fill
 
 from bench.plot import draw
-from bench.report import Measured, markdown_table, to_json
+from bench.report import Measured, markdown, markdown_table, to_json
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "performance.md"
@@ -37,6 +37,8 @@ def blocks(measured: Sequence[Measured]) -> dict[str, str]:
     content = {"lines": f"{markdown_table(with_lines)}\n\n{_circumstances(measured)}"}
     for row in measured:
         parts = [markdown_table(row.figures)]
+        if row.table:
+            parts.append(markdown(row.table))
         parts += [f"![{plot.title}](plots/{plot.name}.png)" for plot in row.plots]
         if row.notes:
             parts.append("\n".join(fill(f"- {note}", WIDTH, subsequent_indent="  ") for note in row.notes))

@@ -11,7 +11,7 @@ from matplotlib.ticker import LogFormatter
 
 from bench.report import Plot, Series
 
-_COLOURS = ("#d1495b", "#2e6f9e", "#5b9279", "#c9a227")
+_COLOURS = ("#d1495b", "#2e6f9e", "#5b9279", "#c9a227", "#6b4e9b")
 _MANY = 40
 
 

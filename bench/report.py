@@ -113,7 +113,10 @@ class Plot(Struct, frozen=True, omit_defaults=True):
 
 
 class Measured(Struct, frozen=True, omit_defaults=True):
-    """What a row has measured. `notes` are sentences on how, with numbers of this run. `seconds` it took."""
+    """What a row has measured. `notes` are sentences on how, with numbers of this run. `seconds` it took.
+
+    `table` has what is not one figure, as text: its head, then its lines.
+    """
 
     row: str
     figures: Sequence[Figure]
@@ -122,6 +125,7 @@ class Measured(Struct, frozen=True, omit_defaults=True):
     seconds: float = 0.0
     machine: str = ""
     is_quick: bool = False
+    table: Sequence[Sequence[str]] = ()
 
 
 def text_table(figures: Iterable[Figure]) -> str:
@@ -135,8 +139,13 @@ def text_table(figures: Iterable[Figure]) -> str:
 
 def markdown_table(figures: Iterable[Figure]) -> str:
     """The figures as a table in Markdown."""
-    lines = [HEAD, ["---"] * len(HEAD), *(figure.cells() for figure in figures)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in lines)
+    return markdown([HEAD, *(figure.cells() for figure in figures)])
+
+
+def markdown(table: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown. Its first line is the head."""
+    head, *lines = table
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *lines))
 
 
 def to_json(measured: Iterable[Measured]) -> bytes:

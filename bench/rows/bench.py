@@ -41,6 +41,7 @@ class Found:
     figures: list[Figure] = field(default_factory=list)
     plots: list[Plot] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    table: list[list[str]] = field(default_factory=list)
 
 
 @dataclass

@@ -25,7 +25,7 @@ from bench.memory import (
     memory_bytes,
     parts_of,
 )
-from bench.report import Figure, Limit, Plot, Series, at_most, say
+from bench.report import Figure, Limit, Plot, Series, at_most, number, say
 from bench.rows.bench import AT_ONCE_MS, Bench, Found, Plan
 from bench.rows.through_gateway import connected, warm_up
 from bench.systems import COORDINATOR, GATEWAY, PREFIX, World
@@ -124,39 +124,45 @@ def _text(one: Slice) -> str:
 
 
 def found_of(endured: Endured) -> Found:
-    """The figures, the pictures and a table of the slices."""
+    """The figures, the table of the slices and its pictures."""
     slices = endured.slices
     outcomes = [one.outcome for one in slices]
     none = at_most(0)
     errors = float(sum(outcome.errors.total() for outcome in outcomes))
-    p99_ms = [outcome.latency_ms(0.99) for outcome in outcomes]
+    p50_ms, p99_ms = ([outcome.latency_ms(q) for outcome in outcomes] for q in (0.5, 0.99))
+    by_part = {part: [one.memory[part] / MIB for one in slices] for part in slices[0].memory}
+    heaps = {place: one.heap / MIB for place, one in enumerate(slices) if one.heap is not None}
+    minutes = [(place + 1) * endured.slice_s / 60 for place in range(len(slices))]
+    series = [Series(part, minutes, values) for part, values in by_part.items()]
+    if heaps:
+        series.append(Series(HEAP, [minutes[place] for place in heaps], list(heaps.values())))
     figures = [
         Figure("endurance: requests", "/s", [outcome.rate for outcome in outcomes]),
         Figure("endurance: responses with an error", "", [errors], (), "", none, none),
-        Figure("endurance: p50", "ms", [outcome.latency_ms(0.5) for outcome in outcomes]),
+        Figure("endurance: p50", "ms", p50_ms),
         Figure("endurance: p99", "ms", p99_ms),
     ]
-    by_part = {part: [one.memory[part] / MIB for one in slices] for part in slices[0].memory}
-    heaps = [(n, one.heap / MIB) for n, one in enumerate(slices) if one.heap is not None]
-    if heaps:
-        by_part[HEAP] = [heap for _, heap in heaps]
-    for part, values in by_part.items():
-        figures.append(Figure(f"endurance, memory: {part}", "MiB", values))
-    for part, values in by_part.items():
-        limit: Limit = at_most(100 * GROWTH_LIMITS[part])
-        what = f"endurance, memory: {part}, growth"
-        figures.append(Figure(what, "%", [100 * growth(values)], (), "", limit))
-    minutes = [(n + 1) * endured.slice_s / 60 for n in range(len(slices))]
-    series = [Series(part, minutes, values) for part, values in by_part.items() if part != HEAP]
-    if heaps:
-        series.append(Series(f"{JVM}: {HEAP}", [minutes[n] for n, _ in heaps], [heap for _, heap in heaps]))
-    p50_ms = [outcome.latency_ms(0.5) for outcome in outcomes]
-    latencies = [Series("p50", minutes, p50_ms), Series("p99", minutes, p99_ms)]
-    return Found(
-        figures,
+    figures += [
+        Figure(f"endurance, memory: {one.name}, growth", "%", [100 * growth(one.y)], (), "", _limit(one.name))
+        for one in series
+    ]
+    head = ["minute", "requests/s", "p50 ms", "p99 ms", *(f"{part} MiB" for part in by_part), f"{HEAP} MiB"]
+    lines = [
         [
-            Plot("endurance-memory", "Memory under load", "minutes of load", "MiB", series),
-            Plot("endurance-latency", "Request to response", "minutes of load", "ms", latencies),
-        ],
-        endured.notes,
-    )
+            number(minutes[place]),
+            *(number(value) for value in (outcomes[place].rate, p50_ms[place], p99_ms[place])),
+            *(number(values[place]) for values in by_part.values()),
+            number(heaps[place]) if place in heaps else "",
+        ]
+        for place in range(len(slices))
+    ]
+    latencies = [Series("p50", minutes, p50_ms), Series("p99", minutes, p99_ms)]
+    plots = [
+        Plot("endurance-memory", "Memory under load", "minutes of load", "MiB", series),
+        Plot("endurance-latency", "Request to response", "minutes of load", "ms", latencies),
+    ]
+    return Found(figures, plots, endured.notes, [head, *lines])
+
+
+def _limit(part: str) -> Limit:
+    return at_most(100 * GROWTH_LIMITS[part])

@@ -39,6 +39,17 @@ def test_a_row_has_its_table_pictures_and_notes() -> None:
     assert "Machine: 2 cores." in content["lines"]
 
 
+def test_a_table_of_a_row_stands_before_its_pictures() -> None:
+    row = Measured("idle", ROW.figures, [PLOT], table=[["minute", "MiB"], ["1", "7"]])
+    assert blocks([row])["idle"].splitlines()[4:] == [
+        "| minute | MiB |",
+        "| --- | --- |",
+        "| 1 | 7 |",
+        "",
+        "![Cost](plots/growth.png)",
+    ]
+
+
 def test_a_plot_is_drawn(tmp_path: Path) -> None:
     draw(PLOT, tmp_path / "growth.png")
     assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
