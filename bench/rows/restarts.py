@@ -4,6 +4,10 @@ import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import ZipFile
+
+import msgspec
+from msgspec import Struct
 
 from bench.load.requests import Membership
 from bench.load.topics import TopicsClient
@@ -19,6 +23,17 @@ _AT_ONCE = 20_000
 _POLL_S = 1.0
 # A snapshot follows 200 batches, and Spark uploads it within a minute.
 _SNAPSHOT_TIMEOUT_S = 300.0
+
+
+class _SstFile(Struct, rename="camel"):
+    size_bytes: int
+
+
+class _Metadata(Struct, rename="camel"):
+    sst_files: list[_SstFile]
+
+
+_decode = msgspec.json.Decoder(_Metadata).decode
 
 
 @dataclass
@@ -85,8 +100,18 @@ def await_snapshot(world: World, groups: int) -> Sized:
     return Sized(
         groups,
         sum(size_of(path) for path in whole if path.name != "spark.log"),
-        max(size_of(path) for path in snapshots),
+        snapshot_bytes(max(snapshots, key=lambda path: int(path.stem))),
     )
+
+
+def snapshot_bytes(path: Path) -> int:
+    """The size of a snapshot: this file, and those of RocksDB that it names.
+
+    They are beside it and may belong to several snapshots. Source: RocksDBCheckpointMetadata of Spark.
+    """
+    with ZipFile(path) as snapshot:
+        _, metadata = snapshot.read("metadata").splitlines()
+    return size_of(path) + sum(file.size_bytes for file in _decode(metadata).sst_files)
 
 
 def _snapshots(world: World) -> list[Path]:

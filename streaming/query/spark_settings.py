@@ -97,6 +97,11 @@ def settings() -> dict[str, str]:
         # Saves one read for each write. The UI then shows 0 as the number of state rows.
         f"{STATE_STORE}.rocksdb.trackTotalNumberOfRows": "false",
         "spark.sql.streaming.metricsEnabled": "true",
+        # What the UI shows is kept on the heap. A batch is a job and an execution with its plan, so the
+        # default, 1,000 of each, is some minutes of batches.
+        "spark.ui.retainedJobs": "200",
+        "spark.ui.retainedStages": "200",
+        "spark.sql.ui.retainedExecutions": "200",
         "spark.ui.showConsoleProgress": "false",
         # Users of the UI may look, but not end the query's jobs.
         "spark.ui.killEnabled": "false",

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -11,6 +12,7 @@ from bench.report import Figure
 from bench.rows import checkpoint, endurance
 from bench.rows.checkpoint import Sizes, growth_of_most, sizes_in
 from bench.rows.endurance import HEAP, THE_GATEWAY, Endured, Slice
+from bench.rows.restarts import snapshot_bytes
 
 PARTS = (DRIVER, JVM, WORKERS, THE_GATEWAY)
 SLICES = 20
@@ -77,6 +79,15 @@ def test_files_are_counted_by_the_folders_of_sparks_checkpoint(tmp_path: Path) -
     assert found.files == {"beside Spark's": 2, "spark": 1, "spark/offsets": 1, "spark/state": 2}
     assert found.sizes == {"beside Spark's": 12, "spark": 1, "spark/offsets": 2, "spark/state": 7}
     assert (found.batch, found.log_bytes) == (8, 1_000)
+
+
+def test_a_snapshot_is_its_file_and_those_that_it_names(tmp_path: Path) -> None:
+    metadata = b"""v1
+{"sstFiles":[{"localFileName":"8.sst","dfsSstFileName":"8-x.sst","sizeBytes":1000},
+{"localFileName":"9.sst","dfsSstFileName":"9-x.sst","sizeBytes":500}],"numKeys":64}"""
+    with ZipFile(tmp_path / "7.zip", "w") as snapshot:
+        snapshot.writestr("metadata", metadata.replace(b",\n", b","))
+    assert snapshot_bytes(tmp_path / "7.zip") == 1500 + (tmp_path / "7.zip").stat().st_size
 
 
 def test_the_memory_of_a_process_is_its_own() -> None:
