@@ -15,6 +15,7 @@ from msgspec import NODEFAULT, Struct, structs
 from checkpoints import codec
 from checkpoints.codec import STATE_VERSION
 from checkpoints.upgrades import SAME_RULES
+from clients.coordinator_client import decode_response
 from insight.metrics.metrics_state import MetricsState
 from records.history import (
     CoordinatorStarted,
@@ -236,6 +237,18 @@ def offsets_of(metrics: MetricsState) -> dict[tuple[str, str, int], int]:
     offsets = metrics.numbers().offsets
     assert offsets is not None
     return {(g, topic, p): offset for g, held in offsets.items() for (topic, p), offset in held.items()}
+
+
+@every_version
+def test_the_answers_are_read_by_todays_clients(version: int) -> None:
+    """So a gateway may be upgraded before the coordinator."""
+    for records in outputs(RECORDED[version], LAYOUT.responses_topic):
+        answers = [answer for record in records for answer in unpack((record.value or "").encode())]
+        for recorded, answer in ((msgspec.json.decode(answer), answer) for answer in answers):
+            if recorded["type"] not in REMOVED_REQUESTS:
+                read = msgspec.json.decode(msgspec.json.encode(decode_response(answer)))
+                assert {name: read[name] for name in recorded if name in read} == recorded
+        assert answers
 
 
 @every_version
