@@ -81,14 +81,25 @@ class Demand:
 
 @dataclass(frozen=True)
 class Checked:
-    """The function for applyInPandasWithState, which runs in no Python worker that lacks something."""
+    """The function for applyInPandasWithState, which arrives in no Python worker that lacks something.
+
+    The check is where a worker unpickles the function, because Spark commits the state of a task that calls
+    it for no row, too.
+    """
 
     function: Callable[..., Iterator[Any]]
     demand: Demand
 
     def __call__(self, *arguments: Any) -> Iterator[Any]:
-        _check_process(self.demand)
         return self.function(*arguments)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arrive, (self.function, self.demand)
+
+
+def _arrive(function: Callable[..., Iterator[Any]], demand: Demand) -> Callable[..., Iterator[Any]]:
+    _check_process(demand)
+    return function
 
 
 @cache

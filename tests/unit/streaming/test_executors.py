@@ -1,9 +1,9 @@
 """What executors get of this project, and how one that lacks something is named."""
 
+import pickle
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,7 +26,7 @@ HOST = socket.gethostname()
 IMPORT = """
 import sys
 sys.path.insert(1, sys.argv[1])
-import streaming.query.operator, streaming.query.executors
+import streaming.query.executors, streaming.query.operator, streaming.query.owner_guard
 from importlib.metadata import packages_distributions
 ours = [name for name, module in sys.modules.items() if name.split(".")[0] in sys.argv[2].split(",")]
 print(all(sys.modules[name].__file__.startswith(sys.argv[1]) for name in ours))
@@ -89,14 +89,12 @@ def test_a_checkpoint_of_a_store_needs_no_mark() -> None:
     assert with_mark(demand, "hdfs://namenode/checkpoint", "app-1") is demand
 
 
-def test_a_worker_that_lacks_something_runs_no_function() -> None:
-    called = []
-
-    def function(*_: object) -> Iterator[object]:
-        called.append(1)
-        yield
-
-    checked = Checked(function, demand_of_driver())
+def test_the_function_does_not_arrive_in_a_worker_that_lacks_something(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not when it is called: the state of a task without rows is committed, too."""
+    sent = pickle.dumps(Checked(str.split, demand_of_driver()))
     with pytest.raises(ExecutorsUnfit, match="not the driver's"):
-        checked((0,), [], None)
-    assert called == []
+        pickle.loads(sent)
+    monkeypatch.setattr(executors, "__file__", f"/work-1/{executors.ZIP_NAME}/streaming/query/executors.py")
+    assert pickle.loads(sent) is str.split
