@@ -36,7 +36,10 @@ print(*sorted({found for top in tops for found in packages_distributions().get(t
 print(*streaming.query.executors.demand_of_driver().faults())
 """
 # Packages that others of these bring along, with any version that fits.
-BROUGHT_ALONG = {"crc32c", "py4j", "python-dateutil", "pytz", "setuptools", "six", "typing_extensions"}
+BROUGHT_ALONG = {
+    *("Pygments", "crc32c", "py4j", "python-dateutil", "pytz", "rich", "setuptools", "six"),
+    "typing_extensions",
+}
 
 
 @pytest.fixture(autouse=True)
