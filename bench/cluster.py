@@ -23,13 +23,15 @@ import click
 
 from bench.stats import percentile
 from cli.demo.children import family
+from cli.logs import configure_logs
+from cli.signals import exit_on_signals
 from clients.coordinator_client import CoordinatorClient, layout_on
 from embedded.broker import EmbeddedBroker
 from tests.e2e.harness import Member, command_of, stable_member
 from tests.harness.spark_cluster import EXECUTOR_SETTINGS, SparkCluster
 
 GROUPS = 40
-ROUNDS_OF_TURNS = 6
+ROUNDS_OF_TURNS = 5
 TURN_S = 4.0
 WORKERS = 2
 _TIMEOUT_MS = 240_000
@@ -148,13 +150,16 @@ def measure(running: list[Running]) -> None:
 
 
 def main() -> None:
+    configure_logs()
+    exit_on_signals()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         broker = stack.enter_context(EmbeddedBroker(folder / "broker"))
         servers = broker.bootstrap_servers
-        running = [
-            start(stack, variant, servers, folder / f"bench-{n}") for n, variant in enumerate(VARIANTS)
-        ]
+        running = []
+        for n, variant in enumerate(VARIANTS):
+            click.echo(f"starting: {variant}", err=True)
+            running.append(start(stack, variant, servers, folder / f"bench-{n}"))
         measure(running)
         click.echo("| Spark, partitions | round p50 | p90 | of the first | resident memory |")
         click.echo("|---|---|---|---|---|")
