@@ -46,7 +46,6 @@ WITH_AN_OPTION: Mapping[str, str] = {
 }
 # Settings that only the code may choose, with what another value would do.
 FIXED: Mapping[str, str] = {
-    "spark.python.use.daemon": "a Python worker would be started for each task",
     "spark.speculation": "a second attempt of a running task would write its answers again",
     "spark.submit.deployMode": "the coordinator is the driver, and runs where it is started",
     "spark.sql.ansi.enabled": "clock records would be parsed by other rules",
