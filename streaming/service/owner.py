@@ -102,14 +102,17 @@ class ClockRecords:
     def __init__(self, bootstrap_servers: str, layout: TopicLayout) -> None:
         self._partition = TopicPartition(layout.requests_topic, 0)
         self._reader = _reader(bootstrap_servers)
+        self._is_following = False
 
     def is_new_topic(self) -> bool:
         """Whether the requests topic has never had a record."""
         return not self._reader.ends([self._partition])[self._partition]
 
     def come_within(self, timeout_s: float) -> bool:
-        """Whether one is appended within this time, from now on."""
-        self._reader.start(end=[self._partition])
+        """Whether one is appended within this time, from now on, or since the last call if that was False."""
+        if not self._is_following:
+            self._reader.start(end=[self._partition])
+        self._is_following = False
         give_up_s = time.monotonic() + timeout_s
         asked_s = time.monotonic()
         while True:
@@ -120,6 +123,7 @@ class ClockRecords:
                 self._reader.ends([self._partition])
                 asked_s = time.monotonic()
             if now_s > give_up_s:
+                self._is_following = True
                 return False
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 The owner runs while it appends clock records (`streaming.service.owner`). No clock of any machine is compared
 with another's: the standby measures how long no clock record comes. Silence counts only while a broker
-answers, because a broker that is away silences every owner.
+answers, because a broker that is away silences every owner, and only while this process runs.
 """
 
 import threading
@@ -19,10 +19,12 @@ from records.claims import Claim
 from records.layout import TopicLayout
 from streaming.service.owner import ClockRecords, NotOwner, Ownership, check_state, is_same_folder, silence_ms
 
-# The pause between two looks for a clock record. A standby so reads a small part of the requests topic only.
+# The pause after each clock record. A standby so reads a small part of the requests topic only.
 PAUSE_S = 0.5
-# How long one look waits. Claims are read between two looks.
+# How long one look waits for a clock record. Claims are read between two looks.
 LOOK_S = 1.0
+# A look that took longer counts as this long: this process was stopped, and has not looked.
+_LONGEST_LOOK_S = 2.0
 
 log = structlog.get_logger()
 
@@ -81,7 +83,8 @@ class Standby:
         self._check = check
         self._said = ""
         self._owner: Claim | None = None
-        self._alive_s = time.monotonic()
+        self._silent_s = 0.0
+        self._looked_s = time.monotonic()
 
     def take_when_silent(
         self, wanted: Claim, stopping: threading.Event, *, take_over: bool, moved: Moved | None = None
@@ -93,7 +96,7 @@ class Standby:
         releases its claim.
         """
         with closing(ClockRecords(self._bootstrap_servers, self._layout)) as clock:
-            self._alive_s = time.monotonic()
+            self._seen()
             while not stopping.is_set():
                 self._check()
                 try:
@@ -101,9 +104,10 @@ class Standby:
                     if is_free and self._take(wanted, take_over=take_over, moved=moved):
                         return True
                 except KafkaError as error:
-                    self._alive_s = time.monotonic()
+                    self._seen()
                     self._tell(f"no broker answers: {type(error).__name__}")
-                stopping.wait(PAUSE_S)
+                if not self._silent_s:
+                    stopping.wait(PAUSE_S)
         return False
 
     def _is_free(self, wanted: Claim, clock: ClockRecords, *, take_over: bool, moved: Moved | None) -> bool:
@@ -113,18 +117,26 @@ class Standby:
             return True
         check_state(owner, wanted, moved, take_over=take_over)
         if self._owner is None or owner.claim_id != self._owner.claim_id:
-            self._alive_s = time.monotonic()  # a new owner has not started its clock yet
+            self._seen()  # a new owner has not started its clock yet
         self._owner = owner
         if owner.is_released or is_same_folder(owner, wanted):
             return True
         if clock.come_within(LOOK_S):
-            self._alive_s = time.monotonic()
+            self._seen()
+        else:
+            now_s = time.monotonic()
+            self._silent_s += min(now_s - self._looked_s, _LONGEST_LOOK_S)
+            self._looked_s = now_s
         self._tell(f"the coordinator that owns the topics runs: {owner}")
-        silent_s = time.monotonic() - self._alive_s
-        if silent_s < silence_ms(owner.tick_interval_ms) / 1000:
+        if self._silent_s < silence_ms(owner.tick_interval_ms) / 1000:
             return False
-        log.warning("the owner of the topics is silent", owner=str(owner), silent_s=round(silent_s, 1))
+        log.warning("the owner of the topics is silent", owner=str(owner), silent_s=round(self._silent_s, 1))
         return True
+
+    def _seen(self) -> None:
+        """The owner has shown itself, or could not."""
+        self._silent_s = 0.0
+        self._looked_s = time.monotonic()
 
     def _take(self, wanted: Claim, *, take_over: bool, moved: Moved | None) -> bool:
         """Claim the topics. False if another standby was first."""
