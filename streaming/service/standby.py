@@ -24,7 +24,7 @@ PAUSE_S = 0.5
 # How long one look waits for a clock record. Claims are read between two looks.
 LOOK_S = 1.0
 # A look that took longer counts as this long: this process was stopped, and has not looked.
-_LONGEST_LOOK_S = 2.0
+LONGEST_LOOK_S = 2.0
 
 log = structlog.get_logger()
 
@@ -61,6 +61,26 @@ class StandbyThread:
                 self._on_error(error)
 
 
+class Silence:
+    """For how long the owner has been silent, as far as this process has looked."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self.seconds = 0.0
+        self._now_s = now_s
+        self._looked_s = now_s()
+
+    def end(self) -> None:
+        """The owner has shown itself, or could not."""
+        self.seconds = 0.0
+        self._looked_s = self._now_s()
+
+    def goes_on(self) -> None:
+        """A look has ended without a sign of the owner."""
+        now_s = self._now_s()
+        self.seconds += min(now_s - self._looked_s, LONGEST_LOOK_S)
+        self._looked_s = now_s
+
+
 class Standby:
     """Waits for the topics and claims them. `say` is called with a sentence when the reason to wait changes,
     `check` once a look; what it raises ends the wait.
@@ -83,8 +103,7 @@ class Standby:
         self._check = check
         self._said = ""
         self._owner: Claim | None = None
-        self._silent_s = 0.0
-        self._looked_s = time.monotonic()
+        self._silence = Silence()
 
     def take_when_silent(
         self, wanted: Claim, stopping: threading.Event, *, take_over: bool, moved: Moved | None = None
@@ -96,7 +115,7 @@ class Standby:
         releases its claim.
         """
         with closing(ClockRecords(self._bootstrap_servers, self._layout)) as clock:
-            self._seen()
+            self._silence.end()
             while not stopping.is_set():
                 self._check()
                 try:
@@ -104,9 +123,9 @@ class Standby:
                     if is_free and self._take(wanted, take_over=take_over, moved=moved):
                         return True
                 except KafkaError as error:
-                    self._seen()
+                    self._silence.end()
                     self._tell(f"no broker answers: {type(error).__name__}")
-                if not self._silent_s:
+                if not self._silence.seconds:
                     stopping.wait(PAUSE_S)
         return False
 
@@ -117,26 +136,20 @@ class Standby:
             return True
         check_state(owner, wanted, moved, take_over=take_over)
         if self._owner is None or owner.claim_id != self._owner.claim_id:
-            self._seen()  # a new owner has not started its clock yet
+            self._silence.end()  # a new owner has not started its clock yet
         self._owner = owner
         if owner.is_released or is_same_folder(owner, wanted):
             return True
         if clock.come_within(LOOK_S):
-            self._seen()
+            self._silence.end()
         else:
-            now_s = time.monotonic()
-            self._silent_s += min(now_s - self._looked_s, _LONGEST_LOOK_S)
-            self._looked_s = now_s
+            self._silence.goes_on()
         self._tell(f"the coordinator that owns the topics runs: {owner}")
-        if self._silent_s < silence_ms(owner.tick_interval_ms) / 1000:
+        silent_s = self._silence.seconds
+        if silent_s < silence_ms(owner.tick_interval_ms) / 1000:
             return False
-        log.warning("the owner of the topics is silent", owner=str(owner), silent_s=round(self._silent_s, 1))
+        log.warning("the owner of the topics is silent", owner=str(owner), silent_s=round(silent_s, 1))
         return True
-
-    def _seen(self) -> None:
-        """The owner has shown itself, or could not."""
-        self._silent_s = 0.0
-        self._looked_s = time.monotonic()
 
     def _take(self, wanted: Claim, *, take_over: bool, moved: Moved | None) -> bool:
         """Claim the topics. False if another standby was first."""
