@@ -6,6 +6,7 @@ state, and its checkpoint is in the standby's own folder.
 """
 
 import shutil
+import time
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -30,7 +31,7 @@ log = structlog.get_logger()
 
 
 class Rehearsal:
-    """Runs from `start` to `stop`. A failure is logged: the standby takes over all the same, but later."""
+    """Runs from `start` to `stop`. If it fails, `check` starts it again. Until then a takeover takes longer."""
 
     def __init__(self, session: Session, bootstrap_servers: str, operator: Operator, folder: Path) -> None:
         self._spark = session.spark
@@ -38,9 +39,11 @@ class Rehearsal:
         self._operator = operator
         self._folder = folder
         self._query: StreamingQuery | None = None
+        self._started_s = 0.0
 
     def start(self) -> None:
         """Start the query. Executors of a cluster do not reach this folder, so there is none on a cluster."""
+        self._started_s = time.monotonic()
         shutil.rmtree(self._folder, ignore_errors=True)
         if not str(self._spark.sparkContext.master).startswith("local"):
             return
@@ -72,12 +75,18 @@ class Rehearsal:
         self.stop()
 
     def check(self) -> None:
-        """Raise SparkFailed if the JVM has ended: such a standby could not take over."""
+        """Start the query again if it has ended, as after a broker was away.
+
+        Raises SparkFailed if the JVM has ended: such a standby could not take over.
+        """
         jvm: Any = self._spark.sparkContext._jvm
         try:
             jvm.java.lang.System.nanoTime()
+            has_ended = self._query is not None and not self._query.isActive
         except (Py4JError, OSError):
             raise SparkFailed("Spark's JVM has ended, so this standby could not take over") from None
+        if has_ended and time.monotonic() - self._started_s > INTERVAL_S:
+            self.start()
 
     def stop(self) -> None:
         """End the query and remove its checkpoint."""
