@@ -31,7 +31,7 @@ log = structlog.get_logger()
 
 
 class Rehearsal:
-    """Runs from `start` to `stop`. If it fails, `check` starts it again. Until then a takeover takes longer."""
+    """Runs from `start` to `stop`. If it fails, a takeover takes longer, until `check` starts it again."""
 
     def __init__(self, session: Session, bootstrap_servers: str, operator: Operator, folder: Path) -> None:
         self._spark = session.spark
