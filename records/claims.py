@@ -7,12 +7,9 @@ appended first. docs/decisions/0012-owner-of-the-topics.md has the reasons.
 from datetime import UTC, datetime
 
 import msgspec
-import structlog
 from msgspec import Struct
 
 from records.codec import UNREADABLE
-
-log = structlog.get_logger()
 
 
 class Claim(Struct, frozen=True, kw_only=True):
@@ -52,19 +49,19 @@ class Claims:
         # Claims by key, each with the offset of its first record.
         self._claims: dict[str, tuple[int, Claim]] = {}
 
-    def take(self, offset: int, key: bytes | None, value: bytes | None) -> None:
-        """Take the next record of the topic. A record that is no claim changes nothing."""
+    def take(self, offset: int, key: bytes | None, value: bytes | None) -> bool:
+        """Take the next record of the topic. A record that is no claim changes nothing: False."""
         name = (key or b"").decode(errors="replace")
         if value is None:
             self._claims.pop(name, None)
-            return
+            return True
         try:
             claim = msgspec.json.decode(value, type=Claim)
-        except UNREADABLE as error:
-            log.warning("a record of the owner topic is no claim", offset=offset, error=str(error))
-            return
+        except UNREADABLE:
+            return False
         first, _ = self._claims.get(name, (offset, claim))
         self._claims[name] = (first, claim)
+        return True
 
     def in_force(self) -> Claim | None:
         """The claim in force, None if there is none."""

@@ -29,16 +29,7 @@ from pyspark.errors import PySparkException
 # The packages of this project that the query's function is made of.
 SENT = ("assignors", "checkpoints", "embedded", "records", "state", "streaming")
 # The distributions that they import in a Python worker.
-REQUIRED = (
-    "confluent-kafka",
-    "kafka-python",
-    "msgspec",
-    "numpy",
-    "pandas",
-    "pyarrow",
-    "pyspark",
-    "structlog",
-)
+REQUIRED = ("confluent-kafka", "kafka-python", "msgspec", "numpy", "pandas", "pyarrow", "pyspark")
 ZIP_NAME = "group-coordinator.zip"
 MARK_NAME = ".shared"
 CHECK_TIMEOUT_S = 60.0

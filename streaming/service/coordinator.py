@@ -15,7 +15,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import structlog
 from kafka.errors import KafkaError
 
 from checkpoints.checkpoint import Checkpoint
@@ -45,8 +44,6 @@ from streaming.service.ticker import DEFAULT_INTERVAL_MS, Ticker
 from streaming.service.topic_watcher import DEFAULT_INTERVAL_MS as DEFAULT_TOPIC_INTERVAL_MS
 from streaming.service.topic_watcher import TopicWatcher
 from streaming.service.topics import TopicsError, prepare_topics
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,14 +196,15 @@ class Coordinator:
         """Wait in a thread until the topics are free, then do what every start does."""
         options = self.options
         rehearsal = Rehearsal(
-            session, options.bootstrap_servers, _rehearsed(options, identity), options.folder / "rehearsal"
+            session, options.bootstrap_servers, options.layout, options.folder / "rehearsal"
         )
+        waiting = partial(self.status.enter, Phase.STANDBY)
+        taking_over = partial(self.status.enter, Phase.STARTING, "taking over")
 
         def lead(leading: ExitStack, stopping: threading.Event) -> None:
             with rehearsal, self._claiming(leading) as lease:
-                taking_over = partial(self.status.enter, Phase.STARTING, "taking over")
                 taken = lease.take_when_free(
-                    checkpoint, identity, stopping, self._say_standby, rehearsal.check, taking_over
+                    checkpoint, identity, stopping, waiting, rehearsal.check, taking_over
                 )
             if not taken:
                 return
@@ -218,7 +216,6 @@ class Coordinator:
         started.callback(standby.stop)
 
     def _end_standby(self, error: Exception) -> None:
-        log.error("the standby ends", reason=str(error))
         self.status.enter(Phase.STOPPED, first_line(error))
         self._end(first_line(error), isinstance(error, NotOwner))
 
@@ -287,10 +284,6 @@ class Coordinator:
     @property
     def _epoch(self) -> int | None:
         return None if self._lease is None else self._lease.ownership.epoch
-
-    def _say_standby(self, reason: str) -> None:
-        self.status.enter(Phase.STANDBY, reason)
-        log.info("standing by", reason=reason)
 
     def _release(self) -> None:
         """Release the topics, unless another coordinator has them or no broker answers."""
@@ -391,12 +384,6 @@ class Coordinator:
 def _session_of(starting: Future[Session] | None) -> Session:
     assert starting is not None
     return starting.result()
-
-
-def _rehearsed(options: Options, identity: Identity) -> Operator:
-    """An operator like the one that follows, with a configuration of no state."""
-    assert identity.shards is not None
-    return Operator(options.layout, (ConfigEpoch(0, CoordinatorConfig()),), shards=identity.shards)
 
 
 def _config_epochs(epochs: list[Epoch], identity: Identity) -> tuple[ConfigEpoch, ...]:

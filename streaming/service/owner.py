@@ -59,7 +59,12 @@ def owner_id_of(identity: Identity) -> str:
 
 
 def claim_of(
-    identity: Identity, folder: Path, tick_interval_ms: int, *, checkpoint: str | None, above_epoch: int
+    identity: Identity,
+    folder: Path,
+    tick_interval_ms: int,
+    *,
+    checkpoint: str | None = None,
+    above_epoch: int = 0,
 ) -> Claim:
     """Return this process's claim for the state of this folder, or of the checkpoint elsewhere.
 
@@ -269,7 +274,8 @@ class Ownership:
 
     def _take_records(self, records: Iterable[Record]) -> None:
         for record in records:
-            self._claims.take(record.offset, record.key, record.value)
+            if not self._claims.take(record.offset, record.key, record.value):
+                log.warning("a record of the owner topic is no claim", offset=record.offset)
 
 
 def is_same_folder(claim: Claim, other: Claim) -> bool:

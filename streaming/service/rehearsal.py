@@ -19,9 +19,11 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone knows i
 from pyspark.sql.streaming import StreamingQuery
 
 from records.codec import CLOCK_PATTERN
+from records.layout import TopicLayout
+from state.config import CoordinatorConfig
 from streaming.query import pipeline
 from streaming.query.jvm import SparkFailed
-from streaming.query.operator import Operator
+from streaming.query.operator import ConfigEpoch, Operator
 from streaming.query.session import Session
 
 # Spark ends Python workers that are idle for a minute.
@@ -33,10 +35,10 @@ log = structlog.get_logger()
 class Rehearsal:
     """Runs from `start` to `stop`. If it fails, a takeover takes longer, until `check` starts it again."""
 
-    def __init__(self, session: Session, bootstrap_servers: str, operator: Operator, folder: Path) -> None:
+    def __init__(self, session: Session, bootstrap_servers: str, layout: TopicLayout, folder: Path) -> None:
         self._spark = session.spark
         self._bootstrap_servers = bootstrap_servers
-        self._operator = operator
+        self._operator = Operator(layout, (ConfigEpoch(0, CoordinatorConfig()),))
         self._folder = folder
         self._query: StreamingQuery | None = None
         self._started_s = 0.0

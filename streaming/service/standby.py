@@ -58,6 +58,7 @@ class StandbyThread:
             self._lead(self._leading, self._stopping)
         except Exception as error:  # noqa: BLE001 - whatever ends a start
             if not self._stopping.is_set():
+                log.error("the standby ends", reason=str(error))
                 self._on_error(error)
 
 
@@ -166,4 +167,5 @@ class Standby:
     def _tell(self, reason: str) -> None:
         if reason != self._said:
             self._said = reason
+            log.info("standing by", reason=reason)
             self._say(reason)

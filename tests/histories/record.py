@@ -167,7 +167,7 @@ def main(commit: str) -> None:
     if path_of(STATE_VERSION).exists():
         sys.exit(f"{path_of(STATE_VERSION)} exists, and a recorded history never changes")
     identity = Identity("cluster", LAYOUT.requests_topic, "topic id", LAYOUT.request_partitions, NAMESPACE)
-    claim = json.decode(json.encode(claim_of(identity, "/data/coordinator", 100)))
+    claim = json.decode(json.encode(claim_of(identity, Path("/data/coordinator"), 100)))
     store(
         Recorded(
             STATE_VERSION,

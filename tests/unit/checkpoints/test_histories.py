@@ -17,6 +17,7 @@ from checkpoints.codec import STATE_VERSION
 from checkpoints.upgrades import SAME_RULES
 from clients.coordinator_client import decode_response
 from insight.metrics.metrics_state import MetricsState
+from records.claims import Claim
 from records.history import (
     CoordinatorStarted,
     GroupTable,
@@ -29,7 +30,6 @@ from records.partitioner import partition_of
 from records.sharding import DEFAULT_SHARDS, shard_of
 from state.config import CoordinatorConfig
 from streaming.service.offset_topics import OffsetTopics
-from streaming.service.owner import Claim
 from tests.harness.operator_call import CONFIG
 from tests.histories.record import State, handle
 from tests.histories.recording import OutputRecord, Part, Recorded, as_json, load, path_of
