@@ -4,7 +4,8 @@ The first table has the time from the SIGKILL of the active one, with its JVM an
 of the standby and to the answer to a request that is appended right after the SIGKILL. The killed one is
 started again as the standby of the next turn. The answer must have no error, so the member's session has
 survived. The second table has what the guard of a shared checkpoint costs: requests one at a time, in turn
-to a coordinator whose checkpoint is in its own folder, and to one with `--checkpoint` on the same disk.
+to a coordinator whose checkpoint is in its own folder, and to one with `--checkpoint` on the same disk. Beside
+them are checks of the guard alone, in this process.
 """
 
 import argparse
@@ -12,7 +13,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from embedded.broker import EmbeddedBroker
 from records.claims import Claims
 from records.layout import TopicLayout
 from records.reader import TopicReader
+from streaming.query.owner_guard import OwnerGuard
 from streaming.service.status import Phase, read_status
 
 START_TIMEOUT_S = 180.0
@@ -41,7 +43,7 @@ def main() -> None:
     parser.add_argument("--takeovers", type=int, default=5)
     parser.add_argument("--groups", type=int, default=20)
     parser.add_argument("--turns", type=int, default=6, help="of the guard's table; 0: leave it out")
-    parser.add_argument("--requests", type=int, default=50, help="of each turn of the guard's table")
+    parser.add_argument("--requests", type=int, default=20, help="of each turn of the guard's table")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with (
@@ -86,7 +88,8 @@ def guarded(machines: "_Machines", turns: int, requests: int) -> Figures:
     """Send requests one at a time to both coordinators in turn. Returns the medians of the turns in ms."""
     shared = ("--checkpoint", str(machines.folder / "guarded"))
     options: dict[str, tuple[str, ...]] = {"with the guard": shared, "without": ()}
-    found: Figures = {name: [] for name in options}
+    found: Figures = {name: [] for name in (*options, "a check alone")}
+    guard = OwnerGuard(machines.servers, TopicLayout.named("guard-0").owner_topic, epoch=1)
     with machines.running() as children:
         for number, name in enumerate(options):
             machines.start(children, f"guard-{number}", f"guard-{number}", *options[name], until=Phase.READY)
@@ -98,9 +101,17 @@ def guarded(machines: "_Machines", turns: int, requests: int) -> Figures:
                 taken = [client.one(heartbeat) * 1000 for _ in range(requests)]
                 if turn:  # the first one warms up
                     found[name].append(percentile(taken, 0.5))
+            found["a check alone"].append(percentile([timed_ms(guard.check) for _ in range(requests)], 0.5))
         for client in clients:
             client.close()
     return found
+
+
+def timed_ms(call: Callable[[], None]) -> float:
+    """How long a call takes."""
+    began_s = time.perf_counter()
+    call()
+    return (time.perf_counter() - began_s) * 1000
 
 
 def table(title: str, figures: Figures) -> str:
