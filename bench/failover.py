@@ -4,8 +4,8 @@ The first table has the time from the SIGKILL of the active one, with its JVM an
 of the standby and to the answer to a request that is appended right after the SIGKILL. The killed one is
 started again as the standby of the next turn. The answer must have no error, so the member's session has
 survived. The second table has what the guard of a shared checkpoint costs: requests one at a time, in turn
-to a coordinator whose checkpoint is in its own folder, and to one with `--checkpoint` on the same disk. Beside
-them are checks of the guard alone, in this process.
+to a coordinator whose checkpoint is in its own folder, and to one with `--checkpoint` on the same disk, and
+checks of the guard alone, in this process.
 """
 
 import argparse
