@@ -39,6 +39,7 @@ from streaming.query.spark_settings import (
 )
 from streaming.query.spark_settings import CHECKPOINT_FILE_MANAGER as CHECKPOINT_FILE_MANAGER
 from streaming.query.spark_settings import LOOPBACK as LOOPBACK
+from streaming.query.temporary_files import keeping_temporary_files_in
 
 JVM_EXIT_GRACE_S = 30.0
 _CONNECT_TIMEOUT_S = 5.0
@@ -57,6 +58,7 @@ class Session:
     JVM's output goes to `log_path`. `hold_fd` stays open until the JVM has ended, see
     `checkpoints.folder.Folder.lock`. These do nothing to the JVM of spark-submit, except for `ui_port`.
 
+    `temporary_folder` is emptied for the temporary files of the JVM, None: they are in the system's.
     `extra` are further Spark settings, which override the coordinator's. Raises SparkFailed.
     """
 
@@ -69,11 +71,14 @@ class Session:
         ui_host: str = LOOPBACK,
         ui_port: int | None = None,
         hold_fd: int | None = None,
+        temporary_folder: Path | None = None,
         master: str | None = None,
         driver_host: str | None = None,
         extra: Mapping[str, str] | None = None,
     ) -> None:
         given = dict(extra or {})
+        if temporary_folder is not None and not jvm.is_given():
+            given = keeping_temporary_files_in(temporary_folder, given, is_local=is_local(master))
         ours = settings() | {"spark.app.name": app_name, "spark.ui.enabled": str(ui_port is not None).lower()}
         if ui_port is not None:
             ours["spark.ui.port"] = str(ui_port)

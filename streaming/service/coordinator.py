@@ -26,9 +26,7 @@ from state.config import CoordinatorConfig
 from streaming.query.operator import ConfigEpoch, Operator
 from streaming.query.progress import BatchProgress
 from streaming.query.session import CHECKPOINT_FILE_MANAGER, LOOPBACK, Session
-from streaming.query.spark_settings import is_local
 from streaming.query.storage import storage_at
-from streaming.query.temporary_files import keeping_temporary_files_in
 from streaming.service.announcement import announce
 from streaming.service.lease import Lease
 from streaming.service.members_watcher import MembersWatcher
@@ -233,11 +231,6 @@ class Coordinator:
     def _starting_spark(self, lock_fd: int) -> Iterator[Future[Session]]:
         """Start Spark in a thread. If the block raises, Spark is stopped again."""
         options = self.options
-        spark = keeping_temporary_files_in(
-            options.folder / "tmp",
-            {CHECKPOINT_FILE_MANAGER: self._storage.file_manager, **options.spark},
-            is_local=is_local(options.master),
-        )
 
         def start() -> Session:
             session = Session(
@@ -245,9 +238,10 @@ class Coordinator:
                 ui_host=options.ui_host,
                 ui_port=options.ui_port,
                 hold_fd=lock_fd,
+                temporary_folder=options.folder / "tmp",
                 master=options.master,
                 driver_host=options.driver_host,
-                extra=spark,
+                extra={CHECKPOINT_FILE_MANAGER: self._storage.file_manager, **options.spark},
             )
             self._times.end_of("spark")
             return session
