@@ -54,9 +54,8 @@ class Options:
     the state, or the default for a new one. With `take_over_topics` the coordinator may claim topics that
     belong to another folder, see `streaming.service.owner`. With `standby` it waits until they are free. If
     gateways are separate processes, an outage ends at the first request, at the latest `first_request_wait_s`
-    after the start of the query. `master`, `driver_host` and the settings `spark` are those of
-    `streaming.query.session.Session`. `state_partitions` is the number of partitions in which Spark keeps the
-    state, None: as `shards`.
+    after the start of the query. `master`, `driver_host` and the settings `spark` are those of `Session`.
+    `state_partitions` is the number of partitions in which Spark keeps the state, None: as `shards`.
     """
 
     bootstrap_servers: str
