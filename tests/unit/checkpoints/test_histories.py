@@ -29,6 +29,7 @@ from records.pack import unpack
 from records.partitioner import partition_of
 from records.sharding import DEFAULT_SHARDS, shard_of
 from state.config import CoordinatorConfig
+from state.kafka.snapshot import GroupSnapshot
 from streaming.service.offset_topics import OffsetTopics
 from tests.harness.operator_call import CONFIG
 from tests.histories.record import State, handle
@@ -82,6 +83,10 @@ def said(output: Iterable[OutputRecord]) -> Counter[tuple[str, int, str | None, 
         for record in output
         for value in ([None] if record.value is None else map(bytes.decode, unpack(record.value.encode())))
     )
+
+
+def encoded(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
 
 
 def requests_answered(output: Iterable[OutputRecord]) -> set[str]:
@@ -203,8 +208,8 @@ def test_the_views_are_read(version: int) -> None:
         for part in parts:
             for record in part.output:
                 if record.topic == LAYOUT.groups_topic:
-                    table.take((record.key or "").encode(), record.value and record.value.encode())
-            of_kafka = {view.group_id: view for view in table.groups if hasattr(view, "leader_id")}
+                    table.take(encoded(record.key), encoded(record.value))
+            of_kafka = {view.group_id: view for view in table.groups if isinstance(view, GroupSnapshot)}
             held = {group_id: group for group_id, group in part.groups.items() if "state" in group}
             assert {g: (v.state, v.generation, len(v.members)) for g, v in of_kafka.items()} == {
                 g: (group["state"], group["generation"], len(group["members"])) for g, group in held.items()
@@ -219,7 +224,7 @@ def test_the_offsets_are_read(version: int) -> None:
         for part in parts:
             for record in part.output:
                 if record.topic == LAYOUT.offsets_topic:
-                    key, value = (record.key or "").encode(), record.value and record.value.encode()
+                    key, value = encoded(record.key) or b"", encoded(record.value)
                     topics.take(key, value)
                     metrics.take(record.topic, key, value)
             held = {
