@@ -113,6 +113,10 @@ class Checkpoint:
         self._write(IDENTITY, identity)
         self._write(_name(0), record)
 
+    def rewrite(self, record: OwnerRecord) -> None:
+        """Replace what the newest owner knows. No owner may run."""
+        self._write(_name(self.newest_owner()), record)
+
     def identity(self) -> Identity:
         """Return the pinned identity. Raises FolderError if this place has no state."""
         identity = self._read(IDENTITY, Identity)

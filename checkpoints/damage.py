@@ -29,6 +29,19 @@ def describe_damage(files: Files) -> list[str]:
     return [*_unreadable(checkpoint), *(f"{path} is missing" for path in _missing_changelogs(checkpoint))]
 
 
+def is_intact(path: Path) -> bool:
+    """Whether a file exists and matches its checksum. A file without a checksum file counts as intact."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return False
+    try:
+        expected = path.with_name(f".{path.name}.crc").read_bytes()
+    except OSError:
+        return True
+    return _matches(content, expected)
+
+
 def _unreadable(checkpoint: Path) -> Iterator[str]:
     for checksums in sorted(checkpoint.rglob(".*.crc")):
         path = checksums.with_name(checksums.name[1:].removesuffix(".crc"))

@@ -1,4 +1,5 @@
-"""The file of an exported state: what `group-coordinator state export` writes and `state import` reads.
+"""The file of an exported state: what `group-coordinator state export` and `state backup` write, and
+`state import` reads.
 
 JSON, one object a line: the header, then one line a group, then the end with the number of groups and the
 SHA-256 of all bytes before it. So a file that was cut or changed is refused as a whole. People can read the
@@ -18,6 +19,8 @@ from checkpoints.metadata import Epoch, Identity, KnownOutage
 from checkpoints.spark_logs import PlannedBatch
 
 FORMAT_VERSION = 1
+# A backup. Code that reads format 1 only would take it for the state of a stopped coordinator.
+BACKUP_VERSION = 2
 
 T = TypeVar("T")
 
@@ -31,7 +34,9 @@ class Header(Struct, frozen=True, kw_only=True):
 
     Batches are numbered anew: 0 is the last committed batch, 1 the planned one after it. `next_watermark_ms`
     is the watermark after the committed batch. `unread` is the number of requests in each partition of the
-    requests topic that no committed batch has handled, None if it was not counted.
+    requests topic that no committed batch has handled, None if it was not counted. `batch` is the number
+    that the last committed batch had, None in exports of earlier versions. A backup (BACKUP_VERSION) was made
+    while the coordinator may have run, so requests after it may be answered.
     """
 
     version: int = FORMAT_VERSION
@@ -44,6 +49,11 @@ class Header(Struct, frozen=True, kw_only=True):
     next_watermark_ms: int
     planned: PlannedBatch | None
     unread: dict[int, int] | None = None
+    batch: int | None = None
+
+    @property
+    def is_backup(self) -> bool:
+        return self.version == BACKUP_VERSION
 
 
 class ExportedGroup(Struct, frozen=True):
@@ -113,9 +123,10 @@ class ExportFile:
         with self._path.open("rb") as file:
             first = file.readline()
             version = self._decode(first, _Version).version
-            if version != FORMAT_VERSION:
+            if version not in (FORMAT_VERSION, BACKUP_VERSION):
                 raise ExportError(
-                    f"{self._path} is an export of format {version}; this code reads format {FORMAT_VERSION}"
+                    f"{self._path} is an export of format {version}; this code reads formats "
+                    f"{FORMAT_VERSION} and {BACKUP_VERSION}"
                 )
             header = self._decode(first, Header)
             line, count = first, 0

@@ -17,6 +17,9 @@ _METADATA_LINE, _SOURCE_LINE = 1, 2
 _UNREADABLE = (LookupError, ValueError, msgspec.DecodeError)
 
 
+_MEND = "'group-coordinator state rollback' mends it (docs/operations.md, 'A damaged checkpoint')"
+
+
 class SparkLogDamaged(FolderError):
     """A file of Spark's logs cannot be read. The message names it."""
 
@@ -51,7 +54,7 @@ def planned_ends(files: Files, batch: int) -> dict[str, dict[int, int]]:
     except FileNotFoundError:
         return {}
     except _UNREADABLE as error:
-        raise SparkLogDamaged(f"{files.uri}/{name} is damaged: {error!r}") from error
+        raise SparkLogDamaged(f"{files.uri}/{name} is damaged: {error!r}. {_MEND}") from error
 
 
 def read_planned(files: Files, batch: int, topic: str) -> PlannedBatch:
@@ -66,7 +69,7 @@ def read_planned(files: Files, batch: int, topic: str) -> PlannedBatch:
         ends = msgspec.json.decode(lines[_SOURCE_LINE], type=dict[str, dict[int, int]])
         return PlannedBatch(ends[topic], int(metadata[_WATERMARK]), int(metadata[_TIMESTAMP]))
     except _UNREADABLE as error:
-        raise SparkLogDamaged(f"{files.uri}/{name} is damaged: {error!r}") from error
+        raise SparkLogDamaged(f"{files.uri}/{name} is damaged: {error!r}. {_MEND}") from error
 
 
 def read_next_watermark_ms(files: Files, batch: int) -> int:
@@ -75,16 +78,22 @@ def read_next_watermark_ms(files: Files, batch: int) -> int:
     try:
         return int(_commit(files, name)[1][_NEXT_WATERMARK])
     except _UNREADABLE as error:
-        raise SparkLogDamaged(f"{files.uri}/{name} is damaged: {error!r}") from error
+        raise SparkLogDamaged(f"{files.uri}/{name} is damaged: {error!r}. {_MEND}") from error
 
 
-def rewrite_planned(files: Files, batch: int, planned: PlannedBatch, topic: str) -> None:
-    """Write what a batch reads of a topic. The version and Spark's settings are those of batch 0."""
-    lines = files.read(f"{SPARK}/offsets/0").splitlines()
+def rewrite_planned(files: Files, batch: int, planned: PlannedBatch, topic: str, like: int = 0) -> None:
+    """Write what a batch reads of a topic. The version and Spark's settings are those of batch `like`."""
+    content = encode_planned(planned, topic, files.read(f"{SPARK}/offsets/{like}"))
+    files.write(f"{SPARK}/offsets/{batch}", content)
+
+
+def encode_planned(planned: PlannedBatch, topic: str, like: bytes) -> bytes:
+    """A file of `offsets`. The version and Spark's settings are those of the file `like`."""
+    lines = like.splitlines()
     metadata = msgspec.json.decode(lines[_METADATA_LINE], type=dict[str, Any])
     metadata |= {_WATERMARK: planned.watermark_ms, _TIMESTAMP: planned.timestamp_ms}
     source = msgspec.json.encode({topic: planned.ends})
-    files.write(f"{SPARK}/offsets/{batch}", b"\n".join([lines[0], msgspec.json.encode(metadata), source]))
+    return b"\n".join([lines[0], msgspec.json.encode(metadata), source])
 
 
 def rewrite_next_watermark_ms(files: Files, batch: int, watermark_ms: int) -> None:

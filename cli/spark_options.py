@@ -36,6 +36,14 @@ STATE_PARTITIONS = click.option(
     help="Partitions of the state, which tasks work on side by side. A new checkpoint pins it. "
     f"[default: {DEFAULT_STATE_PARTITIONS}]",
 )
+SPARK_CONF = click.option(
+    _CONF,
+    "spark_conf",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=lambda _, __, value: _checked_conf(value),
+    help="A setting of Spark; repeatable.",
+)
 _OPTIONS = (
     click.option(
         "--master",
@@ -50,14 +58,7 @@ _OPTIONS = (
         "master.",
     ),
     STATE_PARTITIONS,
-    click.option(
-        _CONF,
-        "spark_conf",
-        multiple=True,
-        metavar="NAME=VALUE",
-        callback=lambda _, __, value: _checked_conf(value),
-        help="A setting of Spark; repeatable.",
-    ),
+    SPARK_CONF,
 )
 
 

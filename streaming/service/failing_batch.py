@@ -34,8 +34,9 @@ def describe_damaged_checkpoint(batch: int, damage: Sequence[str]) -> str:
     more = f" (and {len(damage) - _NAMED_FILES} files more)" if len(damage) > _NAMED_FILES else ""
     return (
         f"batch {batch} cannot be run because the checkpoint is damaged: "
-        f"{'; '.join(damage[:_NAMED_FILES])}{more}. Put back these files, or stop the coordinator and put "
-        "back the last copy of the whole folder (docs/operations.md, 'A damaged checkpoint')"
+        f"{'; '.join(damage[:_NAMED_FILES])}{more}. Put back these files, or stop the coordinator and "
+        "go back to the newest intact batch: 'group-coordinator state rollback' loses no request "
+        "(docs/operations.md, 'A damaged checkpoint')"
     )
 
 

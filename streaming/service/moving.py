@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from checkpoints import codec
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.export_file import ExportedGroup, ExportError, ExportFile, Header, write_export
-from checkpoints.metadata import Committed, Epoch, Identity, Moved, OwnerRecord
+from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, Moved, OwnerRecord
 from checkpoints.spark_logs import (
     read_next_watermark_ms,
     read_planned,
@@ -36,6 +36,7 @@ from records.sharding import DEFAULT_SHARDS, shard_of, takes_packs
 from state.config import CoordinatorConfig
 from state.dispatch import next_deadline_ms
 from streaming.query.seeding import StateRow, read_state, seed
+from streaming.service.continuing import Continuation
 from streaming.service.outage import is_of_the_watcher
 from streaming.service.owner import owner_id_of
 
@@ -59,19 +60,29 @@ def header_of(checkpoint: Checkpoint, bootstrap_servers: str | None) -> Header:
     batch = checkpoint.last_batch("commits")
     if batch < 0:
         raise MoveRefused(f"{checkpoint} has no committed batch, so there is nothing to move")
-    committed = read_planned(checkpoint.files, batch, topic)
+    header = header_at(checkpoint, batch, checkpoint.record())
+    if bootstrap_servers is None:
+        return header
+    return replace(header, unread=count_unread(bootstrap_servers, topic, header.committed.ends))
+
+
+def header_at(checkpoint: Checkpoint, batch: int, record: OwnerRecord) -> Header:
+    """The header of the state after a committed batch, with what the owner's record says of it.
+
+    Raises FolderError, or FileNotFoundError if Spark has removed the batch's files.
+    """
+    topic = checkpoint.identity().requests_topic
     is_planned = checkpoint.last_batch("offsets") > batch
-    record = checkpoint.record()
     return Header(
         exported_at_ms=int(time.time() * 1000),
         code_version=code_version(),
-        identity=identity,
+        identity=checkpoint.identity(),
         epochs=_renumbered_epochs(record.epochs, batch),
-        outages=[replace(o, from_batch=max(0, o.from_batch - batch)) for o in record.outages],
-        committed=committed,
+        outages=_renumbered_outages(record.outages, batch),
+        committed=read_planned(checkpoint.files, batch, topic),
         next_watermark_ms=read_next_watermark_ms(checkpoint.files, batch),
         planned=read_planned(checkpoint.files, batch + 1, topic) if is_planned else None,
-        unread=None if bootstrap_servers is None else count_unread(bootstrap_servers, topic, committed.ends),
+        batch=batch,
     )
 
 
@@ -108,18 +119,27 @@ def identity_for(
     request_partitions: int | None = None,
     shards: int | None = None,
     state_partitions: int | None = None,
+    continued_at_ms: int | None = None,
 ) -> Identity:
     """The identity of the new folder. None: as the state has it; a state without shards gets the default.
+
+    `continued_at_ms` is the time at which the old folder's coordinator was seen to be stopped, if the new
+    folder continues after what that one did (`streaming.service.continuing`).
 
     Raises MoveRefused if requests that no batch has handled would be lost, refused, or in another partition.
     """
     old = header.identity
+    # The coordinator may have answered requests after a backup. At time 0 every claim of it came later, so
+    # its topics are refused (`streaming.service.owner`).
+    exported_at_ms = 0 if header.is_backup else header.exported_at_ms
+    if continued_at_ms is not None:
+        exported_at_ms = continued_at_ms
     new = replace(
         old,
         request_partitions=request_partitions or old.request_partitions,
         shards=shards or old.shards or DEFAULT_SHARDS,
         state_partitions=state_partitions or old.state_partitions,
-        moved=Moved(str(uuid4()), owner_id_of(old), header.exported_at_ms),
+        moved=Moved(str(uuid4()), owner_id_of(old), exported_at_ms),
     )
     if old.shards is not None and takes_packs(old.shards) and not takes_packs(shards or old.shards):
         _check_handled(header, "packs of them would be refused")
@@ -156,9 +176,11 @@ def import_state(
     target: Path,
     identity: Identity,
     starting_spark: Callable[[], AbstractContextManager[SparkSession]],
+    follows: Continuation | None = None,
 ) -> None:
     """Make the folder `target`, which does not exist, with the state of an export.
 
+    `follows` is what the coordinator did after the export, which then runs again as batch 1.
     It appears complete or not at all. Spark is started when the export is found to be right. Raises
     MoveRefused, ExportError, StateError, SparkFailed, or PySparkException if Spark cannot write the state.
     """
@@ -173,7 +195,7 @@ def import_state(
             assert identity.shards is not None
             rows = Path(parent) / "rows"
             seed(spark, new / "spark", rows, identity.shards, state, identity.state_partitions)
-        _complete(new, export.header, identity)
+        _complete(new, continued(export.header, follows) if follows else export.header, identity)
         os.sync()
         new.rename(target)
 
@@ -193,6 +215,21 @@ def _complete(new: Path, header: Header, identity: Identity) -> None:
     if planned is not None:
         rewrite_planned(checkpoint.files, 1, planned, topic)
     checkpoint.create(identity, OwnerRecord(header.epochs, header.outages, Committed(0, committed.ends)))
+
+
+def continued(header: Header, follows: Continuation) -> Header:
+    """The header of an export with what the coordinator did after it."""
+    return replace(
+        header,
+        epochs=_renumbered_epochs(follows.record.epochs, follows.batch),
+        outages=_renumbered_outages(follows.record.outages, follows.batch),
+        planned=follows.planned,
+    )
+
+
+def _renumbered_outages(outages: list[KnownOutage], batch: int) -> list[KnownOutage]:
+    """The outages, where this batch becomes batch 0."""
+    return [replace(o, from_batch=max(0, o.from_batch - batch)) for o in outages]
 
 
 def _renumbered_epochs(epochs: list[Epoch], batch: int) -> list[Epoch]:

@@ -38,7 +38,7 @@ def end_outage(bootstrap_servers: str, layout: TopicLayout, checkpoint: Checkpoi
     ends = checkpoint.planned_ends(checkpoint.last_batch("offsets"), topic)
     if not ends:
         return []
-    after_ms = _last_append_ms(bootstrap_servers, topic, ends)
+    after_ms = last_append_ms(bootstrap_servers, topic, ends)
     until_ms = brokers_time_ms(bootstrap_servers, topic, layout.request_partitions)
     return checkpoint.outages(after_ms, until_ms)
 
@@ -53,7 +53,7 @@ class FirstRequest:
     def __init__(
         self, bootstrap_servers: str, layout: TopicLayout, planned_ends: Mapping[int, int], silence_ms: int
     ) -> None:
-        last_ms = _last_append_ms(bootstrap_servers, layout.requests_topic, planned_ends)
+        last_ms = last_append_ms(bootstrap_servers, layout.requests_topic, planned_ends)
         self._silence_ms = silence_ms
         self._reader = TopicReader(bootstrap_servers, max_record_bytes=layout.request_record_max_bytes)
         partitions = [TopicPartition(layout.requests_topic, p) for p in range(layout.request_partitions)]
@@ -112,7 +112,7 @@ def look_out(
     return FirstRequest(bootstrap_servers, layout, ends, SILENCE_MS + tick_interval_ms) if ends else None
 
 
-def _last_append_ms(bootstrap_servers: str, topic: str, ends: Mapping[int, int]) -> int:
+def last_append_ms(bootstrap_servers: str, topic: str, ends: Mapping[int, int]) -> int:
     """The latest append time before these offsets in ms, 0 if retention has deleted all of these records."""
     wanted = {TopicPartition(topic, partition): end - 1 for partition, end in ends.items() if end > 0}
     with TopicReader(bootstrap_servers) as reader:

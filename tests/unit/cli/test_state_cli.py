@@ -1,16 +1,20 @@
 """`group-coordinator state`: what is refused before Spark starts, in a sentence."""
 
+import json
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
-from checkpoints.export_file import Header, write_export
+from checkpoints import codec
+from checkpoints.checkpoint import Checkpoint
+from checkpoints.export_file import ExportedGroup, Header, write_export
 from checkpoints.folder import Folder
-from checkpoints.metadata import Identity
+from checkpoints.metadata import Identity, OwnerRecord
 from checkpoints.spark_logs import PlannedBatch
 from cli.state import state
+from state.kafka.group import Group
 
 HEADER = Header(
     exported_at_ms=1,
@@ -88,3 +92,75 @@ def test_the_number_of_shards_is_checked(tmp_path: Path, shards: str, why: str) 
     result = run("import", export_in(tmp_path), "--data-dir", tmp_path / "new", "--shards", shards)
     assert result.exit_code == 2
     assert why in result.output
+
+
+def groups_in(path: Path, *groups: Group) -> Path:
+    entries = [codec.encode_group(group, None) for group in groups]
+    write_export(
+        path,
+        HEADER,
+        [ExportedGroup(g.group_id, e.version, e.group) for g, e in zip(groups, entries, strict=True)],
+    )
+    return path
+
+
+def test_two_exports_are_compared_without_spark(tmp_path: Path) -> None:
+    old = groups_in(tmp_path / "old", Group("a", "r-0-1", generation=3), Group("gone", "r-0-2"))
+    new = groups_in(tmp_path / "new", Group("a", "r-0-1", generation=4), Group("came", "r-0-3"))
+    same = run("diff", old, old)
+    assert (same.exit_code, same.output) == (0, "2 groups, no differences\n")
+    found = run("diff", old, new)
+    assert found.exit_code == 1
+    assert found.output == "group a:\n  generation 3 -> 4\ngroup came: added\ngroup gone: removed\n"
+    only = run("diff", old, new, "--group", "a", "--format", "json")
+    assert only.exit_code == 1
+    content = json.loads(only.output)
+    assert content["equal"] is False
+    assert content["groups"][0]["fields"][0] == {
+        "field": "generation",
+        "kind": "changed",
+        "before": 3,
+        "after": 4,
+        "text": "generation 3 -> 4",
+    }
+
+
+def test_a_diff_that_cannot_be_made_has_a_code_of_its_own(tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    damaged.write_text("{}")
+    assert run("diff", damaged, damaged).exit_code == 2
+    nowhere = run("diff", tmp_path / "nowhere", damaged)
+    assert nowhere.exit_code == 2
+    assert "is no batch, no data folder, no DIR@BATCH and no exported file" in nowhere.output
+    assert run("diff", tmp_path, tmp_path).exit_code == 2, "it has no folder of a coordinator"
+
+
+def test_the_outputs_of_read_exclude_each_other(tmp_path: Path) -> None:
+    result = run("read", "--data-dir", tmp_path, "--what", "groups", "--sql", "SELECT 1")
+    assert result.exit_code == 2
+    assert "--what, --sql and --parquet exclude each other" in result.output
+
+
+def test_a_running_coordinator_is_not_rolled_back(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "coordinator")
+    folder.lock()
+    result = run("rollback", "--data-dir", tmp_path)
+    folder.unlock()
+    assert result.exit_code == 1
+    assert "coordinator is in use by the coordinator with process id" in result.output
+
+
+def test_another_folder_is_not_the_one_a_backup_was_made_of(tmp_path: Path) -> None:
+    checkpoint = Checkpoint.at(tmp_path / "old" / "coordinator")
+    checkpoint.create(replace(HEADER.identity, requests_topic_id="another"), OwnerRecord())
+    result = run(
+        "import",
+        export_in(tmp_path, batch=4),
+        "--data-dir",
+        tmp_path / "new",
+        "--old-data-dir",
+        tmp_path / "old",
+    )
+    assert result.exit_code == 1
+    assert "is not the checkpoint that the file was made of" in result.output
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,22 @@
+"""`group-coordinator state backup`: a copy of the state while the coordinator runs."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from cli.logs import configure_logs
+from cli.state.common import data_dir_option, opened, place_options, reported
+from streaming.service.backup import back_up
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@data_dir_option("The coordinator may run.")
+@place_options
+def backup(file: Path, data_dir: Path, place: str | None, spark_conf: Mapping[str, str]) -> None:
+    """Write the state of the newest committed batch into a new FILE. `state import` reads it."""
+    configure_logs()
+    with reported(), opened(data_dir, place, spark_conf) as (checkpoint, spark):
+        header, groups = back_up(checkpoint, spark, file)
+    click.echo(f"wrote {groups} groups, the state after batch {header.batch}, to {file}")

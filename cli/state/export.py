@@ -1,0 +1,47 @@
+"""`group-coordinator state export`: the state of a stopped coordinator as a file."""
+
+from pathlib import Path
+
+import click
+
+from checkpoints.checkpoint import Checkpoint
+from checkpoints.folder import Folder
+from cli.logs import configure_logs
+from cli.state.common import (
+    cluster,
+    coordinator_folder,
+    data_dir_option,
+    reported,
+    servers_option,
+    spark_session,
+)
+from streaming.service import moving
+
+
+@click.command("export")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@data_dir_option("The coordinator must not run.")
+@servers_option("to count the requests that are not handled yet")
+def export_(file: Path, data_dir: Path, bootstrap_servers: str | None) -> None:
+    """Write the state of a coordinator that is stopped into a new FILE."""
+    configure_logs()
+    with reported():
+        folder = Folder(coordinator_folder(data_dir))
+        checkpoint = Checkpoint.at(folder.path)
+        lock = folder.lock()
+        try:
+            with cluster(data_dir, bootstrap_servers) as servers:
+                header = moving.header_of(checkpoint, servers)
+            with spark_session(folder.path / "spark.log", lock) as spark:
+                groups = moving.export_state(checkpoint, spark, header, file)
+        finally:
+            folder.unlock()
+    click.echo(f"exported {groups} groups to {file}")
+    if header.unread is None:
+        click.echo("requests that are not handled yet: not counted, no broker was given")
+    else:
+        click.echo(f"requests that are not handled yet: {_counts(header.unread)}")
+
+
+def _counts(unread: dict[int, int]) -> str:
+    return ", ".join(f"{count} in partition {partition}" for partition, count in sorted(unread.items()))

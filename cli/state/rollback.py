@@ -1,0 +1,69 @@
+"""`group-coordinator state rollback`: a stopped coordinator's checkpoint goes back to an earlier batch."""
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from checkpoints.checkpoint import Checkpoint
+from checkpoints.folder import Folder
+from cli.logs import configure_logs
+from cli.state.common import (
+    PLACE_OPTION,
+    cluster,
+    coordinator_folder,
+    data_dir_option,
+    reported,
+    servers_option,
+    spark_session,
+)
+from streaming.query.storage import storage_at
+from streaming.service.rollback import RollbackRefused, roll_back
+
+
+@click.command()
+@click.option(
+    "--to-batch",
+    type=click.IntRange(0),
+    help="The committed batch to go back to. Default: the newest intact one.",
+)
+@data_dir_option("The coordinator must not run, and no standby.")
+@PLACE_OPTION
+@servers_option("to see what was answered, where the plan of the last batch is damaged")
+@click.option(
+    "--keep",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="New folder for the checkpoint as it was, on the same file system. Default: beside the checkpoint.",
+)
+def rollback(
+    to_batch: int | None, data_dir: Path, place: str | None, bootstrap_servers: str | None, keep: Path | None
+) -> None:
+    """Take a stopped coordinator's state back to an earlier batch.
+
+    The requests since run again as one batch, with the same answers.
+    """
+    configure_logs()
+    with reported():
+        folder = Folder(coordinator_folder(data_dir))
+        path = storage_at(place or str(folder.path)).path
+        if path is None:
+            raise RollbackRefused(f"{place} has no path on this machine. Copy it into a folder, and back")
+        lock = folder.lock()
+        try:
+            done = roll_back(
+                Checkpoint.at(path),
+                keep or path / f"rolled-back-{datetime.fromtimestamp(time.time(), UTC):%Y%m%dT%H%M%SZ}",
+                lambda: spark_session(data_dir / "state.log", lock),
+                to_batch=to_batch,
+                cluster=lambda: cluster(data_dir, bootstrap_servers),
+            )
+        finally:
+            folder.unlock()
+    click.echo(f"{path} is back at batch {done.batch}, with {done.groups} groups")
+    if done.last > done.batch:
+        click.echo(
+            f"the next start handles the requests of batches {done.batch + 1} to {done.last} again, as batch "
+            f"{done.batch + 1}"
+        )
+    click.echo(f"the checkpoint as it was: {done.kept} ({done.removed} files are not used any more)")

@@ -1,0 +1,325 @@
+"""A group's state as rows: one for the group, and one for each member, offset, timer and queue lock.
+
+The fields of a row are the keys of its JSON and, with `insight.stored.frames`, the columns of its SQL table.
+Times are in ms since 1970 by the log's clock, as the coordinator counts it.
+"""
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from msgspec import Struct
+
+from assignors.kafka.consumer_protocol import ProtocolError, decode_assignment
+from insight.rocketmq_group import GroupState as RocketMqState
+from state.config import CoordinatorConfig
+from state.dispatch import AnyGroup, due_deadlines, group_type_of, next_deadline_ms
+from state.kafka.group import Group, Member
+from state.kafka.timers import DeadlineReached
+from state.rocketmq.group import Group as RocketMqGroup
+
+_EVER_MS = 2**62
+
+
+class Table(StrEnum):
+    """The tables of a state."""
+
+    GROUPS = "groups"
+    MEMBERS = "members"
+    OFFSETS = "offsets"
+    TIMERS = "timers"
+    LOCKS = "locks"
+
+
+class Role(StrEnum):
+    """What a member is. Kafka: a member, or an id that was given and has not joined yet (KIP-394). RocketMQ:
+    a consumer's or a producer's connection.
+    """
+
+    MEMBER = "member"
+    PENDING = "pending"
+    CONSUMER = "consumer"
+    PRODUCER = "producer"
+
+
+class GroupRow(Struct, frozen=True, kw_only=True):
+    """A group. Fields of the other protocol are None.
+
+    `members` counts members, or consumers' connections; `offsets` and `locks` count rows of these tables.
+    `state_since_ms` is the time since which the group is in its state. `clock_ms` is the time of its last
+    event. `state_version` is the version of its encoding.
+    """
+
+    group_id: str
+    protocol: str
+    state: str
+    members: int
+    offsets: int
+    locks: int
+    generation: int | None = None
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader_id: str | None = None
+    subscribed_topics: list[str] | None = None
+    state_since_ms: int | None = None
+    last_rebalance_at_ms: int | None = None
+    last_rebalance_reason: str | None = None
+    message_model: str | None = None
+    consume_type: str | None = None
+    consume_from_where: str | None = None
+    clock_ms: int
+    next_deadline_ms: int | None
+    quarantined: str | None
+    incarnation: str
+    seq: int
+    state_version: int
+
+
+class MemberRow(Struct, frozen=True, kw_only=True):
+    """A member. `member_id` is Kafka's, or RocketMQ's connection.
+
+    `assignment` has the partitions by topic, None if the bytes are not of the consumer protocol; `partitions`
+    is their number. `waits_for` is the request that is parked. `deadline_ms` is the time at which the member
+    expires if it stays silent, None if no heartbeat is due. `last_update_ms` is the time of the last
+    heartbeat of a RocketMQ client.
+    """
+
+    group_id: str
+    protocol: str
+    role: Role
+    member_id: str
+    client_id: str
+    client_host: str | None = None
+    group_instance_id: str | None = None
+    is_leader: bool = False
+    protocols: list[str] | None = None
+    partitions: int | None = None
+    assignment: dict[str, list[int]] | None = None
+    waits_for: str | None = None
+    session_timeout_ms: int | None = None
+    rebalance_timeout_ms: int | None = None
+    deadline_ms: int | None = None
+    last_update_ms: int | None = None
+    language: str | None = None
+    client_version: int | None = None
+
+
+class OffsetRow(Struct, frozen=True, kw_only=True):
+    """A committed offset. `expire_at_ms` is set if the committer chose a retention time."""
+
+    group_id: str
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int | None
+    metadata: str
+    committed_at_ms: int
+    expire_at_ms: int | None
+    topic_id: str | None
+
+
+class TimerRow(Struct, frozen=True, kw_only=True):
+    """An armed deadline: `heartbeat` (of a member), `join`, `sync`, `retention`, or RocketMQ's `scan`."""
+
+    group_id: str
+    protocol: str
+    kind: str
+    deadline_ms: int
+    member_id: str | None
+
+
+class LockRow(Struct, frozen=True, kw_only=True):
+    """The lock of a RocketMQ queue, and the client id that holds it since its last update or longer."""
+
+    group_id: str
+    topic: str
+    broker_name: str
+    queue_id: int
+    client_id: str
+    last_update_ms: int
+
+
+AnyRow = GroupRow | MemberRow | OffsetRow | TimerRow | LockRow
+ROW_OF: dict[Table, type[AnyRow]] = {
+    Table.GROUPS: GroupRow,
+    Table.MEMBERS: MemberRow,
+    Table.OFFSETS: OffsetRow,
+    Table.TIMERS: TimerRow,
+    Table.LOCKS: LockRow,
+}
+
+
+class GroupRows(Struct, frozen=True, kw_only=True):
+    """All rows of one group."""
+
+    group: GroupRow
+    members: list[MemberRow]
+    offsets: list[OffsetRow]
+    timers: list[TimerRow]
+    locks: list[LockRow]
+
+    def of(self, table: Table) -> Sequence[AnyRow]:
+        """The group's rows of a table."""
+        return [self.group] if table is Table.GROUPS else getattr(self, table)
+
+
+def rows_of(group: AnyGroup, state_version: int, config: CoordinatorConfig) -> GroupRows:
+    """Return the rows of a group. `config` decides RocketMQ's deadlines."""
+    protocol = str(group_type_of(group))
+    if isinstance(group, RocketMqGroup):
+        members, offsets, locks = list(_clients(group, protocol)), [], list(_locks(group))
+    else:
+        members, offsets, locks = list(_members(group, protocol)), list(_offsets(group)), []
+    common: dict[str, Any] = {
+        "group_id": group.group_id,
+        "protocol": protocol,
+        "offsets": len(offsets),
+        "locks": len(locks),
+        "clock_ms": group.clock_ms,
+        "next_deadline_ms": next_deadline_ms(group, config),
+        "quarantined": group.quarantined,
+        "incarnation": group.incarnation,
+        "seq": group.seq,
+        "state_version": state_version,
+    }
+    return GroupRows(
+        group=GroupRow(**common, **_of_protocol(group)),
+        members=members,
+        offsets=offsets,
+        timers=list(_timers(group, protocol, config)),
+        locks=locks,
+    )
+
+
+def _of_protocol(group: AnyGroup) -> dict[str, Any]:
+    if isinstance(group, RocketMqGroup):
+        return {
+            "state": str(RocketMqState.ONLINE if group.channels else RocketMqState.OFFLINE),
+            "members": len(group.channels),
+            "subscribed_topics": sorted(group.subscriptions),
+            "message_model": group.message_model,
+            "consume_type": group.consume_type,
+            "consume_from_where": group.consume_from_where,
+        }
+    return {
+        "state": str(group.state),
+        "members": len(group.members),
+        "generation": group.generation,
+        "protocol_type": group.protocol_type,
+        "protocol_name": group.protocol_name,
+        "leader_id": group.leader_id,
+        "subscribed_topics": group.subscribed_topics,
+        "state_since_ms": group.state_timestamp_ms or None,
+        "last_rebalance_at_ms": group.last_rebalance_at_ms,
+        "last_rebalance_reason": group.last_rebalance_reason or None,
+    }
+
+
+def _members(group: Group, protocol: str) -> Iterator[MemberRow]:
+    for member in group.members.values():
+        assignment = _assignment(group, member)
+        yield MemberRow(
+            group_id=group.group_id,
+            protocol=protocol,
+            role=Role.MEMBER,
+            member_id=member.member_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            group_instance_id=member.group_instance_id,
+            is_leader=member.member_id == group.leader_id,
+            protocols=[p.name for p in member.protocols],
+            partitions=None if assignment is None else sum(map(len, assignment.values())),
+            assignment=assignment,
+            waits_for=_waits_for(member),
+            session_timeout_ms=member.session_timeout_ms,
+            rebalance_timeout_ms=member.rebalance_timeout_ms,
+            deadline_ms=member.heartbeat_deadline_ms,
+        )
+    for member_id, pending in group.pending_members.items():
+        yield MemberRow(
+            group_id=group.group_id,
+            protocol=protocol,
+            role=Role.PENDING,
+            member_id=member_id,
+            client_id=pending.client_id,
+            client_host=pending.client_host,
+            deadline_ms=pending.heartbeat_deadline_ms,
+        )
+
+
+def _waits_for(member: Member) -> str | None:
+    if member.parked_join is not None:
+        return "JoinGroup"
+    return "SyncGroup" if member.parked_sync is not None else None
+
+
+def _assignment(group: Group, member: Member) -> dict[str, list[int]] | None:
+    if not group.is_consumer_group():
+        return None
+    by_topic: dict[str, list[int]] = {}
+    if member.assignment:
+        try:
+            partitions = decode_assignment(member.assignment).partitions
+        except ProtocolError:
+            return None
+        for topic, partition in sorted(partitions):
+            by_topic.setdefault(topic, []).append(partition)
+    return by_topic
+
+
+def _offsets(group: Group) -> Iterator[OffsetRow]:
+    for topic, partitions in sorted(group.offsets.items()):
+        for partition, committed in sorted(partitions.items()):
+            yield OffsetRow(
+                group_id=group.group_id,
+                topic=topic,
+                partition=partition,
+                offset=committed.offset,
+                leader_epoch=committed.leader_epoch if committed.leader_epoch >= 0 else None,
+                metadata=committed.metadata,
+                committed_at_ms=committed.committed_at_ms,
+                expire_at_ms=committed.expire_at_ms,
+                topic_id=None if committed.topic_id is None else str(UUID(bytes=committed.topic_id)),
+            )
+
+
+def _clients(group: RocketMqGroup, protocol: str) -> Iterator[MemberRow]:
+    for role, clients in ((Role.CONSUMER, group.channels), (Role.PRODUCER, group.producers)):
+        for connection, info in clients.items():
+            yield MemberRow(
+                group_id=group.group_id,
+                protocol=protocol,
+                role=role,
+                member_id=connection,
+                client_id=info.client_id,
+                last_update_ms=info.last_update_ms,
+                language=info.language,
+                client_version=info.version,
+            )
+
+
+def _locks(group: RocketMqGroup) -> Iterator[LockRow]:
+    for queue, lock in sorted(group.locks.items()):
+        yield LockRow(
+            group_id=group.group_id,
+            topic=queue.topic,
+            broker_name=queue.broker_name,
+            queue_id=queue.queue_id,
+            client_id=lock.client_id,
+            last_update_ms=lock.last_update_ms,
+        )
+
+
+def _timers(group: AnyGroup, protocol: str, config: CoordinatorConfig) -> Iterator[TimerRow]:
+    for due in due_deadlines(group, _EVER_MS, config):
+        kind, member_id = "scan", None
+        if isinstance(due, DeadlineReached):
+            kind, member_id = due.kind.name.lower(), due.member_id or None
+        yield TimerRow(
+            group_id=group.group_id,
+            protocol=protocol,
+            kind=kind,
+            deadline_ms=due.deadline_ms,
+            member_id=member_id,
+        )

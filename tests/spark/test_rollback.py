@@ -1,0 +1,268 @@
+"""A checkpoint goes back to an earlier batch, and every request since gets the same answer again.
+
+The bench reads files where the coordinator reads Kafka: `as_kafka` and `as_files` rewrite what its batches
+have read, one into the other.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from checkpoints.checkpoint import Checkpoint
+from checkpoints.export_file import ExportFile
+from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, OwnerRecord
+from state.inputs import Outage
+from streaming.query.operator import ConfigEpoch
+from streaming.service import moving
+from streaming.service.backup import back_up, continue_from
+from streaming.service.continuing import NotContinued
+from streaming.service.reading import kept_batches
+from streaming.service.rollback import Rollback, RollbackRefused, roll_back
+from tests.harness.checkpoints import spark_of
+from tests.spark.harness import Bench, Written, answers, events, make_operator
+from tests.spark.log import LAYOUT, NAMESPACE, T0, Log, Record, heartbeat
+from tests.spark.moved_story import SESSION_MS
+from tests.spark.test_cuttings import said_once
+from tests.spark.test_moving import groups_of
+
+SILENT, ALIVE, LATE = "d", "a", "b"
+# No coordinator ran in this time. Known from batch 3 on.
+OUTAGE = KnownOutage(3, Outage(T0 + 3_000, T0 + 60_000))
+IDENTITY = Identity("c", LAYOUT.requests_topic, "t", LAYOUT.request_partitions, NAMESPACE, 64)
+LAST = 5
+
+
+def story() -> list[list[Record]]:
+    """The batches 0 to LAST and three more. The members are silent in the outage, of more than a session.
+
+    SILENT's member expires in batch 5, LATE's joins in batch 4.
+    """
+    log = Log()
+    first, members = log.clock(T0, T0), {}
+    for group_id in (SILENT, ALIVE):
+        records, members[group_id] = log.stable_member(T0 + 1, group_id, session_ms=SESSION_MS)
+        first += records
+
+    def beat(at_ms: int) -> Record:
+        return log.request(at_ms, heartbeat(ALIVE, members[ALIVE]))
+
+    joined, members[LATE] = log.stable_member(T0 + 61_001, LATE, session_ms=SESSION_MS)
+    return [
+        first,
+        [*log.clock(T0 + 2_000, T0 + 1_000), beat(T0 + 2_000)],
+        [*log.clock(T0 + 3_000, T0 + 2_000), beat(T0 + 3_000)],
+        [beat(T0 + 60_500), *log.clock(T0 + 61_000, T0 + 61_000)],
+        [*joined, beat(T0 + 69_000), *log.clock(T0 + 71_000, T0 + 70_500)],
+        log.clock(T0 + 71_500, T0 + 71_001),
+        [beat(T0 + 72_000), *log.clock(T0 + 80_000, T0 + 72_000)],
+        log.clock(T0 + 81_000, T0 + 80_000),
+        log.clock(T0 + 81_001, T0 + 81_000),
+    ]
+
+
+def operator_of(record: OwnerRecord) -> object:
+    """What a start makes of an owner's record."""
+    config = make_operator().epochs[0].config
+    return replace(
+        make_operator(),
+        epochs=tuple(ConfigEpoch(e.from_batch, config.with_settings(e.settings)) for e in record.epochs),
+        outages=tuple(record.outages),
+    )
+
+
+RECORD = OwnerRecord([Epoch(0, {}, [], "0.1.0"), Epoch(4, {}, [], "0.1.0")], [OUTAGE])
+
+
+def as_kafka(bench: Bench) -> Checkpoint:
+    """The bench's checkpoint, its batches as if they had read as many records of the requests topic."""
+    checkpoint = Checkpoint.at(bench.folder)
+    for path in numbered(bench, "offsets"):
+        lines = path.read_text().splitlines()
+        end = json.loads(lines[2])["logOffset"]
+        rewrite(path, [*lines[:2], json.dumps({LAYOUT.requests_topic: {"0": end, "1": 0}})])
+    if not (bench.folder / "identity.json").exists():
+        checkpoint.create(IDENTITY, structs.replace(RECORD, committed=Committed(LAST, {0: LAST, 1: 0})))
+    return checkpoint
+
+
+def as_files(bench: Bench) -> None:
+    for path in numbered(bench, "offsets"):
+        lines = path.read_text().splitlines()
+        ends = json.loads(lines[2])
+        rewrite(path, [*lines[:2], json.dumps({"logOffset": ends[LAYOUT.requests_topic]["0"]})])
+
+
+def numbered(bench: Bench, log: str) -> list[Path]:
+    return [path for path in (bench.folder / "spark" / log).iterdir() if path.name.isdigit()]
+
+
+def rewrite(path: Path, lines: list[str]) -> None:
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    path.unlink()  # the checkpoint that was kept has a link to it
+    path.write_text("\n".join(lines))
+
+
+@pytest.fixture
+def stayed(make_bench: Callable[..., Bench]) -> Bench:
+    """A bench that ran to batch LAST, which was planned and had written half of its output."""
+    bench = make_bench(failures={LAST: [0.5]}, operator=operator_of(RECORD))
+    bench.run(*story()[:LAST])
+    with pytest.raises(StreamingQueryException, match="SinkFailure"):
+        bench.run(story()[LAST])
+    bench.query = None
+    return bench
+
+
+@pytest.fixture
+def stopped(stayed: Bench) -> Iterator[Callable[[], Bench]]:
+    """Each call gives that bench again as it was when it stopped. All are in the same folder, whose files
+    the checkpoint names.
+    """
+    saved = stayed.folder.with_name("saved")
+    benches: list[Bench] = []
+    shutil.copytree(stayed.folder, saved)
+
+    def again() -> Bench:
+        for bench in benches:
+            bench.stop()
+        shutil.rmtree(stayed.folder)
+        shutil.copytree(saved, stayed.folder)
+        bench = replace(stayed, written=list(stayed.written))
+        benches.append(bench)
+        return bench
+
+    yield again
+    for bench in benches:
+        bench.stop()
+
+
+def roll(bench: Bench, spark: SparkSession, to_batch: int | None = None, **given: object) -> Rollback:
+    """Roll the bench back, and make its operator anew by the record of the checkpoint."""
+    checkpoint = as_kafka(bench)
+    keep = bench.folder / f"kept-{to_batch}"
+    try:
+        return roll_back(checkpoint, keep, lambda: nullcontext(spark), to_batch=to_batch, **given)  # type: ignore[arg-type]
+    finally:
+        as_files(bench)
+        bench.operator = operator_of(checkpoint.record())  # type: ignore[assignment]
+
+
+def go_on(bench: Bench) -> list[Written]:
+    """Run the rest of the story."""
+    return bench.run(*story()[LAST + 1 :])
+
+
+def test_every_request_since_is_answered_alike(stopped: Callable[[], Bench], spark: SparkSession) -> None:
+    """Over an outage that began since, an expiry, a join, and a batch that was not committed."""
+    stayed = stopped()
+    go_on(stayed)
+    assert events(stayed.written, SILENT)[-1]["at_ms"] == T0 + 60_000 + SESSION_MS
+    assert events(stayed.written, ALIVE, "MemberRemoved") == []
+    assert len(answers(stayed.written)) == 11
+    end = groups_of(spark, Checkpoint.at(stayed.folder), len(story()) - 1)
+    for to_batch in (0, 3):
+        bench = stopped()
+        done = roll(bench, spark, to_batch)
+        assert (done.batch, done.last) == (to_batch, LAST)
+        written = go_on(bench)
+        assert min(record.batch for record in written) == to_batch + 1
+        assert said_once(bench.written) == said_once(stayed.written), f"to batch {to_batch}"
+        newest = to_batch + len(story()) - LAST
+        assert kept_batches(Checkpoint.at(bench.folder))[-1] == newest
+        assert groups_of(spark, Checkpoint.at(bench.folder), newest) == end
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0x10
+    path.write_bytes(content)
+
+
+def test_a_damaged_changelog_is_undone_by_going_back_before_it(
+    stopped: Callable[[], Bench], spark: SparkSession
+) -> None:
+    stayed = stopped()
+    go_on(stayed)
+    bench = stopped()
+    flip(bench.folder / "spark" / "state" / "0" / "0" / f"{LAST - 1}.changelog")
+    with pytest.raises(StreamingQueryException, match="LOAD_STATE"):
+        bench.run()
+    bench.query = None
+    flip(bench.folder / "spark" / "metadata")  # the query's id, which Spark makes anew
+    with pytest.raises(RollbackRefused, match="batch 3 are damaged; batch 2 is the newest intact one"):
+        roll(bench, spark, 3)
+    done = roll(bench, spark)
+    assert done.batch == LAST - 3
+    assert (done.kept / "spark" / "state" / "0" / "0" / f"{LAST - 1}.changelog").exists()
+    go_on(bench)
+    assert said_once(bench.written) == said_once(stayed.written)
+
+
+def test_a_damaged_plan_needs_the_cluster(stopped: Callable[[], Bench], spark: SparkSession) -> None:
+    bench = stopped()
+    checkpoint = as_kafka(bench)
+    (spark_of(checkpoint) / "offsets" / str(LAST)).write_text("v1\n")
+    with pytest.raises(NotContinued, match=r"offsets/5, is damaged.*give the cluster"):
+        roll_back(checkpoint, bench.folder / "kept", lambda: nullcontext(spark))
+    assert not (bench.folder / "kept").exists()
+    assert not (bench.folder / "spark.rollback").exists()
+
+
+def test_what_cannot_go_back_is_refused_and_changes_nothing(
+    stopped: Callable[[], Bench], spark: SparkSession
+) -> None:
+    bench = stopped()
+    checkpoint = as_kafka(bench)
+    before = {str(path) for path in bench.folder.rglob("*")}
+    start: Callable[[], AbstractContextManager[SparkSession]] = lambda: nullcontext(spark)  # noqa: E731
+    with pytest.raises(RollbackRefused, match="nothing is damaged"):
+        roll_back(checkpoint, bench.folder / "kept", start)
+    with pytest.raises(RollbackRefused, match="batch 9 is not kept: it can go back to batches 0 to 4"):
+        roll_back(checkpoint, bench.folder / "kept", start, to_batch=9)
+    changed = structs.replace(RECORD, epochs=[RECORD.epochs[0], Epoch(4, {"group.max.size": 7}, [], "0.1.0")])
+    checkpoint.rewrite(changed)
+    with pytest.raises(NotContinued, match=r"changed at batch 4.* Batch 3 is the earliest"):
+        roll_back(checkpoint, bench.folder / "kept", start, to_batch=2)
+    assert {str(path) for path in bench.folder.rglob("*")} == before
+
+
+def test_a_backup_continues_after_what_was_answered_since(
+    stopped: Callable[[], Bench], spark: SparkSession, tmp_path: Path
+) -> None:
+    """The backup is of batch 1. The old folder went on to batch LAST over an outage, and lost its state."""
+    stayed = stopped()
+    go_on(stayed)
+    bench = stopped()
+    old = as_kafka(bench)
+    later = [path for log in ("offsets", "commits") for path in numbered(bench, log) if int(path.name) > 1]
+    moved_away = [path.rename(tmp_path / f"{path.parent.name}-{path.name}") for path in later]
+    header, groups = back_up(old, spark, tmp_path / "backup")
+    assert (header.batch, groups, header.outages) == (1, 2, [])
+    for path, away in zip(later, moved_away, strict=True):
+        away.rename(path)
+    shutil.rmtree(bench.folder / "spark" / "state")
+    export = ExportFile(tmp_path / "backup")
+    moved = moving.identity_for(export.header).moved
+    assert moved is not None
+    assert moved.exported_at_ms == 0, "every claim of the old folder came later"
+    follows, seen_ms = continue_from(export.header, old)
+    identity = moving.identity_for(export.header, continued_at_ms=seen_ms)
+    moving.import_state(export, tmp_path / "new", identity, lambda: nullcontext(spark), follows)
+    new = Checkpoint.at(tmp_path / "new")
+    record = new.record()
+    assert record.outages == [structs.replace(OUTAGE, from_batch=1)]
+    shutil.copytree(bench.folder / "spark" / "sources", spark_of(new) / "sources")
+    shutil.rmtree(bench.folder / "spark")
+    spark_of(new).rename(bench.folder / "spark")
+    as_files(bench)
+    bench.operator = operator_of(record)  # type: ignore[assignment]
+    go_on(bench)
+    assert said_once(bench.written) == said_once(stayed.written)

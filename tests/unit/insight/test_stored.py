@@ -1,0 +1,193 @@
+# ruff: noqa: E501 - tables are as wide as on the terminal
+"""The rows of a group's state, their tables, and what differs between two states."""
+
+from textwrap import dedent
+
+import msgspec
+from msgspec.structs import replace
+
+from assignors.kafka.api import Assignment, TopicPartition
+from assignors.kafka.consumer_protocol import encode_assignment
+from assignors.rocketmq.message_queue import MessageQueue
+from insight.stored.changes import Kind, change_text, compare_groups
+from insight.stored.rows import Table, rows_of
+from insight.stored.text import group_text, table_text
+from state.config import CoordinatorConfig
+from state.dispatch import AnyGroup
+from state.kafka.group import Group, GroupState, Member, Offset, PendingMember
+from state.kafka.requests import Protocol, ReplyTo
+from state.rocketmq.group import ClientChannelInfo, LockEntry
+from state.rocketmq.group import Group as RocketMqGroup
+from state.rocketmq.requests import ConsumeType, MessageModel, SubscriptionData
+
+T = 1_795_312_000_000  # 2026-11-22 01:46:40
+CONFIG = CoordinatorConfig()
+
+
+def assigned(*partitions: int) -> bytes:
+    return encode_assignment(Assignment(tuple(TopicPartition("orders", p) for p in partitions)))
+
+
+def member(name: str, *partitions: int) -> Member:
+    protocols = [Protocol("range", b"m")]
+    return Member(f"{name}-1", None, name, "/h", 10_000, 60_000, protocols, T + 10_000, assigned(*partitions))
+
+
+def kafka_group() -> Group:
+    group = Group("shop", "requests-0-1", 7, T, T, GroupState.STABLE, state_timestamp_ms=T - 5_000)
+    group.generation, group.protocol_name = 3, "range"
+    group.add(member("a", 0, 2), "consumer")
+    group.add(member("b", 1), "consumer")
+    group.pending_members["c-1"] = PendingMember("c", "/h", T + 2_000)
+    group.last_rebalance_at_ms, group.last_rebalance_reason = T - 6_000, "new member b-1 joined"
+    group.offsets = {"orders": {0: Offset(41, -1, "", T - 1_000, None, bytes(15) + b"\x01")}}
+    return group
+
+
+def rocketmq_group() -> RocketMqGroup:
+    return RocketMqGroup(
+        "jobs",
+        "requests-0-9",
+        clock_ms=T,
+        message_model=MessageModel.CLUSTERING,
+        consume_type=ConsumeType.CONSUME_PASSIVELY,
+        channels={"c1": ClientChannelInfo("A", "JAVA", 401, T, 2)},
+        subscriptions={"t": SubscriptionData("t")},
+        locks={MessageQueue("t", "b", 3): LockEntry("A", T - 1_000)},
+    )
+
+
+def copy(group: Group) -> Group:
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(group), type=Group)
+
+
+def text_of(group: AnyGroup) -> str:
+    return group_text(rows_of(group, 3, CONFIG))
+
+
+def test_the_tables_of_a_kafka_group() -> None:
+    """The earliest timer comes first; columns without a value are left out."""
+    assert text_of(kafka_group()) == dedent("""\
+        GROUP PROTOCOL STATE  SINCE                   GENERATION STRATEGY #MEMBERS #OFFSETS #LOCKS LAST-EVENT              NEXT-DEADLINE
+        shop  Kafka    Stable 2026-11-22 01:46:35.000 3          range    2        1        0      2026-11-22 01:46:40.000 2026-11-22 01:46:42.000
+
+          Last rebalance: 2026-11-22 01:46:34.000, new member b-1 joined
+
+          MEMBER-ID CLIENT-ID HOST ROLE    EXPIRES                 ASSIGNMENT
+          a-1       a         /h   leader  2026-11-22 01:46:50.000 orders:0,2
+          b-1       b         /h   member  2026-11-22 01:46:50.000 orders:1
+          c-1       c         /h   pending 2026-11-22 01:46:42.000 -
+
+          TOPIC  PARTITION OFFSET COMMITTED
+          orders 0         41     2026-11-22 01:46:39.000
+
+          TIMER     DEADLINE                MEMBER-ID
+          heartbeat 2026-11-22 01:46:42.000 c-1
+          heartbeat 2026-11-22 01:46:50.000 a-1
+          heartbeat 2026-11-22 01:46:50.000 b-1""")
+
+
+def test_the_tables_of_a_rocketmq_group() -> None:
+    assert text_of(rocketmq_group()) == dedent("""\
+        GROUP PROTOCOL STATE  STRATEGY   #MEMBERS #OFFSETS #LOCKS LAST-EVENT              NEXT-DEADLINE
+        jobs  RocketMQ Online CLUSTERING 1        0        1      2026-11-22 01:46:40.000 2026-11-22 01:47:40.000
+
+          MEMBER-ID CLIENT-ID ROLE     LAST-HEARTBEAT
+          c1        A         consumer 2026-11-22 01:46:40.000
+
+          TIMER DEADLINE
+          scan  2026-11-22 01:47:40.000
+
+          TOPIC BROKER QUEUE CLIENT-ID LAST-LOCKED
+          t     b      3     A         2026-11-22 01:46:39.000""")
+
+
+def test_a_quarantined_group_has_no_timers_and_says_why() -> None:
+    group = kafka_group()
+    group.quarantined = "KeyError: 'x'"
+    assert rows_of(group, 3, CONFIG).timers == []
+    assert "Warning: group 'shop' is quarantined: KeyError: 'x'" in text_of(group)
+
+
+def test_what_is_parked_and_what_cannot_be_read() -> None:
+    group = kafka_group()
+    group.set_parked_join(group.members["a-1"], REPLY_TO)
+    group.members["b-1"].assignment = b"\xff"
+    first, second, _ = rows_of(group, 3, CONFIG).members
+    assert (first.waits_for, first.partitions) == ("JoinGroup", 2)
+    assert (second.waits_for, second.partitions, second.assignment) == (None, None, None)
+
+
+def test_a_table_without_rows_keeps_its_heading() -> None:
+    assert table_text(Table.LOCKS, []).split()[:2] == ["GROUP", "TOPIC"]
+
+
+def test_equal_groups_have_no_change() -> None:
+    assert compare_groups("shop", kafka_group(), copy(kafka_group())) is None
+    assert compare_groups("shop", None, None) is None
+
+
+def test_a_group_that_came_or_went() -> None:
+    came, went = compare_groups("g", None, kafka_group()), compare_groups("g", kafka_group(), None)
+    assert came is not None
+    assert went is not None
+    assert [change_text(came), change_text(went)] == ["group g: added", "group g: removed"]
+
+
+def test_each_field_that_differs_is_in_words() -> None:
+    after = copy(kafka_group())
+    after.generation, after.leader_id, after.state = 4, "b-1", GroupState.PREPARING_REBALANCE
+    after.remove("a-1")
+    after.members["b-1"].assignment = assigned(0, 1)
+    after.members["b-1"].heartbeat_deadline_ms = None
+    after.pending_members.clear()
+    after.offsets["orders"][0] = replace(after.offsets["orders"][0], offset=42, committed_at_ms=T)
+    after.offsets["prices"] = {1: Offset(7, 2, "note", T, None, None)}
+    change = compare_groups("shop", kafka_group(), after)
+    assert change is not None
+    assert (
+        change_text(change)
+        == dedent("""\
+        group shop:
+          state Stable -> PreparingRebalance
+          generation 3 -> 4
+          leader id a-1 -> b-1
+          removed: member a-1 (member id a-1, client id a, client host /h, session timeout 10000 ms, rebalance timeout 60000 ms, protocols [name range, metadata 1 bytes (62c66a7a)], heartbeat deadline 2026-11-22 01:46:50.000, assignment orders:0,2)
+          member b-1: heartbeat deadline 2026-11-22 01:46:50.000 -> none
+          member b-1: assignment orders:1 -> orders:0,1
+          removed: pending member c-1 (client id c, client host /h, heartbeat deadline 2026-11-22 01:46:42.000)
+          offset of orders[0]: offset 41 -> 42
+          offset of orders[0]: committed 2026-11-22 01:46:39.000 -> 2026-11-22 01:46:40.000
+          added: offset of prices[1] (offset 7, leader epoch 2, metadata note, committed 2026-11-22 01:46:40.000)""")
+    )
+    offset = next(field for field in change.fields if field.field == "offsets/orders/0/offset")
+    assert (offset.kind, offset.before, offset.after) == (Kind.CHANGED, 41, 42)
+
+
+def test_times_alone_can_be_ignored() -> None:
+    after = copy(kafka_group())
+    after.clock_ms += 3_000
+    after.members["a-1"].heartbeat_deadline_ms = T + 13_000
+    assert compare_groups("shop", kafka_group(), after, ignore_times=True) is None
+    assert compare_groups("shop", kafka_group(), after) is not None
+    after.members["a-1"].session_timeout_ms = 20_000
+    change = compare_groups("shop", kafka_group(), after, ignore_times=True)
+    assert change is not None
+    assert [field.text for field in change.fields] == ["member a-1: session timeout 10000 ms -> 20000 ms"]
+
+
+def test_queues_are_named_and_another_protocol_is_one_change() -> None:
+    after = rocketmq_group()
+    after.locks = {MessageQueue("t", "b", 3): LockEntry("B", T)}
+    change = compare_groups("jobs", rocketmq_group(), after)
+    assert change is not None
+    assert [field.text for field in change.fields] == [
+        "lock of t@b[3]: client id A -> B",
+        "lock of t@b[3]: last update 2026-11-22 01:46:39.000 -> 2026-11-22 01:46:40.000",
+    ]
+    change = compare_groups("jobs", kafka_group(), rocketmq_group())
+    assert change is not None
+    assert [field.text for field in change.fields] == ["protocol Kafka -> RocketMQ"]
+
+
+REPLY_TO = ReplyTo(0, "c", "requests-0-1")
