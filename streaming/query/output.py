@@ -8,29 +8,20 @@ from uuid import UUID
 import numpy as np
 import pandas as pd
 
-from records.codec import (
-    DEAD_LETTER_MAX_BYTES,
-    MESSAGE_MAX_CHARS,
-    CommittedOffset,
-    DeadLetter,
-    Reason,
-    encode,
-    is_packed,
-    offset_key,
-)
+from records.codec import CommittedOffset, Reason, encode, is_packed, offset_key
 from records.layout import TopicLayout
 from records.pack import pack
 from records.partitioner import partition_of
-from records.truncation import encode_event, encode_view, too_large
+from records.truncation import encode_event, encode_view
 from state.dispatch import AnyEffects, AnyGroup
 from state.kafka import snapshot
 from state.kafka.effects import OffsetChange, Reply
 from state.kafka.group import Group
-from state.messages import RECORD_VERSION
 from state.rocketmq import effects as rocketmq
 from state.rocketmq import snapshot as rocketmq_snapshot
 from state.rocketmq.group import Group as RocketMqGroup
 from streaming.query.admission import Message
+from streaming.query.output_values import dead_letter, response_value
 
 # One batch has one sink. `topic` is the record's topic, null if the row is not a record. `partition` -1: the
 # sink chooses it by the key.
@@ -115,13 +106,11 @@ class Output:
         The responses to packed requests are packed. `message` is the request at hand.
         """
         request = reply.response.request
-        value = encode(reply.response)
-        if len(value) > self._layout.response_max_bytes:
-            value = encode(too_large(reply.response))
-            text = f"the answer has more than response.max.bytes ({self._layout.response_max_bytes})"
+        value, too_large = response_value(reply, self._layout.response_max_bytes)
+        if too_large is not None:
             at_hand = message if message is not None and message.id == request else None
             key = b"" if at_hand is None else at_hand.row.key
-            self.dead_letter(Reason.RESPONSE_TOO_LARGE, text, key, at_hand, request, answered=True)
+            self.dead_letter(Reason.RESPONSE_TOO_LARGE, too_large, key, at_hand, request, answered=True)
         if not is_packed(request):
             self._single(value, reply.reply_partition)
             return
@@ -204,26 +193,9 @@ class Output:
         *,
         answered: bool,
     ) -> None:
-        """Add a dead letter with the reason why a message was refused, or why it failed.
-
-        `message` is the message concerned, None if it is no longer at hand: then `request` is its id, or ""
-        if a deadline failed. `key` is that of the record, or of the group whose deadline failed.
-        """
-        # No valid group id has a key this long. The key is cut because it can be as large as a record's
-        # value.
-        key = key[:DEAD_LETTER_MAX_BYTES]
-        letter = DeadLetter(
-            version=RECORD_VERSION,
-            reason=reason,
-            message=text[:MESSAGE_MAX_CHARS],
-            request=request or (message.id if message else ""),
-            at_ms=message.row.at_ms if message else 0,
-            answered=answered,
-            key=key,
-            value=message.value[:DEAD_LETTER_MAX_BYTES] if message else b"",
-            value_bytes=len(message.value) if message else 0,
-        )
-        self._add(self._layout.dead_letters_topic, encode(letter), key)
+        """Add a dead letter: see `streaming.query.output_values.dead_letter`."""
+        letter = dead_letter(reason, text, key, message, request, answered=answered)
+        self._add(self._layout.dead_letters_topic, encode(letter), letter.key)
 
     def _add(self, topic: str, value: bytes | None, key: bytes, partition: int = BY_KEY) -> None:
         self._rows.append((topic, partition, key, value))

@@ -1,0 +1,1 @@
+"""What happened to groups, replayed: recordings of their log, the core on it without Spark, the verdict."""

@@ -1,0 +1,202 @@
+"""One group's run through its log, step by step, as the operator's timeline makes it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from records.codec import Reason, Refusal, encode
+from records.layout import TopicLayout
+from records.truncation import AnyHistoryEntry, encode_event
+from state.config import CoordinatorConfig
+from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
+from state.inputs import Failed, Outage, Received
+from state.kafka.effects import OffsetChange, Reply
+from state.rocketmq import effects as rocketmq
+from state.timeline import Row, Timeline
+from streaming.query.admission import Message
+from streaming.query.output_values import dead_letter, response_value
+
+K = TypeVar("K")
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A record for a reply partition: an answer, or a message to a RocketMQ connection."""
+
+    reply_partition: int
+    request: str
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A history entry, and its record."""
+
+    entry: AnyHistoryEntry
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LostLetter:
+    """A dead letter: its record, and the reason, which is also in it."""
+
+    reason: Reason
+    request: str
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Entry(Generic[K]):
+    """One step of a group, and what it caused.
+
+    `event` is the request, deadline or takeover; a `Refusal` if the message was refused before it reached the
+    group. `message` is the message of the log that was being applied, None after the last one; it fired the
+    deadlines that were due before it, too. `at_ms` is the group's time of the step. `is_handled` says that
+    the recording's last committed batch includes the step. `kept` is what the run was asked to keep of the
+    group after the step.
+    """
+
+    group_id: str
+    at_ms: int
+    event: AnyEvent | Refusal
+    message: Message | None
+    is_handled: bool
+    sent: tuple[Sent, ...]
+    history: tuple[Said, ...]
+    offsets: tuple[OffsetChange, ...]
+    letters: tuple[LostLetter, ...]
+    kept: K | None
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the step is that of its message, not of a deadline or takeover."""
+        return isinstance(self.event, Received | Failed | Refusal)
+
+    @property
+    def request_id(self) -> str | None:
+        """The id of the step's request, None if it has none."""
+        return self.message.id if self.message is not None and self.is_own else None
+
+
+class GroupRun(Generic[K]):
+    """The run of one group. `keep` is called with the group after each step; its results go into entries."""
+
+    def __init__(
+        self,
+        group_id: str,
+        group: AnyGroup | None,
+        layout: TopicLayout,
+        outages: Sequence[Outage],
+        keep: Callable[[AnyGroup | None], K | None],
+    ) -> None:
+        self.group_id = group_id
+        self.epoch = -1
+        self._group = group
+        self._layout = layout
+        self._outages = outages
+        self._keep = keep
+        self._timeline: Timeline | None = None
+        self._steps: list[tuple[AnyEvent, int, AnyEffects, K | None]] = []
+        self._faults_reported = 0
+
+    @property
+    def group(self) -> AnyGroup | None:
+        """The group as it is now. The run changes it in place."""
+        return self._group if self._timeline is None else self._timeline.group
+
+    def configure(self, epoch: int, config: CoordinatorConfig) -> None:
+        """Continue under another configuration, number `epoch`."""
+        self._group = self.group
+        self.epoch = epoch
+        self._faults_reported = 0
+        self._timeline = Timeline(
+            self.group_id, self._group, config, step=self._take_step, outages=self._outages
+        )
+
+    def apply(self, row: Row, message: Message, is_handled: bool) -> Iterator[Entry[K]]:
+        """Apply a request. Yields the deadlines before it, the request, and the deadlines due with it."""
+        assert self._timeline is not None
+        self._timeline.apply(row)
+        return self._entries(message, is_handled)
+
+    def fire_until(self, until_ms: int, is_handled: bool) -> Iterator[Entry[K]]:
+        """Fire the deadlines that are due until a time."""
+        assert self._timeline is not None
+        self._timeline.fire_until(until_ms)
+        return self._entries(None, is_handled)
+
+    def _take_step(
+        self, group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
+    ) -> AnyEffects:
+        effects = step(group, group_id, event, now_ms, config)
+        self._steps.append((event, now_ms, effects, self._keep(effects.group)))
+        return effects
+
+    def _entries(self, message: Message | None, is_handled: bool) -> Iterator[Entry[K]]:
+        """The steps since the last call. Steps that were repeated to undo another one are left out."""
+        assert self._timeline is not None
+        effective = {id(effects) for effects in self._timeline.take_effects()}
+        steps, self._steps = self._steps, []
+        faults = self._timeline.faults[self._faults_reported :]
+        self._faults_reported = len(self._timeline.faults)
+        letters = {fault.cause: self._failed(fault.cause, fault.traceback, message) for fault in faults}
+        for event, at_ms, effects, kept in steps:
+            if id(effects) not in effective:
+                continue
+            sent, too_large = self._sent(effects, message)
+            failed = letters.pop(_cause(event), None) if letters else None
+            yield Entry(
+                self.group_id,
+                at_ms,
+                event,
+                message,
+                is_handled,
+                sent,
+                tuple(
+                    Said(said, encode_event(said, self._layout.response_max_bytes))
+                    for said in effects.history
+                ),
+                () if isinstance(effects, rocketmq.Effects) else tuple(effects.offsets),
+                too_large if failed is None else (*too_large, failed),
+                kept,
+            )
+
+    def _sent(
+        self, effects: AnyEffects, message: Message | None
+    ) -> tuple[tuple[Sent, ...], tuple[LostLetter, ...]]:
+        sent, letters = [], []
+        for reply in effects.replies:
+            answer, letter = sent_and_letter(reply, message, self._layout)
+            sent.append(answer)
+            letters += letter
+        if isinstance(effects, rocketmq.Effects):
+            sent += [Sent(p.reply_partition, p.message.request, encode(p.message)) for p in effects.pushes]
+        return tuple(sent), tuple(letters)
+
+    def _failed(self, cause: str, traceback: str, message: Message | None) -> LostLetter:
+        at_fault = message if message is not None and message.id == cause else None
+        key = self.group_id.encode() if at_fault is None else at_fault.row.key
+        # A message without an answer, such as TopicMetadata, is not answered if it fails either.
+        letter = dead_letter(Reason.HANDLER_FAILED, f"{cause}\n{traceback}", key, at_fault, answered=False)
+        return LostLetter(Reason.HANDLER_FAILED, letter.request, encode(letter))
+
+
+def sent_and_letter(
+    reply: Reply | rocketmq.Reply, message: Message | None, layout: TopicLayout
+) -> tuple[Sent, list[LostLetter]]:
+    """The record of an answer, and a dead letter if the answer is too large for the topic."""
+    request = reply.response.request
+    value, too_large = response_value(reply, layout.response_max_bytes)
+    sent = Sent(reply.reply_partition, request, value)
+    if too_large is None:
+        return sent, []
+    at_hand = message if message is not None and message.id == request else None
+    key = b"" if at_hand is None else at_hand.row.key
+    letter = dead_letter(Reason.RESPONSE_TOO_LARGE, too_large, key, at_hand, request, answered=True)
+    return sent, [LostLetter(Reason.RESPONSE_TOO_LARGE, request, encode(letter))]
+
+
+def _cause(event: AnyEvent) -> str:
+    if isinstance(event, Received | Failed):
+        return event.request_id
+    return str(getattr(event, "deadline", event))

@@ -1,0 +1,225 @@
+"""A recording: the part of a coordinator's log that concerns some groups, all that decides the outcome beside
+the log, and what really happened.
+
+The outcome is a function of the log (requests, and the greatest time that clock records attest), the
+configurations with their beginnings, and the outages. So a recording has these, and what stands on the
+topics for the same groups: answers, history, dead letters and views.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from checkpoints.export_file import ExportedGroup
+from checkpoints.folder import Epoch, Identity, KnownOutage
+from records.codec import request_id
+from records.layout import TopicLayout
+from streaming.query.admission import Message
+from streaming.query.log_order import LogRow
+
+FORMAT_VERSION = 1
+
+
+class Begin(Struct, frozen=True):
+    """The place in the log where a configuration begins.
+
+    `offsets` is the first offset of each partition, `watermark_ms` the time up to which deadlines fired under
+    the configuration before. `offsets` None: the folder does not say, and the records that were appended
+    after `watermark_ms` are taken for the first ones.
+    """
+
+    offsets: dict[int, int] | None
+    watermark_ms: int
+
+    def precedes(self, partition: int, offset: int, appended_ms: int) -> bool:
+        """Whether a record of the log is at or after this place."""
+        if self.offsets is None:
+            return appended_ms > self.watermark_ms
+        return offset >= self.offsets.get(partition, 0)
+
+
+class RecordedEpoch(Struct, frozen=True):
+    """A configuration. `begin` None: it begins with the log, or nothing is known of its beginning."""
+
+    epoch: Epoch
+    begin: Begin | None
+
+
+class Handled(Struct, frozen=True):
+    """The last batch that is known to be committed: it has read up to `ends` (exclusive, by partition) and
+    fired the deadlines before `watermark_ms`. What it caused must be on the topics.
+    """
+
+    batch: int
+    ends: dict[int, int]
+    watermark_ms: int
+
+
+class Header(Struct, frozen=True, kw_only=True):
+    """All that a recording has beside its records.
+
+    `groups` are the recorded groups, None for all. `begins` and `ends` are the offsets of the recorded part
+    of the log by partition. `is_first` names the partitions whose part begins with the first record that
+    there ever was. `handled` None: it is not known what has to be on the topics. `kept_since_ms` is the
+    append time of the first record that an output topic still has, by topic and partition; a partition that
+    has lost none is left out. `starts_from` is the export with whose groups the recording begins, if it does
+    not begin with the log.
+    """
+
+    version: int = FORMAT_VERSION
+    recorded_at_ms: int
+    code_version: str
+    groups: list[str] | None
+    identity: Identity
+    layout: TopicLayout
+    epochs: list[RecordedEpoch]
+    outages: list[KnownOutage]
+    begins: dict[int, int]
+    ends: dict[int, int]
+    is_first: list[int]
+    handled: Handled | None
+    kept_since_ms: dict[str, dict[int, int]]
+    starts_from: str | None = None
+
+    def wants(self, group_id: str) -> bool:
+        """Whether this is one of the recorded groups."""
+        return self.groups is None or group_id in self.groups
+
+
+class Bytes(Struct, frozen=True, omit_defaults=True):
+    """Bytes of a record: as text if they are UTF-8, which nearly all are, so that people can read them."""
+
+    text: str | None = None
+    base64: bytes | None = None
+
+    @classmethod
+    def of(cls, content: bytes) -> "Bytes":
+        try:
+            return cls(text=content.decode())
+        except UnicodeDecodeError:
+            return cls(base64=content)
+
+    def get(self) -> bytes:
+        return self.text.encode() if self.text is not None else (self.base64 or b"")
+
+
+class StartGroup(Struct, frozen=True, tag="group", tag_field="line"):
+    """A group's state at the beginning of the recording."""
+
+    group: ExportedGroup
+
+
+class LogRequest(Struct, frozen=True, tag="request", tag_field="line"):
+    """A message of the requests topic: a record, or message `n` of a pack. `at_ms` is its append time."""
+
+    partition: int
+    offset: int
+    n: int | None
+    at_ms: int
+    key: Bytes
+    value: Bytes
+
+    @classmethod
+    def of(cls, message: Message) -> "LogRequest":
+        row = message.row
+        return cls(
+            row.partition, row.offset, message.n, row.at_ms, Bytes.of(row.key), Bytes.of(message.value)
+        )
+
+    def message(self, requests_topic: str) -> Message:
+        """The message for `streaming.query.admission`. The value of its row is its own, not the pack's."""
+        value = self.value.get()
+        row = LogRow(self.partition, self.offset, self.at_ms, self.key.get(), value)
+        return Message(row, self.n, value, request_id(requests_topic, self.partition, self.offset, self.n))
+
+
+class LogClock(Struct, frozen=True, tag="clock", tag_field="line"):
+    """The greatest time attested by the clock records of a partition since the line before: at most the clock
+    record's own append time `at_ms`.
+    """
+
+    partition: int
+    offset: int
+    at_ms: int
+    time_ms: int
+
+
+class Answer(Struct, frozen=True, tag="answer", tag_field="line"):
+    """A response, or a message to a RocketMQ connection, on a reply partition. `at_ms` is the append time of
+    its record.
+    """
+
+    partition: int
+    offset: int
+    at_ms: int
+    value: Bytes
+
+
+class Event(Struct, frozen=True, tag="event", tag_field="line"):
+    """A history entry."""
+
+    partition: int
+    offset: int
+    at_ms: int
+    value: Bytes
+
+
+class Letter(Struct, frozen=True, tag="dead letter", tag_field="line"):
+    """A dead letter."""
+
+    partition: int
+    offset: int
+    at_ms: int
+    value: Bytes
+
+
+class View(Struct, frozen=True, tag="view", tag_field="line"):
+    """A record of the groups topic. `value` None: the group ended."""
+
+    partition: int
+    offset: int
+    at_ms: int
+    group_id: str
+    value: Bytes | None
+
+
+LogLine = LogRequest | LogClock
+OutputLine = Answer | Event | Letter | View
+Line = StartGroup | LogLine | OutputLine
+
+
+class Recording(Protocol):
+    """A recording, wherever it is. Each call reads it from its beginning."""
+
+    @property
+    def header(self) -> Header: ...
+
+    def states(self) -> Iterator[ExportedGroup]:
+        """The groups' states at the beginning of the recording."""
+        ...
+
+    def log(self) -> Iterator[LogLine]:
+        """The log, each partition in its order."""
+        ...
+
+    def outputs(self) -> Iterator[OutputLine]:
+        """What stands on the topics, each partition in its order."""
+        ...
+
+
+class Lines:
+    """A recording in memory."""
+
+    def __init__(self, header: Header, lines: Iterable[Line]) -> None:
+        self.header = header
+        self.lines: Sequence[Line] = list(lines)
+
+    def states(self) -> Iterator[ExportedGroup]:
+        return (line.group for line in self.lines if isinstance(line, StartGroup))
+
+    def log(self) -> Iterator[LogLine]:
+        return (line for line in self.lines if isinstance(line, LogLine))
+
+    def outputs(self) -> Iterator[OutputLine]:
+        return (line for line in self.lines if isinstance(line, OutputLine))

@@ -1,0 +1,288 @@
+"""The log of a recording through the core, without Spark: the operator's rules, one step at a time.
+
+Each message of the log is admitted or refused as the operator does it, under the configuration in force at
+its place, and applied by the group's timeline with the recording's outages. After the last message the
+deadlines fire that the recording's clock records allow.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import msgspec
+
+from checkpoints import codec
+from insight.replay.group_run import Entry, GroupRun, LostLetter, Sent, sent_and_letter
+from insight.replay.recording import Header, LogClock, RecordedEpoch, Recording
+from records.codec import Refusal, encode
+from state.config import CoordinatorConfig
+from state.dispatch import AnyGroup
+from state.kafka.effects import Reply
+from state.timeline import Row
+from streaming.query.admission import Admission, Message
+from streaming.query.log_order import LogRow
+from streaming.query.output_values import dead_letter
+
+K = TypeVar("K")
+
+
+@dataclass(frozen=True)
+class Until:
+    """The end of a replay: a time in ms by the groups' clocks, or an offset (inclusive)."""
+
+    time_ms: int | None = None
+    offset: int | None = None
+
+    def includes(self, message: Message) -> bool:
+        """Whether a message is before the end."""
+        if self.offset is not None and message.row.offset > self.offset:
+            return False
+        return self.time_ms is None or message.row.at_ms <= self.time_ms
+
+
+@dataclass
+class Replayed:
+    """A group's entries in their order, and the group at the end (None: there is none)."""
+
+    group_id: str
+    entries: list[Entry[bytes]] = field(default_factory=list)
+    group: AnyGroup | None = None
+
+    def group_after(self, number: int) -> AnyGroup | None:
+        """The group after entry `number`, counted from 0. Needs a replay `with_states`."""
+        return decode_kept(self.group_id, self.entries[number].kept)
+
+
+def replay(
+    recording: Recording, group_id: str, until: Until | None = None, *, with_states: bool = False
+) -> Replayed:
+    """Replay one group of a recording. The deadlines that were due until the end have fired.
+
+    `with_states` keeps the group after each entry, compressed.
+    """
+    run = Replay(recording, lambda group: encode_kept(group) if with_states else None, groups={group_id})
+    entries = [entry for entry in run.entries(until) if entry.group_id == group_id]
+    return Replayed(group_id, entries, run.groups.get(group_id))
+
+
+class Replay(Generic[K]):
+    """A replay of a recording's groups, all or some. `keep`: see `GroupRun`.
+
+    `late` are requests by id that were applied late, by so many ms: a deadline of a later time had fired
+    before. That depends on more than the log, so it is taken from the history. `first` are the groups that
+    the log does not have from their beginning, with the request that created the group anew: the messages
+    before it are left out (None: all).
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        keep: Callable[[AnyGroup | None], K | None],
+        *,
+        groups: set[str] | None = None,
+        late: Mapping[str, int] | None = None,
+        first: Mapping[str, str | None] | None = None,
+    ) -> None:
+        self._recording = recording
+        self._keep = keep
+        self._wanted = groups
+        self._late = late or {}
+        self._first = dict(first or {})
+        header = recording.header
+        self._header = header
+        self._outages = [known.outage for known in header.outages]
+        self._epochs = [Epoch.of(epoch, header) for epoch in placed_epochs(header)]
+        self._handled_ms = header.handled.watermark_ms - 1 if header.handled is not None else -1
+        self._runs: dict[str, GroupRun[K]] = {}
+        self._attested_ms = 0
+
+    @property
+    def groups(self) -> dict[str, AnyGroup]:
+        """The groups that exist now."""
+        return {group_id: run.group for group_id, run in self._runs.items() if run.group is not None}
+
+    def entries(self, until: Until | None = None) -> Iterator[Entry[K]]:
+        """Run the replay once. Yields each group's entries in their order."""
+        until = until or Until()
+        for state in self._recording.states():
+            if self._wants(state.group_id):
+                entry = codec.Entry(state.version, None, state.group)
+                self._run_of(state.group_id, codec.decode_group(state.group_id, entry))
+        end_ms = 0
+        later_ms: dict[str, int] = {}  # the last message after the end, by group
+        for line in self._recording.log():
+            if isinstance(line, LogClock):
+                end_ms = max(end_ms, line.time_ms)
+                continue
+            message = line.message(self._header.identity.requests_topic)
+            if until.includes(message):
+                yield from self._message(message)
+            elif self._wants(group_id := named_group(message)):
+                later_ms[group_id] = max(message.row.at_ms, later_ms.get(group_id, 0))
+        if until.offset is not None:
+            return
+        for run in self._runs.values():
+            # A later message of the group fires what is due before it.
+            known_ms = max(end_ms, later_ms.get(run.group_id, 0))
+            yield from self._fire(run, known_ms if until.time_ms is None else min(known_ms, until.time_ms))
+
+    def _wants(self, group_id: str) -> bool:
+        return self._wanted is None or group_id in self._wanted
+
+    def _message(self, message: Message) -> Iterator[Entry[K]]:
+        epoch = epoch_at(self._epochs, message.row)
+        request = self._epochs[epoch].admission(message.row.partition).admit(message, _unknown)
+        is_handled = self._is_handled(message)
+        if isinstance(request, Refusal):
+            entry: Entry[K] = _refused(request, message, is_handled, self._header)
+            if self._wants(entry.group_id):
+                yield entry
+            return
+        group_id = request.group_id
+        if not self._wants(group_id) or not self._has_begun(group_id, message.id):
+            return
+        run = self._run_of(group_id)
+        yield from self._advance(run, epoch)
+        if not is_handled:
+            yield from self._fire(run, self._handled_ms)
+        late_by_ms = self._late.get(message.id)
+        if late_by_ms is not None:
+            yield from run.fire_until(message.row.at_ms + late_by_ms, is_handled)
+        row = Row(message.row.at_ms, message.id, request, len(message.value))
+        yield from run.apply(row, message, is_handled)
+
+    def _has_begun(self, group_id: str, request_id: str) -> bool:
+        if group_id not in self._first:
+            return True
+        if self._first[group_id] != request_id:
+            return False
+        del self._first[group_id]
+        return True
+
+    def _advance(self, run: GroupRun[K], epoch: int) -> Iterator[Entry[K]]:
+        """Take a group to the configuration of its next message."""
+        while run.epoch < epoch:
+            begin = self._epochs[run.epoch + 1].recorded.begin
+            assert begin is not None
+            yield from self._fire_handled(run, begin.watermark_ms)
+            run.configure(run.epoch + 1, self._epochs[run.epoch + 1].config)
+
+    def _fire(self, run: GroupRun[K], until_ms: int) -> Iterator[Entry[K]]:
+        """Fire the deadlines until a time, each under the configuration in force then."""
+        while run.epoch + 1 < len(self._epochs):
+            begin = self._epochs[run.epoch + 1].recorded.begin
+            assert begin is not None
+            if begin.watermark_ms >= until_ms:
+                break
+            yield from self._advance(run, run.epoch + 1)
+        yield from self._fire_handled(run, until_ms)
+
+    def _fire_handled(self, run: GroupRun[K], until_ms: int) -> Iterator[Entry[K]]:
+        """Fire the deadlines until a time. The last committed batch has fired those before its watermark."""
+        if self._handled_ms < until_ms:
+            yield from run.fire_until(self._handled_ms, is_handled=True)
+        yield from run.fire_until(until_ms, is_handled=until_ms <= self._handled_ms)
+
+    def _run_of(self, group_id: str, group: AnyGroup | None = None) -> GroupRun[K]:
+        run = self._runs.get(group_id)
+        if run is None:
+            run = GroupRun(group_id, group, self._header.layout, self._outages, self._keep)
+            run.configure(0, self._epochs[0].config)
+            self._runs[group_id] = run
+        return run
+
+    def _is_handled(self, message: Message) -> bool:
+        handled = self._header.handled
+        return handled is not None and message.row.offset < handled.ends.get(message.row.partition, 0)
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """A configuration in force, and its admissions by partition of requests."""
+
+    recorded: RecordedEpoch
+    config: CoordinatorConfig
+    header: Header
+    admissions: dict[int, Admission] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, recorded: RecordedEpoch, header: Header) -> "Epoch":
+        base = CoordinatorConfig(member_id_namespace=header.identity.member_id_namespace)
+        return cls(recorded, base.with_settings(recorded.epoch.settings), header)
+
+    def admission(self, partition: int) -> Admission:
+        found = self.admissions.get(partition)
+        if found is None:
+            shards = self.header.identity.shards
+            assert shards is not None
+            skip = frozenset(self.recorded.epoch.skip)
+            found = self.admissions[partition] = Admission(self.header.layout, partition, shards, skip)
+        return found
+
+
+def epoch_at(epochs: Sequence[Epoch], row: LogRow) -> int:
+    """The number of the configuration that is in force at a place of the log."""
+    for number in range(len(epochs) - 1, 0, -1):
+        begin = epochs[number].recorded.begin
+        assert begin is not None
+        if begin.precedes(row.partition, row.offset, row.at_ms):
+            return number
+    return 0
+
+
+def placed_epochs(header: Header) -> list[RecordedEpoch]:
+    """The configurations whose beginning in the log is known, after one that counts as in force at first."""
+    placed: list[RecordedEpoch] = []
+    for epoch in header.epochs:
+        placed = [epoch] if epoch.begin is None else [*placed, epoch]
+    return placed
+
+
+def named_group(message: Message) -> str:
+    """The group that a message names: as `group_id`, or else as the key of its record."""
+    try:
+        return _named.decode(message.value).group_id
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return message.row.key.decode(errors="replace") if message.n is None else ""
+
+
+class _Named(msgspec.Struct):
+    group_id: str
+
+
+_named = msgspec.json.Decoder(_Named)
+
+
+def _refused(refusal: Refusal, message: Message, is_handled: bool, header: Header) -> Entry[K]:
+    sent: list[Sent] = []
+    letters: list[LostLetter] = []
+    response = refusal.response(message.id)
+    if response is not None and refusal.address is not None:
+        reply = Reply(refusal.address.reply_partition, response)
+        answer, letters = sent_and_letter(reply, message, header.layout)
+        sent = [answer]
+    letter = dead_letter(
+        refusal.reason, refusal.message, message.row.key, message, answered=response is not None
+    )
+    letters.append(LostLetter(refusal.reason, message.id, encode(letter)))
+    at_ms = message.row.at_ms
+    return Entry(
+        named_group(message), at_ms, refusal, message, is_handled, tuple(sent), (), (), tuple(letters), None
+    )
+
+
+def _unknown(_: str) -> bool:
+    """No group is known to belong to a partition before its partition is computed."""
+    return False
+
+
+def encode_kept(group: AnyGroup | None) -> bytes | None:
+    """A group in few bytes."""
+    return None if group is None else codec.write_row({group.group_id: codec.encode_group(group, None)})[1]
+
+
+def decode_kept(group_id: str, kept: bytes | None) -> AnyGroup | None:
+    """The inverse of `encode_kept`."""
+    if kept is None:
+        return None
+    return codec.decode_group(group_id, codec.read_row(group_id, codec.STATE_VERSION, kept)[group_id])

@@ -1,0 +1,45 @@
+"""The values of output records that need no data frame: responses and dead letters.
+
+The operator's output and the replay without Spark share them.
+"""
+
+from records.codec import DEAD_LETTER_MAX_BYTES, MESSAGE_MAX_CHARS, DeadLetter, Reason, encode
+from records.truncation import too_large
+from state.kafka.effects import Reply
+from state.messages import RECORD_VERSION
+from state.rocketmq import effects as rocketmq
+from streaming.query.admission import Message
+
+
+def response_value(reply: Reply | rocketmq.Reply, max_bytes: int) -> tuple[bytes, str | None]:
+    """Encode a response. A response that is too large for the topic becomes an error: then the second value
+    is the text for its dead letter.
+    """
+    value = encode(reply.response)
+    if len(value) <= max_bytes:
+        return value, None
+    text = f"the answer has more than response.max.bytes ({max_bytes})"
+    return encode(too_large(reply.response)), text
+
+
+def dead_letter(
+    reason: Reason, text: str, key: bytes, message: Message | None, request: str = "", *, answered: bool
+) -> DeadLetter:
+    """The dead letter with the reason why a message was refused, or why it failed.
+
+    `message` is the message concerned, None if it is no longer at hand: then `request` is its id, or "" if a
+    deadline failed. `key` is that of the record, or of the group whose deadline failed.
+    """
+    return DeadLetter(
+        version=RECORD_VERSION,
+        reason=reason,
+        message=text[:MESSAGE_MAX_CHARS],
+        request=request or (message.id if message else ""),
+        at_ms=message.row.at_ms if message else 0,
+        answered=answered,
+        # No valid group id has a key this long. The key is cut because it can be as large as a record's
+        # value.
+        key=key[:DEAD_LETTER_MAX_BYTES],
+        value=message.value[:DEAD_LETTER_MAX_BYTES] if message else b"",
+        value_bytes=len(message.value) if message else 0,
+    )
