@@ -20,8 +20,8 @@ import msgspec
 from msgspec.structs import replace
 
 from checkpoints.files import Files, FolderError, LocalFiles
-from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, OwnerRecord
-from checkpoints.spark_logs import last_batch, planned_ends
+from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, LogPlace, OwnerRecord
+from checkpoints.spark_logs import last_batch, place_after, planned_ends
 from state.inputs import Outage
 
 # The number of known outages. A group without a call during so many of them does not know earlier ones.
@@ -163,11 +163,13 @@ class Checkpoint:
         batch keeps its settings.
         """
         record = self.record()
-        epochs = _with_skipped(record.epochs, skip, self.last_batch("commits") + 1)
+        uncommitted = self.last_batch("commits") + 1
+        epochs = _with_skipped(record.epochs, skip, uncommitted, place_after(self.files, uncommitted - 1))
         latest = epochs[-1] if epochs else None
         if latest is None or (latest.settings, latest.code_version) != (settings, code_version):
             from_batch = self.last_batch("offsets") + 1 if latest else 0  # the first covers every batch
-            new = Epoch(from_batch, settings, latest.skip if latest else skip, code_version)
+            place = place_after(self.files, from_batch - 1)
+            new = Epoch(from_batch, settings, latest.skip if latest else skip, code_version, place)
             epochs = [e for e in epochs if e.from_batch < from_batch] + [new]
         if epochs != record.epochs:
             self._save(replace(record, epochs=epochs))
@@ -272,13 +274,15 @@ def _name(epoch: int) -> str:
     return f"{OWNERS}/{epoch}.json"
 
 
-def _with_skipped(epochs: list[Epoch], skip: list[str], from_batch: int) -> list[Epoch]:
-    """Return the configurations with these records also skipped from this batch on."""
+def _with_skipped(
+    epochs: list[Epoch], skip: list[str], from_batch: int, place: LogPlace | None
+) -> list[Epoch]:
+    """Return the configurations with these records also skipped from this batch on, which begins at `place`."""
     new = [record for record in skip if epochs and record not in epochs[-1].skip]
     if not new:
         return epochs
     before = [e for e in epochs if e.from_batch < from_batch]
     after = [e for e in epochs if e.from_batch >= from_batch]
     if before and (not after or after[0].from_batch > from_batch):
-        after.insert(0, replace(before[-1], from_batch=from_batch))
+        after.insert(0, replace(before[-1], from_batch=from_batch, begins=place))
     return before + [replace(e, skip=[*e.skip, *new]) for e in after]

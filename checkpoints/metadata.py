@@ -41,16 +41,29 @@ class Identity(Struct, frozen=True):
     state_partitions: int = 1
 
 
+class LogPlace(Struct, frozen=True):
+    """The place in the log at which a batch begins: the offsets of its first records by partition, and the
+    watermark up to which the batch before it fired deadlines.
+    """
+
+    topic: str
+    offsets: dict[int, int]
+    watermark_ms: int
+
+
 class Epoch(Struct, frozen=True):
     """A configuration and its first batch. A batch that runs again uses the configuration of its first run.
 
-    `settings` are by Kafka's dotted names. `skip` are ids of records that are dead-lettered unread.
+    `settings` are by Kafka's dotted names. `skip` are ids of records that are dead-lettered unread. `begins`
+    is the place of its first batch. None: the batch is the first of all, or a version without places wrote
+    the epoch.
     """
 
     from_batch: int
     settings: dict[str, int]
     skip: list[str]
     code_version: str
+    begins: LogPlace | None = None
 
 
 class KnownOutage(Struct, frozen=True):

@@ -1,6 +1,7 @@
 """The verdict on a recording: whether what stands on the topics is, byte by byte, what its log leads to."""
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -151,6 +152,7 @@ class _Judge:
         replay = Replay(self.recording, self._see, late=found.late, first=cut)
         for entry in replay.entries():
             self._compare(entry)
+        self._open = _parked_in(replay.groups.values()) if self.header.until_ms is not None else set()
         self._compare_rest()
         self._compare_last_views(replay.groups)
         return Verdict(
@@ -265,12 +267,12 @@ class _Judge:
         for answer, copy in found.answers.items():
             self._unexpected(What.ANSWER, answer, copy, self._is_judged(answer.request, copy.value))
         for event, copy in found.events.items():
-            self._unexpected(What.HISTORY, event, copy, self._is_event_judged(event))
+            self._unexpected(What.HISTORY, event, copy, self._is_event_judged(event, copy))
         for letter, copy in found.letters.items():
             self._unexpected(What.LETTER, letter, copy, self._is_judged(letter.subject, copy.value))
         for view, copies in found.views.items():
             for copy in copies:
-                self._unexpected(What.VIEW, view, copy, self._is_event_judged(view))
+                self._unexpected(What.VIEW, view, copy, self._is_event_judged(view, copy))
 
     def _unexpected(self, what: What, name: Any, copy: Copy, is_judged: bool) -> None:
         if not is_judged:
@@ -286,9 +288,13 @@ class _Judge:
         place = place_of(request, self.header)
         if place is None:  # a deadline, a scan, or a request of another topic
             return not self.starts
-        return is_recorded(place, self.header) and (start is None or start.has(place))
+        is_known = is_recorded(place, self.header) and request not in self._open
+        return is_known and (start is None or start.has(place))
 
-    def _is_event_judged(self, event: EventName) -> bool:
+    def _is_event_judged(self, event: EventName, copy: Copy) -> bool:
+        until_ms = self.header.until_ms
+        if until_ms is not None and event_fields(copy.value).at_ms >= until_ms:
+            return False
         start = self.starts.get(event.group_id)
         if start is not None and start.incarnation == event.incarnation:
             return event.seq > start.seq
@@ -340,6 +346,11 @@ def view_of(group: AnyGroup) -> Any:
         return rocketmq_snapshot.snapshot(group)
     assert isinstance(group, Group)
     return snapshot.snapshot(group)
+
+
+def _parked_in(groups: Iterable[AnyGroup]) -> set[str]:
+    """The requests that wait for their answer."""
+    return {to.request for group in groups if isinstance(group, Group) for to in group.parked()}
 
 
 def cause_of(entry: Entry[Any]) -> str:

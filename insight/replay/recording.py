@@ -12,7 +12,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from checkpoints.export_file import ExportedGroup
-from checkpoints.folder import Epoch, Identity, KnownOutage
+from checkpoints.metadata import Epoch, Identity, KnownOutage
 from records.codec import request_id
 from records.layout import TopicLayout
 from streaming.query.admission import Message
@@ -64,7 +64,7 @@ class Header(Struct, frozen=True, kw_only=True):
     there ever was. `handled` None: it is not known what has to be on the topics. `kept_since_ms` is the
     append time of the first record that an output topic still has, by topic and partition; a partition that
     has lost none is left out. `starts_from` is the export with whose groups the recording begins, if it does
-    not begin with the log.
+    not begin with the log. `until_ms`: the log's part was cut before this time.
     """
 
     version: int = FORMAT_VERSION
@@ -81,6 +81,7 @@ class Header(Struct, frozen=True, kw_only=True):
     handled: Handled | None
     kept_since_ms: dict[str, dict[int, int]]
     starts_from: str | None = None
+    until_ms: int | None = None
 
     def wants(self, group_id: str) -> bool:
         """Whether this is one of the recorded groups."""

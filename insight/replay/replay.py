@@ -5,6 +5,7 @@ its place, and applied by the group's timeline with the recording's outages. Aft
 deadlines fire that the recording's clock records allow.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -92,7 +93,9 @@ class Replay(Generic[K]):
         self._header = header
         self._outages = [known.outage for known in header.outages]
         self._epochs = [Epoch.of(epoch, header) for epoch in placed_epochs(header)]
-        self._handled_ms = header.handled.watermark_ms - 1 if header.handled is not None else -1
+        self._until_ms = sys.maxsize if header.until_ms is None else header.until_ms - 1
+        handled_ms = header.handled.watermark_ms - 1 if header.handled is not None else -1
+        self._handled_ms = min(handled_ms, self._until_ms)
         self._runs: dict[str, GroupRun[K]] = {}
         self._attested_ms = 0
 
@@ -123,7 +126,7 @@ class Replay(Generic[K]):
             return
         for run in self._runs.values():
             # A later message of the group fires what is due before it.
-            known_ms = max(end_ms, later_ms.get(run.group_id, 0))
+            known_ms = min(max(end_ms, later_ms.get(run.group_id, 0)), self._until_ms)
             yield from self._fire(run, known_ms if until.time_ms is None else min(known_ms, until.time_ms))
 
     def _wants(self, group_id: str) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from checkpoints.folder import Epoch, Identity, KnownOutage
+from checkpoints.metadata import Epoch, Identity, KnownOutage
 from insight.replay.collect import Collector, TopicRecord
 from insight.replay.recording import Handled, Header, Lines, RecordedEpoch
 from records.codec import is_clock_record

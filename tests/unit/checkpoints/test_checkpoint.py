@@ -10,7 +10,7 @@ import pytest
 
 from checkpoints.checkpoint import OUTAGES_KEPT, Checkpoint, new_namespace
 from checkpoints.files import FolderError, FolderNotWritable
-from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, OwnerRecord
+from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, LogPlace, OwnerRecord
 from state.inputs import Outage
 from tests.harness.checkpoints import path_of, spark_of
 
@@ -329,3 +329,25 @@ def test_the_files_of_a_version_without_owners_are_read_and_replaced(tmp_path: P
     checkpoint.own(3)
     assert checkpoint.record() == Checkpoint.at(tmp_path).record() == expected
     assert [path.name for path in tmp_path.iterdir()] == ["owners"]
+
+
+def offsets_of(checkpoint: Checkpoint, batch: int, end: int, watermark_ms: int) -> None:
+    """What Spark writes when it plans a batch."""
+    metadata = f'{{"batchWatermarkMs":{watermark_ms},"batchTimestampMs":5}}'
+    lines = ("v1", metadata, f'{{"eu-requests":{{"0":{end}}}}}')
+    (spark_of(checkpoint) / "offsets" / str(batch)).write_text("\n".join(lines))
+
+
+def test_a_configuration_has_the_place_of_the_log_at_which_it_begins(checkpoint: Checkpoint) -> None:
+    """It begins after the last planned batch; records to skip after the last committed one."""
+    checkpoint.epochs(OLD, [], "1")
+    plan(checkpoint, planned=6, committed=5)
+    offsets_of(checkpoint, 5, 40, 900)
+    offsets_of(checkpoint, 6, 50, 1_000)
+    epochs = checkpoint.epochs(NEW, ["eu-requests-0-45"], "1")
+    assert [(epoch.from_batch, epoch.begins) for epoch in epochs] == [
+        (0, None),
+        (6, LogPlace("eu-requests", {0: 40}, 900)),
+        (7, LogPlace("eu-requests", {0: 50}, 1_000)),
+    ]
+    assert again(checkpoint).record().epochs == epochs

@@ -1,0 +1,38 @@
+"""The recording and the verdict of a coordinator whose topics are still there."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from checkpoints.checkpoint import Checkpoint
+from checkpoints.export_file import ExportFile
+from insight.replay.judge import Verdict, judge
+from insight.replay.read_topics import Part, record
+from insight.replay.recording_file import COMPRESSED, RecordingFile
+from records.layout import TopicLayout
+
+EVERYTHING = Part()
+
+
+@contextmanager
+def recorded(
+    bootstrap_servers: str,
+    layout: TopicLayout,
+    checkpoint: Checkpoint,
+    part: Part = EVERYTHING,
+    *,
+    code_version: str = "",
+    start: ExportFile | None = None,
+) -> Iterator[RecordingFile]:
+    """A recording in a temporary file, made now. Only this user may read it. Raises as `record` does."""
+    with tempfile.TemporaryDirectory(prefix="group-coordinator-recording-") as folder:
+        path = Path(folder) / f"recording{COMPRESSED}"
+        record(path, bootstrap_servers, layout, checkpoint, part, code_version, start)
+        yield RecordingFile(path)
+
+
+def judge_all(bootstrap_servers: str, layout: TopicLayout, checkpoint: Checkpoint) -> Verdict:
+    """The verdict on all groups of a coordinator, which may run meanwhile. Raises as `record` does."""
+    with recorded(bootstrap_servers, layout, checkpoint) as recording:
+        return judge(recording)
