@@ -62,7 +62,7 @@ class How(StrEnum):
 
 class Difference(Struct, frozen=True, kw_only=True):
     """One difference. `name` names the record. `entry` is the request or deadline that leads to it, None if
-    there is none. `expected` and `found` are the bytes, None if there are none. `place` is where it was
+    there is none. `expected` and `found` are the records, None if there are none. `place` is where it was
     found, <partition>-<offset>.
     """
 
@@ -71,8 +71,8 @@ class Difference(Struct, frozen=True, kw_only=True):
     group_id: str
     name: str
     entry: str | None = None
-    expected: bytes | None = None
-    found: bytes | None = None
+    expected: str | None = None
+    found: str | None = None
     place: str | None = None
 
 
@@ -333,8 +333,8 @@ class _Judge:
                     group_id=group_id,
                     name=name_text(name),
                     entry=entry,
-                    expected=expected,
-                    found=found,
+                    expected=None if expected is None else expected.decode(errors="replace"),
+                    found=None if found is None else found.decode(errors="replace"),
                     place=place,
                 )
             )

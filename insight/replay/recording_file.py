@@ -137,9 +137,10 @@ def _compressing(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
     if path.suffix != COMPRESSED:
         yield file
         return
-    with pa.CompressedOutputStream(pa.PythonFile(file, "w"), "zstd") as written:
+    # The stream closes its file, which has to be synced afterwards.
+    own = os.fdopen(os.dup(file.fileno()), "wb")
+    with pa.CompressedOutputStream(pa.PythonFile(own, "w"), "zstd") as written:
         yield written
-        written.flush()
 
 
 @contextmanager
