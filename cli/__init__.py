@@ -34,6 +34,18 @@ def _groups() -> click.Command:
     return groups
 
 
+def _record() -> click.Command:
+    from cli.record import record
+
+    return record
+
+
+def _replay() -> click.Command:
+    from cli.replay import replay
+
+    return replay
+
+
 def _rocketmq_consumer() -> click.Command:
     from cli.rocketmq_consumer import rocketmq_consumer
 
@@ -69,6 +81,8 @@ COMMANDS: dict[str, Callable[[], click.Command]] = {
     "demo": _demo,
     "gateway": _gateway,
     "groups": _groups,
+    "record": _record,
+    "replay": _replay,
     "rocketmq-consumer": _rocketmq_consumer,
     "run": _run,
     "state": _state,

@@ -22,6 +22,7 @@ from insight.replay.replay import Epoch, epoch_at, named_group, placed_epochs
 from records.codec import CLOCK_PATTERN, UNREADABLE, DeadLetter, is_clock_record, record_of
 from records.pack import unpack
 from records.partitioner import partition_of
+from streaming.query.admission import Message
 from streaming.query.log_order import LogRow
 
 _CLOCK = re.compile(CLOCK_PATTERN.encode())
@@ -88,15 +89,21 @@ class Collector:
     def _requests(self, record: TopicRecord) -> Iterator[LogRequest]:
         row = LogRow(record.partition, record.offset, record.at_ms, record.key or b"", record.value or b"")
         epoch = self._epochs[epoch_at(self._epochs, row)]
-        for message in epoch.admission(record.partition).messages(row):
-            if self._header.groups is None:
-                yield LogRequest.of(message)
-                continue
-            group_id = named_group(message)
-            if self._header.wants(group_id):
-                if _group_of(message.value) != group_id:
-                    self._nameless.add(message.id)
-                yield LogRequest.of(message)
+        return (
+            LogRequest.of(message)
+            for message in epoch.admission(record.partition).messages(row)
+            if self.takes(message)
+        )
+
+    def takes(self, message: Message) -> bool:
+        """Whether a message is of a recorded group."""
+        if self._header.groups is None:
+            return True
+        group_id = named_group(message)
+        is_wanted = self._header.wants(group_id)
+        if is_wanted and _group_of(message.value) != group_id:
+            self._nameless.add(message.id)
+        return is_wanted
 
     def outputs(self, records: Iterable[TopicRecord]) -> Iterator[OutputLine]:
         """The lines of the output topics."""

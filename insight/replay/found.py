@@ -111,6 +111,14 @@ def group_named_in(value: bytes) -> str:
         return ""
 
 
+def letter_key(value: bytes) -> bytes:
+    """The key of the record that a dead letter is about."""
+    try:
+        return _letter.decode(value).key
+    except UNREADABLE:
+        return b""
+
+
 def is_fixed(name: LetterName) -> bool:
     """Whether a dead letter's bytes are determined: tracebacks depend on the installation."""
     return name.reason != Reason.HANDLER_FAILED

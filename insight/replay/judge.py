@@ -23,6 +23,7 @@ from insight.replay.found import (
 from insight.replay.group_run import Entry
 from insight.replay.recording import Recording
 from insight.replay.replay import Replay, Until
+from insight.replay.selected import Selected
 from insight.replay.starts import Start, is_recorded, place_of, starts_of
 from records.codec import Refusal
 from records.truncation import encode_view
@@ -117,9 +118,12 @@ class Verdict(Struct, kw_only=True):
         return sum(getattr(counts, name) for counts in self.groups.values())
 
 
-def judge(recording: Recording, until: Until | None = None) -> Verdict:
-    """Replay all groups of a recording and compare the outcome with what stands on the topics."""
-    return _Judge(recording, until).verdict()
+def judge(recording: Recording, until: Until | None = None, *, groups: set[str] | None = None) -> Verdict:
+    """Replay the groups of a recording, some or all, and compare the outcome with what stands on the topics.
+
+    With `until` only what was caused until then is compared.
+    """
+    return _Judge(Selected(recording, groups) if groups is not None else recording, until).verdict()
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from assignors.kafka.consumer_protocol import ProtocolError, decode_assignment
 from clients.partition_text import number_list
@@ -37,7 +38,8 @@ def moment_text(replayed: Replayed, at_ms: int, config: CoordinatorConfig, clock
         return f"Group {replayed.group_id} did not exist at {when}.{_last_entry(replayed.entries, clock)}\n"
     if isinstance(group, RocketMqGroup):
         return _rocketmq_text(group, at_ms, when, config, clock)
-    return _kafka_text(group, holders(replayed.entries), at_ms, when, clock)
+    names = Names({*group.members, *group.pending_members, *member_ids(replayed.entries)})
+    return _kafka_text(group, holders(replayed.entries), names, at_ms, when, clock)
 
 
 def holders(entries: Iterable[Entry[bytes]]) -> dict[Partition, tuple[str, int]]:
@@ -48,6 +50,16 @@ def holders(entries: Iterable[Entry[bytes]]) -> dict[Partition, tuple[str, int]]
             if isinstance(said.entry, HistoryEntry):
                 found = _after(said.entry, found)
     return found
+
+
+def member_ids(entries: Iterable[Entry[Any]]) -> set[str]:
+    """All member ids that the history names."""
+    return {
+        member_id
+        for entry in entries
+        for said in entry.history
+        if (member_id := getattr(said.entry, "member_id", None))
+    }
 
 
 def _after(event: HistoryEntry, held: dict[Partition, tuple[str, int]]) -> dict[Partition, tuple[str, int]]:
@@ -79,9 +91,8 @@ def _partitions(assignment: bytes) -> list[Partition] | None:
 
 
 def _kafka_text(
-    group: Group, held: dict[Partition, tuple[str, int]], at_ms: int, when: str, clock: Clock
+    group: Group, held: dict[Partition, tuple[str, int]], names: Names, at_ms: int, when: str, clock: Clock
 ) -> str:
-    names = Names([*group.members, *group.pending_members])
     lasted = duration_text(max(at_ms - group.state_timestamp_ms, 0))
     leader = f", leader {names.of(group.leader_id)}" if group.leader_id else ""
     protocol = f", protocol {group.protocol_name}" if group.protocol_name else ""

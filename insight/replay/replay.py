@@ -241,6 +241,11 @@ def placed_epochs(header: Header) -> list[RecordedEpoch]:
     return placed
 
 
+def config_of(header: Header) -> CoordinatorConfig:
+    """The configuration in force at the end of a recording."""
+    return Epoch.of(header.epochs[-1], header).config
+
+
 def named_group(message: Message) -> str:
     """The group that a message names: as `group_id`, or else as the key of its record."""
     try:

@@ -1,0 +1,71 @@
+"""`group-coordinator record`: keeps what happened to groups in a file, for a replay later."""
+
+import time
+from pathlib import Path
+
+import click
+
+from cli.logs import configure_logs
+from cli.replay_source import (
+    code_version,
+    export_at,
+    layout_of,
+    opened_broker,
+    opened_checkpoint,
+    parse_time,
+    reported,
+    source_options,
+)
+from insight.replay import read_topics
+from insight.replay.read_topics import Part
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--group",
+    "groups",
+    multiple=True,
+    metavar="GROUP",
+    help="A group to record; repeatable. Default: all groups.",
+)
+@click.option(
+    "--since", metavar="TIME|DURATION", help="Leave out requests before this: an ISO time, or 2h, 30m."
+)
+@click.option("--until", metavar="TIME|DURATION", help="Leave out requests from this time on.")
+@source_options
+def record(
+    file: Path,
+    groups: tuple[str, ...],
+    since: str | None,
+    until: str | None,
+    data_dir: Path,
+    checkpoint: str | None,
+    bootstrap_servers: str | None,
+    from_state: Path | None,
+) -> None:
+    """Record what happened to groups into a new FILE (compressed if its name ends with .zst).
+
+    The file has all that `replay` needs: the requests of the groups, the configurations, the outages, and
+    what the coordinator answered and wrote. Retention can delete the topics afterwards.
+
+    The file also has the secret from which member ids are made, and the members' own data. Only its owner may
+    read it. Give it to nobody who may not join the groups.
+    """
+    configure_logs()
+    now_ms = time.time_ns() // 1_000_000
+    part = Part(
+        list(groups) or None, parse_time(since, now_ms, "--since"), parse_time(until, now_ms, "--until")
+    )
+    with reported():
+        start = export_at(from_state)
+        with (
+            opened_checkpoint(data_dir, checkpoint) as found,
+            opened_broker(data_dir, bootstrap_servers) as servers,
+        ):
+            layout = layout_of(servers, found)
+            header = read_topics.record(file, servers, layout, found, part, code_version(), start)
+    records = sum(header.ends[partition] - begin for partition, begin in header.begins.items())
+    what = ", ".join(groups) or "all groups"
+    click.echo(f"recorded {what} from {records} records of {layout.requests_topic}: {file}")
+    click.echo(f"{file} has the secret of the member ids: only you may read it")

@@ -1,0 +1,173 @@
+"""`group-coordinator replay`: replays a group's log, and compares the outcome with what happened."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+import msgspec
+
+from cli.logs import configure_logs
+from cli.replay_source import (
+    code_version,
+    export_at,
+    layout_of,
+    opened_broker,
+    opened_checkpoint,
+    parse_time,
+    reported,
+    source_options,
+)
+from insight.replay.judge import Verdict, judge
+from insight.replay.live import recorded
+from insight.replay.moment import moment_text
+from insight.replay.read_topics import Part
+from insight.replay.recording import Header, Recording
+from insight.replay.recording_file import RecordingFile
+from insight.replay.replay import Until, config_of
+from insight.replay.replay import replay as replay_group
+from insight.replay.steps import Steps
+from insight.replay.text import verdict_text
+from insight.why.clock import Clock
+
+NOT_IDENTICAL = 1
+
+
+@click.command()
+@click.option("--group", "groups", multiple=True, metavar="GROUP", help="A group to replay; repeatable.")
+@click.option(
+    "--all", "all_groups", is_flag=True, help="Replay all groups of the coordinator or the recording."
+)
+@click.option("--from-topic", is_flag=True, help="Read the coordinator's topics and checkpoint.")
+@click.option(
+    "--from",
+    "file",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    metavar="FILE",
+    help="Read a recording that `record` made.",
+)
+@source_options
+@click.option(
+    "--until",
+    metavar="TIME|DURATION|OFFSET",
+    help="Compare what happened until then: a time, a duration ago, or an offset of the requests topic.",
+)
+@click.option("--at", metavar="TIME|DURATION", help="Show the group as it was then, instead of comparing.")
+@click.option("--step", is_flag=True, help="Go through the group's entries one by one, instead of comparing.")
+@click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)
+def replay(
+    groups: tuple[str, ...],
+    all_groups: bool,
+    from_topic: bool,
+    file: Path | None,
+    data_dir: Path,
+    checkpoint: str | None,
+    bootstrap_servers: str | None,
+    from_state: Path | None,
+    until: str | None,
+    at: str | None,
+    step: bool,
+    output: str,
+) -> None:
+    """Replay a group's log without Spark, and compare the outcome with what the coordinator did.
+
+    Prints "identical", or the differences with exit code 1. --at shows the group at a time, --step goes
+    through its requests and deadlines.
+    """
+    configure_logs()
+    if bool(groups) == all_groups:
+        raise click.UsageError("takes one of these options: --group, --all")
+    if from_topic == (file is not None):
+        raise click.UsageError("takes one of these options: --from-topic, --from FILE")
+    if (at is not None or step) and len(groups) != 1:
+        raise click.UsageError("--at and --step take one --group")
+    if file is not None and from_state is not None:
+        raise click.UsageError("--from-state goes with --from-topic: a recording has its own beginning")
+    now_ms = time.time_ns() // 1_000_000
+    with reported(), _source(file, groups, data_dir, checkpoint, bootstrap_servers, from_state) as recording:
+        _check_groups(recording.header, groups)
+        if at is not None:
+            _show_moment(recording, groups[0], parse_time(at, now_ms, "--at"))
+        elif step:
+            _step(recording, groups[0], _until(until, now_ms))
+        else:
+            _judge(recording, groups, _until(until, now_ms), output)
+
+
+@contextmanager
+def _source(
+    file: Path | None,
+    groups: tuple[str, ...],
+    data_dir: Path,
+    checkpoint: str | None,
+    bootstrap_servers: str | None,
+    from_state: Path | None,
+) -> Iterator[Recording]:
+    if file is not None:
+        yield RecordingFile(file)
+        return
+    start = export_at(from_state)
+    part = Part(list(groups) or None)
+    with (
+        opened_checkpoint(data_dir, checkpoint) as found,
+        opened_broker(data_dir, bootstrap_servers) as servers,
+        recorded(
+            servers, layout_of(servers, found), found, part, code_version=code_version(), start=start
+        ) as recording,
+    ):
+        yield recording
+
+
+def _check_groups(header: Header, groups: tuple[str, ...]) -> None:
+    missing = [group_id for group_id in groups if not header.wants(group_id)]
+    if missing:
+        names = ", ".join(header.groups or ())
+        raise click.ClickException(f"the recording has not group {missing[0]}; it has {names}")
+
+
+def _until(text: str | None, now_ms: int) -> Until | None:
+    if text is None:
+        return None
+    if text.isdecimal():
+        return Until(offset=int(text))
+    return Until(time_ms=parse_time(text, now_ms, "--until"))
+
+
+def _judge(recording: Recording, groups: tuple[str, ...], until: Until | None, output: str) -> None:
+    verdict = judge(recording, until, groups=set(groups) or None)
+    _check_judged(verdict, groups)
+    if output == "json":
+        click.echo(msgspec.json.format(msgspec.json.encode(verdict), indent=2))
+    else:
+        click.echo(verdict_text(verdict, recording.header, Clock()), nl=False)
+    if not verdict.is_identical:
+        sys.exit(NOT_IDENTICAL)
+
+
+def _check_judged(verdict: Verdict, groups: tuple[str, ...]) -> None:
+    """A group of which there is nothing is most often a name with a typing error."""
+    unknown = [group_id for group_id in groups if group_id not in verdict.groups]
+    if unknown and not verdict.starts.keys() & set(unknown):
+        raise click.ClickException(f"the log has no request of group {unknown[0]}")
+
+
+def _show_moment(recording: Recording, group_id: str, at_ms: int | None) -> None:
+    assert at_ms is not None
+    replayed = replay_group(recording, group_id, Until(time_ms=at_ms))
+    click.echo(moment_text(replayed, at_ms, config_of(recording.header), Clock()), nl=False)
+
+
+def _step(recording: Recording, group_id: str, until: Until | None) -> None:
+    replayed = replay_group(recording, group_id, until, with_states=True)
+    if not replayed.entries:
+        raise click.ClickException(f"the log has no request of group {group_id}")
+    steps = Steps(replayed, config_of(recording.header), Clock())
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        from cli.stepping import walk  # rich takes a tenth of a second to import
+
+        walk(steps)
+        return
+    for number in range(len(steps)):
+        click.echo("\n".join(steps.lines(number)))

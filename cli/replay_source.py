@@ -1,0 +1,138 @@
+"""Where `replay` and `record` read from: the options, and the recording that they lead to."""
+
+import importlib.metadata
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+from kafka.errors import KafkaError
+
+from checkpoints.checkpoint import Checkpoint
+from checkpoints.codec import StateError
+from checkpoints.export_file import ExportError, ExportFile
+from checkpoints.files import FolderError
+from cli.parameters import PLACE, SERVERS
+from clients.coordinator_client import layout_on
+from clients.pending import ClientError
+from embedded.broker import BrokerFailed, EmbeddedBroker
+from embedded.jars import JarsUnavailable
+from embedded.java import JavaNotFound
+from embedded.paths import DEFAULT_DATA_DIR
+from insight.replay.read_topics import CannotRecord
+from insight.replay.recording_file import RecordingError
+from insight.why.since import parse_since
+from records.layout import TopicLayout
+from streaming.query.storage import storage_at
+
+Command = Callable[..., Any]
+TOPIC_ENDING = "-requests"
+_ERRORS = (
+    BrokerFailed,
+    CannotRecord,
+    ClientError,
+    ExportError,
+    FolderError,
+    JarsUnavailable,
+    JavaNotFound,
+    KafkaError,
+    RecordingError,
+    StateError,
+)
+
+
+def source_options(command: Command) -> Command:
+    """Add the options that name a coordinator's topics and checkpoint."""
+    options = (
+        click.option(
+            "--data-dir",
+            type=click.Path(path_type=Path, file_okay=False),
+            default=DEFAULT_DATA_DIR,
+            show_default=True,
+            help="The coordinator's data folder, as `run` has it. The coordinator may run.",
+        ),
+        click.option(
+            "--checkpoint",
+            type=PLACE,
+            help="The path or URI of the checkpoint, as `run` has it. Default: it is in the data folder.",
+        ),
+        click.option(
+            "--bootstrap-servers",
+            type=SERVERS,
+            help="The cluster with the coordinator's topics. Default: the data folder's embedded broker, "
+            "which is started for this.",
+        ),
+        click.option(
+            "--from-state",
+            type=click.Path(path_type=Path, dir_okay=False, exists=True),
+            metavar="EXPORT",
+            help="Begin with the groups of this export of the state (`state export`), where the beginning of "
+            "the log is gone.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Turn the known errors into one sentence and exit code 1."""
+    try:
+        yield
+    except _ERRORS as error:
+        raise click.ClickException(str(error).partition("\n")[0] or type(error).__name__) from error
+
+
+@contextmanager
+def opened_checkpoint(data_dir: Path, checkpoint: str | None) -> Iterator[Checkpoint]:
+    """The checkpoint to read. Spark is started only if no path of this machine leads to it."""
+    storage = storage_at(checkpoint or str(data_dir / "coordinator"))
+    if storage.path is not None:
+        yield Checkpoint(storage.open(_no_spark))
+        return
+    from streaming.query.session import Session  # imports Spark, which takes a second
+
+    with Session(log_path=data_dir / "record.log", app_name="group-coordinator record") as session:
+        yield Checkpoint(storage.open(lambda: session.spark))
+
+
+def _no_spark() -> Any:
+    raise AssertionError("a checkpoint with a path needs no Spark")
+
+
+@contextmanager
+def opened_broker(data_dir: Path, bootstrap_servers: str | None) -> Iterator[str]:
+    """The cluster to read from: the given one, else the data folder's own broker."""
+    own = data_dir / "broker"
+    if bootstrap_servers is not None:
+        yield bootstrap_servers
+        return
+    if not own.is_dir():
+        raise CannotRecord(f"{data_dir} has no embedded broker: give --bootstrap-servers")
+    with EmbeddedBroker(own) as broker:
+        yield broker.bootstrap_servers
+
+
+def layout_of(bootstrap_servers: str, checkpoint: Checkpoint) -> TopicLayout:
+    """The topics of this checkpoint's coordinator."""
+    prefix = checkpoint.identity().requests_topic.removesuffix(TOPIC_ENDING)
+    return layout_on(bootstrap_servers, prefix)
+
+
+def export_at(path: Path | None) -> ExportFile | None:
+    return None if path is None else ExportFile(path)
+
+
+def code_version() -> str:
+    """The version of this code."""
+    return importlib.metadata.version("spark-group-coordinator")
+
+
+def parse_time(text: str | None, now_ms: int, option: str) -> int | None:
+    """Parse a time or a duration ago."""
+    try:
+        return None if text is None else parse_since(text, now_ms)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint=option) from error

@@ -1,0 +1,69 @@
+"""Goes through the entries of a replay in a terminal, a key at a time."""
+
+import click
+from rich.console import Console, Group
+from rich.panel import Panel
+from rich.text import Text
+
+from insight.replay.steps import Steps
+
+KEYS = (
+    "next: n, →   back: b, ←   next in the history: h, H   search: /   again: .   first, last: g, G   quit: q"
+)
+_NEXT = frozenset({"n", " ", "\r", "\n", "\x1b[C", "\x1b[B", "\x1bOC", "\x1bOB"})
+_BACK = frozenset({"b", "p", "\x7f", "\x1b[D", "\x1b[A", "\x1bOD", "\x1bOA"})
+_QUIT = frozenset({"q", "\x1b", "\x03", "\x04"})
+
+
+def walk(steps: Steps, console: Console | None = None) -> None:
+    """Show one entry at a time until the user quits."""
+    console = console or Console()
+    sought, remark = "", ""
+    with console.screen(hide_cursor=True) as screen:
+        while True:
+            screen.update(_shown(steps, remark))
+            key = click.getchar()
+            remark = ""
+            if key in _QUIT:
+                return
+            if key == "/":
+                sought = _asked(console)
+            if key in "/." and sought:
+                remark = "" if steps.find(sought) else f"no later entry names {sought}"
+            else:
+                remark = press(steps, key)
+
+
+def press(steps: Steps, key: str) -> str:
+    """Do what a key means. Returns a remark for the user, "" if there is none."""
+    if key in _NEXT:
+        steps.move(1)
+    elif key in _BACK:
+        steps.move(-1)
+    elif key in ("g", "G"):
+        steps.move(-len(steps) if key == "g" else len(steps))
+    elif key in ("h", "H") and not steps.next_history(1 if key == "h" else -1):
+        return f"no {'later' if key == 'h' else 'earlier'} entry is in the history"
+    return ""
+
+
+def _shown(steps: Steps, remark: str) -> Group:
+    title = f"entry {steps.at + 1} of {len(steps)}"
+    return Group(
+        Panel(Text(steps.detail()), title=title, title_align="left"),
+        Panel(Text(steps.group().rstrip()), title="the group afterwards", title_align="left"),
+        Text(remark, style="bold") if remark else Text(KEYS, style="dim"),
+    )
+
+
+def _asked(console: Console) -> str:
+    """Ask for the text to search, one key at a time, because the screen has no line to type on."""
+    text = ""
+    while True:
+        console.print(Text(f"\rsearch: {text}"), end="")
+        key = click.getchar()
+        if key in ("\r", "\n"):
+            return text
+        if key in ("\x1b", "\x03"):
+            return ""
+        text = text[:-1] if key == "\x7f" else text + key
