@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from checkpoints.metadata import Epoch, Identity, KnownOutage
 from insight.replay.collect import Collector, TopicRecord
-from insight.replay.recording import Handled, Header, Lines, RecordedEpoch
+from insight.replay.recording import Begin, Handled, Header, Lines, RecordedEpoch
 from records.codec import is_clock_record
 from records.sharding import shard_of
 from state.config import CoordinatorConfig
@@ -24,7 +24,7 @@ class World:
     """Runs batches with the operator, and keeps what it writes. Batches are numbered from 0."""
 
     config: CoordinatorConfig
-    outages: Sequence[KnownOutage] = ()
+    outages: list[KnownOutage] = field(default_factory=list)
     records: list[TopicRecord] = field(default_factory=list)
     log: list[Record] = field(default_factory=list)
     watermark_ms: int = 0
@@ -33,6 +33,27 @@ class World:
     _timeouts: dict[int, int] = field(default_factory=dict)
     _offsets: dict[tuple[str, int], int] = field(default_factory=dict)
     _watermark_of_batch: int = 0
+
+    def __post_init__(self) -> None:
+        self._epochs: list[tuple[int, CoordinatorConfig, Begin | None]] = [(0, self.config, None)]
+
+    def configure(self, config: CoordinatorConfig) -> None:
+        """Begin another configuration with the next batch."""
+        begin = Begin(self._ends(), self._watermark_of_batch)
+        self._epochs.append((self.batch + 1, config, begin))
+
+    def without_coordinator(self, until_ms: int) -> None:
+        """An outage from the last record until a time. The next batch knows it."""
+        after_ms = max(record.at_ms for record in self.log)
+        self.outages.append(KnownOutage(self.batch + 1, Outage(after_ms, until_ms)))
+
+    def _ends(self) -> dict[int, int]:
+        """The offsets after the requests. Clock records have offsets of their own in these logs."""
+        ends = dict.fromkeys(range(LAYOUT.request_partitions), 0)
+        for record in self.log:
+            if not is_clock_record(record.key, record.value):
+                ends[record.partition] = max(ends[record.partition], record.offset + 1)
+        return ends
 
     def run(self, records: Sequence[Record], *, times: int = 1) -> None:
         """Run one batch, `times` times with the same outcome, as after a kill before the commit."""
@@ -64,9 +85,10 @@ class World:
         return shards
 
     def _call(self, shard: int, rows: Sequence[Record]) -> list[tuple[str, int, bytes | None, bytes | None]]:
+        config = next(config for first, config, _ in reversed(self._epochs) if first <= self.batch)
         operator = Operator(
             LAYOUT,
-            (ConfigEpoch(0, replace(self.config, member_id_namespace=NAMESPACE)),),
+            (ConfigEpoch(0, replace(config, member_id_namespace=NAMESPACE)),),
             tuple(known for known in self.outages if known.from_batch <= self.batch),
             shards=SHARDS,
         )
@@ -93,14 +115,14 @@ class World:
 
     def header(self, groups: list[str] | None = None) -> Header:
         partitions = range(LAYOUT.request_partitions)
-        ends = {p: max((r.offset + 1 for r in self.log if r.partition == p), default=0) for p in partitions}
+        ends = self._ends()
         return Header(
             recorded_at_ms=0,
             code_version="1",
             groups=groups,
             identity=Identity("cluster", LAYOUT.requests_topic, "id", len(partitions), NAMESPACE, SHARDS),
             layout=LAYOUT,
-            epochs=[RecordedEpoch(Epoch(0, self.config.settings(), [], "1"), None)],
+            epochs=[RecordedEpoch(Epoch(n, c.settings(), [], "1"), begin) for n, c, begin in self._epochs],
             outages=list(self.outages),
             begins=dict.fromkeys(partitions, 0),
             ends=ends,
@@ -117,7 +139,3 @@ class World:
         requests = (TopicRecord(LAYOUT.requests_topic, *record) for record in log)
         outputs = (record for record in self.records if record.topic != LAYOUT.offsets_topic)
         return Lines(header, [*collector.log(requests), *collector.outputs(outputs)])
-
-
-def outage(from_batch: int, after_ms: int, until_ms: int) -> KnownOutage:
-    return KnownOutage(from_batch, Outage(after_ms, until_ms))

@@ -194,7 +194,7 @@ def realise(moves: Sequence[Move], config: CoordinatorConfig, *, packs: bool = F
     at_ms = 1_000_000
     for move in moves:
         at_ms += move.pause_ms
-        request = _request(move, clients[move.group_id])
+        request = request_of(move, clients[move.group_id])
         partition = PARTITION_OF[move.group_id]
         row = Row(at_ms, places[partition].next_id(at_ms, packed=packs and move.number % 3 > 0), request)
         rows.append(row)
@@ -224,7 +224,7 @@ class _Places:
         return record if self._packed is None else f"{record}#{self._packed[1] - 1}"
 
 
-def _request(move: Move, group: list[Client]) -> AnyRequest:
+def request_of(move: Move, group: list[Client]) -> AnyRequest:
     client = group[move.client]
     kind = client.wants if move.kind == "next" else move.kind
     if kind == "heartbeat" and move.kind == "next" and move.number % 2:

@@ -1,5 +1,6 @@
 """The replay leads to what the operator wrote, byte by byte, however the log was cut into batches."""
 
+from collections.abc import Sequence
 from random import Random
 
 from hypothesis import assume, given
@@ -8,20 +9,30 @@ from msgspec.structs import replace
 
 from insight.replay.judge import How, judge
 from insight.replay.recording import Answer, Bytes, Event, Line, Lines
-from state.config import CoordinatorConfig
+from state.config import BrokerConfig, CoordinatorConfig
+from state.timeline import Row
+from tests.harness import rocketmq_log
 from tests.harness.coordinated_log import World
 from tests.harness.examples import examples
 from tests.spark import recorded_log
+from tests.spark.log import LAYOUT
 
 CONFIG = CoordinatorConfig(group_initial_rebalance_delay_ms=3_000)
+OTHER = CoordinatorConfig(
+    group_initial_rebalance_delay_ms=0,
+    offsets_retention_check_interval_ms=77_777,
+    rocketmq=BrokerConfig(scan_interval_ms=7_000),
+)
 
 
-def coordinate(seed: int, length: int, batches: int) -> World:
-    rows = recorded_log.record(seed, length, CONFIG)
+def coordinate(seed: int, length: int, batches: int, rows: Sequence[Row] | None = None) -> World:
+    """Coordinate a random log in random batches, each perhaps twice, with a change of the configuration."""
+    rows = rows or recorded_log.record(seed, length, CONFIG)
     partitions, _ = recorded_log.with_clock(rows, seed)
-    offsets = [sorted(p, key=lambda r: r.at_ms) for p in partitions]
     world = World(CONFIG)
-    for batch in recorded_log.cut(offsets, batches, seed):
+    for number, batch in enumerate(recorded_log.cut(partitions, batches, seed)):
+        if number == batches // 2 and seed % 3 == 0:
+            world.configure(OTHER)
         world.run(batch, times=1 + seed % 2)
     return world
 
@@ -29,9 +40,34 @@ def coordinate(seed: int, length: int, batches: int) -> World:
 @examples(60)
 @given(seed=st.integers(0, 10**6), length=st.integers(1, 120), batches=st.integers(1, 8))
 def test_a_replay_is_identical_to_what_the_operator_wrote(seed: int, length: int, batches: int) -> None:
-    verdict = judge(coordinate(seed, length, batches).recording())
+    world = coordinate(seed, length, batches)
+    verdict = judge(world.recording())
     assert verdict.differences == []
-    assert verdict.total("open") == 0
+    assert verdict.total("open") == verdict.total("gone") == verdict.unjudged == 0
+    wrote = {record.value for record in world.records if record.topic == LAYOUT.events_topic}
+    assert verdict.total("history") == len(wrote)
+
+
+@examples(30)
+@given(seed=st.integers(0, 10**6), length=st.integers(1, 120), batches=st.integers(1, 8))
+def test_so_are_groups_of_rocketmq(seed: int, length: int, batches: int) -> None:
+    rows = [
+        replace(row, request=replace(row.request, group_id=recorded_log.NAMES[row.request.group_id]))
+        for row in rocketmq_log.realise(seed, length)
+    ]
+    assert judge(coordinate(seed, length, batches, rows).recording()).differences == []
+
+
+@examples(20)
+@given(seed=st.integers(0, 10**6), length=st.integers(1, 80))
+def test_a_recording_of_one_group_has_what_one_of_all_has_of_it(seed: int, length: int) -> None:
+    world = coordinate(seed, length, 4)
+    everything = world.recording()
+    for group_id in judge(everything).groups:
+        alone = judge(world.recording([group_id]))
+        assert alone.differences == []
+        assert alone.groups == {group_id: judge(everything).groups[group_id]}
+        assert judge(everything, groups={group_id}).groups == alone.groups
 
 
 @examples(40)

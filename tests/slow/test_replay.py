@@ -1,0 +1,146 @@
+"""The replay of what a real coordinator did: every group of random logs, with kills, is identical."""
+
+import json
+import subprocess
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from checkpoints.checkpoint import Checkpoint
+from cli.demo.children import Child, Children
+from cli.demo.strike import wait_until_gone
+from clients.coordinator_client import layout_on
+from embedded.broker import EmbeddedBroker
+from insight.replay.judge import How, Verdict, judge
+from insight.replay.live import recorded
+from insight.replay.recording import Answer, Bytes, Event, Line, Lines
+from insight.replay.recording_file import RecordingFile
+from records.layout import TopicLayout
+from tests.e2e.harness import START_TIMEOUT_S
+from tests.harness.live_log import SETTINGS, LiveLogs
+
+pytestmark = pytest.mark.e2e
+
+COMMAND = str(Path(sysconfig.get_path("scripts")) / "group-coordinator")
+PREFIX = "replay-test"
+SEEDS = range(20)
+LENGTH = 150
+PLAYED_BEFORE_KILL_S = 15.0
+# Another configuration begins in the middle of the log.
+OTHER_SETTINGS = {"group.initial.rebalance.delay.ms": "0", "rocketmq.scan.interval.ms": "700"}
+
+
+class Run:
+    """A coordinator on its own folder, killed and started again while random logs are played."""
+
+    def __init__(self, servers: str, children: Children, folder: Path) -> None:
+        self._servers = servers
+        self._children = children
+        self._folder = folder
+        self._starts = 0
+        self._child: Child | None = None
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return Checkpoint.at(self._folder / "coordinator")
+
+    @property
+    def layout(self) -> TopicLayout:
+        return layout_on(self._servers, PREFIX)
+
+    def start(self, settings: dict[str, str]) -> None:
+        self._starts += 1
+        arguments = ["run", "--json", "--no-gateway", "--bootstrap-servers", self._servers]
+        arguments += ["--prefix", PREFIX, "--data-dir", str(self._folder), "--request-partitions", "2"]
+        for setting in settings.items():
+            arguments += ["-c", "=".join(setting)]
+        self._child = self._children.start(f"coordinator-{self._starts}", *arguments)
+        self._child.wait_for_line(lambda line: "requests_topic" in line, START_TIMEOUT_S)
+
+    def kill(self) -> None:
+        assert self._child is not None
+        self._child.kill()
+        wait_until_gone(self._folder / "coordinator")
+
+    def stop(self) -> None:
+        assert self._child is not None
+        self._child.stop()
+
+
+@pytest.fixture(scope="module")
+def folder(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data folder of a coordinator that 20 random logs were played to, with two kills."""
+    folder = tmp_path_factory.mktemp("replayed")
+    with Children(folder) as children:
+        run = Run(broker.bootstrap_servers, children, folder)
+        run.start(SETTINGS)
+        logs = LiveLogs(broker.bootstrap_servers, run.layout, SEEDS, LENGTH)
+        logs.play(PLAYED_BEFORE_KILL_S)
+        run.kill()
+        run.start(SETTINGS | OTHER_SETTINGS)
+        logs.play(PLAYED_BEFORE_KILL_S)
+        run.kill()
+        run.start(SETTINGS)
+        assert logs.play()
+        logs.close()
+        assert logs.requests > len(SEEDS) * LENGTH * 0.9
+        run.stop()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def recording(broker: EmbeddedBroker, folder: Path) -> Iterator[RecordingFile]:
+    servers = broker.bootstrap_servers
+    layout = layout_on(servers, PREFIX)
+    with recorded(servers, layout, Checkpoint.at(folder / "coordinator")) as made:
+        yield made
+
+
+@pytest.mark.timeout(900)
+def test_twenty_random_logs_are_identical_to_their_replay(recording: RecordingFile) -> None:
+    verdict = judge(recording)
+    assert verdict.differences == []
+    assert {group_id.split("-")[1] for group_id in verdict.groups} == {str(seed) for seed in SEEDS}
+    assert verdict.total("answers") > 2_000 and verdict.total("history") > 500
+    epochs = recording.header.epochs
+    assert len(epochs) == 3 and all(epoch.begin and epoch.begin.offsets for epoch in epochs[1:])
+    assert len(recording.header.outages) == 2
+
+
+@pytest.mark.timeout(900)
+def test_the_command_says_identical_and_finds_a_changed_answer(
+    broker: EmbeddedBroker, folder: Path, recording: RecordingFile
+) -> None:
+    command = [COMMAND, "replay", "--all", "--from-topic", "--data-dir", str(folder)]
+    done = subprocess.run(
+        [*command, "--bootstrap-servers", broker.bootstrap_servers, "-o", "json"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["count"] == 0
+    for kind in (Answer, Event):
+        changed, dropped = _controls(recording, kind)
+        assert [d.how for d in changed.differences] == [How.CHANGED]
+        assert [d.how for d in dropped.differences] == [How.MISSING]
+
+
+def _controls(recording: RecordingFile, kind: type[Answer | Event]) -> tuple[Verdict, Verdict]:
+    """The verdicts on a recording in which one record was changed, and on one in which it was dropped."""
+    lines: list[Line] = [*recording.log(), *recording.outputs()]
+    chosen = [line for line in lines if isinstance(line, kind)][1_000 if kind is Answer else 100]
+    copies = [line for line in lines if isinstance(line, kind) and line.value == chosen.value]
+    text = chosen.value.get().decode().replace('"version":1', '"version":2')
+    altered = [_with(line, text) if line in copies else line for line in lines]
+    return judge(Lines(recording.header, altered)), judge(
+        Lines(recording.header, [line for line in lines if line not in copies])
+    )
+
+
+def _with(line: Line, text: str) -> Line:
+
+    assert isinstance(line, Answer | Event)
+    return replace(line, value=Bytes(text=text))
