@@ -12,7 +12,7 @@ KEYS = (
 )
 _NEXT = frozenset({"n", " ", "\r", "\n", "\x1b[C", "\x1b[B", "\x1bOC", "\x1bOB"})
 _BACK = frozenset({"b", "p", "\x7f", "\x1b[D", "\x1b[A", "\x1bOD", "\x1bOA"})
-_QUIT = frozenset({"q", "\x1b", "\x03", "\x04"})
+_QUIT = frozenset({"q", "\x1b"})
 
 
 def walk(steps: Steps, console: Console | None = None) -> None:
@@ -28,7 +28,7 @@ def walk(steps: Steps, console: Console | None = None) -> None:
                 return
             if key == "/":
                 sought = _asked(console)
-            if key in "/." and sought:
+            if key in ("/", ".") and sought:
                 remark = "" if steps.find(sought) else f"no later entry names {sought}"
             else:
                 remark = press(steps, key)
@@ -57,13 +57,11 @@ def _shown(steps: Steps, remark: str) -> Group:
 
 
 def _asked(console: Console) -> str:
-    """Ask for the text to search, one key at a time, because the screen has no line to type on."""
-    text = ""
-    while True:
-        console.print(Text(f"\rsearch: {text}"), end="")
-        key = click.getchar()
-        if key in ("\r", "\n"):
-            return text
-        if key in ("\x1b", "\x03"):
-            return ""
-        text = text[:-1] if key == "\x7f" else text + key
+    """Ask for the text to search, in the last line of the screen."""
+    console.show_cursor()
+    try:
+        return console.input("search: ").strip()
+    except (EOFError, KeyboardInterrupt):
+        return ""
+    finally:
+        console.show_cursor(False)

@@ -38,6 +38,7 @@ def test_the_demo_proves_what_it_says(tmp_path: Path) -> None:
     ]
     reasons = [entry["reason"] for entry in told["timeline"] if entry["who"] == "group"]
     assert f"no heartbeat within its session timeout of {SESSION_TIMEOUT_MS} ms" in reasons
+    assert_replayed(tmp_path / "demo")
 
 
 @pytest.mark.timeout(1_200)
@@ -51,6 +52,15 @@ def test_the_demo_of_rocketmq_proves_what_it_says(tmp_path: Path) -> None:
     assert told["counts"]["records_produced"] == told["counts"]["records_consumed"] > 0
     types = [entry["type"] for entry in told["timeline"] if entry["who"] == "group"]
     assert types.index("DuplicateClientId") < types.index("DuplicateClientIdOver")
+    assert_replayed(tmp_path / "demo")
+
+
+def assert_replayed(data_dir: Path) -> None:
+    """The log of all groups of the demo leads to what happened, byte by byte."""
+    command = [COMMAND, "replay", "--all", "--from-topic", "--data-dir", str(data_dir)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("identical: ")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
