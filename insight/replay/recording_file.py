@@ -89,19 +89,24 @@ class RecordingFile:
             raise RecordingError(f"{path} cannot be read: {error.strerror or error}") from error
 
     def states(self) -> Iterator[ExportedGroup]:
-        return (line.group for line in self._lines() if isinstance(line, StartGroup))
+        return (line.group for line in self._lines("group") if isinstance(line, StartGroup))
 
     def log(self) -> Iterator[LogLine]:
-        return (line for line in self._lines() if isinstance(line, LogLine))
+        return (line for line in self._lines("request", "clock") if isinstance(line, LogLine))
 
     def outputs(self) -> Iterator[OutputLine]:
-        return (line for line in self._lines() if isinstance(line, OutputLine))
+        kinds = "answer", "event", "dead letter", "view"
+        return (line for line in self._lines(*kinds) if isinstance(line, OutputLine))
 
-    def _lines(self) -> Iterator[Line]:
+    def _lines(self, *kinds: str) -> Iterator[Line]:
+        """The lines of these kinds. The kind comes first in a line, so other lines need not be decoded."""
+        wanted = tuple(f'{{"line":"{kind}"'.encode() for kind in kinds)
         with _opened(self.path) as file:
             file.readline()
             for _ in range(self._count):
-                yield self._decode(file.readline(), _line)
+                line = file.readline()
+                if line.startswith(wanted):
+                    yield self._decode(line, _line)
 
     def _check(self) -> tuple[Header, int]:
         """Return the header and the number of lines of a file that is complete and unchanged."""
