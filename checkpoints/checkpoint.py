@@ -277,7 +277,7 @@ def _name(epoch: int) -> str:
 def _with_skipped(
     epochs: list[Epoch], skip: list[str], from_batch: int, place: LogPlace | None
 ) -> list[Epoch]:
-    """Return the configurations with these records also skipped from this batch on, which begins at `place`."""
+    """Return the configurations with these records also skipped from this batch on. It begins at `place`."""
     new = [record for record in skip if epochs and record not in epochs[-1].skip]
     if not new:
         return epochs

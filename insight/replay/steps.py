@@ -76,7 +76,7 @@ class Steps:
         if entry.message is not None:
             row = entry.message.row
             waited = entry.at_ms - row.at_ms
-            how = "appended" if entry.is_own else "fired before the next request, which was appended"
+            how = "appended" if entry.is_own else "fired with the request that was appended"
             late = f", applied {duration_text(waited)} later" if entry.is_own and waited > 0 else ""
             lines += ["", f"{how} at {self._clock.time(row.at_ms)}: {entry.message.id}{late}"]
         if isinstance(entry.event, Received | Failed):

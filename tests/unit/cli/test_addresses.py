@@ -45,6 +45,8 @@ def test_every_command_that_needs_a_cluster_is_among_them() -> None:
         "consume",
         "gateway",
         "groups",
+        "record",
+        "replay",
         "rocketmq-consumer",
         "run",
         "state",

@@ -39,10 +39,13 @@ class Terminal:
         return self.read(until)
 
     def _await_reader(self) -> None:
-        """A key that is pressed before the command reads keys would be dropped."""
+        """Wait until the command has drawn its screen and reads keys. It drops a key that comes before."""
         give_up_s = time.monotonic() + PATIENCE_S
-        while termios.tcgetattr(self._ours)[3] & termios.ICANON and time.monotonic() < give_up_s:
-            time.sleep(0.01)
+        while time.monotonic() < give_up_s:
+            if select.select([self._ours], [], [], 0.1)[0]:
+                os.read(self._ours, 65_536)
+            elif not termios.tcgetattr(self._ours)[3] & termios.ICANON:
+                return
 
     def read(self, until: str) -> str:
         shown, give_up_s = "", time.monotonic() + PATIENCE_S
