@@ -12,7 +12,7 @@ from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.inputs import Failed, Outage, Received
 from state.kafka.effects import OffsetChange, Reply
 from state.rocketmq import effects as rocketmq
-from state.timeline import Row, Timeline
+from state.timeline import Row, Step, Timeline
 from streaming.query.admission import Message
 from streaming.query.output_values import dead_letter, response_value
 
@@ -88,6 +88,7 @@ class GroupRun(Generic[K]):
         layout: TopicLayout,
         outages: Sequence[Outage],
         keep: Callable[[AnyGroup | None], K | None],
+        step: Step = step,
     ) -> None:
         self.group_id = group_id
         self.epoch = -1
@@ -95,6 +96,7 @@ class GroupRun(Generic[K]):
         self._layout = layout
         self._outages = outages
         self._keep = keep
+        self._step = step
         self._timeline: Timeline | None = None
         self._steps: list[tuple[AnyEvent, int, AnyEffects, K | None]] = []
         self._faults_reported = 0
@@ -128,7 +130,7 @@ class GroupRun(Generic[K]):
     def _take_step(
         self, group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
     ) -> AnyEffects:
-        effects = step(group, group_id, event, now_ms, config)
+        effects = self._step(group, group_id, event, now_ms, config)
         self._steps.append((event, now_ms, effects, self._keep(effects.group)))
         return effects
 

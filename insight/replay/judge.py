@@ -27,11 +27,12 @@ from insight.replay.selected import Selected
 from insight.replay.starts import Start, is_recorded, place_of, starts_of
 from records.codec import Refusal
 from records.truncation import encode_view
-from state.dispatch import AnyGroup
+from state.dispatch import AnyGroup, step
 from state.kafka import snapshot
 from state.kafka.group import Group
 from state.rocketmq import snapshot as rocketmq_snapshot
 from state.rocketmq.group import Group as RocketMqGroup
+from state.timeline import Step
 
 # The clocks of the brokers that stamp requests and outputs may differ by this much.
 CLOCK_SKEW_MS = 10_000
@@ -118,18 +119,25 @@ class Verdict(Struct, kw_only=True):
         return sum(getattr(counts, name) for counts in self.groups.values())
 
 
-def judge(recording: Recording, until: Until | None = None, *, groups: set[str] | None = None) -> Verdict:
+def judge(
+    recording: Recording,
+    until: Until | None = None,
+    *,
+    groups: set[str] | None = None,
+    step: Step = step,
+) -> Verdict:
     """Replay the groups of a recording, some or all, and compare the outcome with what stands on the topics.
 
     With `until` only what was caused until then is compared.
     """
-    return _Judge(Selected(recording, groups) if groups is not None else recording, until).verdict()
+    return _Judge(Selected(recording, groups) if groups is not None else recording, until, step).verdict()
 
 
 @dataclass
 class _Judge:
     recording: Recording
     until: Until | None
+    step: Step
     groups: dict[str, Counts] = field(default_factory=lambda: defaultdict(Counts))
     differences: list[Difference] = field(default_factory=list)
     by_kind: Counter[str] = field(default_factory=Counter)
@@ -153,7 +161,7 @@ class _Judge:
                 what, How.TWICE, _group(name, first.value), name, None, first.value, second.value, place
             )
         cut = {group_id: start.request for group_id, start in self.starts.items() if start.is_cut}
-        replay = Replay(self.recording, self._see, late=found.late, first=cut)
+        replay = Replay(self.recording, self._see, late=found.late, first=cut, step=self.step)
         for entry in replay.entries():
             self._compare(entry)
         self._open = _parked_in(replay.groups.values()) if self.header.until_ms is not None else set()

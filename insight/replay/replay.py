@@ -17,9 +17,9 @@ from insight.replay.group_run import Entry, GroupRun, LostLetter, Sent, sent_and
 from insight.replay.recording import Header, LogClock, RecordedEpoch, Recording
 from records.codec import Refusal, encode
 from state.config import CoordinatorConfig
-from state.dispatch import AnyGroup
+from state.dispatch import AnyGroup, step
 from state.kafka.effects import Reply
-from state.timeline import Row
+from state.timeline import Row, Step
 from streaming.query.admission import Admission, Message
 from streaming.query.log_order import LogRow
 from streaming.query.output_values import dead_letter
@@ -83,9 +83,11 @@ class Replay(Generic[K]):
         groups: set[str] | None = None,
         late: Mapping[str, int] | None = None,
         first: Mapping[str, str | None] | None = None,
+        step: Step = step,
     ) -> None:
         self._recording = recording
         self._keep = keep
+        self._step = step
         self._wanted = groups
         self._late = late or {}
         self._first = dict(first or {})
@@ -189,7 +191,7 @@ class Replay(Generic[K]):
     def _run_of(self, group_id: str, group: AnyGroup | None = None) -> GroupRun[K]:
         run = self._runs.get(group_id)
         if run is None:
-            run = GroupRun(group_id, group, self._header.layout, self._outages, self._keep)
+            run = GroupRun(group_id, group, self._header.layout, self._outages, self._keep, self._step)
             run.configure(0, self._epochs[0].config)
             self._runs[group_id] = run
         return run

@@ -9,7 +9,9 @@ from insight.replay.recording import Begin, Handled, Header, Lines, RecordedEpoc
 from records.codec import is_clock_record
 from records.sharding import shard_of
 from state.config import CoordinatorConfig
+from state.dispatch import step
 from state.inputs import Outage
+from state.timeline import Step
 from streaming.query.operator import ConfigEpoch, Operator
 from tests.harness.operator_call import call, spark_state
 from tests.spark.log import LAYOUT, NAMESPACE, Record
@@ -25,6 +27,7 @@ class World:
 
     config: CoordinatorConfig
     outages: list[KnownOutage] = field(default_factory=list)
+    step: Step = step
     records: list[TopicRecord] = field(default_factory=list)
     log: list[Record] = field(default_factory=list)
     watermark_ms: int = 0
@@ -90,6 +93,7 @@ class World:
             LAYOUT,
             (ConfigEpoch(0, replace(config, member_id_namespace=NAMESPACE)),),
             tuple(known for known in self.outages if known.from_batch <= self.batch),
+            step=self.step,
             shards=SHARDS,
         )
         state = spark_state(

@@ -10,8 +10,10 @@ from msgspec.structs import replace
 from insight.replay.judge import How, judge
 from insight.replay.recording import Answer, Bytes, Event, Line, Lines
 from state.config import BrokerConfig, CoordinatorConfig
-from state.timeline import Row
+from state.dispatch import step
+from state.timeline import Row, Step
 from tests.harness import rocketmq_log
+from tests.harness.batches import chosen, failing_step
 from tests.harness.coordinated_log import World
 from tests.harness.examples import examples
 from tests.spark import recorded_log
@@ -25,11 +27,13 @@ OTHER = CoordinatorConfig(
 )
 
 
-def coordinate(seed: int, length: int, batches: int, rows: Sequence[Row] | None = None) -> World:
+def coordinate(
+    seed: int, length: int, batches: int, rows: Sequence[Row] | None = None, step: Step = step
+) -> World:
     """Coordinate a random log in random batches, each perhaps twice, with a change of the configuration."""
     rows = rows or recorded_log.record(seed, length, CONFIG)
     partitions, _ = recorded_log.with_clock(rows, seed)
-    world = World(CONFIG)
+    world = World(CONFIG, step=step)
     for number, batch in enumerate(recorded_log.cut(partitions, batches, seed)):
         if number == batches // 2 and seed % 3 == 0:
             world.configure(OTHER)
@@ -56,6 +60,15 @@ def test_so_are_groups_of_rocketmq(seed: int, length: int, batches: int) -> None
         for row in rocketmq_log.realise(seed, length)
     ]
     assert judge(coordinate(seed, length, batches, rows).recording()).differences == []
+
+
+@examples(30)
+@given(seed=st.integers(0, 10**6), length=st.integers(1, 80), batches=st.integers(1, 6))
+def test_so_is_what_followed_a_fault_of_the_coordinator(seed: int, length: int, batches: int) -> None:
+    """Steps that raise are undone, answered and dead-lettered, or the group is quarantined."""
+    fails = failing_step(chosen(seed, one_in=6))
+    verdict = judge(coordinate(seed, length, batches, step=fails).recording(), step=fails)
+    assert verdict.differences == []
 
 
 @examples(20)
