@@ -20,7 +20,7 @@ from cli.replay_source import (
     reported,
     source_options,
 )
-from insight.replay.judge import Verdict, judge
+from insight.replay.judge import judge
 from insight.replay.live import recorded
 from insight.replay.moment import moment_text
 from insight.replay.read_topics import Part
@@ -30,6 +30,7 @@ from insight.replay.replay import Until, config_of
 from insight.replay.replay import replay as replay_group
 from insight.replay.steps import Steps
 from insight.replay.text import verdict_text
+from insight.replay.verdict import Verdict
 from insight.why.clock import Clock
 
 NOT_IDENTICAL = 1

@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from insight.replay.judge import Difference, Verdict
 from insight.replay.recording import Header
+from insight.replay.verdict import Difference, Verdict
 from insight.why.clock import Clock
 from insight.why.wording import INDENT, Lines, columns, count
 

@@ -14,10 +14,11 @@ from cli.demo.children import Child, Children
 from cli.demo.strike import wait_until_gone
 from clients.coordinator_client import layout_on
 from embedded.broker import EmbeddedBroker
-from insight.replay.judge import How, Verdict, judge
+from insight.replay.judge import judge
 from insight.replay.live import recorded
 from insight.replay.recording import Answer, Bytes, Event, Line, Lines
 from insight.replay.recording_file import RecordingFile
+from insight.replay.verdict import How, Verdict
 from records.layout import TopicLayout
 from tests.e2e.harness import START_TIMEOUT_S
 from tests.harness.live_log import SETTINGS, LiveLogs

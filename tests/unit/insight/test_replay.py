@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from checkpoints import codec
 from checkpoints.export_file import ExportedGroup
 from cli.replay import replay as command
-from insight.replay.judge import How, What, judge
+from insight.replay.judge import judge
 from insight.replay.moment import moment_text
 from insight.replay.recording import Answer, Event, Line, Lines, LogClock, LogRequest, StartGroup
 from insight.replay.recording_file import RecordingError, RecordingFile, write_recording
@@ -19,6 +19,7 @@ from insight.replay.replay import Until
 from insight.replay.replay import replay as replay_group
 from insight.replay.steps import Steps
 from insight.replay.text import verdict_text
+from insight.replay.verdict import How, What
 from insight.why.clock import Clock
 from records.codec import encode
 from records.pack import pack, pack_key, slot_of

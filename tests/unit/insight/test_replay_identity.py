@@ -7,8 +7,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from insight.replay.judge import How, judge
+from insight.replay.judge import judge
 from insight.replay.recording import Answer, Bytes, Event, Line, Lines
+from insight.replay.verdict import How
 from state.config import BrokerConfig, CoordinatorConfig
 from state.dispatch import step
 from state.timeline import Row, Step
