@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from checkpoints.checkpoint import OUTAGES_KEPT
 from insight.replay.recording import Header
 from insight.replay.verdict import Difference, Verdict
 from insight.why.clock import Clock
@@ -52,6 +53,13 @@ def _notes(verdict: Verdict, header: Header, clock: Clock) -> Lines:
 
 
 def _of_epochs(header: Header, clock: Clock) -> Iterator[str]:
+    if header.epochs and header.epochs[0].begin is not None:
+        yield (
+            "the state was moved into this folder, and the configurations before that are not known: the "
+            "first known one is taken for the log before, too"
+        )
+    if len(header.outages) >= OUTAGES_KEPT:
+        yield f"only the last {OUTAGES_KEPT} outages are known"
     for number, recorded in enumerate(header.epochs):
         epoch, begin = recorded.epoch, recorded.begin
         if number and begin is None:
@@ -59,7 +67,7 @@ def _of_epochs(header: Header, clock: Clock) -> Iterator[str]:
                 f"where the configuration of batch {epoch.from_batch} begins in the log is not known: an "
                 "earlier version wrote it, and it is taken for the whole log"
             )
-        elif begin is not None and begin.offsets is None:
+        elif number and begin is not None and begin.offsets is None:
             yield (
                 f"the configuration of batch {epoch.from_batch} is taken to begin after "
                 f"{clock.time(begin.watermark_ms)}, the beginning of the outage before it"

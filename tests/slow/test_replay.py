@@ -16,6 +16,7 @@ from clients.coordinator_client import layout_on
 from embedded.broker import EmbeddedBroker
 from insight.replay.judge import judge
 from insight.replay.live import recorded
+from insight.replay.read_topics import Part
 from insight.replay.recording import Answer, Bytes, Event, Line, Lines
 from insight.replay.recording_file import RecordingFile
 from insight.replay.verdict import How, Verdict
@@ -127,6 +128,35 @@ def test_the_command_says_identical_and_finds_a_changed_answer(
         changed, dropped = _controls(recording, kind)
         assert [d.how for d in changed.differences] == [How.CHANGED]
         assert [d.how for d in dropped.differences] == [How.MISSING]
+
+
+@pytest.mark.timeout(900)
+def test_a_recording_of_one_group_is_judged_without_the_topics(
+    broker: EmbeddedBroker, folder: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "group.zst"
+    command = [COMMAND, "record", "--group", "seed-1-a", "--data-dir", str(folder), str(file)]
+    subprocess.run([*command, "--bootstrap-servers", broker.bootstrap_servers], check=True)
+    assert file.stat().st_mode & 0o777 == 0o600
+    command = [COMMAND, "replay", "--group", "seed-1-a", "--from", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("identical: "), done.stdout + done.stderr
+
+
+@pytest.mark.timeout(900)
+def test_a_part_of_the_log_is_judged_by_itself(
+    broker: EmbeddedBroker, folder: Path, recording: RecordingFile
+) -> None:
+    """Groups are judged from where they are created in this part; what follows it is not expected."""
+    servers = broker.bootstrap_servers
+    times = [line.at_ms for line in recording.log()]
+    first_ms, last_ms = min(times), max(times)
+    third_ms = (last_ms - first_ms) // 3
+    for part in (Part(until_ms=first_ms + third_ms), Part(since_ms=first_ms + third_ms)):
+        with recorded(servers, recording.header.layout, Checkpoint.at(folder / "coordinator"), part) as made:
+            verdict = judge(made)
+        assert verdict.differences == []
+        assert verdict.total("answers") > 0
 
 
 def _controls(recording: RecordingFile, kind: type[Answer | Event]) -> tuple[Verdict, Verdict]:

@@ -13,7 +13,17 @@ from checkpoints.export_file import ExportedGroup
 from cli.replay import replay as command
 from insight.replay.judge import judge
 from insight.replay.moment import moment_text
-from insight.replay.recording import Answer, Event, Line, Lines, LogClock, LogRequest, StartGroup
+from insight.replay.recording import (
+    Answer,
+    Begin,
+    Event,
+    Line,
+    Lines,
+    LogClock,
+    LogRequest,
+    RecordedEpoch,
+    StartGroup,
+)
 from insight.replay.recording_file import RecordingError, RecordingFile, write_recording
 from insight.replay.replay import Until
 from insight.replay.replay import replay as replay_group
@@ -249,6 +259,27 @@ def test_steps_go_forward_back_and_to_what_is_searched() -> None:
     assert steps.next_history(-1) and steps.at == 2
     assert steps.find("heartbeat deadline") and steps.at == 4
     assert not steps.find("nobody of this name") and steps.at == 4
+
+
+@pytest.mark.parametrize(
+    ("begins", "note"),
+    [
+        ([None, Begin({0: 1, 1: 1}, T0)], ""),
+        ([None, Begin(None, T0)], "batch 1 is taken to begin after 2023-11-14 22:13:20.000"),
+        ([None, None], "batch 1 begins in the log is not known"),
+        ([Begin({0: 1, 1: 1}, T0)], "the configurations before that are not known"),
+    ],
+)
+def test_what_is_not_known_of_configurations_is_said(begins: list[Begin | None], note: str) -> None:
+    recording = a_member_expires().recording()
+    (first,) = recording.header.epochs
+    epochs = [
+        RecordedEpoch(replace(first.epoch, from_batch=batch), begin) for batch, begin in enumerate(begins)
+    ]
+    header = replace(recording.header, epochs=epochs)
+    text = verdict_text(judge(Lines(header, recording.lines)), header, CLOCK)
+    assert text.startswith("identical: ") and note in text
+    assert ("Note" in text) == bool(note)
 
 
 def run(*arguments: object) -> Result:
