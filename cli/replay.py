@@ -26,10 +26,10 @@ from insight.replay.moment import moment_text
 from insight.replay.read_topics import Part
 from insight.replay.recording import Header, Recording
 from insight.replay.recording_file import RecordingFile
-from insight.replay.replay import Until, config_of
+from insight.replay.replay import Replayed, Until, config_of
 from insight.replay.replay import replay as replay_group
 from insight.replay.steps import Steps
-from insight.replay.text import verdict_text
+from insight.replay.text import start_text, verdict_text
 from insight.replay.verdict import Verdict
 from insight.why.clock import Clock
 
@@ -157,11 +157,23 @@ def _check_judged(verdict: Verdict, groups: tuple[str, ...]) -> None:
 def _show_moment(recording: Recording, group_id: str, at_ms: int | None) -> None:
     assert at_ms is not None
     replayed = replay_group(recording, group_id, Until(time_ms=at_ms))
+    _check_start(replayed)
     click.echo(moment_text(replayed, at_ms, config_of(recording.header), Clock()), nl=False)
+
+
+def _check_start(replayed: Replayed) -> None:
+    """Say where the replay begins if it does not begin with the group."""
+    start = replayed.start
+    if start.is_cut:
+        text = start_text(replayed.group_id, start)
+        if start.request is None:
+            raise click.ClickException(text)
+        click.echo(f"Note: {text}", err=True)
 
 
 def _step(recording: Recording, group_id: str, until: Until | None) -> None:
     replayed = replay_group(recording, group_id, until, with_states=True)
+    _check_start(replayed)
     if not replayed.entries:
         raise click.ClickException(f"the log has no request of group {group_id}")
     steps = Steps(replayed, config_of(recording.header), Clock())

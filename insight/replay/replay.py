@@ -13,8 +13,10 @@ from typing import Generic, TypeVar
 import msgspec
 
 from checkpoints import codec
+from insight.replay.found import Found
 from insight.replay.group_run import Entry, GroupRun, LostLetter, Sent, sent_and_letter
-from insight.replay.recording import Header, LogClock, RecordedEpoch, Recording
+from insight.replay.recording import Event, Header, LogClock, RecordedEpoch, Recording, View
+from insight.replay.starts import Start, starts_of
 from records.codec import Refusal, encode
 from state.config import CoordinatorConfig
 from state.dispatch import AnyGroup, step
@@ -43,14 +45,20 @@ class Until:
 
 @dataclass
 class Replayed:
-    """A group's entries in their order, and the group at the end (None: there is none)."""
+    """A group's entries in their order, and the group at the end (None: there is none).
+
+    `start` says where the entries begin if the beginning of the group's log is gone.
+    """
 
     group_id: str
     entries: list[Entry[bytes]] = field(default_factory=list)
     group: AnyGroup | None = None
+    start: Start = field(default_factory=Start)
 
     def group_after(self, number: int) -> AnyGroup | None:
         """The group after entry `number`, counted from 0. Needs a replay `with_states`."""
+        while number > 0 and isinstance(self.entries[number].event, Refusal):
+            number -= 1  # a refused message does not reach the group
         return decode_kept(self.group_id, self.entries[number].kept)
 
 
@@ -61,9 +69,16 @@ def replay(
 
     `with_states` keeps the group after each entry, compressed.
     """
-    run = Replay(recording, lambda group: encode_kept(group) if with_states else None, groups={group_id})
-    entries = [entry for entry in run.entries(until) if entry.group_id == group_id]
-    return Replayed(group_id, entries, run.groups.get(group_id))
+    found = Found.of(line for line in recording.outputs() if isinstance(line, Event | View))
+    start = starts_of(recording, found).get(group_id, Start())
+    run = Replay(
+        recording,
+        lambda group: encode_kept(group) if with_states else None,
+        groups={group_id},
+        late=found.late,
+        first={group_id: start.request} if start.is_cut else None,
+    )
+    return Replayed(group_id, list(run.entries(until)), run.groups.get(group_id), start)
 
 
 class Replay(Generic[K]):
@@ -99,7 +114,6 @@ class Replay(Generic[K]):
         handled_ms = header.handled.watermark_ms - 1 if header.handled is not None else -1
         self._handled_ms = min(handled_ms, self._until_ms)
         self._runs: dict[str, GroupRun[K]] = {}
-        self._attested_ms = 0
 
     @property
     def groups(self) -> dict[str, AnyGroup]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from checkpoints.checkpoint import OUTAGES_KEPT
 from insight.replay.recording import Header
+from insight.replay.starts import Start
 from insight.replay.verdict import Difference, Verdict
 from insight.why.clock import Clock
 from insight.why.wording import INDENT, Lines, columns, count
@@ -94,18 +95,22 @@ def _of_extent(verdict: Verdict) -> Iterator[str]:
 def _of_starts(verdict: Verdict) -> Iterator[str]:
     cut = {group_id: start for group_id, start in verdict.starts.items() if start.is_cut}
     for group_id, start in list(cut.items())[:MAX_STARTS]:
-        if start.request is None:
-            yield (
-                f"group {group_id} cannot be judged: the beginning of its log is gone, and it was not "
-                "created anew since. Give a state to begin with (--from-state)"
-            )
-        else:
-            yield (
-                f"group {group_id} is judged from {start.request} on, which created it, because the log's "
-                "beginning is gone"
-            )
+        yield start_text(group_id, start)
     if len(cut) > MAX_STARTS:
         yield f"and {len(cut) - MAX_STARTS} groups more whose log's beginning is gone"
+
+
+def start_text(group_id: str, start: Start) -> str:
+    """Where the replay of a group begins whose log's beginning is gone."""
+    if start.request is None:
+        return (
+            f"group {group_id} cannot be judged: the beginning of its log is gone, and it was not created "
+            "anew since. Give a state to begin with (--from-state)"
+        )
+    return (
+        f"group {group_id} is judged from {start.request} on, which created it, because the log's beginning "
+        "is gone"
+    )
 
 
 def _details(difference: Difference) -> Lines:

@@ -31,7 +31,7 @@ from insight.replay.steps import Steps
 from insight.replay.text import verdict_text
 from insight.replay.verdict import How, What
 from insight.why.clock import Clock
-from records.codec import encode
+from records.codec import Refusal, encode
 from records.pack import pack, pack_key, slot_of
 from state.config import CoordinatorConfig
 from state.kafka.group import Group
@@ -122,6 +122,8 @@ def test_a_group_whose_logs_beginning_is_gone_is_judged_from_its_next_incarnatio
     assert verdict.groups["a"].answers == 2
     assert verdict.unjudged > 0
     assert f"group a is judged from {start.request} on" in verdict_text(verdict, world.header(), CLOCK)
+    first = replay_group(lost_beginning(world, 1), "a").entries[0]
+    assert first.request_id == start.request
 
 
 def start_partition(world: World) -> int:
@@ -129,12 +131,17 @@ def start_partition(world: World) -> int:
     return partition
 
 
-def test_a_group_that_was_not_created_anew_cannot_be_judged_without_a_state() -> None:
+def test_a_group_that_was_not_created_anew_cannot_be_judged_without_a_state(tmp_path: Path) -> None:
     world = a_member_expires()
     verdict = judge(lost_beginning(world, 2))
     assert verdict.differences == []
     assert verdict.groups.get("a") is None or verdict.groups["a"].answers == 0
     assert "group a cannot be judged" in verdict_text(verdict, world.header(), CLOCK)
+    assert replay_group(lost_beginning(world, 2), "a").entries == []
+    file = tmp_path / "file"
+    write_recording(file, lost_beginning(world, 2).header, lost_beginning(world, 2).lines)
+    shown = run("--group", "a", "--from", file, "--at", "2023-11-14T22:13:26Z")
+    assert shown.exit_code == 1 and "group a cannot be judged" in shown.stderr
 
 
 def test_a_replay_begins_with_an_exported_state() -> None:
@@ -203,6 +210,16 @@ def test_requests_in_one_pack_are_replayed_each() -> None:
     assert verdict.differences == []
     assert (verdict.total("answers"), verdict.total("letters")) == (4, 1)
     assert judge(world.recording(["a"])).groups["a"].answers == 4
+
+
+def test_a_refused_request_leaves_the_group_as_it_was() -> None:
+    log, world = Log(), World(CONFIG)
+    joined, _ = log.stable_member(T0, "a")
+    world.run([*joined, log.append(T0 + 1, b"a", b"{", joined[0].partition)])
+    replayed = replay_group(world.recording(), "a", with_states=True)
+    assert isinstance(replayed.entries[-1].event, Refusal)
+    assert replayed.group_after(len(replayed.entries) - 1) == replayed.group_after(len(replayed.entries) - 2)
+    assert replayed.group_after(len(replayed.entries) - 1) is not None
 
 
 def test_a_file_is_read_back_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
