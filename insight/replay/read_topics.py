@@ -1,7 +1,8 @@
 """Makes a recording of a coordinator's topics and checkpoint. The coordinator may run meanwhile.
 
 The order matters then: the last committed batch first, because what it wrote is on the topics; then the ends
-of the outputs; then the end of the log, because the log has all that led to those outputs.
+of the outputs; then the configurations and outages, and the end of the log, because these are all that led to
+those outputs.
 """
 
 import time
@@ -52,14 +53,15 @@ def record(
 
     Raises RecordingError, CannotRecord, FolderError or KafkaError.
     """
-    identity, owner = checkpoint.identity(), checkpoint.record()
+    identity = checkpoint.identity()
     handled = _handled(checkpoint, identity)
-    planned = checkpoint.last_batch("offsets")
     max_bytes = max(layout.response_record_max_bytes, layout.request_record_max_bytes)
     with TopicReader(bootstrap_servers, max_record_bytes=max_bytes) as reader:
         if len(reader.partitions_of(layout.requests_topic)) != identity.request_partitions:
             raise CannotRecord(f"topic {layout.requests_topic} has not the partitions of {checkpoint}")
         topics = _Topics(reader, layout, part)
+        owner = checkpoint.record()
+        planned = checkpoint.last_batch("offsets")
         begins, ends = topics.log_part(None if start is None else _ends_of(start, identity))
         header = Header(
             recorded_at_ms=time.time_ns() // 1_000_000,
