@@ -11,12 +11,12 @@ from cli.groups.common import connected, output_option, parsed_by, show_json, ti
 from cli.logs import configure_logs
 from cli.parameters import SERVERS
 from insight.admin.gather import describe_groups, describe_partitions
-from insight.whatif.compare import Outcome, outcomes, standing
-from insight.whatif.live import live_group, subscribed_topics
-from insight.whatif.model import Group, InputError
-from insight.whatif.parsing import parse_members, parse_topics, read_assignment, read_group, read_weights
-from insight.whatif.strategies import CLIENT_STRATEGIES, KNOWN, check_strategy, rounds
-from insight.whatif.text import outcome_text, summary_text
+from insight.assign.compare import Outcome, outcomes, standing
+from insight.assign.live import live_group, subscribed_topics
+from insight.assign.model import Group, InputError
+from insight.assign.parsing import parse_members, parse_topics, read_assignment, read_group, read_weights
+from insight.assign.strategies import CLIENT_STRATEGIES, KNOWN, check_strategy, rounds
+from insight.assign.text import outcome_text, summary_text
 from insight.why.names import Names
 from records.layout import DEFAULT_PREFIX
 
@@ -173,7 +173,7 @@ def _show(answer: Sequence[Outcome], names: Names, output: str, *, summary: bool
 
 
 def _plot(answer: Sequence[Outcome], names: Names, path: Path) -> None:
-    from insight.whatif.plot import draw  # matplotlib takes a second to import
+    from insight.assign.plot import draw  # matplotlib takes a second to import
 
     try:
         draw(answer, names, path)

@@ -1,4 +1,4 @@
-"""The group of a what-if question: an actual or a hypothetical one."""
+"""The group of a question to `assign`: an actual or a hypothetical one."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

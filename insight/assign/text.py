@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from clients.partition_text import number_list
 from insight.admin.tables import Column, render_table
-from insight.whatif.compare import ByTopic, Outcome, Spread
+from insight.assign.compare import ByTopic, Outcome, Spread
 from insight.why.names import Names
 
 

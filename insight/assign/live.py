@@ -1,4 +1,4 @@
-"""A live group of the coordinator as the group of a what-if question."""
+"""A live group of the coordinator as the group of a question to `assign`."""
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -7,7 +7,7 @@ from typing import Final
 from assignors.kafka.api import TopicPartition
 from assignors.kafka.consumer_protocol import ProtocolError, decode_subscription
 from insight.admin.describe import PartitionRow, assigned_partitions
-from insight.whatif.model import Group, InputError, Member
+from insight.assign.model import Group, InputError, Member
 from state.kafka.group import DEAD, GroupState
 from state.kafka.responses import DescribedMember, DescribeGroupResponse
 

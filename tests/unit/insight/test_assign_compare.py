@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assignors.kafka.api import TopicPartition
-from insight.whatif.compare import Outcome, outcomes, standing
-from insight.whatif.model import Group, InputError, Member
-from insight.whatif.parsing import parse_members, partitions
-from insight.whatif.plot import MAX_MEMBERS, draw
-from insight.whatif.strategies import KAFKA, KNOWN, rounds
-from insight.whatif.text import outcome_text, summary_text
+from insight.assign.compare import Outcome, outcomes, standing
+from insight.assign.model import Group, InputError, Member
+from insight.assign.parsing import parse_members, partitions
+from insight.assign.plot import MAX_MEMBERS, draw
+from insight.assign.strategies import KAFKA, KNOWN, rounds
+from insight.assign.text import outcome_text, summary_text
 from insight.why.moves import Holdings, needless, owners
 from insight.why.names import Names
 

@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from assignors.kafka.api import MemberId, TopicPartition
 from assignors.kafka.members import members_in_order
-from insight.whatif.model import Group
-from insight.whatif.strategies import rounds
+from insight.assign.model import Group
+from insight.assign.strategies import rounds
 from insight.why.model import Moves
 from insight.why.moves import Holdings, compare, owners
 

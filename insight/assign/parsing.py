@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from assignors.kafka.api import MemberId, TopicPartition
-from insight.whatif.model import Group, InputError, Member
+from insight.assign.model import Group, InputError, Member
 from insight.why.moves import Holdings
 
 T = TypeVar("T")

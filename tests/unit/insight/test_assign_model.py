@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from assignors.kafka.api import TopicPartition
-from insight.whatif.model import Group, InputError, Member
-from insight.whatif.parsing import parse_members, parse_topics, read_assignment, read_group, read_weights
+from insight.assign.model import Group, InputError, Member
+from insight.assign.parsing import parse_members, parse_topics, read_assignment, read_group, read_weights
 
 TOPICS = {"orders": 2, "payments": 1}
 BOTH = ("orders", "payments")

@@ -8,7 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from insight.whatif.compare import Outcome
+from insight.assign.compare import Outcome
 from insight.why.names import Names
 
 MAX_MEMBERS = 40

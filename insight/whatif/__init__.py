@@ -1,1 +1,0 @@
-"""What-if: a group's assignment with another assignor, one member less or more, without consumers."""
