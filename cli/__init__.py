@@ -64,6 +64,12 @@ def _state() -> click.Command:
     return state
 
 
+def _whatif() -> click.Command:
+    from cli.whatif import whatif
+
+    return whatif
+
+
 def _why() -> click.Command:
     from cli.why import why
 
@@ -86,6 +92,7 @@ COMMANDS: dict[str, Callable[[], click.Command]] = {
     "rocketmq-consumer": _rocketmq_consumer,
     "run": _run,
     "state": _state,
+    "whatif": _whatif,
     "why": _why,
     "consume": _consume,
 }

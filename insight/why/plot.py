@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib.dates as mdates
 from matplotlib.axes import Axes
@@ -28,6 +28,7 @@ _DPI = 130
 _WIDTH_INCHES = 12.0
 _LANE_INCHES = 0.34
 _MARGIN_INCHES = 2.2
+_BETWEEN_INCHES = 0.7
 _LEAST_LABEL_SHARE = 0.02  # of the width: a narrower span has no number in it
 _NAME_CHARS = 28
 
@@ -47,30 +48,61 @@ _GROUP_LEGEND = (*GroupState,)
 _MEMBER_LEGEND = (*MemberState,)
 
 
+class Panel(NamedTuple):
+    """A report with its lanes. `title` comes before the figures in the panel's title; default: the group."""
+
+    report: Report
+    states: Sequence[Span]
+    members: Sequence[Lane]
+    title: str = ""
+
+
 def draw(report: Report, states: Sequence[Span], members: Sequence[Lane], path: Path, clock: Clock) -> None:
     """Write a PNG. Spans are cut to the time of the report. Raises OSError."""
-    begin_ms, end_ms = _limits(report, states)
-    seen = [lane for lane in members if any(_cut(span, begin_ms, end_ms) for span in lane.spans)]
-    shown = seen[-MAX_LANES:]
-    names = Names(lane.member_id for lane in members)
-    labels = min(len(report.rebalances), _MAX_LABELS)
-    height = _MARGIN_INCHES + _LANE_INCHES * (len(shown) + 1 + _LABEL_STEP * labels)
+    draw_panels([Panel(report, states, members)], path, clock)
+
+
+def draw_panels(panels: Sequence[Panel], path: Path, clock: Clock) -> None:
+    """Write a PNG with one panel below the other, all with the same time limits. Raises OSError."""
+    limits = [_limits(panel.report, panel.states) for panel in panels]
+    limits_ms = min(begin_ms for begin_ms, _ in limits), max(end_ms for _, end_ms in limits)
+    heights = [_lines_of(panel, limits_ms) for panel in panels]
+    height = _MARGIN_INCHES + _LANE_INCHES * sum(heights) + _BETWEEN_INCHES * (len(panels) - 1)
     figure = Figure(figsize=(_WIDTH_INCHES, height), layout="constrained")
     FigureCanvasAgg(figure)
-    axes: Axes = figure.add_subplot()
-    for span in states:
-        _bar(axes, 0, span, (begin_ms, end_ms), height=0.8)
+    places = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights).flat
+    for axes, panel in zip(places, panels, strict=True):
+        _draw_panel(axes, panel, limits_ms, clock)
+    _legends(figure)
+    figure.savefig(path, dpi=_DPI, format="png")
+
+
+def _seen(panel: Panel, limits_ms: tuple[int, int]) -> list[Lane]:
+    """Return the lanes with a span within the limits."""
+    return [lane for lane in panel.members if any(_cut(span, *limits_ms) for span in lane.spans)]
+
+
+def _lines_of(panel: Panel, limits_ms: tuple[int, int]) -> float:
+    """Return the height of a panel in lanes."""
+    labels = min(len(panel.report.rebalances), _MAX_LABELS)
+    return min(len(_seen(panel, limits_ms)), MAX_LANES) + 1 + _LABEL_STEP * labels
+
+
+def _draw_panel(axes: Axes, panel: Panel, limits_ms: tuple[int, int], clock: Clock) -> None:
+    seen = _seen(panel, limits_ms)
+    shown = seen[-MAX_LANES:]
+    names = Names(lane.member_id for lane in panel.members)
+    for span in panel.states:
+        _bar(axes, 0, span, limits_ms, height=0.8)
     for row, lane in enumerate(shown, start=1):
         for span in lane.spans:
-            _bar(axes, row + 0.4, span, (begin_ms, end_ms), height=0.62)
+            _bar(axes, row + 0.4, span, limits_ms, height=0.62)
         gone_ms = lane.spans[-1].to_ms
         if gone_ms is not None:
             axes.plot(_days(gone_ms), row + 0.4, marker="x", markersize=6, color=_INK, clip_on=True)
-    _mark_rebalances(axes, report, names, len(shown), (begin_ms, end_ms))
-    _dress(axes, [names.of(lane.member_id) for lane in shown], (begin_ms, end_ms), clock)
-    _title(axes, report, len(seen) - len(shown))
-    _legends(figure)
-    figure.savefig(path, dpi=_DPI, format="png")
+    _mark_rebalances(axes, panel.report, names, len(shown), limits_ms)
+    _dress(axes, [names.of(lane.member_id) for lane in shown], limits_ms, clock)
+    _title(axes, panel, len(seen) - len(shown))
 
 
 def _limits(report: Report, states: Sequence[Span]) -> tuple[int, int]:
@@ -173,10 +205,12 @@ def _plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def _title(axes: Axes, report: Report, hidden: int) -> None:
-    figures = report.summary
+def _title(axes: Axes, panel: Panel, hidden: int) -> None:
+    figures = panel.report.summary
     count = f"{figures.rebalances} rebalance{'' if figures.rebalances == 1 else 's'}"
-    title = f"{report.group_id}: {count}, {duration_text(figures.not_stable_ms)} not Stable"
+    title = (
+        f"{panel.title or panel.report.group_id}: {count}, {duration_text(figures.not_stable_ms)} not Stable"
+    )
     if hidden:
         title += f"; the {MAX_LANES} members that came last, {hidden} more are not shown"
     axes.set_title(_plain(title), loc="left", fontsize=12, fontweight="bold", color=_INK, pad=10)

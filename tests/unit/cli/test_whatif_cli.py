@@ -1,0 +1,48 @@
+"""The command `whatif`, on a recording."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from cli import main
+
+RECORDING = Path(__file__).parents[2] / "data" / "demo_recording.zst"
+COMMAND = ["whatif", "demo", "--from", str(RECORDING)]
+
+
+def test_experiments_as_json(tmp_path: Path) -> None:
+    options = ["-c", "session.timeout.ms=10000", "--assignor", "sticky", "--try", "group.max.size=2"]
+    picture = tmp_path / "whatif.png"
+    result = CliRunner().invoke(main, [*COMMAND, *options, "-o", "json", "--plot", str(picture)])
+    assert result.exit_code == 0, result.output
+    shown = json.loads(result.stdout)
+    assert [tried["name"] for tried in shown["tried"]] == [
+        "session.timeout.ms=10000 partition.assignment.strategy=sticky",
+        "group.max.size=2",
+    ]
+    assert shown["recorded"]["rebalances"] == len(shown["validation"]["pairs"]) == 6
+    assert shown["tried"][1]["refused"]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["-c", "no.such=1"], "unknown setting 'no.such'"),
+        (["--assignor", "best"], "unknown assignor 'best'"),
+        (["--try", "session.timeout.ms"], "is not NAME=VALUE"),
+        (["--from-state", str(RECORDING)], "does not go with whatif"),
+    ],
+)
+def test_wrong_usage(options: list[str], message: str) -> None:
+    result = CliRunner().invoke(main, [*COMMAND, *options])
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_a_group_that_the_recording_lacks() -> None:
+    result = CliRunner().invoke(main, ["whatif", "other", "--from", str(RECORDING)])
+    assert result.exit_code == 1
+    assert "the log has no request of group other" in result.stderr

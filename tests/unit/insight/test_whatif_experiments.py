@@ -1,0 +1,225 @@
+"""Experiments: what another setting makes of the same clients, in cases whose answer is known."""
+
+import re
+from collections import Counter
+from datetime import UTC
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from insight.whatif.answer import answer
+from insight.whatif.changes import parse_changes
+from insight.whatif.facts import Fleet
+from insight.whatif.outcome import Outcome
+from insight.whatif.run import Log, WhatIfError
+from insight.whatif.text import answer_text, summary
+from insight.whatif.validation import Match, validate
+from insight.why.clock import Clock
+from insight.why.model import CauseKind
+from state.config import CoordinatorConfig
+from state.kafka.requests import JoinGroup, SyncGroup
+from tests.harness.examples import examples
+from tests.harness.fleets import GROUP, at, fleet, fleets, process, recorded
+
+ROLLING = fleet(
+    process("a", ends_s=30),
+    process("b", 0.5, ends_s=50),
+    process("c", 1, ends_s=70),
+    process("a", 33, run=2),
+    process("b", 53, run=2),
+    process("c", 73, run=2),
+)
+PAUSE = fleet(process("a"), process("b", 0.5), process("c", 1, pauses_s=[(30, 50)]))
+
+
+def tried(log: Log, *settings: str) -> tuple[Outcome, Outcome]:
+    """Return what happened, and the outcome of one experiment."""
+    found = answer(log, [parse_changes(settings)])
+    assert found.validation.objections == []
+    return found.recorded.outcome, found.tried[0].outcome
+
+
+def of_kind(outcome: Outcome, kind: CauseKind) -> int:
+    return sum(cause.rebalances for cause in outcome.causes if cause.kind is kind)
+
+
+def test_static_members_do_not_rebalance_when_they_are_started_again() -> None:
+    """KIP-345: seven rebalances become the first one."""
+    was, now = tried(recorded(ROLLING, 100), "group.instance.id=client.id")
+    assert (was.rebalances, now.rebalances) == (7, 1)
+    assert now.stood_still_ms < was.stood_still_ms
+    assert now.moved == 0 < was.moved
+
+
+def test_a_session_timeout_above_the_pause_keeps_the_member() -> None:
+    was, now = tried(recorded(PAUSE, 100), "session.timeout.ms=30000")
+    assert of_kind(was, CauseKind.SESSION_TIMEOUT) == 1
+    assert (was.rebalances, now.rebalances) == (3, 1)
+    # The price: nobody consumes the partitions of the member that pauses until it comes back.
+    assert now.longest_ms > was.longest_ms
+
+
+def test_a_longer_session_timeout_finds_a_dead_member_later() -> None:
+    """The table must not hide the other side of a long session timeout."""
+    log = recorded(fleet(process("a"), process("b", 0.5, ends_s=30, leaves=False)), 100)
+    was, now = tried(log, "session.timeout.ms=40000")
+    assert now.rebalances == was.rebalances == 2
+    assert 29_000 < now.longest_ms - was.longest_ms < 31_000
+    assert now.partition_ms > was.partition_ms
+
+
+def test_a_longer_poll_interval_keeps_a_slow_member() -> None:
+    log = recorded(fleet(process("a"), process("b", 1, poll_ms=20_000, stalls_s=[(15, 50)])), 100)
+    was, now = tried(log, "max.poll.interval.ms=60000")
+    assert of_kind(was, CauseKind.MEMBER_LEFT) == 1
+    assert of_kind(now, CauseKind.MEMBER_LEFT) == 0
+    assert now.rebalances < was.rebalances
+
+
+def test_the_initial_delay_is_the_coordinators() -> None:
+    log = recorded(fleet(process("a"), process("b", 1)), 60)
+    was, now = tried(log, "group.initial.rebalance.delay.ms=0")
+    assert (was.rebalances, now.rebalances) == (1, 2)
+    assert now.not_stable_ms < was.not_stable_ms
+
+
+def test_a_cooperative_assignor_hands_over_in_two_rebalances() -> None:
+    """Members keep what they keep. The two partitions that move wait until the new member has learned of the
+    second rebalance, from its heartbeat after 3 s.
+    """
+    log = recorded(fleet(process("a"), process("b", 0.5), process("c", 30)), 60)
+    was, now = tried(log, "partition.assignment.strategy=cooperative-sticky")
+    assert (was.rebalances, now.rebalances) == (2, 3)
+    assert now.by_client["a"] < was.by_client["a"]
+    assert 5_900 < now.partition_ms - was.partition_ms < 6_000
+
+
+@pytest.mark.parametrize("assignor", ["roundrobin", "sticky", "uniform", "coordinator:sticky"])
+def test_each_assignor_assigns_all_partitions(assignor: str) -> None:
+    log = recorded(fleet(process("a"), process("b", 0.5), process("c", 30)), 60)
+    was, now = tried(log, f"partition.assignment.strategy={assignor}")
+    assert now.rebalances == was.rebalances
+    # After the last rebalance all partitions have a consumer, for as long as before.
+    assert abs(now.partition_ms - was.partition_ms) < 1_000
+    if assignor in ("sticky", "coordinator:sticky"):
+        assert now.needless == 0
+
+
+def test_a_refused_session_timeout_is_reported() -> None:
+    found = answer(recorded(PAUSE, 100), [parse_changes(["session.timeout.ms=3000"])])
+    assert found.tried[0].outcome.refused == ["a", "b", "c"]
+    assert found.tried[0].outcome.rebalances == 0
+    assert "the coordinator refuses a, b, c" in answer_text(found, Clock(UTC))
+
+
+def test_faster_heartbeats_learn_of_a_rebalance_sooner() -> None:
+    log = recorded(fleet(process("a"), process("b", 0.5), process("c", 31)), 60)
+    was, now = tried(log, "heartbeat.interval.ms=500")
+    assert now.not_stable_ms < was.not_stable_ms
+
+
+def test_several_experiments_stand_side_by_side() -> None:
+    experiments = [
+        parse_changes([setting]) for setting in ("session.timeout.ms=30000", "heartbeat.interval.ms=1000")
+    ]
+    found = answer(recorded(PAUSE, 100), experiments)
+    text = answer_text(found, Clock(UTC))
+    assert "as it was" in text
+    assert all(changes.name in text for changes in experiments)
+    assert len(summary(found).tried) == 2
+    assert msgspec.json.decode(msgspec.json.encode(summary(found)))["recorded"]["rebalances"] == 3
+
+
+def test_a_log_that_is_not_reproduced_is_not_compared() -> None:
+    """The leader's `range` is not Kafka's: it exchanges what a and b get, so other partitions move."""
+    log = recorded(PAUSE, 100)
+    rows = []
+    for row in log.rows:
+        request = row.request
+        if isinstance(request, SyncGroup) and request.assignments and request.generation_id == 2:
+            given = request.assignments
+            pairs = zip(given, reversed(given), strict=True)
+            swapped = [replace(mine, assignment=theirs.assignment) for mine, theirs in pairs]
+            row = replace(row, request=replace(request, assignments=swapped))
+        rows.append(row)
+    odd = Log(GROUP, rows, log.config, log.until_ms)
+    found = answer(odd, [parse_changes(["session.timeout.ms=30000"])])
+    assert found.tried == []
+    text = answer_text(found, Clock(UTC))
+    assert "does not reproduce what happened" in text
+    assert re.search(r"\d+ partitions moved, in the simulation \d+", text)
+    assert "session.timeout.ms=30000" not in text
+
+
+def test_the_validation_says_by_how_much_it_differs() -> None:
+    """What another session timeout makes of the log is no reproduction of it."""
+    found = answer(recorded(PAUSE, 100), [parse_changes(["session.timeout.ms=30000"])])
+    differs = validate(found.recorded, found.tried[0])
+    assert [pair.match for pair in differs.pairs] == [Match.MATCHED, Match.MISSED, Match.MISSED]
+    assert "of 3 rebalances the simulation misses 2 and has 0 more (0 each are allowed)" in differs.objections
+    turned = validate(found.tried[0], found.recorded)
+    assert [pair.match for pair in turned.pairs] == [Match.MATCHED, Match.ADDITIONAL, Match.ADDITIONAL]
+    assert turned.objections
+
+
+SETTINGS = (
+    "session.timeout.ms=6000",
+    "session.timeout.ms=45000",
+    "heartbeat.interval.ms=500",
+    "max.poll.interval.ms=5000",
+    "group.instance.id=client.id",
+    "group.initial.rebalance.delay.ms=0",
+    "group.max.size=2",
+    "partition.assignment.strategy=cooperative-sticky",
+    "partition.assignment.strategy=uniform",
+    "partition.assignment.strategy=coordinator:range",
+)
+
+
+@examples(12)
+@given(fleets(), st.sets(st.sampled_from(SETTINGS), min_size=1, max_size=3))
+def test_any_experiment_on_any_fleet_has_an_outcome(made: Fleet, settings: set[str]) -> None:
+    """No client stands still for longer than it runs, and a second answer is the same."""
+    log = recorded(made, until_s=100)
+    experiments = [parse_changes(sorted(settings))]
+    found = answer(log, experiments)
+    assert found.validation.objections == []
+    now = found.tried[0].outcome
+    runs_ms = Counter[str]()
+    for run in found.fleet.processes:
+        runs_ms[run.client] += (run.ends_ms or log.until_ms) - run.starts.moment.at_ms
+    assert all(0 <= still_ms <= runs_ms[client] for client, still_ms in now.by_client.items())
+    assert 0 <= now.longest_ms <= now.partition_ms or now.partitions == 0
+    assert summary(answer(log, experiments)) == summary(found)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("session.timeout", "not NAME=VALUE"),
+        ("session.timeout.ms=soon", "must be a whole number"),
+        ("no.such.setting=1", "unknown setting 'no.such.setting'"),
+        ("partition.assignment.strategy=best", "unknown assignor 'best'"),
+        ("group.instance.id=a", "can only be client.id"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused(setting: str, message: str) -> None:
+    with pytest.raises(WhatIfError, match=message):
+        parse_changes([setting])
+
+
+def test_heartbeats_slower_than_the_session_are_refused() -> None:
+    with pytest.raises(WhatIfError, match="must be below session"):
+        parse_changes(["session.timeout.ms=6000", "heartbeat.interval.ms=6000"])
+
+
+def test_a_group_that_is_no_consumers_is_refused() -> None:
+    log = recorded(fleet(process("a")), 20)
+    (first, *_) = log.rows
+    assert isinstance(first.request, JoinGroup)
+    connect = replace(first, request=replace(first.request, protocol_type="connect"))
+    with pytest.raises(WhatIfError, match="protocol type is 'connect'"):
+        answer(Log(GROUP, [connect], CoordinatorConfig(), at(20)), [])

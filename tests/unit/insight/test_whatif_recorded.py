@@ -1,0 +1,60 @@
+"""A group's log from a recording, and the recordings that cannot be used."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from checkpoints.codec import STATE_VERSION, encode_group
+from checkpoints.export_file import ExportedGroup
+from insight.replay.recording import Header, Line, Lines, StartGroup
+from insight.replay.recording_file import RecordingFile
+from insight.whatif.recorded import log_of
+from insight.whatif.run import Log, WhatIfError, open_loop
+from state.config import CoordinatorConfig
+from state.kafka.group import Group
+from state.rocketmq.requests import ConnectionClosed
+from state.timeline import Row
+
+RECORDING = RecordingFile(Path(__file__).parents[2] / "data" / "demo_recording.zst")
+
+
+def recording(header: Header, first: Iterable[Line] = ()) -> Lines:
+    return Lines(header, [*first, *RECORDING.log(), *RECORDING.outputs()])
+
+
+def test_the_log_has_the_requests_the_outages_and_the_settings() -> None:
+    log = log_of(RECORDING, "demo")
+    assert len(log.rows) == 407
+    assert len(log.outages) == 2
+    assert log.config.group_initial_rebalance_delay_ms == 3_000
+    assert log.config.member_id_namespace == RECORDING.header.identity.member_id_namespace
+    assert log.until_ms >= log.rows[-1].at_ms
+
+
+def test_a_recording_that_ends_earlier_ends_there() -> None:
+    early_ms = log_of(RECORDING, "demo").rows[-1].at_ms + 1_000
+    log = log_of(recording(replace(RECORDING.header, until_ms=early_ms)), "demo")
+    assert log.until_ms == early_ms - 1
+
+
+def test_a_log_whose_beginning_is_gone_is_refused() -> None:
+    """Without the first requests the clients cannot be found."""
+    header = replace(RECORDING.header, begins={0: 10_000}, is_first=[])
+    with pytest.raises(WhatIfError, match="the beginning of the log of group demo is gone"):
+        log_of(recording(header), "demo")
+
+
+def test_a_recording_that_begins_with_a_state_is_refused() -> None:
+    group = Group("demo", "group-coordinator-requests-0-1")
+    start = StartGroup(ExportedGroup("demo", STATE_VERSION, encode_group(group, None).group))
+    with pytest.raises(WhatIfError, match="begins while group demo already exists"):
+        log_of(recording(replace(RECORDING.header, starts_from="an export"), [start]), "demo")
+
+
+def test_a_rocketmq_group_is_refused() -> None:
+    closed = ConnectionClosed(group_id="g", connection="c1")
+    log = Log("g", [Row(1_000, "requests-0-0", closed)], CoordinatorConfig(), 2_000)
+    with pytest.raises(WhatIfError, match="is a request of RocketMQ"):
+        open_loop(log)

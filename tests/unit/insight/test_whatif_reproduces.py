@@ -1,0 +1,104 @@
+"""A group's log through the closed loop with nothing changed: it does what the log says, to the byte."""
+
+from collections.abc import Iterator
+
+from hypothesis import given
+
+from insight.whatif.answer import answer
+from insight.whatif.changes import UNCHANGED
+from insight.whatif.clients import derive
+from insight.whatif.facts import Ending, Fleet
+from insight.whatif.run import Log, Run
+from insight.whatif.simulation import simulate
+from insight.whatif.validation import Match
+from state.inputs import Outage, Received
+from tests.harness.examples import examples
+from tests.harness.fleets import at, fleet, fleets, log_of, process, recorded
+
+
+def said(run: Run) -> Iterator[tuple[object, ...]]:
+    """Yield each step: its time, its request or deadline, and the answers."""
+    for step in run.steps:
+        event = step.event.request if isinstance(step.event, Received) else step.event
+        yield step.at_ms, event, [reply.response for reply in step.effects.replies]
+
+
+def reproduced(log: Log) -> Fleet:
+    """Find the clients of the log, run them, and compare every step. Return the clients."""
+    found, run = derive(log)
+    assert list(said(simulate(found, log, UNCHANGED))) == list(said(run))
+    return found
+
+
+@examples(30)
+@given(fleets())
+def test_any_fleet_reproduces_itself(made: Fleet) -> None:
+    """Clients that start, stop, die, pause and are started again, dynamic and static, eager and
+    cooperative.
+    """
+    reproduced(recorded(made, until_s=150))
+
+
+def test_the_simulation_is_deterministic() -> None:
+    made = fleet(process("a"), process("b", 1, pauses_s=[(20, 45)]), process("c", 2, ends_s=30))
+    assert recorded(made, 100).rows == recorded(made, 100).rows
+
+
+def test_a_member_that_expired_and_lived_on_joins_again() -> None:
+    """The pause is a fact; the expiry within it, and the JoinGroup without an id after it, are outcomes."""
+    made = fleet(process("a"), process("b", 1, pauses_s=[(20, 45)]))
+    found = reproduced(recorded(made, 100))
+    assert [p.key for p in found.processes] == ["a", "b"]
+    (pause,) = found.processes[1].pauses
+    assert pause.to_ms == at(45)
+    assert at(17) < pause.from_ms <= at(20)
+
+
+def test_a_member_that_is_started_again_is_the_same_client() -> None:
+    made = fleet(process("a"), process("b", 1, ends_s=20), process("b", 25, run=2))
+    found = reproduced(recorded(made, 60))
+    assert [(p.client, p.key, p.ending) for p in found.processes] == [
+        ("a", "a", Ending.RUNS),
+        ("b", "b", Ending.LEFT),
+        ("b", "b (run 2)", Ending.RUNS),
+    ]
+
+
+def test_a_process_that_dies_falls_silent() -> None:
+    found = reproduced(recorded(fleet(process("a"), process("b", 1, ends_s=20, leaves=False)), 60))
+    ended = found.processes[1]
+    assert ended.ending is Ending.SILENT
+    assert ended.ends_ms is not None
+    assert at(17) < ended.ends_ms <= at(20)
+
+
+def test_processes_of_one_client_id_at_the_same_time_are_several_clients() -> None:
+    found = reproduced(recorded(fleet(process("a"), process("a", 1, run=2), process("b")), 60))
+    assert [p.client for p in found.processes] == ["a", "b", "a#2"]
+
+
+def test_a_poll_loop_that_stands_still_leaves_and_joins_again() -> None:
+    """Java's consumer leaves by itself after max.poll.interval.ms. Its process goes on."""
+    made = fleet(process("a"), process("b", 1, poll_ms=20_000, stalls_s=[(15, 50)]))
+    found = reproduced(recorded(made, 100))
+    (stall,) = found.processes[1].stalls
+    assert (stall.span.from_ms, stall.left.moment.at_ms) == (at(15), at(35))
+    assert stall.span.to_ms is not None
+    assert at(50) <= stall.span.to_ms <= at(50.1)
+
+
+def test_an_outage_is_kept() -> None:
+    """Sessions begin anew after it, in the simulation as in the log."""
+    made = fleet(process("a"), process("b", 1))
+    outages = [Outage(at(20), at(45))]
+    log = Log(made.group_id, [], recorded(made, 1).config, at(100), outages)
+    reproduced(log_of(simulate(made, log, UNCHANGED), log))
+
+
+def test_all_rebalances_match() -> None:
+    made = fleet(process("a"), process("b", 1, pauses_s=[(20, 45)]), process("c", 2, ends_s=60))
+    validation = answer(recorded(made, 100), []).validation
+    assert validation.objections == []
+    assert {pair.match for pair in validation.pairs} == {Match.MATCHED}
+    assert validation.worst_ms() == 0
+    assert len(validation.pairs) == validation.recorded.rebalances > 3
