@@ -102,8 +102,8 @@ def check_settings(epochs: Sequence[Epoch], batch: int, last: int) -> None:
     for epoch in begun:
         if epoch.code_version not in SAME_RULES:
             raise NotContinued(
-                f"version {epoch.code_version} ran batches after batch {batch}. This version decides requests "
-                "by other rules, so their answers could differ. Use that version for this command"
+                f"version {epoch.code_version} ran batches after batch {batch}. This version decides "
+                "requests by other rules, so their answers could differ. Use that version for this command"
             )
     for before, after in pairwise(begun):
         if (before.settings, before.skip) != (after.settings, after.skip):
