@@ -17,7 +17,8 @@ def measure(bench: Bench) -> Found:
     """Restart the coordinator in order, while a member sends heartbeats."""
     running = bench.systems(KAFKAS_DELAY_MS)
     member = bench.load(_form, running.world)
-    ready_s, answered_s = [], []
+    ready_s: list[float] = []
+    answered_s: list[float] = []
     for turn in range(min(bench.plan.repeats, 3)):
         say(f"    turn {turn + 1}")
         for seconds, took_s in zip((ready_s, answered_s), restart_s(bench, running, member), strict=True):

@@ -82,10 +82,12 @@ def form(world: World, groups: int) -> Membership:
     """Form so many groups more. Return the member of one."""
     with TopicsClient(world.servers, PREFIX, packed=True) as client, world.alone(ON_TOPICS):
         began_s = time.monotonic()
+        members = []
         for first in range(0, groups, _AT_ONCE):
-            member, *_ = client.form([f"rests-{uuid.uuid4()}" for _ in range(min(_AT_ONCE, groups - first))])
+            names = [f"rests-{uuid.uuid4()}" for _ in range(min(_AT_ONCE, groups - first))]
+            members = client.form(names)
         say(f"    {groups:,} groups more after {time.monotonic() - began_s:.0f} s")
-        return member
+        return members[0]
 
 
 def await_snapshot(world: World, groups: int) -> Sized:

@@ -89,7 +89,8 @@ class Working:
             return all(self.answered[name] >= count + 2 for name, count in before.items())
 
         wait_until(came, "answers to each group", timeout_s)
-        self.members[name] = stable_member(self._client, name := f"new-{len(self.members)}", SESSION_MS)
+        new = f"new-{len(self.members)}"
+        self.members[new] = stable_member(self._client, new, SESSION_MS)
         return time.monotonic() - began_s
 
     def stop(self) -> None:
@@ -172,7 +173,15 @@ def test_lost_executors_and_workers_lose_no_request_and_change_no_answer(
     with ExitStack() as stack:
         brokers = stack.enter_context(BrokerCluster(tmp_path))
         servers = brokers.bootstrap_servers
-        common = ("--bootstrap-servers", servers, "--prefix", prefix, "--data-dir", str(data), "--json")
+        common: tuple[str, ...] = (
+            "--bootstrap-servers",
+            servers,
+            "--prefix",
+            prefix,
+            "--data-dir",
+            str(data),
+            "--json",
+        )
         common += ("--request-partitions", str(REQUEST_PARTITIONS))
         first = stack.enter_context(
             run(

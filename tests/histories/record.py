@@ -6,6 +6,7 @@ changes. The file has random logs of groups of both protocols. Each log is handl
 
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from msgspec import json, structs
 
