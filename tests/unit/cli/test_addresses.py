@@ -50,6 +50,7 @@ def test_every_command_that_needs_a_cluster_is_among_them() -> None:
         "rocketmq-consumer",
         "run",
         "state",
+        "whatif",
         "why",
     }
 
