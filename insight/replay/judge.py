@@ -1,5 +1,7 @@
 """The verdict on a recording: whether what stands on the topics is, byte by byte, what its log leads to."""
 
+import re
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -36,6 +38,9 @@ from state.timeline import Step
 CLOCK_SKEW_MS = 10_000
 DIFFERENCES_KEPT = 20
 
+# The end of the text of a deadline or a scan.
+_DUE = re.compile(r" at (\d+)$")
+
 N = TypeVar("N", bound=AnswerName | EventName | LetterName)
 
 
@@ -65,7 +70,7 @@ class _Judge:
     # The last number (`Copy.number`) that was compared of each group and partition.
     _last: dict[tuple[What, str, int], int] = field(default_factory=dict)
     _handled: dict[str, EventName] = field(default_factory=dict)
-    _pushed: set[tuple[object, bytes]] = field(default_factory=set)
+    _repeated: set[tuple[object, bytes]] = field(default_factory=set)
 
     def verdict(self) -> Verdict:
         self.header = self.recording.header
@@ -147,8 +152,9 @@ class _Judge:
         if it was not asked for.
         """
         cause, group_id = cause_of(entry), entry.group_id
-        if (name, value) in self._pushed:
-            return None  # the same message to the same connection, a second time
+        repeatable = _repeatable(name, value)
+        if repeatable in self._repeated:
+            return None
         copy = names.pop(name, None)
         if not self._is_asked(entry):
             return None
@@ -161,8 +167,8 @@ class _Judge:
             else:
                 self._differ(what, How.MISSING, group_id, name, cause, value)
             return None
-        if isinstance(name, AnswerName) and name.connection:
-            self._pushed.add((name, value))
+        if repeatable is not None:
+            self._repeated.add(repeatable)
         place = f"{copy.partition}-{copy.offset}"
         if partition is not None and copy.partition != partition:
             self._differ(what, How.MISPLACED, group_id, name, cause, value, copy.value, place)
@@ -219,7 +225,9 @@ class _Judge:
         start = self.starts.get(group_named_in(value))
         place = place_of(request, self.header)
         if place is None:  # a deadline, a scan, or a request of another topic
-            return not self.starts
+            due = _DUE.search(request)
+            until_ms = sys.maxsize if self.header.until_ms is None else self.header.until_ms
+            return start is None and due is not None and int(due[1]) < until_ms
         is_known = is_recorded(place, self.header) and request not in self._open
         return is_known and (start is None or start.has(place))
 
@@ -234,15 +242,17 @@ class _Judge:
         return place is not None and is_recorded(place, self.header) and (start is None or start.has(place))
 
     def _compare_last_views(self, groups: dict[str, AnyGroup]) -> None:
-        """A group that exists has a view that is not older than the last committed batch."""
+        """A group that exists has a view that is not older than the last committed batch.
+
+        After the end of a log that was cut, and in the same batch, the group may have ended.
+        """
+        if self.until is not None or self.header.until_ms is not None:
+            return
         for group_id, handled in self._handled.items():
             last = self.found.last_views.get(group_id)
-            is_newer = last is not None and (
-                last.incarnation != handled.incarnation or last.seq >= handled.seq
-            )
-            if is_newer or (last is None and group_id not in groups and group_id in self.found.last_views):
-                continue
-            if self.until is None:
+            is_ended = last is None and group_id in self.found.last_views and group_id not in groups
+            is_other = last is not None and last.incarnation != handled.incarnation
+            if not (is_ended or is_other or (last is not None and last.seq >= handled.seq)):
                 self._differ(What.VIEW, How.MISSING, group_id, handled)
 
     def _differ(
@@ -278,6 +288,15 @@ def view_of(group: AnyGroup) -> Any:
         return rocketmq_snapshot.snapshot(group)
     assert isinstance(group, Group)
     return snapshot.snapshot(group)
+
+
+def _repeatable(name: object, value: bytes) -> tuple[object, bytes] | None:
+    """What identifies a record that may rightly be there several times: a message to a connection that one
+    request caused twice, and a deadline that failed again after its group was released. None: it may not.
+    """
+    if isinstance(name, AnswerName) and name.connection:
+        return name, value
+    return (name, b"") if isinstance(name, LetterName) and not is_fixed(name) else None
 
 
 def _parked_in(groups: Iterable[AnyGroup]) -> set[str]:

@@ -142,7 +142,8 @@ class Replay(Generic[K]):
             return
         for run in self._runs.values():
             # A later message of the group fires what is due before it.
-            known_ms = min(max(end_ms, later_ms.get(run.group_id, 0)), self._until_ms)
+            known_ms = max(end_ms, later_ms.get(run.group_id, 0), self._handled_ms)
+            known_ms = min(known_ms, self._until_ms)
             yield from self._fire(run, known_ms if until.time_ms is None else min(known_ms, until.time_ms))
 
     def _wants(self, group_id: str) -> bool:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from insight.replay.judge import judge
-from insight.replay.recording import Answer, Bytes, Event, Line, Lines
+from insight.replay.recording import Answer, Bytes, Event, Line, Lines, LogClock, LogRequest
 from insight.replay.verdict import How
 from state.config import BrokerConfig, CoordinatorConfig
 from state.dispatch import step
@@ -56,11 +56,15 @@ def test_a_replay_is_identical_to_what_the_operator_wrote(seed: int, length: int
 @examples(30)
 @given(seed=st.integers(0, 10**6), length=st.integers(1, 120), batches=st.integers(1, 8))
 def test_so_are_groups_of_rocketmq(seed: int, length: int, batches: int) -> None:
-    rows = [
+    rows = rocketmq_rows(seed, length)
+    assert judge(coordinate(seed, length, batches, rows).recording()).differences == []
+
+
+def rocketmq_rows(seed: int, length: int) -> list[Row]:
+    return [
         replace(row, request=replace(row.request, group_id=recorded_log.NAMES[row.request.group_id]))
         for row in rocketmq_log.realise(seed, length)
     ]
-    assert judge(coordinate(seed, length, batches, rows).recording()).differences == []
 
 
 @examples(30)
@@ -70,6 +74,42 @@ def test_so_is_what_followed_a_fault_of_the_coordinator(seed: int, length: int, 
     fails = failing_step(chosen(seed, one_in=6))
     verdict = judge(coordinate(seed, length, batches, step=fails).recording(), step=fails)
     assert verdict.differences == []
+
+
+@examples(60)
+@given(seed=st.integers(0, 10**6), length=st.integers(2, 100), cut=st.integers(0, 99), rocketmq=st.booleans())
+def test_a_part_of_a_log_is_identical_as_far_as_it_goes(
+    seed: int, length: int, cut: int, rocketmq: bool
+) -> None:
+    """The part before a time, and the part from it on, of which only groups that begin in it are judged.
+
+    Without a change of the configuration: see docs/replay.md.
+    """
+    seed = 3 * seed + 1
+    recording = coordinate(seed, length, 4, rocketmq_rows(seed, length) if rocketmq else None).recording()
+    times = [line.at_ms for line in recording.lines if isinstance(line, LogRequest)]
+    at_ms = times[cut * len(times) // 100]
+    for part in (_part(recording, 0, at_ms), _part(recording, at_ms, None)):
+        assert judge(part).differences == []
+
+
+def _part(recording: Lines, since_ms: int, until_ms: int | None) -> Lines:
+    """A recording of the requests of a time, with all outputs."""
+    end_ms = until_ms or max(line.at_ms for line in recording.log()) + 1
+    lines = [
+        x for x in recording.lines if not isinstance(x, LogRequest | LogClock) or since_ms <= x.at_ms < end_ms
+    ]
+    before = [x for x in recording.lines if isinstance(x, LogRequest)]
+    begins = dict.fromkeys(recording.header.begins, 0)
+    ends = dict(begins)
+    for line in before:
+        if line.at_ms < since_ms:
+            begins[line.partition] = line.offset + 1
+        if line.at_ms < end_ms:
+            ends[line.partition] = line.offset + 1
+    is_first = [partition for partition, begin in begins.items() if begin == 0]
+    header = replace(recording.header, begins=begins, ends=ends, is_first=is_first, until_ms=until_ms)
+    return Lines(header, lines)
 
 
 @examples(20)
