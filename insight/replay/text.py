@@ -29,6 +29,8 @@ def verdict_text(verdict: Verdict, header: Header, clock: Clock) -> str:
 def _headline(verdict: Verdict) -> str:
     groups = f" of {len(verdict.groups)} groups" if len(verdict.groups) != 1 else ""
     compared = f"{_answers(verdict)}{groups}"
+    if verdict.is_identical and not verdict.groups and verdict.unjudged:
+        return "nothing could be judged: the beginning of the log of each group is gone"
     if verdict.is_identical:
         return f"identical: {compared}"
     kinds = ", ".join(f"{number} x {kind}" for kind, number in sorted(verdict.by_kind.items()))

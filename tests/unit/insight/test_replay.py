@@ -137,6 +137,7 @@ def test_a_group_that_was_not_created_anew_cannot_be_judged_without_a_state(tmp_
     assert verdict.differences == []
     assert verdict.groups.get("a") is None or verdict.groups["a"].answers == 0
     assert "group a cannot be judged" in verdict_text(verdict, world.header(), CLOCK)
+    assert verdict_text(verdict, world.header(), CLOCK).startswith("nothing could be judged: ")
     assert replay_group(lost_beginning(world, 2), "a").entries == []
     file = tmp_path / "file"
     write_recording(file, lost_beginning(world, 2).header, lost_beginning(world, 2).lines)
