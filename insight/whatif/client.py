@@ -25,7 +25,7 @@ from state.kafka.responses import AnyResponse, JoinGroupResponse, SyncGroupRespo
 
 Action = Callable[[Moment, str], None]
 
-# The newest version of Heartbeat; SyncGroup's has the same number of the newest that differs for the core.
+# The version of simulated Heartbeats and SyncGroups. Newer SyncGroups have to name their protocol; these do.
 _API_VERSION: Final = 4
 
 

@@ -79,7 +79,7 @@ class _Reading:
         self.sender: dict[str, Observer] = {}
         self.outside: list[Sent] = []
         self.removals: dict[str, list[Observer | None]] = {}
-        self.left_out: Counter[str] = Counter()
+        self.ignored: Counter[str] = Counter()
         self._place = 0
 
     def request(self, at_ms: int, request_id: str, request: AnyRequest) -> None:
@@ -93,7 +93,7 @@ class _Reading:
             case SyncGroup() | Heartbeat():
                 observer = self.by_id.get(request.member_id)
                 if observer is None:
-                    self.left_out["of members that the log does not have"] += 1
+                    self.ignored["of members that the log does not have"] += 1
                 elif isinstance(request, SyncGroup):
                     observer.synced(moment, request_id, request)
                 else:
@@ -104,7 +104,7 @@ class _Reading:
             case LeaveGroup():
                 observer = self._leaves(moment, request_id, request)
             case DescribeGroup() | OffsetFetch():
-                self.left_out["that only read"] += 1
+                self.ignored["that only read"] += 1
             case _:
                 self.outside.append(Sent(moment, request_id, request))  # type: ignore[arg-type]
         if observer is not None:
@@ -149,7 +149,7 @@ def _fleet(log: Log, run: Run, found: _Reading) -> Fleet:
     ends = [_end(o, log.until_ms, interval_ms) for o in found.observers]
     names = names_of(found.observers, [moment for moment, _ in ends])
     by_observer = {id(o): name.key for o, name in zip(found.observers, names, strict=True)}
-    left_out = found.left_out + Counter({"sent twice": sum(o.repeated for o in found.observers)})
+    ignored = found.ignored + Counter({"sent twice": sum(o.repeated for o in found.observers)})
     return Fleet(
         group_id=log.group_id,
         processes=[
@@ -162,7 +162,7 @@ def _fleet(log: Log, run: Run, found: _Reading) -> Fleet:
             for request_id, removed in found.removals.items()
         },
         partition_counts=_partition_counts(run),
-        left_out=dict(+left_out),
+        ignored=dict(+ignored),
         senders={request_id: by_observer[id(o)] for request_id, o in found.sender.items()},
     )
 

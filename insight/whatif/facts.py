@@ -115,7 +115,7 @@ class Fleet:
     experiment. `removals` are those of them that remove members, with the processes that the members were.
 
     `partition_counts` has each topic's known numbers of partitions, each with the time from which it holds.
-    `left_out` counts requests that change nothing or that no process is known to have sent, by the reason.
+    `ignored` counts requests that change nothing or that no process is known to have sent, by the reason.
     `senders` has the process's key for each request of the log that a process sent.
     """
 
@@ -124,7 +124,7 @@ class Fleet:
     outside: Sequence[Sent] = ()
     removals: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
     partition_counts: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
-    left_out: Mapping[str, int] = field(default_factory=dict)
+    ignored: Mapping[str, int] = field(default_factory=dict)
     senders: Mapping[str, str] = field(default_factory=dict)
 
     def counts_at(self, at_ms: int) -> dict[str, int]:

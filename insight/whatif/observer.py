@@ -11,7 +11,7 @@ from state.errors import ErrorCode
 from state.kafka.requests import Heartbeat, JoinGroup, LeaveGroup, OffsetCommit, SyncGroup
 from state.kafka.responses import AnyResponse, JoinGroupResponse, OffsetCommitResponse, SyncGroupResponse
 
-# A client without answers to these gives up, as Kafka's consumer does.
+# A client gives up after one of these answers, as Kafka's consumer does.
 FATAL = frozenset(
     {
         ErrorCode.FENCED_INSTANCE_ID,

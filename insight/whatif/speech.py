@@ -55,7 +55,7 @@ def protocols(
     assignment, None before the first.
     """
     owned = tuple(sorted(held))
-    if assignors is None:
+    if assignors is None or not said.protocols:
         return [_updated(protocol, owned, claim) for protocol in said.protocols]
     recorded = _read(said.protocols[0])
     plain = Subscription(recorded.topics, rack_id=recorded.rack_id)

@@ -21,7 +21,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     from_ms: int
     until_ms: int
     clients: list[str]
-    left_out: dict[str, int]
+    ignored: dict[str, int]
     validation: Validation
     recorded: Outcome
     tried: list[Outcome]
@@ -34,7 +34,7 @@ def summary(found: Answer) -> Summary:
         from_ms=found.log.rows[0].at_ms,
         until_ms=found.log.until_ms,
         clients=list(found.recorded.outcome.by_client),
-        left_out=dict(found.fleet.left_out),
+        ignored=dict(found.fleet.ignored),
         validation=found.validation,
         recorded=found.recorded.outcome,
         tried=[judged.outcome for judged in found.tried],
@@ -67,8 +67,8 @@ def _heading(found: Answer, clock: Clock) -> Iterator[tuple[str, str]]:
         f"{duration_text(validation.simulated.stood_still_ms)}, "
         f"really {duration_text(validation.recorded.stood_still_ms)}",
     )
-    for reason, number in found.fleet.left_out.items():
-        yield "Left out", f"{count(number, 'request')} {reason}"
+    for reason, number in found.fleet.ignored.items():
+        yield "Ignored", f"{count(number, 'request')} {reason}"
     for number, judged in enumerate(found.tried, 1):
         yield f"Try {number}", judged.outcome.name
         if judged.outcome.refused:

@@ -1,19 +1,22 @@
-"""A group's log through the closed loop with nothing changed: it does what the log says, to the byte."""
+"""A log through the closed loop with nothing changed: each request and each answer is that of the log."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from hypothesis import given
 
 from insight.whatif.answer import answer
-from insight.whatif.changes import UNCHANGED
+from insight.whatif.changes import UNCHANGED, parse_changes
 from insight.whatif.clients import derive
-from insight.whatif.facts import Ending, Fleet
+from insight.whatif.facts import Ending, Fleet, Moment, Sent
 from insight.whatif.run import Log, Run
 from insight.whatif.simulation import simulate
 from insight.whatif.validation import Match
+from insight.why.model import CauseKind
 from state.inputs import Outage, Received
+from state.kafka.requests import LeaveGroup, LeavingMember
 from tests.harness.examples import examples
-from tests.harness.fleets import at, fleet, fleets, log_of, process, recorded
+from tests.harness.fleets import GROUP, at, fleet, fleets, log_of, process, recorded
 
 
 def said(run: Run) -> Iterator[tuple[object, ...]]:
@@ -85,6 +88,29 @@ def test_a_poll_loop_that_stands_still_leaves_and_joins_again() -> None:
     assert (stall.span.from_ms, stall.left.moment.at_ms) == (at(15), at(35))
     assert stall.span.to_ms is not None
     assert at(50) <= stall.span.to_ms <= at(50.1)
+
+
+def test_a_member_that_an_operator_removes_joins_again() -> None:
+    """The removal is a fact. It names the member by its id, which is another in each run."""
+    removal = LeaveGroup(
+        group_id=GROUP,
+        correlation_id="",
+        reply_partition=0,
+        api_version=5,
+        client_id="admin",
+        members=[LeavingMember("b's id in the log", None, "removed by an operator")],
+    )
+    made = fleet(process("a"), process("b", 1))
+    made = replace(
+        made,
+        outside=[Sent(Moment(at(20)), "requests-0-9", removal)],
+        removals={"requests-0-9": ["b"]},
+    )
+    log = recorded(made, 60)
+    found = reproduced(log)
+    assert list(found.removals.values()) == [["b"]]
+    tried = answer(log, [parse_changes(["group.initial.rebalance.delay.ms=0"])]).tried[0].outcome
+    assert [cause.rebalances for cause in tried.causes if cause.kind is CauseKind.MEMBER_LEFT] == [1]
 
 
 def test_an_outage_is_kept() -> None:
