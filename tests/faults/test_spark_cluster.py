@@ -48,6 +48,8 @@ GROUPS = 8
 REQUEST_PARTITIONS = 4
 STATE_PARTITIONS = 2
 SESSION_MS = 60_000
+# Of members that join and say nothing more.
+SILENT_SESSION_MS = 1_800_000
 PAUSE_S = 0.1
 AFTER_A_LOSS_S = 60.0
 WITHOUT_EXECUTORS_S = 3.0
@@ -90,7 +92,7 @@ class Working:
 
         wait_until(came, "answers to each group", timeout_s)
         new = f"new-{len(self.members)}"
-        self.members[new] = stable_member(self._client, new, SESSION_MS)
+        self.members[new] = stable_member(self._client, new, SILENT_SESSION_MS)
         return time.monotonic() - began_s
 
     def stop(self) -> None:
@@ -173,16 +175,10 @@ def test_lost_executors_and_workers_lose_no_request_and_change_no_answer(
     with ExitStack() as stack:
         brokers = stack.enter_context(BrokerCluster(tmp_path))
         servers = brokers.bootstrap_servers
-        common: tuple[str, ...] = (
-            "--bootstrap-servers",
-            servers,
-            "--prefix",
-            prefix,
-            "--data-dir",
-            str(data),
-            "--json",
+        common = (
+            *("--bootstrap-servers", servers, "--prefix", prefix, "--data-dir", str(data), "--json"),
+            *("--request-partitions", str(REQUEST_PARTITIONS)),
         )
-        common += ("--request-partitions", str(REQUEST_PARTITIONS))
         first = stack.enter_context(
             run(
                 tmp_path,
