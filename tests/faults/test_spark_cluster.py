@@ -51,7 +51,7 @@ SESSION_MS = 60_000
 # Of members that join and say nothing more.
 SILENT_SESSION_MS = 1_800_000
 PAUSE_S = 0.1
-AFTER_A_LOSS_S = 60.0
+AFTER_A_LOSS_S = 120.0
 WITHOUT_EXECUTORS_S = 3.0
 SPARK_SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
 
