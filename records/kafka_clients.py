@@ -3,11 +3,22 @@
 Only `_connection` has the settings that a client needs to reach the cluster.
 """
 
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, Producer
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.errors import KafkaTimeoutError
+
+# kafka-python's time limit of the first connection.
+BOOTSTRAP_TIMEOUT_MS = 30_000
+# Of several servers kafka-python draws one, and waits for its answer as long as it may wait at all. A server
+# that hangs would use up all the time, so the first attempts are short.
+FIRST_ATTEMPT_MS = 2_000
+ATTEMPT_FACTOR = 1.5
+
+C = TypeVar("C")
 
 
 def reading_consumer(
@@ -32,8 +43,9 @@ def reading_consumer(
         "fetch_max_wait_ms": fetch_max_wait_ms,
         "reconnect_backoff_max_ms": reconnect_max_ms,
     }
-    return KafkaConsumer(
-        **_connection(bootstrap_servers),
+    return _connected(
+        KafkaConsumer,
+        bootstrap_servers,
         **{name: value for name, value in given.items() if value is not None},
         enable_auto_commit=False,
         allow_auto_create_topics=False,
@@ -49,8 +61,9 @@ def working_consumer(
     A partition is read from its beginning unless a position is set. `metadata_max_age_ms` is the interval at
     which the topics' partitions are read again. Raises KafkaError.
     """
-    return KafkaConsumer(
-        **_connection(bootstrap_servers),
+    return _connected(
+        KafkaConsumer,
+        bootstrap_servers,
         client_id=client_id,
         auto_offset_reset="earliest",
         metadata_max_age_ms=metadata_max_age_ms,
@@ -61,8 +74,9 @@ def working_consumer(
 
 def group_consumer(bootstrap_servers: str, group_id: str) -> KafkaConsumer:
     """A consumer in a group of the cluster's own coordinator. It commits no offsets. Raises KafkaError."""
-    return KafkaConsumer(
-        **_connection(bootstrap_servers),
+    return _connected(
+        KafkaConsumer,
+        bootstrap_servers,
         group_id=group_id,
         enable_auto_commit=False,
         metrics_enabled=False,
@@ -136,8 +150,9 @@ def claims_consumer(bootstrap_servers: str) -> Consumer:
 
 def clock_producer(bootstrap_servers: str, *, timeout_ms: int, reconnect_max_ms: int) -> KafkaProducer:
     """A producer of clock records. It gives a record up after `timeout_ms`. Raises KafkaError."""
-    return KafkaProducer(
-        **_connection(bootstrap_servers),
+    return _connected(
+        KafkaProducer,
+        bootstrap_servers,
         acks="all",
         enable_idempotence=False,  # a clock record written twice does no harm
         linger_ms=0,
@@ -155,8 +170,9 @@ def topic_metadata_producer(
     bootstrap_servers: str, *, timeout_ms: int, max_request_bytes: int
 ) -> KafkaProducer:
     """A producer of TopicMetadata records. It gives a record up after `timeout_ms`. Raises KafkaError."""
-    return KafkaProducer(
-        **_connection(bootstrap_servers),
+    return _connected(
+        KafkaProducer,
+        bootstrap_servers,
         acks="all",
         enable_idempotence=False,  # a record written twice changes nothing
         linger_ms=0,
@@ -174,7 +190,7 @@ def producer(bootstrap_servers: str) -> KafkaProducer:
     """A producer of other records, which are sent at once and acknowledged by all replicas. Raises
     KafkaError.
     """
-    return KafkaProducer(**_connection(bootstrap_servers), acks="all", linger_ms=0, metrics_enabled=False)
+    return _connected(KafkaProducer, bootstrap_servers, acks="all", linger_ms=0, metrics_enabled=False)
 
 
 def admin(
@@ -186,10 +202,26 @@ def admin(
     Raises KafkaError, and ValueError if `bootstrap_servers` is not a list of HOST:PORT.
     """
     given = {"bootstrap_timeout_ms": bootstrap_timeout_ms, "request_timeout_ms": request_timeout_ms}
-    return KafkaAdminClient(
-        **_connection(bootstrap_servers),
+    return _connected(
+        KafkaAdminClient,
+        bootstrap_servers,
         **{name: value for name, value in given.items() if value is not None},
     )
+
+
+def _connected(make: Callable[..., C], bootstrap_servers: str, **settings: Any) -> C:
+    """Make a client of kafka-python, which connects at once. Raises KafkaError."""
+    connection = _connection(bootstrap_servers)
+    left_ms = settings.pop("bootstrap_timeout_ms", BOOTSTRAP_TIMEOUT_MS)
+    attempt_ms = FIRST_ATTEMPT_MS if "," in bootstrap_servers else left_ms
+    give_up_s = time.monotonic() + left_ms / 1000
+    while attempt_ms < left_ms:
+        try:
+            return make(**connection, bootstrap_timeout_ms=attempt_ms, **settings)
+        except KafkaTimeoutError:
+            attempt_ms = int(attempt_ms * ATTEMPT_FACTOR)
+            left_ms = int((give_up_s - time.monotonic()) * 1000)
+    return make(**connection, bootstrap_timeout_ms=max(left_ms, 1), **settings)
 
 
 def _librdkafka_connection(bootstrap_servers: str) -> dict[str, Any]:

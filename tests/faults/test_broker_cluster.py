@@ -1,5 +1,6 @@
 """The cluster of three brokers: what is acknowledged outlives the loss of any one of them."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from kafka import KafkaProducer
 
 from embedded.broker import BrokerFailed
 from records import kafka_clients
+from records.kafka_clients import BOOTSTRAP_TIMEOUT_MS
 from records.reader import TopicReader
 from tests.harness.broker_cluster import NODES, BrokerCluster
 
@@ -67,6 +69,19 @@ def test_what_was_acknowledged_is_there_without_any_one_broker(
             cluster.restart(node)
         else:
             cluster.resume(node)
+    cluster.wait_until_in_sync()
+
+
+def test_clients_connect_while_a_broker_hangs(cluster: BrokerCluster) -> None:
+    """Each draws the servers in an order of its own, and the broker that hangs is the first for some."""
+    cluster.pause(1)
+    try:
+        began_s = time.monotonic()
+        for _ in range(8):
+            TopicReader(cluster.bootstrap_servers).close()
+        assert time.monotonic() - began_s < BOOTSTRAP_TIMEOUT_MS / 1000
+    finally:
+        cluster.resume(1)
     cluster.wait_until_in_sync()
 
 
