@@ -23,6 +23,7 @@ from state.timeline import Step
 from streaming.query.admission import Admission
 from streaming.query.log_order import LogOrder, LogRow
 from streaming.query.shard_call import ShardCall
+from streaming.query.under_way import noting
 
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
 
@@ -41,7 +42,8 @@ class Operator:
     """The function for applyInPandasWithState. Spark sends it to Python workers, so it must stay small.
 
     `epochs` are ordered by their batches. A batch that runs again after a restart uses the epoch of its first
-    run. `shards` is the number of shards of a partition of requests.
+    run. `shards` is the number of shards of a partition of requests. `under_way` is the path with which the
+    files begin that say what a worker handles (`streaming.query.under_way`), None: there are none.
     """
 
     layout: TopicLayout
@@ -49,6 +51,7 @@ class Operator:
     outages: tuple[KnownOutage, ...] = ()
     step: Step = step
     shards: int = DEFAULT_SHARDS
+    under_way: str | None = None
 
     def __call__(
         self, key: tuple[int], frames: Iterable[pd.DataFrame], state: SparkGroupState
@@ -63,6 +66,7 @@ class Operator:
             state,
             outages=self.known_outages(batch_id),
             step=self.step,
+            note=noting(self.under_way, _task()),
         )
         if not state.hasTimedOut:
             yield from call.apply(in_log_order(frames))
@@ -87,6 +91,12 @@ def _freeze_imports() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+def _task() -> int:
+    """The number of this task's partition, 0 outside of Spark."""
+    context = TaskContext.get()
+    return context.partitionId() if context else 0
 
 
 def _batch_id() -> int | None:

@@ -20,6 +20,7 @@ from state.timeline import Row, Step, Timeline
 from streaming.query.admission import Admission, Message
 from streaming.query.log_order import LogRow
 from streaming.query.output import Output
+from streaming.query.under_way import Note, nothing
 
 
 class OperatorError(RuntimeError):
@@ -38,12 +39,14 @@ class ShardCall:
         *,
         outages: Sequence[Outage],
         step: Step,
+        note: Note = nothing,
     ) -> None:
         self._admission = admission
         self._config = config
         self._state = state
         self._outages = outages
         self._step = step
+        self._note = note
         self._output = Output(admission.layout)
         self._entries: dict[str, codec.Entry] = {}
         if state.exists:
@@ -65,6 +68,7 @@ class ShardCall:
         if isinstance(request, Refusal):
             self._refuse(request, message)
             return
+        self._note(f"record {message.id}")
         try:
             group = self._awaken(request.group_id)
             group.timeline.apply(Row(message.row.at_ms, message.id, request, len(message.value)))
@@ -102,12 +106,14 @@ class ShardCall:
         for group_id, entry in self._entries.items():
             if entry.next_deadline_ms is not None and entry.next_deadline_ms <= watermark_ms:
                 self._awaken(group_id)
-        for group in self._awake.values():
+        for group_id, group in self._awake.items():
+            self._note(f"the deadlines of group {group_id!r}")
             group.timeline.fire_until(watermark_ms)
             group.take_effects(self._output, None)
             self._put_to_rest(group)
             if self._output.is_full:
                 yield from self._output.frame()
+        self._note("")
         payload = b""
         if self._entries:
             version, payload = codec.write_row(self._entries)

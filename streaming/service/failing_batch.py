@@ -10,16 +10,25 @@ from checkpoints.spark_logs import planned_ends
 # The form of a record, or of a request in a pack, in `streaming.query.shard_call.OperatorError`.
 _RECORD = re.compile(r"OperatorError: record (\S+-\d+-\d+(?:#\d+)?) of group")
 
+_LEFT_BEHIND = re.compile(r"record (\S+-\d+-\d+(?:#\d+)?)")
+
 _NAMED_FILES = 5
 
 
-def describe_failing_batch(checkpoint: Checkpoint, batch: int, failures: int, error: str) -> str:
-    """Return one paragraph: the batch, its records, the failing record if known, and what to do."""
-    named = _RECORD.search(error)
+def describe_failing_batch(
+    checkpoint: Checkpoint, batch: int, failures: int, error: str, under_way: Sequence[str] = ()
+) -> str:
+    """Return one paragraph: the batch, its records, the failing record if known, and what to do.
+
+    `under_way` is what the workers handled that died (`streaming.query.under_way`).
+    """
+    named = _RECORD.search(error) or _LEFT_BEHIND.fullmatch("; ".join(under_way))
     if named:
         way_on = (
             f"the record at fault is {named[1]}; start with --skip-record {named[1]} to dead-letter it unread"
         )
+    elif under_way:
+        way_on = f"Python workers died, and handled {', '.join(under_way)} then"
     else:
         way_on = "the error names no record, so find the cause in its text"
     return (

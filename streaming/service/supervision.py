@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NoReturn
 
 import structlog
@@ -31,6 +32,7 @@ from streaming.query.operator import Operator
 from streaming.query.owner_guard import LATER_CLAIM, OwnerGuard
 from streaming.query.progress import BatchProgress, ProgressReader
 from streaming.query.session import Session
+from streaming.query.under_way import WORKER_DIED, left_behind
 from streaming.service.committed_pin import CommittedPin
 from streaming.service.failing_batch import describe_damaged_checkpoint, describe_failing_batch
 from streaming.service.outage import FirstRequest, end_outage
@@ -106,6 +108,8 @@ class Supervisor:
         self._jvm_end = "Spark's JVM has ended"
         self._watchdog = Watchdog(self._ping_jvm, self._kill_jvm)
         self._looks_without_batch: int | None = None
+        log_path = session.log_path  # a string if it is the log of spark-submit
+        self._under_way = str(log_path.with_name("under-way")) if isinstance(log_path, Path) else None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
 
@@ -167,6 +171,9 @@ class Supervisor:
             failed_batch = batch
             pause_s = min(FIRST_PAUSE_S * 2 ** (failures - 1), LONGEST_PAUSE_S)
             self._report_failure(error, batch, failures, pause_s)
+            # From the second time on, a worker that dies leaves a note of what it handled.
+            dies_again = failures >= FAILURES_TO_NAME_THE_BATCH - 1 and WORKER_DIED in str(error)
+            self._operator = replace(self._operator, under_way=self._under_way if dies_again else None)
             self._pause(pause_s)
 
     def _waited_for_space(self, error: Exception) -> bool:
@@ -309,7 +316,8 @@ class Supervisor:
         elif failures >= FAILURES_TO_NAME_THE_BATCH:
             phase = Phase.FAILING
             what, _, _ = str(error).partition("\n=== Streaming Query ===")  # its plan helps nobody here
-            reason = describe_failing_batch(self._checkpoint, batch, failures, what)
+            under_way = left_behind(self._under_way) if WORKER_DIED in what else []
+            reason = describe_failing_batch(self._checkpoint, batch, failures, what, under_way)
         self._status.enter(phase, reason, batch_id=batch - 1)
         log.error("query failed", batch=batch, attempt=failures, again_in_s=pause_s, error=reason)
 

@@ -69,3 +69,15 @@ def test_the_files_of_a_damaged_checkpoint_are_named_but_not_all_of_hundreds() -
         "batch 7 cannot be run because the checkpoint is damaged: /c/0 is missing; /c/1 is missing;"
     )
     assert "/c/4 is missing (and 7 files more). Put back these files" in text
+
+
+def test_the_record_that_a_dead_worker_handled_is_named(checkpoint: Checkpoint) -> None:
+    text = describe_failing_batch(checkpoint, 0, 3, "it crashed", ["record eu-requests-1-42#7"])
+    assert "the record at fault is eu-requests-1-42#7; start with --skip-record eu-requests-1-42#7 to" in text
+
+
+def test_all_that_dead_workers_handled_is_said_where_it_may_be_any(checkpoint: Checkpoint) -> None:
+    handled = ["record eu-requests-1-42", "the deadlines of group 'g'"]
+    text = describe_failing_batch(checkpoint, 0, 3, "it crashed", handled)
+    assert "Python workers died, and handled record eu-requests-1-42, the deadlines of group 'g' then" in text
+    assert "--skip-record" not in text
