@@ -11,10 +11,12 @@ Each owner writes a file of its own (`streaming.service.owner`), which begins wi
 knew. A process that lost the topics while it slept may still write, but only into a file that nobody reads.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self, TypeVar
 from uuid import uuid4
+from zlib import crc32
 
 import msgspec
 from msgspec.structs import replace
@@ -28,6 +30,7 @@ from state.inputs import Outage
 OUTAGES_KEPT = 100
 IDENTITY = "identity.json"
 OWNERS = "owners"
+_SUMMED = re.compile(rb'(.*),"crc32":(\d+)\}', re.DOTALL)
 # What versions without files of their own for each owner wrote instead.
 _SHARED_BY_OWNERS = {"epochs": "epochs.json", "outages": "outages.json", "committed": "committed.json"}
 
@@ -253,9 +256,10 @@ class Checkpoint:
         except FileNotFoundError:
             return None
         try:
+            _check(content)
             return msgspec.json.decode(content, type=of)
-        except msgspec.DecodeError as error:
-            raise FolderError(f"{self.files.uri}/{name} is damaged: {error}") from error
+        except (msgspec.DecodeError, ValueError) as error:
+            raise FolderError(f"{self.files.uri}/{name} is damaged: {error}. Put this file back") from error
 
     def _write(self, name: str, content: object) -> None:
         self.files.write(name, _encoded(content))
@@ -267,7 +271,16 @@ def new_namespace() -> str:
 
 
 def _encoded(content: object) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(content))
+    """JSON whose last field is the CRC-32 of the others, because a bit that flips may leave it JSON."""
+    encoded = msgspec.json.encode(content)
+    return msgspec.json.format(b'%b,"crc32":%d}' % (encoded[:-1], crc32(encoded)))
+
+
+def _check(content: bytes) -> None:
+    """Compare with the checksum. Files of earlier versions have none. Raises ValueError."""
+    summed = _SUMMED.fullmatch(msgspec.json.format(content, indent=-1))
+    if summed is not None and crc32(summed[1] + b"}") != int(summed[2]):
+        raise ValueError("it does not match its checksum")
 
 
 def _name(epoch: int) -> str:

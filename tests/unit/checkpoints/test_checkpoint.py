@@ -102,6 +102,30 @@ def test_a_damaged_file_is_named(checkpoint: Checkpoint, name: str, content: byt
         checkpoint.pin(IDENTITY) if name == "identity.json" else checkpoint.epochs(OLD, [], "1")
 
 
+@pytest.mark.parametrize("name", ["identity.json", "owners/1.json"])
+def test_no_bit_of_a_file_flips_unnoticed(checkpoint: Checkpoint, name: str) -> None:
+    """Else a namespace, a setting or an outage would be another one, and members and answers with it."""
+    checkpoint.pin(IDENTITY)
+    checkpoint.epochs(OLD, [], "1")
+    kept = checkpoint.identity(), checkpoint.record()
+    path = path_of(checkpoint) / name
+    content = path.read_bytes()
+    for place in range(len(content)):
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << place % 8
+        path.write_bytes(flipped)
+        try:
+            assert (checkpoint.identity(), checkpoint.record()) == kept
+        except FolderError as error:
+            assert f"{name} is damaged" in str(error)
+
+
+def test_a_file_without_a_checksum_is_read(checkpoint: Checkpoint) -> None:
+    """Earlier versions wrote none."""
+    (path_of(checkpoint) / "identity.json").write_bytes(msgspec.json.encode(IDENTITY))
+    assert checkpoint.identity() == IDENTITY
+
+
 def test_a_file_that_was_half_written_does_not_count(checkpoint: Checkpoint) -> None:
     """A crash leaves the old file and, beside it, the unfinished new file."""
     (path_of(checkpoint) / "identity.json.new").write_bytes(b"{")
