@@ -13,6 +13,7 @@ import msgspec
 from kafka import TopicPartition
 
 from checkpoints.checkpoint import Checkpoint
+from checkpoints.files import FolderError
 from checkpoints.metadata import KnownOutage
 from records.codec import UNREADABLE, is_clock_record
 from records.layout import TopicLayout
@@ -29,15 +30,21 @@ _LOOK_MS = 100
 _READ_TIMEOUT_MS = 30_000
 
 
+class RequestsDeleted(FolderError):
+    """Records of the requests topic were deleted before a batch has handled them. The message says which."""
+
+
 def end_outage(bootstrap_servers: str, layout: TopicLayout, checkpoint: Checkpoint) -> list[KnownOutage]:
     """Return all outages, with the one that ends now. A new checkpoint has none.
 
-    Raises KafkaError.
+    Raises KafkaError and RequestsDeleted.
     """
     topic = layout.requests_topic
     ends = checkpoint.planned_ends(checkpoint.last_batch("offsets"), topic)
     if not ends:
         return []
+    handled = checkpoint.planned_ends(checkpoint.last_batch("commits"), topic)
+    _check_all_are_there(bootstrap_servers, topic, handled)
     after_ms = last_append_ms(bootstrap_servers, topic, ends)
     until_ms = brokers_time_ms(bootstrap_servers, topic, layout.request_partitions)
     return checkpoint.outages(after_ms, until_ms)
@@ -110,6 +117,26 @@ def look_out(
     """
     ends = checkpoint.planned_ends(checkpoint.last_batch("offsets"), layout.requests_topic)
     return FirstRequest(bootstrap_servers, layout, ends, SILENCE_MS + tick_interval_ms) if ends else None
+
+
+def _check_all_are_there(bootstrap_servers: str, topic: str, handled: Mapping[int, int]) -> None:
+    """Check that retention has deleted no record from these offsets on. Raises RequestsDeleted."""
+    if not handled:
+        return
+    partitions = {partition: TopicPartition(topic, partition) for partition in handled}
+    with TopicReader(bootstrap_servers) as reader:
+        first = reader.beginnings(partitions.values())
+    deleted = [
+        f"{topic}[{partition}] {handled[partition]} to {first[place] - 1}"
+        for partition, place in sorted(partitions.items())
+        if first[place] > handled[partition]
+    ]
+    if deleted:
+        raise RequestsDeleted(
+            f"records were deleted before they were handled: {', '.join(deleted)}. The coordinator does not "
+            "skip them, because requests may be among them (docs/operations.md, 'Requests that were deleted "
+            "unread')"
+        )
 
 
 def last_append_ms(bootstrap_servers: str, topic: str, ends: Mapping[int, int]) -> int:
