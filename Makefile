@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS)
 COMPILE := build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--group build --no-annotate --custom-compile-command 'make lock' $(UPGRADE)
 
-.PHONY: help setup run demo test test-unit test-slow test-faults conformance conformance-check bench lint lock clean
+.PHONY: help setup run demo test test-unit test-slow test-faults faults-campaign conformance conformance-check bench lint lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -46,6 +46,13 @@ test-slow: $(STAMP) ## what takes minutes: tests/slow with SEEDS, the unit layer
 
 test-faults: $(STAMP) ## break brokers, disks, checkpoints and coordinators under real clients
 	$(PYTEST) --timeout 600 tests/faults
+
+# FAULTS of each of the SEEDS, one after the other; writes docs/faults.md. 300 take about an hour.
+FAULTS ?= 300
+FAULTS_RESULTS ?= build/faults.jsonl
+faults-campaign: $(STAMP) ## break everything under load from SEEDS="7 8", FAULTS each, and write docs/faults.md
+	mkdir -p $(dir $(FAULTS_RESULTS))
+	$(BIN)/python -m tests.faults.campaign $(SEEDS:%=--seed %) --faults $(FAULTS) --results $(FAULTS_RESULTS) --write
 
 # Random scripts have the seeds from 0 to RANDOM - 1.
 RANDOM ?= 60

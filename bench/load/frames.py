@@ -13,6 +13,8 @@ from kafka.protocol.consumer import (
     LeaveGroupResponse,
     OffsetCommitRequest,
     OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
     SyncGroupRequest,
     SyncGroupResponse,
 )
@@ -21,7 +23,7 @@ from bench.load.requests import TOPIC, Membership
 
 CLIENT_ID = "bench"
 Api = tuple[int, int]
-HEARTBEAT, COMMIT, LEAVE = (12, 4), (8, 8), (13, 5)
+HEARTBEAT, COMMIT, FETCH, LEAVE = (12, 4), (8, 8), (9, 5), (13, 5)
 """An api: its key and a version that both sides support."""
 JOIN, SYNC = (11, 9), (14, 5)
 OLD_JOIN, OLD_SYNC = (11, 3), (14, 3)
@@ -34,6 +36,7 @@ _MESSAGES = (
     (JoinGroupRequest, JoinGroupResponse),
     (LeaveGroupRequest, LeaveGroupResponse),
     (OffsetCommitRequest, OffsetCommitResponse),
+    (OffsetFetchRequest, OffsetFetchResponse),
     (SyncGroupRequest, SyncGroupResponse),
 )
 _REQUESTS: Mapping[int, Any] = {request.API_KEY: request for request, _ in _MESSAGES}

@@ -1,0 +1,64 @@
+"""`python -m tests.faults.campaign --seed 7 --faults 300`."""
+
+import time
+from pathlib import Path
+
+import click
+
+from tests.faults.campaign.kinds.all import KINDS
+from tests.faults.campaign.running import IDENTICAL, Result, campaign
+from tests.faults.campaign.table import DOCUMENT, table, write_table
+
+
+@click.command()
+@click.option("--seed", "seeds", type=int, multiple=True, help="A seed; repeatable. Default: 1.")
+@click.option("--faults", type=click.IntRange(1), default=100, show_default=True, help="Faults of each seed.")
+@click.option(
+    "--kind", "kinds", multiple=True, type=click.Choice(list(KINDS)), help="Only these; repeatable."
+)
+@click.option("--cluster", is_flag=True, help="The coordinator's executors are on a Spark cluster.")
+@click.option("--standby", is_flag=True, help="A second coordinator waits to take over.")
+@click.option("--minutes", type=float, help="Begin no fault after this many minutes.")
+@click.option(
+    "--results",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Append each campaign's result to this file, a line of JSON; the table is of the whole file.",
+)
+@click.option("--write", is_flag=True, help=f"Write the table to {DOCUMENT}.")
+def main(
+    seeds: tuple[int, ...],
+    faults: int,
+    kinds: tuple[str, ...],
+    cluster: bool,
+    standby: bool,
+    minutes: float | None,
+    results: Path | None,
+    write: bool,
+) -> None:
+    """Break the coordinator under load, and judge. The exit code is 1 if anything is wrong."""
+    until_s = float("inf") if minutes is None else time.monotonic() + 60 * minutes
+    found = [] if results is None else Result.read_all(results)
+    is_well = True
+    for seed in seeds or (1,):
+        result = campaign(
+            seed, faults, kinds=kinds, on_cluster=cluster, with_standby=standby, until_s=until_s
+        )
+        if results is not None:
+            result.write(results)
+        found.append(result)
+        is_well &= result.is_well
+        click.echo(
+            f"seed {seed}: {len(result.struck)} faults, {result.requests} requests, {result.seconds:.0f} s"
+        )
+        if not result.is_well:
+            replayed = [] if result.replay == IDENTICAL else [result.replay]
+            click.echo("\n".join([result.failure, *result.sentences[:50], *replayed]))
+            click.echo(f"seed {seed} has failed; its folder is {result.folder}")
+    click.echo(table(found))
+    if write:
+        write_table(found)
+    raise SystemExit(0 if is_well else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""All that the judge judges."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tests.faults.campaign.judge.answers import judge_answers, judge_history
+from tests.faults.campaign.judge.members import judge_clients, judge_expiries
+from tests.faults.campaign.judge.offsets import judge_offsets
+from tests.faults.campaign.judge.owners import judge_locks, judge_owners
+from tests.faults.campaign.judge.topics import Evidence, Record, evidence, read
+from tests.faults.campaign.judge.verdicts import Verdict
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the judge is told beside the topics: outages from the coordinator's folder (after, until), what
+    clients saw acknowledged, and the silence after which a connection of RocketMQ's is removed.
+    """
+
+    prefix: str
+    topic: str
+    outages: Iterable[tuple[int, int]] = ()
+    acknowledged: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    client_expiry_ms: int = 120_000
+
+
+def judge(found: Evidence, case: Case) -> list[Verdict]:
+    """Everything that is wrong."""
+    return [
+        *judge_answers(found),
+        *judge_history(found),
+        *judge_expiries(found),
+        *judge_clients(found, case.client_expiry_ms),
+        *judge_offsets(found, case.acknowledged, case.topic),
+        *judge_owners(found),
+        *judge_locks(found),
+    ]
+
+
+def read_evidence(servers: str, case: Case) -> Evidence:
+    """Read all topics of a coordinator."""
+
+    def topic(name: str) -> list[Record]:
+        return read(servers, f"{case.prefix}-{name}")
+
+    return evidence(
+        f"{case.prefix}-requests",
+        requests=topic("requests"),
+        responses=topic("responses"),
+        events=topic("events"),
+        dead_letters=topic("dead-letters"),
+        offsets=topic("offsets"),
+        outages=case.outages,
+    )

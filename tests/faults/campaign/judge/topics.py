@@ -1,0 +1,292 @@
+"""The topics as the judge reads them: requests in the log's order, answers by request, events, offsets."""
+
+import bisect
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+from confluent_kafka import Consumer, TopicPartition
+from msgspec import Struct
+
+PACK = b"pack\n"
+UNANSWERED = ("TopicMetadata", "CONNECTION_CLOSED")
+"""The types of requests that have no answer."""
+_TIMEOUT_S = 60
+
+
+class Record(NamedTuple):
+    """A record of a topic. `at_ms` is its append time."""
+
+    partition: int
+    offset: int
+    at_ms: int
+    key: bytes | None
+    value: bytes | None
+
+
+class Assigned(Struct):
+    member_id: str = ""
+    assignment: bytes = b""
+
+
+class Partition(Struct):
+    """A partition of a commit, of a fetch, or of their answers."""
+
+    partition_index: int = -1
+    committed_offset: int = -1
+    error_code: int = 0
+
+
+class Topic(Struct):
+    name: str = ""
+    partitions: list[Partition] = []
+    partition_indexes: list[int] = []
+
+
+class Body(Struct):
+    """The fields of a request that the judge looks at."""
+
+    type: str = ""
+    group_id: str = ""
+    client_id: str = ""
+    member_id: str = ""
+    generation_id: int = -1
+    session_timeout_ms: int = 0
+    assignments: list[Assigned] = []
+    topics: Any = None
+    connection: str = ""
+    mq_set: list[tuple[str, str, int]] = []
+
+
+class Answer(Struct):
+    """The fields of an answer that the judge looks at."""
+
+    type: str = ""
+    request: str = ""
+    error_code: int = 0
+    code: int = 0
+    member_id: str = ""
+    generation_id: int = -1
+    leader: str = ""
+    assignment: bytes = b""
+    topics: Any = None
+    lock_ok_mq_set: list[tuple[str, str, int]] = []
+
+
+class Event(Struct):
+    """The fields of an entry of the events topic that the judge looks at."""
+
+    type: str = ""
+    group_id: str = ""
+    incarnation: str = ""
+    seq: int = 0
+    at_ms: int = 0
+    reason: str = ""
+    cause: str = ""
+    member_id: str | None = None
+    replaced_member_id: str | None = None
+    connection: str | None = None
+    generation: int = -1
+    superseded: str | None = None
+
+
+@dataclass(slots=True)
+class Request:
+    """A request. `clock_ms` is the time of its group when it is applied: no time before it is later, and a
+    record of an outage is applied at the outage's end.
+    """
+
+    id: str
+    place: tuple[int, int, int]
+    at_ms: int
+    clock_ms: int
+    body: Body
+
+
+class Outage(NamedTuple):
+    after_ms: int
+    until_ms: int
+
+
+@dataclass
+class Evidence:
+    """All that is judged."""
+
+    requests: list[Request] = field(default_factory=list)
+    answers: dict[str, dict[bytes, int]] = field(default_factory=dict)
+    """By request: how often each answer stands on the topic."""
+    answered: dict[str, Answer] = field(default_factory=dict)
+    """By request: its first answer."""
+    dead: set[str] = field(default_factory=set)
+    """The requests with a dead letter."""
+    events: list[Event] = field(default_factory=list)
+    entries: dict[tuple[str, str, int], dict[bytes, int]] = field(default_factory=dict)
+    """By group, incarnation and seq: how often each entry stands on the topic."""
+    offsets: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    """By group, topic and partition: the last record of the offsets topic."""
+    outages: list[Outage] = field(default_factory=list)
+
+    def by_group(self) -> dict[str, list[Request]]:
+        """The requests of each group in the order of the log."""
+        groups: dict[str, list[Request]] = defaultdict(list)
+        for request in self.requests:
+            groups[request.body.group_id].append(request)
+        return groups
+
+    def incarnation_at(self, group_id: str) -> "Incarnations":
+        """The lives of a group."""
+        return Incarnations(event.incarnation for event in self.events if event.group_id == group_id)
+
+
+class Incarnations:
+    """The requests that created a group. A life lasts from its own to the next one."""
+
+    def __init__(self, ids: Iterable[str]) -> None:
+        self._places = sorted({place_of(one) for one in ids if one})
+
+    def at(self, place: tuple[int, int, int]) -> int:
+        """The number of the life in which a request of the group stands."""
+        return bisect.bisect_right(self._places, place)
+
+
+def place_of(request_id: str) -> tuple[int, int, int]:
+    """(partition, offset, number in the pack) of `<topic>-<partition>-<offset>[#<number>]`."""
+    record, _, number = request_id.partition("#")
+    _, partition, offset = record.rsplit("-", 2)
+    return int(partition), int(offset), int(number or 0)
+
+
+def unpack(value: bytes) -> Sequence[bytes]:
+    return value[len(PACK) :].split(b"\n") if value.startswith(PACK) else (value,)
+
+
+def evidence(
+    requests_topic: str,
+    *,
+    requests: Iterable[Record],
+    responses: Iterable[Record],
+    events: Iterable[Record],
+    dead_letters: Iterable[Record],
+    offsets: Iterable[Record] = (),
+    outages: Iterable[tuple[int, int]] = (),
+) -> Evidence:
+    """Decode the records."""
+    found = Evidence(outages=sorted(Outage(*outage) for outage in outages))
+    found.requests = list(_requests(requests_topic, requests, found.outages))
+    for record in responses:
+        for value in unpack(record.value or b""):
+            answer = _decode(_answer, value)
+            if answer is not None and answer.type not in (
+                "NOTIFY_CONSUMER_IDS_CHANGED",
+                "CLOSE_CONNECTION",
+            ):
+                counts = found.answers.setdefault(answer.request, {})
+                counts[value] = counts.get(value, 0) + 1
+                found.answered.setdefault(answer.request, answer)
+    for record in events:
+        event = _decode(_event, record.value or b"")
+        if event is not None and event.group_id:
+            counts = found.entries.setdefault((event.group_id, event.incarnation, event.seq), {})
+            if not counts:
+                found.events.append(event)
+            counts[record.value or b""] = counts.get(record.value or b"", 0) + 1
+    for record in dead_letters:
+        found.dead.add(_dead_letter.decode(record.value or b"{}").request)
+    for record in offsets:
+        group_id, topic, partition = _key.decode(record.key or b"[]")
+        committed = -1 if record.value is None else _offset.decode(record.value).offset
+        found.offsets[group_id, topic, partition] = committed
+    return found
+
+
+def _requests(topic: str, records: Iterable[Record], outages: list[Outage]) -> Iterator[Request]:
+    clocks: dict[str, int] = defaultdict(int)
+    for record in sorted(records, key=lambda one: one[:2]):
+        if record.key is None:
+            continue  # a clock record
+        value = record.value or b""
+        name = f"{topic}-{record.partition}-{record.offset}"
+        for number, part in enumerate(unpack(value)):
+            body = _decode(_body, part) or Body()
+            place = (record.partition, record.offset, number)
+            clock_ms = max(clocks[body.group_id], _after_outages(record.at_ms, outages))
+            clocks[body.group_id] = clock_ms
+            request_id = f"{name}#{number}" if value.startswith(PACK) else name
+            yield Request(request_id, place, record.at_ms, clock_ms, body)
+
+
+def _after_outages(at_ms: int, outages: list[Outage]) -> int:
+    for outage in outages:
+        if outage.after_ms < at_ms <= outage.until_ms:
+            return outage.until_ms
+    return at_ms
+
+
+class _DeadLetter(Struct):
+    request: str = ""
+
+
+class _Offset(Struct):
+    offset: int
+
+
+_body = msgspec.json.Decoder(Body)
+_answer = msgspec.json.Decoder(Answer)
+_event = msgspec.json.Decoder(Event)
+_dead_letter = msgspec.json.Decoder(_DeadLetter)
+_offset = msgspec.json.Decoder(_Offset)
+_key = msgspec.json.Decoder(tuple[str, str, int])
+
+
+def _decode(decoder: msgspec.json.Decoder[Any], value: bytes) -> Any:
+    try:
+        return decoder.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def read(servers: str, topic: str) -> list[Record]:
+    """All records of a topic. Raises TimeoutError."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "judge",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "enable.partition.eof": False,
+            "log_level": 0,
+        }
+    )
+    try:
+        found: list[Record] = []
+        ends = {}
+        partitions = consumer.list_topics(topic, _TIMEOUT_S).topics[topic].partitions
+        for partition in partitions:
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_TIMEOUT_S)
+            if low < high:
+                ends[partition] = (low, high)
+        consumer.assign([TopicPartition(topic, partition, low) for partition, (low, _) in ends.items()])
+        give_up_s = time.monotonic() + _TIMEOUT_S
+        behind = {partition: high for partition, (_, high) in ends.items()}
+        while behind:
+            messages = consumer.consume(5_000, timeout=0.2)
+            if messages:
+                give_up_s = time.monotonic() + _TIMEOUT_S
+            elif time.monotonic() > give_up_s:
+                raise TimeoutError(f"{topic} was not read to its end")
+            for message in messages:
+                if message.error():
+                    raise TimeoutError(f"{topic}: {message.error()}")
+                partition, offset = message.partition(), message.offset()
+                assert partition is not None
+                assert offset is not None
+                _, at_ms = message.timestamp()
+                found.append(Record(partition, offset, at_ms, message.key(), message.value()))
+                if offset + 1 >= ends[partition][1]:
+                    behind.pop(partition, None)
+        return found
+    finally:
+        consumer.close()

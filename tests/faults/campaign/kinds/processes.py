@@ -1,0 +1,156 @@
+"""Processes that are killed or stand still: the driver, its JVM, Python workers, the gateway, a broker."""
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from tests.faults.campaign.kinds.fault import Outcome, hold_s
+from tests.faults.campaign.world import World, signal_all
+
+Pids = Callable[[World], Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Killed:
+    """SIGKILL. `restarts` says that the coordinator is started again by its supervisor."""
+
+    name: str
+    pids: Pids
+    weight: float = 1.0
+    restarts: bool = False
+
+    def strike(self, world: World, random: Random) -> Outcome:
+        starts = world.coordinator.starts
+        signal_all(list(self.pids(world)), signal.SIGKILL)
+        if self.restarts:
+            world.coordinator.wait_until_started(starts, timeout_s=120)
+        return Outcome.WENT_ON
+
+
+@dataclass(frozen=True)
+class HeldStill:
+    """SIGSTOP, and SIGCONT some seconds later."""
+
+    name: str
+    pids: Pids
+    weight: float = 1.0
+
+    def strike(self, world: World, random: Random) -> Outcome:
+        pids = list(self.pids(world))
+        signal_all(pids, signal.SIGSTOP)
+        try:
+            time.sleep(hold_s(random))
+        finally:
+            signal_all(pids, signal.SIGCONT)
+        return Outcome.WENT_ON
+
+
+@dataclass(frozen=True)
+class GatewayKilled:
+    name: str = "gateway killed"
+    weight: float = 1.5
+
+    def strike(self, world: World, random: Random) -> Outcome:
+        starts = world.gateway.starts
+        world.gateway.kill()
+        world.gateway.wait_until_started(starts)
+        return Outcome.WENT_ON
+
+
+@dataclass(frozen=True)
+class BrokerKilled:
+    """One of three, with SIGKILL, and started again."""
+
+    name: str = "broker killed"
+    weight: float = 1.0
+
+    def strike(self, world: World, random: Random) -> Outcome:
+        node = random.choice(world.brokers.nodes)
+        world.brokers.kill(node)
+        time.sleep(random.uniform(0, 3))
+        world.brokers.restart(node)
+        world.brokers.wait_until_in_sync()
+        return Outcome.WENT_ON
+
+
+@dataclass(frozen=True)
+class BrokerHeldStill:
+    """One of three. From 3 s on the others take it for lost; it comes back as one that does not know it."""
+
+    name: str = "broker held still"
+    weight: float = 1.5
+
+    def strike(self, world: World, random: Random) -> Outcome:
+        node = random.choice(world.brokers.nodes)
+        world.brokers.pause(node)
+        try:
+            time.sleep(random.uniform(1, 8))
+        finally:
+            world.brokers.resume(node)
+        world.brokers.wait_until_in_sync()
+        return Outcome.WENT_ON
+
+
+@dataclass(frozen=True)
+class DriverKilledWhileABrokerHangs:
+    """The coordinator is started again by the two others alone."""
+
+    name: str = "driver killed while a broker hangs"
+    weight: float = 0.7
+
+    def strike(self, world: World, random: Random) -> Outcome:
+        node = random.choice(world.brokers.nodes)
+        world.brokers.pause(node)
+        try:
+            starts = world.coordinator.starts
+            world.coordinator.kill()
+            world.coordinator.wait_until_started(starts)
+            world.wait_until_recovered(time.monotonic())
+        finally:
+            world.brokers.resume(node)
+        world.brokers.wait_until_in_sync()
+        return Outcome.WENT_ON
+
+
+def _driver(world: World) -> list[int]:
+    return [world.driver()]
+
+
+def _jvm(world: World) -> list[int]:
+    return [world.jvm()]
+
+
+def _both(world: World) -> list[int]:
+    return [world.driver(), world.jvm()]
+
+
+def _gateway(world: World) -> list[int]:
+    assert world.gateway.pid is not None
+    return [world.gateway.pid]
+
+
+def _executor(world: World) -> list[int]:
+    """One of them."""
+    return world.executors()[:1]
+
+
+EXECUTORS = (
+    Killed("executor killed", _executor, weight=3.0),
+    HeldStill("executor held still", _executor, weight=2.0),
+)
+PROCESSES = (
+    Killed("driver's Python killed", _driver, weight=1.0, restarts=True),
+    Killed("driver's JVM killed", _jvm, weight=1.0, restarts=True),
+    Killed("Python worker killed", World.workers, weight=3.0),
+    GatewayKilled(),
+    BrokerKilled(),
+    HeldStill("driver held still", _both, weight=2.0),
+    HeldStill("driver's JVM held still", _jvm, weight=2.0),
+    HeldStill("ticker stopped (the driver's Python held still)", _driver, weight=2.0),
+    HeldStill("Python worker held still", World.workers, weight=3.0),
+    HeldStill("gateway held still", _gateway, weight=2.0),
+    BrokerHeldStill(),
+    DriverKilledWhileABrokerHangs(),
+)

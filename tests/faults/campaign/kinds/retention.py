@@ -1,0 +1,79 @@
+"""Retention deletes requests that no batch has read: the coordinator refuses to go on without them."""
+
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from kafka import TopicPartition
+
+from clients.coordinator_client import CoordinatorClient
+from records import kafka_clients
+from records.layout import TopicLayout
+from tests.e2e.harness import stable_member, wait_until
+from tests.faults.campaign.judge.topics import read, unpack
+from tests.faults.campaign.keeper import Keeper
+from tests.faults.campaign.kinds.fault import Outcome
+from tests.faults.campaign.world import START_TIMEOUT_S, World, command_line, environment
+
+UNREAD, LEFT = 20, 5
+"""So many requests are appended while no coordinator runs, and so many of them are left."""
+
+
+@dataclass(frozen=True)
+class RetentionAteRequests:
+    """It has topics and a checkpoint of its own, because a coordinator that lost requests must not go on."""
+
+    name: str = "retention ate unread requests"
+    weight: float = 0.3
+
+    def strike(self, world: World, random: Random) -> Outcome:
+        prefix = f"eaten-{random.getrandbits(32)}"
+        layout = TopicLayout.named(prefix)
+        folder = world.folder / prefix
+        folder.mkdir()
+        arguments = ["run", "--json", "--no-gateway", "--bootstrap-servers", world.servers]
+        arguments += ["--prefix", prefix, "--replication-factor", "3", "--data-dir", str(folder / "data")]
+        keeper = Keeper("coordinator", folder, command_line(arguments), environment=environment())
+        with ExitStack() as stack:
+            stack.callback(keeper.stop)
+            keeper.start()
+            wait_until(lambda: world.has_said_ready(keeper), "the coordinator", START_TIMEOUT_S)
+            client = stack.enter_context(
+                CoordinatorClient(world.servers, layout, client_id="eaten", request_timeout_ms=120_000)
+            )
+            member = stable_member(client, "g")
+            with keeper.held_down():
+                for _ in range(UNREAD):
+                    client.heartbeat("g", generation_id=1, member_id=member.member_id)
+                eat(world.servers, layout.requests_topic, random)
+            answered = answers(world, layout)
+            wait_until(lambda: is_refused(keeper, folder), "a refusal", START_TIMEOUT_S)
+            assert answers(world, layout) == answered, "requests behind the gap were answered"
+        return Outcome.REFUSED
+
+
+def eat(servers: str, topic: str, random: Random) -> None:
+    """Delete all records but the last few, as retention does."""
+    partition = TopicPartition(topic, 0)
+    with closing(kafka_clients.reading_consumer(servers)) as consumer:
+
+        def are_appended() -> bool:
+            return bool(consumer.end_offsets([partition])[partition] > UNREAD)
+
+        wait_until(are_appended, "the requests")
+        end = consumer.end_offsets([partition])[partition]
+    with closing(kafka_clients.admin(servers)) as admin:
+        admin.delete_records({partition: end - random.randint(1, 3)}, timeout_ms=30_000)
+
+
+def is_refused(keeper: Keeper, folder: Path) -> bool:
+    said = keeper.log + "".join(path.read_text() for path in folder.glob("data/coordinator/status.json"))
+    return "deleted" in said
+
+
+def answers(world: World, layout: TopicLayout) -> int:
+    return sum(len(unpack(record.value or b"")) for record in read(world.servers, layout.responses_topic))
+
+
+RETENTION = (RetentionAteRequests(),)

@@ -1,0 +1,110 @@
+"""A machine with a coordinator is lost or sleeps, and the standby takes over."""
+
+import os
+import signal
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
+
+from cli.demo.children import family
+from tests.e2e.harness import wait_until
+from tests.faults.campaign.keeper import Keeper
+from tests.faults.campaign.kinds.fault import Outcome
+from tests.faults.campaign.world import START_TIMEOUT_S, World
+
+READY, STANDBY_PHASE = "ready", "standby"
+LOST_ITS_TOPICS = 78
+
+
+@dataclass(frozen=True)
+class ActiveKilled:
+    """SIGKILL of the whole coordinator: its Python, its JVM and its workers. It comes back as the standby."""
+
+    name: str = "coordinator's machine lost, the standby takes over"
+    weight: float = 1.0
+
+    def strike(self, world: World, random: Random) -> Outcome:
+        active, standby = both(world)
+        starts = active.starts
+        signal_family(active, signal.SIGKILL)
+        wait_until(lambda: world.phase(standby) == READY, "the takeover", START_TIMEOUT_S)
+        active.wait_until_started(starts)
+        return Outcome.WENT_ON
+
+
+@dataclass(frozen=True)
+class ActiveSleeps:
+    """SIGSTOP of the whole coordinator until the standby has taken over. When it wakes up, it ends."""
+
+    name: str = "coordinator sleeps until the standby has taken over"
+    weight: float = 1.0
+
+    def strike(self, world: World, random: Random) -> Outcome:
+        active, standby = both(world)
+        ends = len(active.ends)
+        signal_family(active, signal.SIGSTOP)
+        try:
+            wait_until(lambda: world.phase(standby) == READY, "the takeover", START_TIMEOUT_S)
+        finally:
+            signal_family(active, signal.SIGCONT)
+        end = active.wait_for_end(ends, START_TIMEOUT_S)
+        assert end.exit_code == LOST_ITS_TOPICS, end
+        active.start()  # by an operator: a supervisor does not start it again
+        return Outcome.WENT_ON
+
+
+@dataclass(frozen=True)
+class StandbyKilled:
+    name: str = "standby killed"
+    weight: float = 1.0
+
+    def strike(self, world: World, random: Random) -> Outcome:
+        _, standby = both(world)
+        starts = standby.starts
+        signal_family(standby, signal.SIGKILL)
+        standby.wait_until_started(starts)
+        return Outcome.WENT_ON
+
+
+@dataclass(frozen=True)
+class StandbyHeldStill:
+    """The active one does not need it."""
+
+    name: str = "standby held still"
+    weight: float = 0.5
+
+    def strike(self, world: World, random: Random) -> Outcome:
+        _, standby = both(world)
+        signal_family(standby, signal.SIGSTOP)
+        try:
+            world.pause(random.uniform(1, 10))
+        finally:
+            signal_family(standby, signal.SIGCONT)
+        return Outcome.WENT_ON
+
+
+def both(world: World) -> tuple[Keeper, Keeper]:
+    """The coordinator that works and the one that waits, when they do."""
+    found: list[Keeper] = []
+
+    def are_there() -> bool:
+        phases = {world.phase(machine): machine for machine in world.machines}
+        found[:] = [phases[phase] for phase in (READY, STANDBY_PHASE) if phase in phases]
+        return len(found) == 2
+
+    wait_until(are_there, "one that works and one that waits", START_TIMEOUT_S)
+    return found[0], found[1]
+
+
+def signal_family(keeper: Keeper, number: signal.Signals) -> None:
+    """Send it to the process and all below it, as if it came to the whole machine."""
+    seen: set[int] = set()
+    assert keeper.pid is not None
+    while fresh := set(family(keeper.pid)) - seen:
+        for pid in fresh:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        seen |= fresh
+
+
+STANDBY = (ActiveKilled(), ActiveSleeps(), StandbyKilled(), StandbyHeldStill())

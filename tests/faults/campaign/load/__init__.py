@@ -1,0 +1,1 @@
+"""The load: groups of every protocol, whose members send a few requests a second each."""

@@ -1,0 +1,152 @@
+"""`group-coordinator` with a step of ours: `python -m tests.faults.campaign.planted STEP run ...`.
+
+The campaign runs the coordinator with the step `steady`, which is the core's, but for a record that kills its
+worker. The step `buggy` has planted bugs, one of each kind that the judge must find. Python workers import
+this module.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from functools import partial
+from zlib import crc32
+
+from msgspec.structs import replace
+
+from cli import main
+from state.config import CoordinatorConfig
+from state.dispatch import AnyEffects, AnyEvent, AnyGroup, AnyRequest, step
+from state.errors import ErrorCode
+from state.inputs import Received
+from state.kafka.effects import Effects
+from state.kafka.group import Group
+from state.kafka.requests import Heartbeat, OffsetCommit, SyncGroup
+from state.kafka.responses import SyncGroupResponse
+from state.timeline import Step
+from streaming.query.operator import Operator
+from streaming.service import coordinator
+from tests.faults.campaign.judge.verdicts import Wrong
+
+Apply = Callable[[], Effects]
+
+KILLER = "killer"
+"""The client id of a request that ends the Python worker which handles it."""
+
+
+def steady(
+    group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
+) -> AnyEffects:
+    """The core's step. A request of the client `KILLER` kills the worker, as a fault of a C library would."""
+    request = getattr(event, "request", None)
+    if request is not None and getattr(request, "client_id", "") == KILLER:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return step(group, group_id, event, now_ms, config)
+
+
+def buggy(
+    group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
+) -> AnyEffects:
+    """The core's step with a bug that the group's number names: see `BUGS`. Other groups have none."""
+    bug = bug_of(group_id)
+    if bug is None or not isinstance(event, Received) or not isinstance(group, Group | None):
+        return step(group, group_id, event, now_ms, config)
+
+    def apply() -> Effects:
+        effects = step(group, group_id, event, now_ms, config)
+        assert isinstance(effects, Effects)
+        return effects
+
+    return BUGS[bug](event, group, apply)
+
+
+def bug_of(group_id: str) -> str | None:
+    """The bug of a group, None if it has none."""
+    number = group_id.rsplit("-", 1)[-1]
+    place = int(number) % (len(BUGS) + 1) if number.isdigit() and group_id.startswith("classic") else 0
+    return None if place == 0 else [*BUGS][place - 1]
+
+
+def is_unlucky(event: Received[AnyRequest]) -> bool:
+    """One request of ten."""
+    return crc32(event.request_id.encode()) % 10 == 0
+
+
+def answer_dropped(event: Received[AnyRequest], group: Group | None, apply: Apply) -> Effects:
+    effects = apply()
+    if isinstance(event.request, Heartbeat) and is_unlucky(event):
+        return replace(effects, replies=[])
+    return effects
+
+
+def answered_twice(event: Received[AnyRequest], group: Group | None, apply: Apply) -> Effects:
+    """The second answer is another one."""
+    effects = apply()
+    if isinstance(event.request, Heartbeat) and is_unlucky(event):
+        (reply,) = effects.replies
+        other = replace(reply, response=replace(reply.response, error_code=ErrorCode.REBALANCE_IN_PROGRESS))
+        return replace(effects, replies=[reply, other])
+    return effects
+
+
+def heartbeats_ignored(event: Received[AnyRequest], group: Group | None, apply: Apply) -> Effects:
+    """They are answered, and extend no session."""
+    member_id = getattr(event.request, "member_id", "")
+    member = None if group is None else group.members.get(member_id)
+    before_ms = None if member is None else member.heartbeat_deadline_ms
+    effects = apply()
+    is_renewal = isinstance(event.request, Heartbeat | OffsetCommit)
+    if before_ms is not None and is_renewal and effects.group is not None:
+        effects.group.members[member_id].heartbeat_deadline_ms = before_ms
+    return effects
+
+
+def offset_rolled_back(event: Received[AnyRequest], group: Group | None, apply: Apply) -> Effects:
+    """Commits are acknowledged, and the first offset stays."""
+    before = {} if group is None else {topic: dict(offsets) for topic, offsets in group.offsets.items()}
+    effects = apply()
+    if isinstance(event.request, OffsetCommit) and before and effects.group is not None:
+        effects.group.offsets.clear()
+        effects.group.offsets.update(before)
+        return replace(effects, offsets=[])
+    return effects
+
+
+def two_owners(event: Received[AnyRequest], group: Group | None, apply: Apply) -> Effects:
+    """Each member gets the first one's partitions."""
+    effects = apply()
+    if not isinstance(event.request, SyncGroup) or effects.group is None or not effects.group.members:
+        return effects
+    first = effects.group.members[min(effects.group.members)].assignment
+    replies = [
+        replace(reply, response=replace(reply.response, assignment=first))
+        if isinstance(reply.response, SyncGroupResponse) and reply.response.error_code is ErrorCode.NONE
+        else reply
+        for reply in effects.replies
+    ]
+    return replace(effects, replies=replies)
+
+
+BUGS: dict[str, Callable[[Received[AnyRequest], Group | None, Apply], Effects]] = {
+    Wrong.LOST: answer_dropped,
+    Wrong.DIFFERENT: answered_twice,
+    Wrong.EXPIRED: heartbeats_ignored,
+    Wrong.OFFSET: offset_rolled_back,
+    Wrong.OWNERS: two_owners,
+}
+"""By what the judge has to find."""
+STEPS: dict[str, Step] = {"steady": steady, "buggy": buggy}
+
+
+def run(arguments: list[str]) -> None:
+    """Run `group-coordinator` with a step: the step's name, then the command's arguments."""
+    name, *rest = arguments
+    # By its import path, because Python workers cannot import __main__.
+    from tests.faults.campaign import planted
+
+    setattr(coordinator, "Operator", partial(Operator, step=planted.STEPS[name]))  # noqa: B010 - not exported
+    main(rest)
+
+
+if __name__ == "__main__":
+    run(sys.argv[1:])

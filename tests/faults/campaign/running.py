@@ -1,0 +1,176 @@
+"""One campaign: faults from a seed, one after the other, and then the judge."""
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from random import Random
+
+import click
+
+from tests.faults.campaign.judge.judging import Case, judge, read_evidence
+from tests.faults.campaign.judge.topics import Evidence
+from tests.faults.campaign.judge.verdicts import Verdict, Wrong
+from tests.faults.campaign.kinds.all import KINDS, LOCAL, ON_CLUSTER, WITH_STANDBY
+from tests.faults.campaign.load.classic import TOPIC
+from tests.faults.campaign.world import CLIENT_EXPIRY_MS, PREFIX, World, command_line, environment
+
+QUIET_TIMEOUT_S = 120.0
+REPLAY_TIMEOUT_S = 900.0
+IDENTICAL = "identical"
+
+
+@dataclass
+class Struck:
+    """One fault and what came of it. `recovery_s` is from its end until every group had an answer again."""
+
+    fault: str
+    outcome: str
+    at_ms: int
+    until_ms: int
+    in_flight: int
+    recovery_s: float
+
+
+@dataclass
+class Result:
+    """One campaign."""
+
+    seed: int
+    struck: list[Struck] = field(default_factory=list)
+    wrongs: dict[str, dict[str, int]] = field(default_factory=dict)
+    """By fault: how many wrongs of each kind came in its time."""
+    found: list[tuple[str, str]] = field(default_factory=list)
+    """Each wrong and its group."""
+    sentences: list[str] = field(default_factory=list)
+    requests: int = 0
+    seconds: float = 0.0
+    failure: str = ""
+    folder: str = ""
+
+    replay: str = ""
+    """What the command `replay` says of all groups: "identical", or the differences."""
+
+    @property
+    def is_well(self) -> bool:
+        return not self.wrongs and not self.failure and self.replay in ("", IDENTICAL)
+
+    def write(self, path: Path) -> None:
+        """Append it as a line of JSON."""
+        with path.open("a") as file:
+            file.write(json.dumps(asdict(self)) + "\n")
+
+    @classmethod
+    def read_all(cls, path: Path) -> "list[Result]":
+        """The results of a file, none if there is no file."""
+        if not path.exists():
+            return []
+        found = [cls(**json.loads(line)) for line in path.read_text().splitlines()]
+        for result in found:
+            result.struck = [Struck(**struck) for struck in result.struck]  # type: ignore[arg-type]
+        return found
+
+
+def schedule(seed: int, faults: int, names: Sequence[str]) -> list[tuple[str, Random]]:
+    """The faults of a seed. Each kind comes once before any comes twice, where there are enough faults."""
+    random = Random(seed)
+    weights = [KINDS[name].weight for name in names]
+    chosen = random.sample(names, min(faults, len(names)))
+    chosen += random.choices(names, weights, k=faults - len(chosen))
+    random.shuffle(chosen)
+    return [(name, Random(f"{seed}-{place}-{name}")) for place, name in enumerate(chosen)]
+
+
+def campaign(
+    seed: int,
+    faults: int,
+    *,
+    kinds: Sequence[str] | None = None,
+    step: str = "steady",
+    share: float = 1.0,
+    on_cluster: bool = False,
+    with_standby: bool = False,
+    until_s: float = float("inf"),
+) -> Result:
+    """Play one seed in a folder of its own, which is kept if anything is wrong. No fault begins after
+    `until_s` (monotonic).
+    """
+    folder = Path(tempfile.mkdtemp(prefix=f"faults-{seed}-"))
+    result = Result(seed, folder=str(folder))
+    began_s = time.monotonic()
+    world = World(folder, seed, step=step, share=share, on_cluster=on_cluster, with_standby=with_standby)
+    faults_there = ON_CLUSTER if on_cluster else WITH_STANDBY if with_standby else LOCAL
+    names = list(kinds or [fault.name for fault in faults_there])
+    try:
+        world.start()
+        for name, random in schedule(seed, faults, names):
+            if time.monotonic() > until_s:
+                break
+            result.struck.append(_strike(world, name, random))
+        found, case = _quiet(world)
+        result.requests = len(found.requests)
+        _count(result, [*world.verdicts, *judge(found, case)])
+        result.replay = _replay(world)
+    except Exception as error:  # noqa: BLE001 - what it is, is told with the seed
+        result.failure = f"{type(error).__name__}: {error}"
+    finally:
+        world.close()
+    result.seconds = time.monotonic() - began_s
+    if result.is_well:
+        shutil.rmtree(folder, ignore_errors=True)
+    return result
+
+
+def _strike(world: World, name: str, random: Random) -> Struck:
+    time.sleep(random.uniform(0, 1))  # anywhere in a batch
+    in_flight, at_ms = world.load.meter.in_flight, int(time.time() * 1000)
+    click.echo(f"{time.strftime('%H:%M:%S')} {name}, {in_flight} in flight", err=True)
+    outcome = KINDS[name].strike(world, random)
+    over_s = time.monotonic()
+    world.wait_until_recovered(over_s)
+    world.note_outages()
+    recovery_s = time.monotonic() - over_s
+    click.echo(f"  {outcome}, every group has an answer after {recovery_s:.1f} s", err=True)
+    return Struck(name, outcome.value, at_ms, int(time.time() * 1000), in_flight, recovery_s)
+
+
+def _quiet(world: World) -> tuple[Evidence, Case]:
+    """Stop the load, wait until the coordinator has handled everything, and read the topics."""
+    world.load.stop()
+    world.wait_until_handled(QUIET_TIMEOUT_S)
+    world.note_outages()
+    acknowledged = {key: offset for key, (offset, _) in world.load.meter.committed.items()}
+    case = Case(PREFIX, TOPIC, world.outages, acknowledged, CLIENT_EXPIRY_MS)
+    return read_evidence(world.servers, case), case
+
+
+def _replay(world: World) -> str:
+    """Judge a second time: by the core itself, offline."""
+    arguments = ["replay", "--all", "--from-topic", "--data-dir", str(world.data)]
+    if world.shared is not None:
+        arguments += ["--checkpoint", str(world.shared)]
+    done = subprocess.run(
+        command_line([*arguments, "--bootstrap-servers", world.servers]),
+        capture_output=True,
+        text=True,
+        timeout=REPLAY_TIMEOUT_S,
+        env=os.environ | environment(),
+        check=False,
+    )
+    return IDENTICAL if done.returncode == 0 else (done.stdout + done.stderr)[-20_000:]
+
+
+def _count(result: Result, verdicts: Sequence[Verdict]) -> None:
+    """Count each wrong with the fault in whose time it came."""
+    for verdict in verdicts:
+        fault = next((s.fault for s in reversed(result.struck) if s.at_ms <= verdict.at_ms), "none")
+        kinds = result.wrongs.setdefault(fault, {kind.value: 0 for kind in Wrong})
+        kinds[verdict.wrong.value] += 1
+        result.found.append((verdict.wrong.value, verdict.group_id))
+        where = f"group {verdict.group_id!r} at {verdict.at_ms}"
+        result.sentences.append(f"{verdict.wrong}: {where}: {verdict.sentence}")

@@ -1,0 +1,56 @@
+"""The table of docs/faults.md."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from tests.faults.campaign.judge.verdicts import Wrong
+from tests.faults.campaign.kinds.all import KINDS
+from tests.faults.campaign.running import IDENTICAL, Result, Struck
+
+DOCUMENT = Path("docs/faults.md")
+BEGIN, END = "<!-- campaign: begin -->", "<!-- campaign: end -->"
+_HEAD = ("fault", "times", "in flight", *(wrong.value for wrong in Wrong), "refused clearly", "recovery (s)")
+
+
+def table(results: Sequence[Result]) -> str:
+    """The table of all campaigns, and the seeds below it."""
+    struck: dict[str, list[Struck]] = defaultdict(list)
+    wrongs: dict[str, dict[str, int]] = defaultdict(lambda: {wrong.value: 0 for wrong in Wrong})
+    for result in results:
+        for one in result.struck:
+            struck[one.fault].append(one)
+        for fault, counts in result.wrongs.items():
+            for wrong, count in counts.items():
+                wrongs[fault][wrong] += count
+    rows = [_row(name, struck[name], wrongs[name]) for name in KINDS if struck[name]]
+    if "none" in wrongs:
+        rows.append(_row("none", [], wrongs["none"]))
+    everything = [one for of_kind in struck.values() for one in of_kind]
+    sums = {wrong.value: sum(counts[wrong.value] for counts in wrongs.values()) for wrong in Wrong}
+    rows.append(_row("all", everything, sums))
+    lines = [_HEAD, ("---", *["---:"] * (len(_HEAD) - 1)), *rows]
+    text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    runs = ", ".join(f"{r.seed} ({len(r.struck)} faults, {r.seconds / 60:.0f} min)" for r in results)
+    failures = "".join(f"\n\nSeed {r.seed} ended early: {r.failure}" for r in results if r.failure)
+    requests = sum(result.requests for result in results)
+    replayed = sum(result.replay == IDENTICAL for result in results)
+    again = f"{replayed} of {len(results)} campaigns are identical to their replay"
+    return f"{text}\n\nSeeds: {runs}. {requests:,} requests were judged; {again}.{failures}"
+
+
+def _row(name: str, struck: Sequence[Struck], wrongs: dict[str, int]) -> tuple[str, ...]:
+    times = [one.recovery_s for one in struck]
+    refused = sum(one.outcome == "refused clearly" for one in struck)
+    recovery = f"{median(times):.1f}, at most {max(times):.1f}" if times else "-"
+    in_flight = f"{sum(one.in_flight for one in struck):,}"
+    return (name, str(len(struck)), in_flight, *(str(n) for n in wrongs.values()), str(refused), recovery)
+
+
+def write_table(results: Sequence[Result], document: Path = DOCUMENT) -> None:
+    """Put the table between the two marks of the document."""
+    text = document.read_text()
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    document.write_text(f"{before}{BEGIN}\n{table(results)}\n{END}{after}")

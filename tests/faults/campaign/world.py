@@ -1,0 +1,285 @@
+"""What the faults happen to: three brokers, the coordinator, a gateway, and the load."""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from pyspark.sql import SparkSession
+
+from clients.coordinator_client import CoordinatorClient
+from records.address import Address
+from records.layout import TopicLayout
+from state.kafka.requests import OffsetFetch
+from state.kafka.responses import OffsetFetchResponse
+from streaming.query.session import Session
+from tests.e2e.harness import child_pids, command_of, create_topic, wait_until
+from tests.faults.campaign.judge.verdicts import Verdict
+from tests.faults.campaign.keeper import Keeper
+from tests.faults.campaign.load.classic import PARTITIONS, TOPIC
+from tests.faults.campaign.load.running import Load
+from tests.harness.broker_cluster import BrokerCluster
+from tests.harness.spark_cluster import EXECUTOR_SETTINGS, HOST, SparkCluster
+
+ROOT = Path(__file__).parents[3]
+PREFIX = "campaign"
+START_TIMEOUT_S = 180.0
+RECOVERY_TIMEOUT_S = 300.0
+CLIENT_EXPIRY_MS = 10_000
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": "500",
+    "rocketmq.channel.expired.timeout.ms": str(CLIENT_EXPIRY_MS),
+    "rocketmq.scan.interval.ms": "1000",
+}
+
+
+class DidNotRecover(AssertionError):
+    """Groups were not answered again in time."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """What `status.json` says."""
+
+    phase: str = ""
+    reason: str = ""
+
+
+class World:
+    """Started by `start`, and ended by `close` or with this process."""
+
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        *,
+        step: str = "steady",
+        share: float = 1.0,
+        on_cluster: bool = False,
+        with_standby: bool = False,
+    ) -> None:
+        """`step` is one of `planted.STEPS`, `share` the share of the groups that take part. With `on_cluster`
+        the coordinator's executors are processes of a standalone Spark cluster of two workers. With
+        `with_standby` there are two coordinators with one checkpoint, one of which waits.
+        """
+        self.machines: list[Keeper] = []
+        """The coordinator, and the standby if there is one. They take turns."""
+        self.shared = folder / "shared" if with_standby else None
+        self.folder = folder
+        self.cluster = SparkCluster(folder / "spark-cluster") if on_cluster else None
+        self.layout = TopicLayout.named(PREFIX)
+        self.brokers = BrokerCluster(folder / "brokers")
+        self.data = folder / "coordinator"
+        self.outages: set[tuple[int, int]] = set()
+        """(after, until) in ms: all that the coordinator has written to its folder."""
+        self.verdicts: list[Verdict] = []
+        """What was wrong on topics of a fault's own."""
+        self._session: Session | None = None
+        self._seed, self._step, self._share = seed, step, share
+        self._stack = ExitStack()
+        self._skipped: list[str] = []
+
+    def start(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(self.brokers)
+            if self.cluster is not None:
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setenv("PYTHONPATH", str(ROOT))  # executors' workers import `planted`
+                    stack.enter_context(self.cluster)
+            create_topic(self.servers, TOPIC, PARTITIONS, {})
+            gateway = Address("127.0.0.1", free_port())
+            for name in ("coordinator", "standby")[: 1 if self.shared is None else 2]:
+                command = self.command(data=self.folder / name)
+                machine = Keeper(name, self.folder, command, environment=environment())
+                self.machines.append(machine)
+                stack.callback(machine.stop)
+                machine.start()
+            wait_until(lambda: self.has_said_ready(self.coordinator), "the coordinator", START_TIMEOUT_S)
+            arguments = ["gateway", "--json", *self._reach(), "--listen", str(gateway)]
+            self.gateway = Keeper("gateway", self.folder, command_line(arguments), environment=environment())
+            stack.callback(self.gateway.stop)
+            self.gateway.start()
+            wait_until(lambda: self.has_said_ready(self.gateway), "the gateway", START_TIMEOUT_S)
+            self.load = Load(self.servers, self.layout, gateway, self._seed, share=self._share).start()
+            stack.callback(self.load.stop)
+            self.wait_until_recovered(time.monotonic())
+            self._stack = stack.pop_all()
+        return self
+
+    def close(self) -> None:
+        self._stack.close()
+
+    @property
+    def servers(self) -> str:
+        return self.brokers.bootstrap_servers
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.shared or self.data / "coordinator"
+
+    @property
+    def coordinator(self) -> Keeper:
+        """The one that works, the first one if none does."""
+        ready = (machine for machine in self.machines if self.phase(machine) == "ready")
+        return next(ready, self.machines[0])
+
+    def phase(self, machine: Keeper) -> str:
+        """What the `status.json` of a coordinator says, "" while it does not run."""
+        return "" if machine.pid is None else self._status(machine).phase
+
+    def command(self, *more: str, data: Path | None = None) -> list[str]:
+        """The coordinator's command line."""
+        arguments = ["run", "--json", "--no-gateway", *self._reach(), "--replication-factor", "3"]
+        arguments += ["--data-dir", str(data or self.data)]
+        for setting in SETTINGS.items():
+            arguments += ["-c", "=".join(setting)]
+        if self.shared is not None:
+            arguments += ["--standby", "--checkpoint", str(self.shared)]
+        if self.cluster is not None:
+            arguments += ["--master", self.cluster.master, "--driver-host", HOST, "--state-partitions", "2"]
+            for setting in EXECUTOR_SETTINGS.items():
+                arguments += ["--spark-conf", "=".join(setting)]
+        for record in self._skipped:
+            arguments += ["--skip-record", record]
+        return command_line([*arguments, *more], self._step)
+
+    def skip(self, record: str) -> None:
+        """Start the coordinator with this `--skip-record` from now on."""
+        self._skipped.append(record)
+        for machine in self.machines:
+            machine.command = self.command(data=self.folder / machine.name)
+
+    def _reach(self) -> list[str]:
+        return ["--bootstrap-servers", self.servers, "--prefix", PREFIX]
+
+    def has_said_ready(self, keeper: Keeper) -> bool:
+        return any(line.startswith("{") and '"gateway":' in line for line in keeper.log.splitlines())
+
+    def status(self) -> Status:
+        return self._status(self.coordinator)
+
+    def _status(self, machine: Keeper) -> Status:
+        path = self.folder / machine.name / "coordinator" / "status.json"
+        try:
+            content: dict[str, Any] = json.loads(path.read_text())
+        except (FileNotFoundError, json.JSONDecodeError):
+            return Status()
+        return Status(content["phase"], content["reason"])
+
+    def note_outages(self) -> None:
+        """Keep the outages that the checkpoint knows: it keeps the last 100."""
+        for path in self.checkpoint.glob("owners/*.json"):
+            try:
+                known = json.loads(path.read_text())["outages"]
+            except (FileNotFoundError, json.JSONDecodeError):
+                continue  # written now, or damaged by a fault
+            self.outages |= {(one["outage"]["after_ms"], one["outage"]["until_ms"]) for one in known}
+
+    def spark(self) -> SparkSession:
+        """A Spark in this process, for faults that need topics of their own. Started at the first call."""
+        if self._session is None:
+            os.environ["PYTHONPATH"] = str(ROOT)
+            self._session = Session(log_path=self.folder / "spark.log")
+            self._stack.callback(self._session.stop)
+        return self._session.spark
+
+    def pause(self, seconds: float) -> None:
+        """Let the load go on for a time."""
+        time.sleep(seconds)
+
+    def driver(self) -> int:
+        """The process id of the coordinator's Python."""
+        assert self.coordinator.pid is not None
+        return self.coordinator.pid
+
+    def jvm(self) -> int:
+        """The process id of Spark's JVM."""
+        found: list[int] = []
+
+        def is_there() -> bool:
+            pid = self.coordinator.pid
+            found[:] = [] if pid is None else [p for p in child_pids(pid) if "SparkSubmit" in command_of(p)]
+            return bool(found)
+
+        wait_until(is_there, "Spark's JVM", START_TIMEOUT_S)
+        return found[0]
+
+    def workers(self) -> list[int]:
+        """The process ids of Spark's Python workers."""
+        jvms = [self.jvm()] if self.cluster is None else self.executors()
+        daemons = [pid for jvm in jvms for pid in child_pids(jvm) if "pyspark.daemon" in command_of(pid)]
+        return [worker for daemon in daemons for worker in child_pids(daemon)]
+
+    def executors(self) -> list[int]:
+        """The process ids of the executors on the Spark cluster."""
+        assert self.cluster is not None
+        workers = range(len(self.cluster.worker_pids))
+        return [pid for number in workers for pid in self.cluster.executors(number)]
+
+    def wait_until_handled(self, timeout_s: float) -> None:
+        """Wait until a request that is sent now is answered, so that all before it are handled.
+
+        One of each group, because a request that waits for other members is answered only with them; and the
+        judge then sees what a client fetches last.
+        """
+        with CoordinatorClient(
+            self.servers, self.layout, client_id="last", request_timeout_ms=int(timeout_s * 1000)
+        ) as client:
+            offset_groups = {group for group, _ in self.load.meter.committed}
+            fetches = [
+                client.send(OffsetFetch(**client.header(group, 5), topics=None), OffsetFetchResponse)
+                for group in sorted(offset_groups | set(self.load.groups["classic, on the topics"]))
+            ]
+            for fetch in fetches:
+                fetch.result(timeout_s)
+
+    def wait_until_recovered(self, since_s: float, timeout_s: float = RECOVERY_TIMEOUT_S) -> None:
+        """Wait until each group has the answer to a request that it sent after this time (monotonic)."""
+        groups = self.load.all_groups
+        behind = self.load.meter.wait_for_answers(groups, since_s, timeout_s)
+        if self.load.failure is not None:
+            raise self.load.failure
+        if behind:
+            raise DidNotRecover(
+                f"{len(behind)} groups, as {behind[:3]}, have no answer after {timeout_s:.0f} s; "
+                f"status {self.status()}; the coordinator's ends {self.coordinator.ends[-3:]}"
+            )
+
+
+def command_line(arguments: list[str], step: str = "steady") -> list[str]:
+    """The command line of `group-coordinator`, with a step from `planted`."""
+    return [sys.executable, "-W", "ignore", "-m", "tests.faults.campaign.planted", step, *arguments]
+
+
+def environment() -> dict[str, str]:
+    """Python workers import `planted`."""
+    return {"PYTHONPATH": str(ROOT)}
+
+
+def signal_all(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue
+
+
+def free_port() -> int:
+    """A port below those of outgoing connections."""
+    import socket
+
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port

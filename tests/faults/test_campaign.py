@@ -1,0 +1,51 @@
+"""A sample of the fault campaign, and a build with planted bugs that its judge has to catch."""
+
+import pytest
+
+from tests.faults.campaign.judge.verdicts import Wrong
+from tests.faults.campaign.kinds.all import KINDS, LOCAL
+from tests.faults.campaign.planted import bug_of
+from tests.faults.campaign.running import campaign, schedule
+
+pytestmark = pytest.mark.e2e
+
+SEED = 12
+# So many groups of each protocol as fit beside other tests.
+SHARE = 0.3
+# What takes a start of another coordinator or of Spark, or a slow one, is left to `make faults-campaign`.
+COSTLY = {
+    "retention ate unread requests",
+    "broker's clock stepped",
+    "second coordinator on a copy",
+    "driver killed while a broker hangs",
+}
+
+
+@pytest.mark.timeout(600)
+def test_nothing_is_lost_whatever_breaks() -> None:
+    """Each kind once but the costly ones."""
+    kinds = [fault.name for fault in LOCAL if fault.name not in COSTLY]
+    result = campaign(SEED, len(kinds), kinds=kinds, share=SHARE)
+    assert result.is_well, f"seed {SEED}, folder {result.folder}: {result.failure} {result.sentences[:20]}"
+    assert {struck.fault for struck in result.struck} == set(kinds)
+
+
+@pytest.mark.timeout(600)
+def test_planted_bugs_are_caught() -> None:
+    """Groups have a bug each, of all kinds in turn, or none. The judge finds each bug, and nothing else."""
+    faults = ["ticker stopped (the driver's Python held still)"] * 6
+    result = campaign(SEED, len(faults), kinds=faults[:1], step="buggy", share=SHARE)
+    assert not result.failure, result.failure
+    found = {(wrong, bug_of(group)) for wrong, group in result.found}
+    assert {wrong for wrong, bug in found if wrong == bug} == set(Wrong)
+    assert {bug for _, bug in found} == set(Wrong), "a group without a bug is judged sound"
+
+
+def test_a_seed_is_a_schedule() -> None:
+    """With each kind once before any comes twice."""
+    one, again, other = (
+        [(name, random.random()) for name, random in schedule(seed, 40, [*KINDS])] for seed in (1, 1, 2)
+    )
+    assert one == again
+    assert one != other
+    assert {name for name, _ in schedule(3, len(KINDS), [*KINDS])} == set(KINDS)
