@@ -1,12 +1,12 @@
-"""Ends with 0 if the coordinator whose metrics are at the given address commits batches, and its gateway, if
-it has one, takes connections, else with 1: `healthcheck.py URL [HOST:PORT]`.
+"""Ends with 0 if the coordinator whose metrics are at the given address commits batches or stands by, and its
+gateway, if it has one, takes connections, else with 1: `healthcheck.py URL [HOST:PORT]`.
 """
 
 import socket
 import sys
 import urllib.request
 
-READY = b'group_coordinator_phase{phase="ready"} 1.0'
+HEALTHY = {b'group_coordinator_phase{phase="ready"} 1.0', b'group_coordinator_phase{phase="standby"} 1.0'}
 TIMEOUT_S = 2.0
 
 
@@ -16,7 +16,7 @@ def main(url: str, gateway: str | None = None) -> int:
     An address that does not answer raises OSError: 1, too.
     """
     with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:  # noqa: S310 - the container's own address
-        if READY not in response.read().splitlines():
+        if HEALTHY.isdisjoint(response.read().splitlines()):
             return 1
     if gateway is not None:
         host, _, port = gateway.rpartition(":")

@@ -215,7 +215,9 @@ def metrics_of(phase: Phase) -> Iterator[str]:
         answering.join()
 
 
-@pytest.mark.parametrize(("phase", "exit_code"), [(Phase.READY, 0), (Phase.RESTARTING, 1)])
+@pytest.mark.parametrize(
+    ("phase", "exit_code"), [(Phase.READY, 0), (Phase.STANDBY, 0), (Phase.RESTARTING, 1)]
+)
 def test_the_health_check_tells_ready_from_not(phase: Phase, exit_code: int) -> None:
     with metrics_of(phase) as url, socket.create_server((LOOPBACK, 0)) as gateway:
         assert healthcheck(url, f"{LOOPBACK}:{gateway.getsockname()[1]}") == exit_code
