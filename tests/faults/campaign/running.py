@@ -13,6 +13,7 @@ from random import Random
 
 import click
 
+from tests.faults.campaign.judge.answers import judge_answers
 from tests.faults.campaign.judge.judging import Case, judge, read_evidence
 from tests.faults.campaign.judge.topics import Evidence
 from tests.faults.campaign.judge.verdicts import Verdict, Wrong
@@ -21,6 +22,9 @@ from tests.faults.campaign.load.classic import TOPIC
 from tests.faults.campaign.world import CLIENT_EXPIRY_MS, PREFIX, World, command_line, environment
 
 QUIET_TIMEOUT_S = 120.0
+# All rebalances end in this time: REBALANCE_MS, and some time for the coordinator.
+PARKED_TIMEOUT_S = 80.0
+LOOK_S = 3.0
 REPLAY_TIMEOUT_S = 900.0
 IDENTICAL = "identical"
 
@@ -146,7 +150,13 @@ def _quiet(world: World) -> tuple[Evidence, Case]:
     world.note_outages()
     acknowledged = {key: offset for key, (offset, _) in world.load.meter.committed.items()}
     case = Case(PREFIX, TOPIC, world.outages, acknowledged, CLIENT_EXPIRY_MS)
-    return read_evidence(world.servers, case), case
+    # A JoinGroup that waits for members which the load has stopped is answered when they have expired.
+    give_up_s = time.monotonic() + PARKED_TIMEOUT_S
+    while True:
+        found = read_evidence(world.servers, case)
+        if not any(judge_answers(found)) or time.monotonic() > give_up_s:
+            return found, case
+        time.sleep(LOOK_S)
 
 
 def _replay(world: World) -> str:

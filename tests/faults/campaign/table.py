@@ -35,8 +35,8 @@ def table(results: Sequence[Result]) -> str:
     runs = ", ".join(f"{r.seed} ({len(r.struck)} faults, {r.seconds / 60:.0f} min)" for r in results)
     failures = "".join(f"\n\nSeed {r.seed} ended early: {r.failure}" for r in results if r.failure)
     requests = sum(result.requests for result in results)
-    replayed = sum(result.replay == IDENTICAL for result in results)
-    again = f"{replayed} of {len(results)} campaigns are identical to their replay"
+    replayed = [result.replay for result in results if result.replay]
+    again = f"{replayed.count(IDENTICAL)} of {len(replayed)} replays were identical"
     return f"{text}\n\nSeeds: {runs}. {requests:,} requests were judged; {again}.{failures}"
 
 
