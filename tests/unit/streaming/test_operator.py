@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -26,7 +25,6 @@ from state.rocketmq.requests import ConnectionClosed
 from streaming.query import output as output_module
 from streaming.query.operator import ConfigEpoch
 from streaming.query.shard_call import OperatorError
-from streaming.query.under_way import left_behind
 from tests.harness.operator_call import CONFIG, OPERATOR, call, contents, spark_state
 from tests.spark.log import LAYOUT, NAMESPACE, T0, Log, heartbeat, join, release, sync
 
@@ -376,30 +374,3 @@ def test_ids_of_members_follow_from_the_place_in_the_log_and_the_namespace() -> 
     operator = replace(OPERATOR, epochs=(ConfigEpoch(0, secret),))
     (other,) = contents(call([record], spark_state(), operator=operator), LAYOUT.responses_topic)
     assert other["member_id"] != answer["member_id"]
-
-
-def test_what_a_worker_handled_is_left_behind_when_it_dies(tmp_path: Path) -> None:
-    """As by SIGKILL: nothing of the call runs any more."""
-    prefix = str(tmp_path / "under-way")
-
-    class Killed(BaseException):
-        pass
-
-    def deadly(
-        group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
-    ) -> AnyEffects:
-        if group_id == "deadly":
-            raise Killed
-        return step(group, group_id, event, now_ms, config)
-
-    log = Log()
-    records, _ = log.stable_member(T0, "g")
-    traced = replace(OPERATOR, step=deadly, under_way=prefix)
-    call(records, spark_state(), operator=traced)
-    assert left_behind(prefix) == [], "a call that comes to its end leaves nothing"
-    deadly_record = log.request(T0 + 1, heartbeat("deadly", "m"))
-    with pytest.raises(Killed):
-        call([*records, deadly_record], spark_state(), operator=traced)
-    record = f"{LAYOUT.requests_topic}-{deadly_record.partition}-{deadly_record.offset}"
-    assert left_behind(prefix) == [f"record {record}"]
-    assert left_behind(prefix) == [], "the notes are removed"
