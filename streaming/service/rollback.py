@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
+import msgspec
 from pyspark.sql import SparkSession
 
 from checkpoints.checkpoint import OWNERS, Checkpoint
@@ -120,7 +122,7 @@ def _chosen(checkpoint: Checkpoint, spark: Path, to_batch: int | None) -> int:
 def _needed_always(spark: Path) -> list[Path]:
     """The files that are not of a batch: the state's schemas.
 
-    Spark makes the query's id anew, and reads the source's first offsets for batch 0 only.
+    The query may have a new id, and Spark reads the source's first offsets for batch 0 only.
     """
     files = spark.glob("state/**/_metadata/**/*")
     return [path for path in files if path.is_file() and not path.name.startswith(".")]
@@ -153,7 +155,8 @@ def _build(checkpoint: Checkpoint, spark: Path, new: Path, follows: Continuation
         for path in (spark / log).iterdir()
         if path.name.isdigit() and int(path.name) > follows.batch
     }
-    if not is_intact(spark / _QUERY_ID):
+    has_id = is_intact(spark / _QUERY_ID)
+    if not has_id:
         dropped.add(spark / _QUERY_ID)
     for store in state_stores(spark):
         dropped.update(store.newer(follows.batch + 1), store.damaged_snapshots(follows.batch + 1))
@@ -164,6 +167,8 @@ def _build(checkpoint: Checkpoint, spark: Path, new: Path, follows: Continuation
 
     # Spark replaces files and never changes one, so both checkpoints can share them.
     shutil.copytree(spark, new, copy_function=os.link, ignore=left_out)
+    if not has_id:  # Spark starts no query on a checkpoint without one
+        LocalFiles(new).write(_QUERY_ID, msgspec.json.encode({"id": str(uuid4())}))
     if follows.planned is not None:
         topic = checkpoint.identity().requests_topic
         like = (spark / "offsets" / str(follows.batch)).read_bytes()

@@ -196,7 +196,7 @@ def test_a_damaged_changelog_is_undone_by_going_back_before_it(
     with pytest.raises(StreamingQueryException, match="LOAD_STATE"):
         bench.run()
     bench.query = None
-    flip(bench.folder / "spark" / "metadata")  # the query's id, which Spark makes anew
+    flip(bench.folder / "spark" / "metadata")  # the id of the query
     with pytest.raises(RollbackRefused, match="batch 3 are damaged; batch 2 is the newest intact one"):
         roll(bench, spark, 3)
     done = roll(bench, spark)
