@@ -7,9 +7,10 @@ from pathlib import Path
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.export_file import ExportFile
+from checkpoints.sealed_file import COMPRESSED
 from insight.replay.judge import judge
 from insight.replay.read_topics import Part, record
-from insight.replay.recording_file import COMPRESSED, RecordingFile
+from insight.replay.recording_file import RecordingFile
 from insight.replay.verdict import Verdict
 from records.layout import TopicLayout
 

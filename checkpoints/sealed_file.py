@@ -1,0 +1,157 @@
+"""Files that are complete and unchanged, or refused as a whole: exports of the state, and recordings.
+
+JSON, one object a line: a header with its `version`, the lines, and the end with the number of lines and the
+SHA-256 of all bytes before it. People can read the header. Both kinds have the secret `member_id_namespace`,
+so only its owner may read such a file.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from io import BufferedReader
+from itertools import chain
+from pathlib import Path
+from typing import IO, Generic, TypeVar
+
+import msgspec
+import pyarrow as pa
+from msgspec import Struct
+
+COMPRESSED = ".zst"
+
+H = TypeVar("H", bound=Struct)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Kind(Generic[H]):
+    """A kind of sealed file.
+
+    `versions` are the formats that this code reads. `end` has two fields: the number of lines, and `sha256`.
+    `error` is raised with a message that names the file and the fault; `a_file` and `no_file` are what it
+    calls a file of this kind and a file of another. `can_be_compressed`: a file whose name ends with `.zst`
+    is compressed with Zstandard.
+    """
+
+    header: type[H]
+    end: type[Struct]
+    versions: tuple[int, ...]
+    error: type[RuntimeError]
+    a_file: str
+    no_file: str
+    can_be_compressed: bool = False
+
+    def compresses(self, path: Path) -> bool:
+        return self.can_be_compressed and path.suffix == COMPRESSED
+
+
+class _Version(Struct):
+    version: int
+
+
+def write_sealed(path: Path, kind: Kind[H], header: H, lines: Iterable[Struct]) -> int:
+    """Write a new file and return its number of lines. Raises `kind.error` if it exists or is not writable.
+
+    The file gets its name when it is complete.
+    """
+    if path.exists():
+        raise kind.error(f"{path} exists")
+    temporary = path.with_name(f"{path.name}.new")
+    try:
+        temporary.unlink(missing_ok=True)
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:  # noqa: PTH123
+            with _compressing(file, compressed=kind.compresses(path)) as written:
+                count = _write(written, kind, header, lines)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+    except OSError as error:
+        raise kind.error(f"{path} cannot be written: {error.strerror or error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return count
+
+
+def _write(file: IO[bytes], kind: Kind[H], header: H, lines: Iterable[Struct]) -> int:
+    digest, count = sha256(), -1  # the header is no line
+    for content in chain[Struct]([header], lines):
+        line = _encode(content)
+        digest.update(line)
+        file.write(line)
+        count += 1
+    file.write(_encode(kind.end(count, digest.hexdigest())))
+    return count
+
+
+class SealedFile(Generic[H]):
+    """A complete file. The constructor reads it once; it raises `kind.error` if the file is cut, changed, or
+    of another kind or format.
+    """
+
+    def __init__(self, path: Path, kind: Kind[H]) -> None:
+        self._path = path
+        self._kind = kind
+        try:
+            self.header, self.line_count = self._check()
+        except OSError as error:
+            raise kind.error(f"{path} cannot be read: {error.strerror or error}") from error
+
+    def lines(self) -> Iterator[bytes]:
+        """Read the lines between the header and the end."""
+        with self._opened() as file:
+            file.readline()
+            for _ in range(self.line_count):
+                yield file.readline()
+
+    def decode(self, line: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+        try:
+            return decoder.decode(line)
+        except msgspec.DecodeError as error:
+            raise self._kind.error(f"{self._path} is {self._kind.no_file}, or is damaged: {error}") from error
+
+    def _check(self) -> tuple[H, int]:
+        """Return the header and the number of lines of a file that is complete and unchanged."""
+        path, kind = self._path, self._kind
+        digest = sha256()
+        with self._opened() as file:
+            first = file.readline()
+            version = self.decode(first, msgspec.json.Decoder(_Version)).version
+            if version not in kind.versions:
+                formats = f"format{'s' * (len(kind.versions) > 1)} {' and '.join(map(str, kind.versions))}"
+                raise kind.error(f"{path} is {kind.a_file} of format {version}; this code reads {formats}")
+            header = self.decode(first, msgspec.json.Decoder(kind.header))
+            line, count = first, -1
+            for following in file:
+                digest.update(line)
+                line, count = following, count + 1
+        if count < 0 or b'"sha256"' not in line or not line.endswith(b"\n"):
+            raise kind.error(f"{path} is cut: its last line is missing")
+        if self.decode(line, msgspec.json.Decoder(kind.end)) != kind.end(count, digest.hexdigest()):
+            raise kind.error(f"{path} does not match its checksum: it was changed or is damaged")
+        return header, count
+
+    @contextmanager
+    def _opened(self) -> Iterator[IO[bytes]]:
+        with self._path.open("rb") as file:
+            if not self._kind.compresses(self._path):
+                yield file
+                return
+            with BufferedReader(pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd")) as read:
+                yield read
+
+
+@contextmanager
+def _compressing(file: IO[bytes], *, compressed: bool) -> Iterator[IO[bytes]]:
+    if not compressed:
+        yield file
+        return
+    # The stream closes its file, which has to be synced afterwards.
+    own = os.fdopen(os.dup(file.fileno()), "wb")
+    with pa.CompressedOutputStream(pa.PythonFile(own, "w"), "zstd") as written:
+        yield written
+
+
+def _encode(content: Struct) -> bytes:
+    return msgspec.json.encode(content) + b"\n"
