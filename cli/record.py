@@ -5,17 +5,9 @@ from pathlib import Path
 
 import click
 
+from checkpoints.upgrades import code_version
 from cli.logs import configure_logs
-from cli.replay_source import (
-    code_version,
-    export_at,
-    layout_of,
-    opened_broker,
-    opened_checkpoint,
-    parse_time,
-    reported,
-    source_options,
-)
+from cli.replay_source import Source, parse_time, reported, source_options
 from insight.replay import read_topics
 from insight.replay.read_topics import Part
 
@@ -35,14 +27,11 @@ from insight.replay.read_topics import Part
 @click.option("--until", metavar="TIME|DURATION", help="Leave out requests from this time on.")
 @source_options
 def record(
+    source: Source,
     file: Path,
     groups: tuple[str, ...],
     since: str | None,
     until: str | None,
-    data_dir: Path,
-    checkpoint: str | None,
-    bootstrap_servers: str | None,
-    from_state: Path | None,
 ) -> None:
     """Record what happened to groups into a new FILE (compressed if its name ends with .zst).
 
@@ -58,13 +47,9 @@ def record(
         list(groups) or None, parse_time(since, now_ms, "--since"), parse_time(until, now_ms, "--until")
     )
     with reported():
-        start = export_at(from_state)
-        with (
-            opened_checkpoint(data_dir, checkpoint) as found,
-            opened_broker(data_dir, bootstrap_servers) as servers,
-        ):
-            layout = layout_of(servers, found)
-            header = read_topics.record(file, servers, layout, found, part, code_version(), start)
+        start = source.start()
+        with source.coordinator() as (servers, layout, checkpoint):
+            header = read_topics.record(file, servers, layout, checkpoint, part, code_version(), start)
     records = sum(header.ends[partition] - begin for partition, begin in header.begins.items())
     what = ", ".join(groups) or "all groups"
     click.echo(f"recorded {what} from {records} records of {layout.requests_topic}: {file}")

@@ -2,30 +2,16 @@
 
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import click
 import msgspec
 
 from cli.logs import configure_logs
-from cli.replay_source import (
-    code_version,
-    export_at,
-    layout_of,
-    opened_broker,
-    opened_checkpoint,
-    parse_time,
-    reported,
-    source_options,
-)
+from cli.replay_source import Source, parse_time, recording_options, reported
 from insight.replay.judge import judge
-from insight.replay.live import recorded
 from insight.replay.moment import moment_text
 from insight.replay.read_topics import Part
 from insight.replay.recording import Header, Recording
-from insight.replay.recording_file import RecordingFile
 from insight.replay.replay import Replayed, Until, config_of
 from insight.replay.replay import replay as replay_group
 from insight.replay.steps import Steps
@@ -42,14 +28,7 @@ NOT_IDENTICAL = 1
     "--all", "all_groups", is_flag=True, help="Replay all groups of the coordinator or the recording."
 )
 @click.option("--from-topic", is_flag=True, help="Read the coordinator's topics and checkpoint.")
-@click.option(
-    "--from",
-    "file",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    metavar="FILE",
-    help="Read a recording that `record` made.",
-)
-@source_options
+@recording_options()
 @click.option(
     "--until",
     metavar="TIME|DURATION|OFFSET",
@@ -59,14 +38,10 @@ NOT_IDENTICAL = 1
 @click.option("--step", is_flag=True, help="Go through the group's entries one by one, instead of comparing.")
 @click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)
 def replay(
+    source: Source,
     groups: tuple[str, ...],
     all_groups: bool,
     from_topic: bool,
-    file: Path | None,
-    data_dir: Path,
-    checkpoint: str | None,
-    bootstrap_servers: str | None,
-    from_state: Path | None,
     until: str | None,
     at: str | None,
     step: bool,
@@ -80,14 +55,14 @@ def replay(
     configure_logs()
     if bool(groups) == all_groups:
         raise click.UsageError("takes one of these options: --group, --all")
-    if from_topic == (file is not None):
+    if from_topic == (source.file is not None):
         raise click.UsageError("takes one of these options: --from-topic, --from FILE")
     if (at is not None or step) and len(groups) != 1:
         raise click.UsageError("--at and --step take one --group")
-    if file is not None and from_state is not None:
+    if source.file is not None and source.from_state is not None:
         raise click.UsageError("--from-state goes with --from-topic: a recording has its own beginning")
     now_ms = time.time_ns() // 1_000_000
-    with reported(), _source(file, groups, data_dir, checkpoint, bootstrap_servers, from_state) as recording:
+    with reported(), source.recording(Part(list(groups) or None)) as recording:
         _check_groups(recording.header, groups)
         if at is not None:
             _show_moment(recording, groups[0], parse_time(at, now_ms, "--at"))
@@ -95,30 +70,6 @@ def replay(
             _step(recording, groups[0], _until(until, now_ms))
         else:
             _judge(recording, groups, _until(until, now_ms), output)
-
-
-@contextmanager
-def _source(
-    file: Path | None,
-    groups: tuple[str, ...],
-    data_dir: Path,
-    checkpoint: str | None,
-    bootstrap_servers: str | None,
-    from_state: Path | None,
-) -> Iterator[Recording]:
-    if file is not None:
-        yield RecordingFile(file)
-        return
-    start = export_at(from_state)
-    part = Part(list(groups) or None)
-    with (
-        opened_checkpoint(data_dir, checkpoint) as found,
-        opened_broker(data_dir, bootstrap_servers) as servers,
-        recorded(
-            servers, layout_of(servers, found), found, part, code_version=code_version(), start=start
-        ) as recording,
-    ):
-        yield recording
 
 
 def _check_groups(header: Header, groups: tuple[str, ...]) -> None:

@@ -1,8 +1,9 @@
-"""Where `replay` and `record` read from: the options, and the recording that they lead to."""
+"""Where `record`, `replay` and `whatif` read from: the options, and the recording that they lead to."""
 
-import importlib.metadata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from checkpoints.checkpoint import Checkpoint
 from checkpoints.codec import StateError
 from checkpoints.export_file import ExportError, ExportFile
 from checkpoints.files import FolderError
+from checkpoints.upgrades import code_version
 from cli.parameters import PLACE, SERVERS
 from clients.coordinator_client import layout_on
 from clients.pending import ClientError
@@ -20,14 +22,16 @@ from embedded.broker import BrokerFailed, EmbeddedBroker
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
 from embedded.paths import DEFAULT_DATA_DIR
-from insight.replay.read_topics import CannotRecord
-from insight.replay.recording_file import RecordingError
+from insight.replay.live import recorded
+from insight.replay.read_topics import CannotRecord, Part
+from insight.replay.recording import Recording
+from insight.replay.recording_file import RecordingError, RecordingFile
 from insight.why.since import parse_since
 from records.layout import TopicLayout
 from streaming.query.storage import storage_at
 
 Command = Callable[..., Any]
-TOPIC_ENDING = "-requests"
+_TOPIC_ENDING = "-requests"
 _ERRORS = (
     BrokerFailed,
     CannotRecord,
@@ -42,38 +46,115 @@ _ERRORS = (
 )
 
 
+_OPTIONS = (
+    click.option(
+        "--data-dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=DEFAULT_DATA_DIR,
+        show_default=True,
+        help="The coordinator's data folder, as `run` has it. The coordinator may run.",
+    ),
+    click.option(
+        "--checkpoint",
+        type=PLACE,
+        help="The path or URI of the checkpoint, as `run` has it. Default: it is in the data folder.",
+    ),
+    click.option(
+        "--bootstrap-servers",
+        type=SERVERS,
+        help="The cluster with the coordinator's topics. Default: the data folder's embedded broker, "
+        "which is started for this.",
+    ),
+    click.option(
+        "--from-state",
+        type=click.Path(path_type=Path, dir_okay=False, exists=True),
+        metavar="EXPORT",
+        help="Begin with the groups of this export of the state (`state export`), where the beginning of "
+        "the log is gone.",
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where to read from: a recording's `file`, or a coordinator's topics and checkpoint."""
+
+    data_dir: Path
+    checkpoint: str | None
+    bootstrap_servers: str | None
+    from_state: Path | None
+    file: Path | None = None
+
+    def start(self) -> ExportFile | None:
+        """The export to begin with."""
+        return None if self.from_state is None else ExportFile(self.from_state)
+
+    @contextmanager
+    def coordinator(self) -> Iterator[tuple[str, TopicLayout, Checkpoint]]:
+        """The cluster, the topics and the checkpoint of the coordinator."""
+        with (
+            _opened_checkpoint(self.data_dir, self.checkpoint) as checkpoint,
+            _opened_broker(self.data_dir, self.bootstrap_servers) as servers,
+        ):
+            prefix = checkpoint.identity().requests_topic.removesuffix(_TOPIC_ENDING)
+            yield servers, layout_on(servers, prefix), checkpoint
+
+    @contextmanager
+    def recording(self, part: Part) -> Iterator[Recording]:
+        """The recording in the file, or this part of the topics as a recording that is made now."""
+        if self.file is not None:
+            yield RecordingFile(self.file)
+            return
+        start = self.start()
+        with (
+            self.coordinator() as (servers, layout, checkpoint),
+            recorded(
+                servers, layout, checkpoint, part, code_version=code_version(), start=start
+            ) as recording,
+        ):
+            yield recording
+
+
 def source_options(command: Command) -> Command:
-    """Add the options that name a coordinator's topics and checkpoint."""
-    options = (
-        click.option(
-            "--data-dir",
-            type=click.Path(path_type=Path, file_okay=False),
-            default=DEFAULT_DATA_DIR,
-            show_default=True,
-            help="The coordinator's data folder, as `run` has it. The coordinator may run.",
-        ),
-        click.option(
-            "--checkpoint",
-            type=PLACE,
-            help="The path or URI of the checkpoint, as `run` has it. Default: it is in the data folder.",
-        ),
-        click.option(
-            "--bootstrap-servers",
-            type=SERVERS,
-            help="The cluster with the coordinator's topics. Default: the data folder's embedded broker, "
-            "which is started for this.",
-        ),
-        click.option(
-            "--from-state",
-            type=click.Path(path_type=Path, dir_okay=False, exists=True),
-            metavar="EXPORT",
-            help="Begin with the groups of this export of the state (`state export`), where the beginning of "
-            "the log is gone.",
-        ),
+    """Add the options that name a coordinator's topics and checkpoint. The command gets them as `source`."""
+
+    @wraps(command)
+    def with_source(
+        *,
+        data_dir: Path,
+        checkpoint: str | None,
+        bootstrap_servers: str | None,
+        from_state: Path | None,
+        recording: Path | None = None,
+        **others: Any,
+    ) -> None:
+        source = Source(
+            data_dir=data_dir,
+            checkpoint=checkpoint,
+            bootstrap_servers=bootstrap_servers,
+            from_state=from_state,
+            file=recording,
+        )
+        command(source=source, **others)
+
+    wrapped: Command = with_source
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def recording_options(default: str | None = None) -> Callable[[Command], Command]:
+    """Add `--from` and the options of `source_options`. The command gets them as `source`. `default` says
+    what is read without `--from`.
+    """
+    option = click.option(
+        "--from",
+        "recording",
+        type=click.Path(path_type=Path, dir_okay=False, exists=True),
+        metavar="FILE",
+        help="Read a recording that `record` made." + (f" Default: {default}." if default else ""),
     )
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return lambda command: option(source_options(command))
 
 
 @contextmanager
@@ -86,7 +167,7 @@ def reported() -> Iterator[None]:
 
 
 @contextmanager
-def opened_checkpoint(data_dir: Path, checkpoint: str | None) -> Iterator[Checkpoint]:
+def _opened_checkpoint(data_dir: Path, checkpoint: str | None) -> Iterator[Checkpoint]:
     """The checkpoint to read. Spark is started only if no path of this machine leads to it."""
     storage = storage_at(checkpoint or str(data_dir / "coordinator"))
     if storage.path is not None:
@@ -103,7 +184,7 @@ def _no_spark() -> Any:
 
 
 @contextmanager
-def opened_broker(data_dir: Path, bootstrap_servers: str | None) -> Iterator[str]:
+def _opened_broker(data_dir: Path, bootstrap_servers: str | None) -> Iterator[str]:
     """The cluster to read from: the given one, else the data folder's own broker."""
     own = data_dir / "broker"
     if bootstrap_servers is not None:
@@ -113,21 +194,6 @@ def opened_broker(data_dir: Path, bootstrap_servers: str | None) -> Iterator[str
         raise CannotRecord(f"{data_dir} has no embedded broker: give --bootstrap-servers")
     with EmbeddedBroker(own) as broker:
         yield broker.bootstrap_servers
-
-
-def layout_of(bootstrap_servers: str, checkpoint: Checkpoint) -> TopicLayout:
-    """The topics of this checkpoint's coordinator."""
-    prefix = checkpoint.identity().requests_topic.removesuffix(TOPIC_ENDING)
-    return layout_on(bootstrap_servers, prefix)
-
-
-def export_at(path: Path | None) -> ExportFile | None:
-    return None if path is None else ExportFile(path)
-
-
-def code_version() -> str:
-    """The version of this code."""
-    return importlib.metadata.version("spark-group-coordinator")
 
 
 def parse_time(text: str | None, now_ms: int, option: str) -> int | None:

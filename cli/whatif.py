@@ -1,26 +1,14 @@
 """`group-coordinator whatif`: what other settings would have made of a group's recorded time."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
 import msgspec
 
 from cli.logs import configure_logs
-from cli.replay_source import (
-    code_version,
-    layout_of,
-    opened_broker,
-    opened_checkpoint,
-    reported,
-    source_options,
-)
-from insight.replay.live import recorded
+from cli.replay_source import Source, recording_options, reported
 from insight.replay.read_topics import Part
-from insight.replay.recording import Recording
-from insight.replay.recording_file import RecordingFile
 from insight.whatif.answer import Answer, answer
 from insight.whatif.changes import ASSIGNORS, Changes, parse_changes
 from insight.whatif.recorded import log_of
@@ -33,14 +21,7 @@ NOT_REPRODUCED = 1
 
 @click.command()
 @click.argument("group_id", metavar="GROUP")
-@click.option(
-    "--from",
-    "file",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    metavar="FILE",
-    help="Read a recording that `record` made. Default: the coordinator's topics and checkpoint.",
-)
-@source_options
+@recording_options(default="the coordinator's topics and checkpoint")
 @click.option(
     "-c",
     "settings",
@@ -64,12 +45,8 @@ NOT_REPRODUCED = 1
     help="Also draw what happened and each experiment, as `why --plot` does.",
 )
 def whatif(
+    source: Source,
     group_id: str,
-    file: Path | None,
-    data_dir: Path,
-    checkpoint: str | None,
-    bootstrap_servers: str | None,
-    from_state: Path | None,
     settings: tuple[str, ...],
     assignor: str | None,
     tries: tuple[str, ...],
@@ -83,13 +60,10 @@ def whatif(
     does not reproduce what happened, the command says by how much and compares nothing (exit code 1).
     """
     configure_logs()
-    if from_state is not None:
+    if source.from_state is not None:
         raise click.UsageError("--from-state does not go with whatif: it finds the clients in the whole log")
     experiments = _experiments(settings, assignor, tries)
-    with (
-        reported(),
-        _recording(group_id, file, data_dir, checkpoint, bootstrap_servers) as recording,
-    ):
+    with reported(), source.recording(Part([group_id])) as recording:
         try:
             found = answer(log_of(recording, group_id), experiments)
         except WhatIfError as error:
@@ -99,24 +73,6 @@ def whatif(
         sys.exit(NOT_REPRODUCED)
     if plot is not None:
         _plot(found, plot)
-
-
-@contextmanager
-def _recording(
-    group_id: str, file: Path | None, data_dir: Path, checkpoint: str | None, bootstrap_servers: str | None
-) -> Iterator[Recording]:
-    """The recording in a file, or one that is made now."""
-    if file is not None:
-        yield RecordingFile(file)
-        return
-    with (
-        opened_checkpoint(data_dir, checkpoint) as place,
-        opened_broker(data_dir, bootstrap_servers) as servers,
-        recorded(
-            servers, layout_of(servers, place), place, Part([group_id]), code_version=code_version()
-        ) as recording,
-    ):
-        yield recording
 
 
 def _experiments(settings: tuple[str, ...], assignor: str | None, tries: tuple[str, ...]) -> list[Changes]:
