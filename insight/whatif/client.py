@@ -7,13 +7,14 @@ other takes the process's usual time, and is put off while the process stands st
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, TypedDict
+from typing import Final, Protocol
 
 from msgspec.structs import replace
 
 from assignors.kafka.api import TopicPartition
 from assignors.kafka.server_side import is_for_coordinator
 from assignors.kafka.user_data import Claim
+from clients.coordinator_client import Header
 from insight.whatif import speech
 from insight.whatif.changes import Changes
 from insight.whatif.facts import Fleet, Kind, Moment, Process, Reaction, Sent, Span
@@ -34,17 +35,6 @@ class World(Protocol):
 
     def at(self, moment: Moment, request_id: str, action: Action) -> None: ...
     def send(self, client: "Client", moment: Moment, request_id: str, request: AnyRequest) -> None: ...
-
-
-class _Common(TypedDict):
-    """The fields of every request."""
-
-    group_id: str
-    correlation_id: str
-    reply_partition: int
-    api_version: int
-    client_id: str
-    client_host: str
 
 
 @dataclass(slots=True)
@@ -317,7 +307,7 @@ class Client:
     def _protocols(self, at_ms: int) -> list[RequestProtocol]:
         return speech.protocols(self._said(at_ms), self._changes.assignors, self._held, self._claim)
 
-    def _common(self) -> "_Common":
+    def _common(self) -> Header:
         said = self._process.joins[0][1]
         return {
             "group_id": said.group_id,
