@@ -1,27 +1,21 @@
 """Where `record`, `replay` and `whatif` read from: the options, and the recording that they lead to."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import click
-from kafka.errors import KafkaError
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.codec import StateError
-from checkpoints.export_file import ExportError, ExportFile
-from checkpoints.files import FolderError
+from checkpoints.export_file import ExportFile
 from checkpoints.upgrades import code_version
+from cli.data_folder import cluster, data_dir_option, reported_as
 from cli.parameters import PLACE, SERVERS
 from clients.coordinator_client import layout_on
 from clients.pending import ClientError
-from embedded.broker import BrokerFailed, EmbeddedBroker
-from embedded.jars import JarsUnavailable
-from embedded.java import JavaNotFound
-from embedded.paths import DEFAULT_DATA_DIR
 from insight.replay.live import recorded
 from insight.replay.read_topics import CannotRecord, Part
 from insight.replay.recording import Recording
@@ -32,28 +26,9 @@ from streaming.query.storage import storage_at
 
 Command = Callable[..., Any]
 _TOPIC_ENDING = "-requests"
-_ERRORS = (
-    BrokerFailed,
-    CannotRecord,
-    ClientError,
-    ExportError,
-    FolderError,
-    JarsUnavailable,
-    JavaNotFound,
-    KafkaError,
-    RecordingError,
-    StateError,
-)
-
-
+_ERRORS = (CannotRecord, ClientError, RecordingError)
 _OPTIONS = (
-    click.option(
-        "--data-dir",
-        type=click.Path(path_type=Path, file_okay=False),
-        default=DEFAULT_DATA_DIR,
-        show_default=True,
-        help="The coordinator's data folder, as `run` has it. The coordinator may run.",
-    ),
+    data_dir_option("The coordinator may run.", exists=False),
     click.option(
         "--checkpoint",
         type=PLACE,
@@ -94,8 +69,10 @@ class Source:
         """The cluster, the topics and the checkpoint of the coordinator."""
         with (
             _opened_checkpoint(self.data_dir, self.checkpoint) as checkpoint,
-            _opened_broker(self.data_dir, self.bootstrap_servers) as servers,
+            cluster(self.data_dir, self.bootstrap_servers) as servers,
         ):
+            if servers is None:
+                raise CannotRecord(f"{self.data_dir} has no embedded broker: give --bootstrap-servers")
             prefix = checkpoint.identity().requests_topic.removesuffix(_TOPIC_ENDING)
             yield servers, layout_on(servers, prefix), checkpoint
 
@@ -157,13 +134,9 @@ def recording_options(default: str | None = None) -> Callable[[Command], Command
     return lambda command: option(source_options(command))
 
 
-@contextmanager
-def reported() -> Iterator[None]:
+def reported() -> AbstractContextManager[None]:
     """Turn the known errors into one sentence and exit code 1."""
-    try:
-        yield
-    except _ERRORS as error:
-        raise click.ClickException(str(error).partition("\n")[0] or type(error).__name__) from error
+    return reported_as(click.ClickException, *_ERRORS)
 
 
 @contextmanager
@@ -181,19 +154,6 @@ def _opened_checkpoint(data_dir: Path, checkpoint: str | None) -> Iterator[Check
 
 def _no_spark() -> Any:
     raise AssertionError("a checkpoint with a path needs no Spark")
-
-
-@contextmanager
-def _opened_broker(data_dir: Path, bootstrap_servers: str | None) -> Iterator[str]:
-    """The cluster to read from: the given one, else the data folder's own broker."""
-    own = data_dir / "broker"
-    if bootstrap_servers is not None:
-        yield bootstrap_servers
-        return
-    if not own.is_dir():
-        raise CannotRecord(f"{data_dir} has no embedded broker: give --bootstrap-servers")
-    with EmbeddedBroker(own) as broker:
-        yield broker.bootstrap_servers
 
 
 def parse_time(text: str | None, now_ms: int, option: str) -> int | None:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import click
 
+from cli.data_folder import data_dir_option
 from cli.logs import configure_logs
-from cli.state.common import data_dir_option, opened, place_options, reported
+from cli.state.common import opened, place_options, reported
 from streaming.service.backup import back_up
 
 

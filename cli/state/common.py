@@ -1,25 +1,17 @@
-"""What the commands of `group-coordinator state` share: options, errors, Spark, the broker."""
+"""What the commands of `group-coordinator state` share: options, errors, Spark."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
-from kafka.errors import KafkaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.codec import StateError
-from checkpoints.export_file import ExportError
-from checkpoints.files import FolderError
+from cli.data_folder import Command, reported_as
 from cli.parameters import PLACE, SERVERS
 from cli.spark_options import SPARK_CONF
-from embedded.broker import BrokerFailed, EmbeddedBroker
-from embedded.jars import JarsUnavailable
-from embedded.java import JavaNotFound
-from embedded.paths import DEFAULT_DATA_DIR
 from streaming.query.session import CHECKPOINT_FILE_MANAGER, Session, SparkFailed
 from streaming.query.storage import storage_at
 from streaming.service.continuing import NotContinued
@@ -27,34 +19,7 @@ from streaming.service.moving import MoveRefused
 from streaming.service.reading import StateNotRead
 from streaming.service.rollback import RollbackRefused
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-_ERRORS = (
-    BrokerFailed,
-    ExportError,
-    FolderError,
-    JarsUnavailable,
-    JavaNotFound,
-    KafkaError,
-    MoveRefused,
-    NotContinued,
-    PySparkException,
-    RollbackRefused,
-    SparkFailed,
-    StateError,
-    StateNotRead,
-)
-
-
-def data_dir_option(note: str, *, exists: bool = True) -> Callable[[Command], Command]:
-    """`--data-dir` of a coordinator. `exists`: also where the command does not use it, the folder must."""
-    return click.option(
-        "--data-dir",
-        type=click.Path(path_type=Path, file_okay=False, exists=exists),
-        default=DEFAULT_DATA_DIR,
-        show_default=True,
-        help=f"The coordinator's data folder, as `run` has it. {note}",
-    )
+_ERRORS = (MoveRefused, NotContinued, PySparkException, RollbackRefused, SparkFailed, StateNotRead)
 
 
 def place_options(command: Command) -> Command:
@@ -88,13 +53,11 @@ def coordinator_folder(data_dir: Path) -> Path:
     return folder
 
 
-@contextmanager
-def reported(kind: type[click.ClickException] = click.ClickException) -> Iterator[None]:
+def reported(
+    kind: type[click.ClickException] = click.ClickException,
+) -> AbstractContextManager[None]:
     """Turn the errors that are expected into a sentence. `kind` has the exit code."""
-    try:
-        yield
-    except _ERRORS as error:
-        raise kind(str(error).partition("\n")[0]) from error
+    return reported_as(kind, *_ERRORS)
 
 
 @contextmanager
@@ -116,14 +79,3 @@ def opened(
         extra={CHECKPOINT_FILE_MANAGER: storage.file_manager, **spark_conf},
     ) as session:
         yield Checkpoint(storage.open(lambda: session.spark)), session.spark
-
-
-@contextmanager
-def cluster(data_dir: Path, bootstrap_servers: str | None) -> Iterator[str | None]:
-    """The cluster to ask: the given one, else the data folder's own broker, if it has one."""
-    own = data_dir / "broker"
-    if bootstrap_servers is not None or not own.is_dir():
-        yield bootstrap_servers
-        return
-    with EmbeddedBroker(own) as broker:
-        yield broker.bootstrap_servers

@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.codec import Entry, decode_group
 from checkpoints.export_file import ExportedGroup, ExportFile
+from cli.data_folder import data_dir_option
 from cli.logs import configure_logs
-from cli.state.common import coordinator_folder, data_dir_option, reported, spark_session
+from cli.state.common import coordinator_folder, reported, spark_session
 from insight.stored.changes import GroupChange, change_text, compare_groups
 from state.dispatch import AnyGroup
 from streaming.service.reading import read_stored

@@ -6,15 +6,9 @@ import click
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.folder import Folder
+from cli.data_folder import cluster, data_dir_option
 from cli.logs import configure_logs
-from cli.state.common import (
-    cluster,
-    coordinator_folder,
-    data_dir_option,
-    reported,
-    servers_option,
-    spark_session,
-)
+from cli.state.common import coordinator_folder, reported, servers_option, spark_session
 from streaming.service import moving
 
 

@@ -10,10 +10,11 @@ import click
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.export_file import ExportFile
 from checkpoints.folder import Folder
+from cli.data_folder import cluster
 from cli.logs import configure_logs
 from cli.parameters import SHARDS
 from cli.spark_options import STATE_PARTITIONS
-from cli.state.common import cluster, coordinator_folder, reported, servers_option, spark_session
+from cli.state.common import coordinator_folder, reported, servers_option, spark_session
 from streaming.service import moving
 from streaming.service.backup import continue_from
 

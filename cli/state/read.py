@@ -10,8 +10,9 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from checkpoints.codec import Entry, decode_group
+from cli.data_folder import data_dir_option
 from cli.logs import configure_logs
-from cli.state.common import data_dir_option, opened, place_options, reported
+from cli.state.common import opened, place_options, reported
 from insight.stored.frames import write_parquet
 from insight.stored.rows import GroupRows, Table, rows_of
 from insight.stored.sql import answer_json, answer_text, create_views

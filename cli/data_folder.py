@@ -1,0 +1,52 @@
+"""What commands that read a coordinator's data folder share: the option, the broker in it, the errors."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from kafka.errors import KafkaError
+
+from checkpoints.codec import StateError
+from checkpoints.export_file import ExportError
+from checkpoints.files import FolderError
+from embedded.broker import BrokerFailed, EmbeddedBroker
+from embedded.jars import JarsUnavailable
+from embedded.java import JavaNotFound
+from embedded.paths import DEFAULT_DATA_DIR
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_ERRORS = (BrokerFailed, ExportError, FolderError, JarsUnavailable, JavaNotFound, KafkaError, StateError)
+
+
+def data_dir_option(note: str, *, exists: bool = True) -> Callable[[Command], Command]:
+    """`--data-dir` of a coordinator. `exists`: also where the command does not use it, the folder must."""
+    return click.option(
+        "--data-dir",
+        type=click.Path(path_type=Path, file_okay=False, exists=exists),
+        default=DEFAULT_DATA_DIR,
+        show_default=True,
+        help=f"The coordinator's data folder, as `run` has it. {note}",
+    )
+
+
+@contextmanager
+def cluster(data_dir: Path, bootstrap_servers: str | None) -> Iterator[str | None]:
+    """The cluster to ask: the given one, else the data folder's own broker, if it has one."""
+    own = data_dir / "broker"
+    if bootstrap_servers is not None or not own.is_dir():
+        yield bootstrap_servers
+        return
+    with EmbeddedBroker(own) as broker:
+        yield broker.bootstrap_servers
+
+
+@contextmanager
+def reported_as(kind: type[click.ClickException], *others: type[Exception]) -> Iterator[None]:
+    """Turn the errors of a data folder, and these others, into a sentence. `kind` has the exit code."""
+    try:
+        yield
+    except (*_ERRORS, *others) as error:
+        raise kind(str(error).partition("\n")[0] or type(error).__name__) from error
