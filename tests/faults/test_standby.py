@@ -40,6 +40,7 @@ from tests.e2e.harness import (
     stable_member,
     wait_until,
 )
+from tests.harness.ports import free_port
 from tests.slow.test_run import Run, jvm_of, run
 
 pytestmark = pytest.mark.e2e
@@ -263,9 +264,3 @@ def check_answers(broker: EmbeddedBroker, layout: TopicLayout) -> None:
     different = {request: found for request, found in answers.items() if len(found) > 1}
     assert not different
     assert len(answers) > GROUPS / BEAT_S
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])

@@ -1,7 +1,6 @@
 """A real HDFS on this machine: a name node and a data node, each in a process of its own."""
 
 import json
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -16,6 +15,7 @@ from embedded import parent_watchdog
 from embedded.jars import hdfs_jars
 from embedded.java import find_java
 from tests.e2e.harness import wait_until
+from tests.harness.ports import free_port
 
 HOST = "127.0.0.1"
 _NAME_NODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
@@ -30,7 +30,7 @@ class Hdfs:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._name_port, self._web_port = _free_port(), _free_port()
+        self._name_port, self._web_port = free_port(), free_port()
         self._processes: list[subprocess.Popen[bytes]] = []
 
     @property
@@ -103,8 +103,3 @@ def _write_settings(path: Path, settings: Mapping[str, str]) -> None:
         f"<property><name>{name}</name><value>{value}</value></property>" for name, value in settings.items()
     )
     path.write_text(f"<configuration>{rows}</configuration>")
-
-
-def _free_port() -> int:
-    with socket.create_server((HOST, 0)) as server:
-        return int(server.getsockname()[1])

@@ -17,6 +17,7 @@ import pyspark
 from embedded import parent_watchdog
 from embedded.java import find_java
 from tests.e2e.harness import child_pids, command_of, running, wait_until
+from tests.harness.ports import free_port
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 120.0
@@ -33,7 +34,7 @@ class SparkCluster:
 
     def __init__(self, folder: Path, workers: int = 2) -> None:
         self._folder = folder
-        self._port = _free_port()
+        self._port = free_port()
         self._started: list[subprocess.Popen[bytes]] = []
         self._worker_count = workers
         self.worker_pids: list[int] = []
@@ -118,8 +119,3 @@ class SparkCluster:
             time.sleep(0.1)
             return False
         return True
-
-
-def _free_port() -> int:
-    with socket.create_server((HOST, 0)) as listener:
-        return int(listener.getsockname()[1])

@@ -9,6 +9,7 @@ import pytest
 
 from insight.metrics.service import Metrics, MetricsUnavailable
 from streaming.service.status import Phase, Status
+from tests.harness.ports import free_port
 from tests.harness.scraped import LAYOUT
 
 LOOPBACK = "127.0.0.1"
@@ -24,11 +25,6 @@ def metrics(bootstrap_servers: str, port: int) -> Metrics:
         ticker_age_s=lambda: 0.0,
         log_rebalances=False,
     )
-
-
-def free_port() -> int:
-    with closing(socket.create_server((LOOPBACK, 0))) as server:
-        return int(server.getsockname()[1])
 
 
 def test_a_port_that_is_taken_is_told() -> None:
