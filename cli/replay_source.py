@@ -61,7 +61,7 @@ class Source:
     file: Path | None = None
 
     def start(self) -> ExportFile | None:
-        """The export to begin with."""
+        """The export to begin with. Raises ExportError."""
         return None if self.from_state is None else ExportFile(self.from_state)
 
     @contextmanager
