@@ -108,7 +108,7 @@ class SealedFile(Generic[H]):
     def decode(self, line: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         try:
             return decoder.decode(line)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise self._kind.error(f"{self._path} is {self._kind.no_file}, or is damaged: {error}") from error
 
     def _check(self) -> tuple[H, int]:

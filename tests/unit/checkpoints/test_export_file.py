@@ -55,10 +55,12 @@ def test_a_file_cut_anywhere_is_refused(path: Path) -> None:
             ExportFile(path)
 
 
-def test_a_file_with_any_byte_changed_is_refused(path: Path) -> None:
+@pytest.mark.parametrize("bit", [0x01, 0x80])
+def test_a_file_with_any_byte_changed_is_refused(path: Path, bit: int) -> None:
+    """The highest bit makes text that is no UTF-8."""
     whole = path.read_bytes()
     for at in range(0, len(whole), 3):
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :])
         with pytest.raises(ExportError, match=r"state\.export"):
             ExportFile(path)
 
