@@ -30,7 +30,7 @@ KEPT = {
     "spark.sql.ui.retainedExecutions": "20",
 }
 SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
-WARM_BATCHES, BATCHES, STEP = 100, 400, 10
+WARM_BATCHES, BATCHES, STEP, HEAP_STEP = 100, 400, 10, 50
 HEAP_GROWTH_MAX_BYTES = 15 * MIB
 PATIENCE_S = 240.0
 
@@ -55,7 +55,7 @@ def test_the_checkpoint_and_the_heap_are_bounded(
                 while not batches or batches[-1] < batch:
                     assert time.monotonic() < give_up_s, f"batch {batch} does not come"
                     assert member.heartbeat(1) is ErrorCode.NONE
-                if batch in (WARM_BATCHES, BATCHES):
+                if (batch - WARM_BATCHES) % HEAP_STEP == 0:
                     heaps.append(heap_of(coordinator))
                 sample = sizes_in(options.folder, batch)
                 files.append(float(sample.files.total()))
@@ -63,7 +63,8 @@ def test_the_checkpoint_and_the_heap_are_bounded(
     note(record_property, "files in the checkpoint", f"{min(files):.0f} to {max(files):.0f}")
     assert growth_of_most(files) < 0.5
     assert growth_of_most(sizes) < 0.5
-    first, last = heaps
+    # A collection finds the running batch, too, some 20 MiB of it. So the least of several counts.
+    first, last = min(heaps[:3]), min(heaps[-3:])
     note(record_property, "heap after a collection", f"{first / MIB:.1f}, then {last / MIB:.1f} MiB")
     assert last - first < HEAP_GROWTH_MAX_BYTES
 
