@@ -122,6 +122,7 @@ def static_members(group: Group) -> None:
     one, two = group.join(instance_id="one"), group.join(instance_id="two")
     share(one, two)
     held, rounds = one.partitions(), len(group.history(EntryType.PREPARING_REBALANCE))
+    shared = len(two.moves.revoked)  # kafka-python's consumer may join once more than needed until then
     one.close()
     again = group.restart(instance_id="one")
     wait_until(lambda: again.partitions() == held, "the same partitions after the restart")
@@ -129,7 +130,7 @@ def static_members(group: Group) -> None:
     wait_until(lambda: duplicate.partitions() == held, "the same partitions for the duplicate")
     with pytest.raises(group.library.FENCED, match=r"(?i)fenced"):
         wait_until(lambda: again.notice_errors(), "the error of who is fenced")
-    assert not any(two.moves.revoked)
+    assert not any(two.moves.revoked[shared:])
     assert len(group.history(EntryType.PREPARING_REBALANCE)) == rounds
     assert len(group.history(EntryType.MEMBER_REPLACED)) == 2
 
