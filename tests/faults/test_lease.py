@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
-import msgspec
 import pytest
 
 from embedded.broker import EmbeddedBroker
@@ -163,13 +162,13 @@ def test_silence_while_no_broker_answers_is_no_sign(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "broker") as broker:
         prepare_topics(broker.bootstrap_servers, layout)
         take(broker, layout, claim_of("one"))
-        with ticking(broker, layout, owner_epoch=1), waiting(broker, layout) as standby:
+        with ticking(broker, layout, owner_epoch=1) as ticker, waiting(broker, layout) as standby:
             wait_until(lambda: bool(standby.reasons), "the standby's first look")
             broker.kill()
             time.sleep(2 * SILENCE_S)
             broker.start()
-            wait_until(lambda: len(standby.reasons) > 2, "the sight of the owner", 30)
+            wait_until(lambda: ticker.age_s() < 1, "clock records again")
             time.sleep(SILENCE_S)
             assert not standby.has_taken
-            assert standby.reasons[1].startswith("no broker answers")
-        assert msgspec.json.encode(standby.reasons[0]) == msgspec.json.encode(standby.reasons[2])
+        sees_owner, *others = standby.reasons  # a call that waits out the broker's absence has nothing to say
+        assert {other.partition(":")[0] for other in others if other != sees_owner} <= {"no broker answers"}

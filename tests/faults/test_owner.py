@@ -89,7 +89,7 @@ def take(
 
 
 @contextmanager
-def ticking(broker: EmbeddedBroker, layout: TopicLayout, owner_epoch: int | None) -> Iterator[None]:
+def ticking(broker: EmbeddedBroker, layout: TopicLayout, owner_epoch: int | None) -> Iterator[Ticker]:
     ticker = Ticker(
         broker.bootstrap_servers,
         layout.requests_topic,
@@ -100,7 +100,7 @@ def ticking(broker: EmbeddedBroker, layout: TopicLayout, owner_epoch: int | None
     ticker.start()
     try:
         wait_until(lambda: ticker.attested_ms > 0, "the ticker's first round")
-        yield
+        yield ticker
     finally:
         ticker.stop()
 
