@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 from uuid import UUID, getnode, uuid4, uuid5
 
 import msgspec
@@ -233,16 +233,22 @@ class Ownership:
         silent: Claim | None,
     ) -> None:
         if standing is None:
-            # Perhaps a coordinator of a version that made no claims.
+            # Perhaps a coordinator of a version that made no claims, or one that has claimed them meanwhile.
             if self._is_running(wanted.tick_interval_ms):
-                raise NotOwner(f"a coordinator that made no claim runs on these topics. {_STOP_IT}")
+                self._refuse(self.standing(wanted.requests_topic_id))
             return
         if is_same_folder(standing, wanted):
             return  # the folder's lock ensures that no other coordinator works in it
         is_silent = standing.is_released or (silent is not None and silent.claim_id == standing.claim_id)
         if not is_silent and self._is_running(standing.tick_interval_ms):
-            raise NotOwner(f"these topics belong to a coordinator that is running: {standing}. {_STOP_IT}")
+            self._refuse(self.standing(wanted.requests_topic_id))
         check_state(standing, wanted, moved, take_over=take_over)
+
+    def _refuse(self, standing: Claim | None) -> NoReturn:
+        """Raise NotOwner because the coordinator of this claim, or one without a claim, runs."""
+        if standing is None:
+            raise NotOwner(f"a coordinator that made no claim runs on these topics. {_STOP_IT}")
+        raise NotOwner(f"these topics belong to a coordinator that is running: {standing}. {_STOP_IT}")
 
     def _is_running(self, tick_interval_ms: int) -> bool:
         """Whether clock records are being appended. Waits for one unless the topic is empty."""

@@ -147,6 +147,22 @@ def test_coordinator_without_a_claim_is_noticed_by_its_clock_records(
     assert take(broker, layout, claim_of("one")) == 1
 
 
+def test_refusal_names_the_owner_that_made_its_claim_meanwhile(
+    broker: EmbeddedBroker, layout: TopicLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the reading of the claims and the wait for a clock record, another one claims and starts."""
+
+    def claim_first(self: Ownership, tick_interval_ms: int) -> bool:
+        monkeypatch.undo()
+        take(broker, layout, claim_of("one"))
+        with ticking(broker, layout, owner_epoch=1):
+            return self._is_running(tick_interval_ms)
+
+    monkeypatch.setattr(Ownership, "_is_running", claim_first)
+    with pytest.raises(NotOwner, match=r"is running: process \d+ on .*, folder /data/one, .*, epoch 1\."):
+        take(broker, layout, claim_of("two", "/data/two"))
+
+
 def test_claim_on_an_earlier_topic_of_that_name_holds_no_longer(
     broker: EmbeddedBroker, layout: TopicLayout
 ) -> None:
