@@ -20,6 +20,7 @@ from gateway.upstream.cluster import METADATA
 from gateway.upstream.connections import Address
 from tests.e2e.harness import child_pids, command_of, running, wait_until
 from tests.harness.gateway import RawClient
+from tests.harness.ports import gateway_port
 from tests.harness.shared import PREFIX, Coordinated
 
 pytestmark = pytest.mark.e2e
@@ -46,7 +47,7 @@ class Serving(NamedTuple):
 
 @pytest.fixture
 def serving(broker: EmbeddedBroker, coordinated: Coordinated) -> Iterator[Serving]:
-    port = free_ports()
+    port = gateway_port(above=3)
     at = ["--listen", f"{HOST}:{port}", "--bootstrap-servers", broker.bootstrap_servers, "--prefix", PREFIX]
     with subprocess.Popen(
         [*COMMAND, *at, "--processes", str(PROCESSES), "--json"],
@@ -62,19 +63,6 @@ def serving(broker: EmbeddedBroker, coordinated: Coordinated) -> Iterator[Servin
             yield Serving(parent, Address.parse(ready["gateway"]), pids)
         finally:
             parent.kill()
-
-
-def free_ports() -> int:
-    """A port that is free, as are those of the brokers 0 to 2 above it."""
-    while True:
-        with socket.create_server((HOST, 0)) as first:
-            port = int(first.getsockname()[1])
-            try:
-                for number in range(1, 4):
-                    socket.create_server((HOST, port + number)).close()
-            except (OSError, OverflowError):
-                continue
-        return port
 
 
 def connections_of(pid: int, port: int) -> int:

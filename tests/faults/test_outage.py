@@ -1,6 +1,5 @@
 """When an outage ends: not before clients can be heard again, or members expire who had no chance to be."""
 
-import random
 import socket
 import threading
 import time
@@ -24,6 +23,7 @@ from streaming.service.topics import prepare_topics
 from tests.e2e.gateway_clients import PythonMember, consume, produce, share
 from tests.e2e.harness import create_topic, history_of, new_layout, wait_until
 from tests.harness.checkpoints import spark_of
+from tests.harness.ports import gateway_port
 from tests.slow.test_run import run
 
 pytestmark = pytest.mark.e2e
@@ -39,7 +39,7 @@ def test_nobody_expires_because_a_restart_took_longer_than_the_session(
     broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     """The coordinator is killed, with the gateway in its process, and started again."""
-    prefix, listen = f"test-{uuid4()}", f"127.0.0.1:{free_ports()}"
+    prefix, listen = f"test-{uuid4()}", f"127.0.0.1:{gateway_port()}"
     servers = ("--bootstrap-servers", broker.bootstrap_servers, "--prefix", prefix)
     settings = ("--gateway", listen, "-c", "group.initial.rebalance.delay.ms=0")
     arguments = ("--json", "--data-dir", str(tmp_path / "data"), *servers, *settings)
@@ -80,16 +80,6 @@ def member_at(gateway: str, group_id: str, topic: str) -> PythonMember:
 def taken_over(broker: EmbeddedBroker, layout: TopicLayout, group_id: str) -> HistoryEntry | None:
     history = history_of(broker.bootstrap_servers, layout, group_id)
     return next((event for event in history if event.type is EntryType.TAKEN_OVER), None)
-
-
-def free_ports() -> int:
-    """A port for the gateway, with two free ones above it: those of the brokers."""
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with ExitStack() as stack, suppress(OSError):
-            for number in range(port, port + 3):
-                stack.enter_context(socket.socket()).bind(("127.0.0.1", number))
-            return port
 
 
 def when_listening(address: str) -> Callable[[], float]:

@@ -8,9 +8,9 @@ the other two go on by themselves.
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
@@ -130,6 +130,15 @@ class BrokerCluster:
         """SIGCONT. No effect on one that runs."""
         self._signal(node, signal.SIGCONT)
         self._paused.discard(node)
+
+    @contextmanager
+    def holding(self, node: int) -> Iterator[None]:
+        """One broker is paused during the block."""
+        self.pause(node)
+        try:
+            yield
+        finally:
+            self.resume(node)
 
     def restart(self, node: int) -> None:
         """Start one broker again, on its ports and its data. One that runs is shut down before."""

@@ -1,12 +1,26 @@
 """Free ports of this machine."""
 
+import random
 import socket
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 
 from embedded.broker import HOST
+
+# Below Linux's ephemeral range, because an outgoing connection may take a port of it meanwhile.
+_LASTING = range(20_000, 32_000)
 
 
 def free_port() -> int:
     """A port that no process listens on now. Another process may take it."""
     with closing(socket.create_server((HOST, 0))) as server:
         return int(server.getsockname()[1])
+
+
+def gateway_port(above: int = 2) -> int:
+    """A port on which a gateway can be started again. So many `above` it, its brokers', are free, too."""
+    while True:
+        port = random.choice(_LASTING)
+        with ExitStack() as stack, suppress(OSError):
+            for number in range(port, port + above + 1):
+                stack.enter_context(socket.socket()).bind((HOST, number))
+            return port

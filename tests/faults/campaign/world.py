@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import signal
 import sys
 import time
@@ -26,6 +25,7 @@ from tests.faults.campaign.keeper import Keeper
 from tests.faults.campaign.load.classic import PARTITIONS, TOPIC
 from tests.faults.campaign.load.running import Load
 from tests.harness.broker_cluster import BrokerCluster
+from tests.harness.ports import gateway_port
 from tests.harness.spark_cluster import EXECUTOR_SETTINGS, HOST, SparkCluster
 
 ROOT = Path(__file__).parents[3]
@@ -94,7 +94,7 @@ class World:
                     patch.setenv("PYTHONPATH", str(ROOT))  # executors' workers import `planted`
                     stack.enter_context(self.cluster)
             create_topic(self.servers, TOPIC, PARTITIONS, {})
-            gateway = Address("127.0.0.1", free_port())
+            gateway = Address("127.0.0.1", gateway_port(above=1 + max(self.brokers.nodes)))
             for name in ("coordinator", "standby")[: 1 if self.shared is None else 2]:
                 command = self.command(data=self.folder / name)
                 machine = Keeper(name, self.folder, command, environment=environment())
@@ -269,17 +269,3 @@ def signal_all(pids: list[int], number: signal.Signals) -> None:
             os.kill(pid, number)
         except ProcessLookupError:
             continue
-
-
-def free_port() -> int:
-    """A port below those of outgoing connections."""
-    import socket
-
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port

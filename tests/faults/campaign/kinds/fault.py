@@ -1,5 +1,8 @@
 """What a fault is."""
 
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from random import Random
 from typing import Protocol
@@ -27,6 +30,16 @@ class Fault(Protocol):
     @property
     def weight(self) -> float: ...
     def strike(self, world: World, random: Random) -> Outcome: ...
+
+
+@contextmanager
+def standing_still(send: Callable[[signal.Signals], None]) -> Iterator[None]:
+    """The processes that `send` sends a signal to are stopped during the block."""
+    send(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        send(signal.SIGCONT)
 
 
 def hold_s(random: Random) -> float:

@@ -4,9 +4,10 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
-from tests.faults.campaign.kinds.fault import Outcome, hold_s
+from tests.faults.campaign.kinds.fault import Outcome, hold_s, standing_still
 from tests.faults.campaign.world import World, signal_all
 
 Pids = Callable[[World], Sequence[int]]
@@ -38,12 +39,8 @@ class HeldStill:
     weight: float = 1.0
 
     def strike(self, world: World, random: Random) -> Outcome:
-        pids = list(self.pids(world))
-        signal_all(pids, signal.SIGSTOP)
-        try:
+        with standing_still(partial(signal_all, list(self.pids(world)))):
             time.sleep(hold_s(random))
-        finally:
-            signal_all(pids, signal.SIGCONT)
         return Outcome.WENT_ON
 
 
@@ -84,11 +81,8 @@ class BrokerHeldStill:
 
     def strike(self, world: World, random: Random) -> Outcome:
         node = random.choice(world.brokers.nodes)
-        world.brokers.pause(node)
-        try:
+        with world.brokers.holding(node):
             time.sleep(random.uniform(1, 8))
-        finally:
-            world.brokers.resume(node)
         world.brokers.wait_until_in_sync()
         return Outcome.WENT_ON
 
@@ -102,14 +96,11 @@ class DriverKilledWhileABrokerHangs:
 
     def strike(self, world: World, random: Random) -> Outcome:
         node = random.choice(world.brokers.nodes)
-        world.brokers.pause(node)
-        try:
+        with world.brokers.holding(node):
             starts = world.coordinator.starts
             world.coordinator.kill()
             world.coordinator.wait_until_started(starts)
             world.wait_until_recovered(time.monotonic())
-        finally:
-            world.brokers.resume(node)
         world.brokers.wait_until_in_sync()
         return Outcome.WENT_ON
 

@@ -4,12 +4,13 @@ import os
 import signal
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from cli.demo.children import family
 from tests.e2e.harness import wait_until
 from tests.faults.campaign.keeper import Keeper
-from tests.faults.campaign.kinds.fault import Outcome
+from tests.faults.campaign.kinds.fault import Outcome, standing_still
 from tests.faults.campaign.world import START_TIMEOUT_S, World
 
 READY, STANDBY_PHASE = "ready", "standby"
@@ -42,11 +43,8 @@ class ActiveSleeps:
     def strike(self, world: World, random: Random) -> Outcome:
         active, standby = both(world)
         ends = len(active.ends)
-        signal_family(active, signal.SIGSTOP)
-        try:
+        with standing_still(partial(signal_family, active)):
             wait_until(lambda: world.phase(standby) == READY, "the takeover", START_TIMEOUT_S)
-        finally:
-            signal_family(active, signal.SIGCONT)
         end = active.wait_for_end(ends, START_TIMEOUT_S)
         assert end.exit_code == LOST_ITS_TOPICS, end
         active.start()  # by an operator: a supervisor does not start it again
@@ -75,11 +73,8 @@ class StandbyHeldStill:
 
     def strike(self, world: World, random: Random) -> Outcome:
         _, standby = both(world)
-        signal_family(standby, signal.SIGSTOP)
-        try:
+        with standing_still(partial(signal_family, standby)):
             world.pause(random.uniform(1, 10))
-        finally:
-            signal_family(standby, signal.SIGCONT)
         return Outcome.WENT_ON
 
 
