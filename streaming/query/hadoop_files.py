@@ -77,7 +77,7 @@ class HadoopFiles:
                 return True
             temporary = f"{name}.{uuid4().hex}.new"
             self._create(self._path(temporary), content)
-            if self._replaces(temporary, name):
+            if self._rename_unless_exists(temporary, name):
                 return True
             self.remove(temporary)
         except Py4JJavaError as error:
@@ -112,17 +112,17 @@ class HadoopFiles:
                 raise FolderError(f"{self._uri} does not show a file as it was last written")
             if self._renames:
                 self.write(f"{probe}.other", b"third")
-                if self._replaces(f"{probe}.other", probe):
+                if self._rename_unless_exists(f"{probe}.other", probe):
                     raise FolderError(f"{self._uri} renames over a file, so it cannot keep a checkpoint")
         finally:
             with suppress(FolderNotWritable):  # what is wrong has been said
                 self.remove(probe)
                 self.remove(f"{probe}.other")
 
-    def _replaces(self, name: str, by: str) -> bool:
-        """Rename a file to `by`. False if that exists."""
+    def _rename_unless_exists(self, name: str, other: str) -> bool:
+        """Rename a file. False if there is a file of the other name."""
         try:
-            self._rename(self._path(name), self._path(by), "NONE")
+            self._rename(self._path(name), self._path(other), "NONE")
         except Py4JJavaError as error:
             if "FileAlreadyExistsException" in _classes(error):
                 return False

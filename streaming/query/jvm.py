@@ -92,7 +92,7 @@ class GivenJvm:
         give_up_s = time.monotonic() + LOSS_GRACE_S
         while time.monotonic() < give_up_s:
             try:
-                self.gateway.jvm.java.lang.System.nanoTime()
+                ping(self.gateway)
             except (Py4JError, OSError):
                 return True
             time.sleep(_POLL_S)
@@ -100,6 +100,11 @@ class GivenJvm:
 
     def end(self, grace_s: float) -> None:
         SparkContext._gateway = SparkContext._jvm = None
+
+
+def ping(gateway: Any) -> None:
+    """Ask the JVM behind a gateway for something. Raises Py4JError or OSError if it has ended."""
+    gateway.jvm.java.lang.System.nanoTime()
 
 
 def is_given() -> bool:

@@ -167,6 +167,10 @@ class Session:
         """
         self.spark.conf.set(STATE_PARTITIONS, number)
 
+    def ping(self) -> None:
+        """Ask the JVM for something. Raises Py4JError or OSError if it has ended."""
+        jvm.ping(self._jvm.gateway)
+
     def check_running(self) -> None:
         """Raise SparkFailed if Spark has stopped by itself: a cluster gives up an application whose executors
         fail again and again. Errors of a JVM that has ended are Py4J's.

@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import structlog
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -36,7 +36,7 @@ class Rehearsal:
     """Runs from `start` to `stop`. If it fails, a takeover takes longer, until `check` starts it again."""
 
     def __init__(self, session: Session, bootstrap_servers: str, layout: TopicLayout, folder: Path) -> None:
-        self._spark = session.spark
+        self._session = session
         self._bootstrap_servers = bootstrap_servers
         self._operator = Operator(layout, (ConfigEpoch(0, CoordinatorConfig()),))
         self._folder = folder
@@ -47,10 +47,10 @@ class Rehearsal:
         """Start the query. Executors of a cluster do not reach this folder, so there is none on a cluster."""
         self._started_s = time.monotonic()
         shutil.rmtree(self._folder, ignore_errors=True)
-        if not str(self._spark.sparkContext.master).startswith("local"):
+        if not self._session.is_local:
             return
         layout = self._operator.layout
-        requests = pipeline.read_requests(self._spark, self._bootstrap_servers, layout, "latest")
+        requests = pipeline.read_requests(self._session.spark, self._bootstrap_servers, layout, "latest")
         clock = requests.where(F.col("value").cast("string").rlike(CLOCK_PATTERN))
         output = pipeline.coordinate(clock, self._operator, shards=self._operator.shards)
         try:
@@ -81,9 +81,8 @@ class Rehearsal:
 
         Raises SparkFailed if the JVM has ended: such a standby could not take over.
         """
-        jvm: Any = self._spark.sparkContext._jvm
         try:
-            jvm.java.lang.System.nanoTime()
+            self._session.ping()
             has_ended = self._query is not None and not self._query.isActive
         except (Py4JError, OSError):
             raise SparkFailed("Spark's JVM has ended, so this standby could not take over") from None

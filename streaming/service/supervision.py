@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import structlog
 from kafka.errors import KafkaError
@@ -106,7 +106,7 @@ class Supervisor:
         self._committed_pin = CommittedPin(checkpoint, layout.requests_topic)
         self._disk_alarm: str | None = None
         self._jvm_end = "Spark's JVM has ended"
-        self._watchdog = Watchdog(self._ping_jvm, self._kill_jvm)
+        self._watchdog = Watchdog(session.ping, self._kill_jvm)
         self._looks_without_batch: int | None = None
         log_path = session.log_path  # a string if it is the log of spark-submit
         self._under_way = str(log_path.with_name("under-way")) if isinstance(log_path, Path) else None
@@ -124,10 +124,6 @@ class Supervisor:
         self._thread.join()
         if self._guard is not None:
             self._watchdog.stop()
-
-    def _ping_jvm(self) -> None:
-        jvm: Any = self._session.spark.sparkContext._jvm
-        jvm.java.lang.System.nanoTime()
 
     def _kill_jvm(self, reason: str) -> None:
         """End a JVM that hangs, which ends the service: another coordinator can take over at once."""

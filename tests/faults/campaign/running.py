@@ -120,7 +120,7 @@ def campaign(
         result.requests = len(found.requests)
         _count(result, [*world.verdicts, *judge(found, case)])
         result.replay = _replay(world)
-    except Exception as error:  # noqa: BLE001 - what it is, is told with the seed
+    except Exception as error:  # noqa: BLE001 - the report names it, and the seed
         result.failure = f"{type(error).__name__}: {error}"
     finally:
         world.close()

@@ -13,8 +13,11 @@ from tests.faults.campaign.judge.verdicts import Verdict
 
 @dataclass(frozen=True)
 class Case:
-    """What the judge is told beside the topics: outages from the coordinator's folder (after, until), what
-    clients saw acknowledged, and the silence after which a connection of RocketMQ's is removed.
+    """What the judge knows besides the topics.
+
+    `outages` are those of the coordinator's folder, each as its begin and its end. `acknowledged` are the
+    offsets whose commits clients saw acknowledged. A connection of RocketMQ's is removed after
+    `client_expiry_ms` of silence.
     """
 
     prefix: str
