@@ -26,6 +26,7 @@ from embedded.broker import EmbeddedBroker
 from gateway.coordinator.backend import CoordinatorBackend
 from gateway.wire.limits import Limits
 from records import kafka_clients
+from records.client_config import ClientConfig
 from records.codec import request_id
 from records.layout import TopicLayout
 from records.pack import is_pack, pack, slot_of, unpack
@@ -48,11 +49,11 @@ class _Asked(msgspec.Struct):
     reply_partition: int
 
 
-def answer_all(bootstrap_servers: str, layout: TopicLayout) -> None:
+def answer_all(client_config: ClientConfig, layout: TopicLayout) -> None:
     """Answer every request without an error, until this process is ended."""
     decode = msgspec.json.Decoder(_Asked).decode
-    producer = kafka_clients.producer(bootstrap_servers)
-    with TopicReader(bootstrap_servers) as reader:
+    producer = kafka_clients.producer(client_config)
+    with TopicReader(client_config) as reader:
         reader.start(beginning=[TopicPartition(layout.requests_topic, 0)])
         while True:
             packed: dict[tuple[int, int], list[bytes]] = defaultdict(list)
@@ -114,17 +115,17 @@ def through_backend(client: CoordinatorClient, groups: int, seconds: float) -> i
 
 
 @contextmanager
-def answering() -> Iterator[tuple[str, TopicLayout]]:
+def answering() -> Iterator[tuple[ClientConfig, TopicLayout]]:
     """A broker, and a process that answers."""
     layout = TopicLayout.named("cost")
     with tempfile.TemporaryDirectory() as folder, EmbeddedBroker(Path(folder) / "broker") as broker:
-        prepare_topics(broker.bootstrap_servers, layout)
+        prepare_topics(broker.client_config, layout)
         process = multiprocessing.get_context("spawn").Process(
-            target=answer_all, args=(broker.bootstrap_servers, layout), daemon=True
+            target=answer_all, args=(broker.client_config, layout), daemon=True
         )
         process.start()
         try:
-            yield broker.bootstrap_servers, layout
+            yield broker.client_config, layout
         finally:
             process.kill()
             process.join()
@@ -136,12 +137,12 @@ def answering() -> Iterator[tuple[str, TopicLayout]]:
 def main(seconds: float, turns: int) -> None:
     """Print microseconds of processor time per request."""
     parts: dict[str, Part] = {"client": through_client, "gateway's backend": through_backend}
-    with answering() as (bootstrap_servers, layout):
+    with answering() as (client_config, layout):
         for groups in GROUPS:
             for name, part in parts.items():
                 costs, rates, per_record = [], [], 1.0
                 for _ in range(turns):
-                    with CoordinatorClient(bootstrap_servers, layout, client_id="bench") as client:
+                    with CoordinatorClient(client_config, layout, client_id="bench") as client:
                         client.heartbeat("warm-up", generation_id=1, member_id="member").result(30)
                         began_s, began_cpu_s = time.monotonic(), time.process_time()
                         answered = part(client, groups, seconds)

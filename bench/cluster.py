@@ -27,6 +27,7 @@ from cli.logs import configure_logs
 from cli.signals import exit_on_signals
 from clients.coordinator_client import CoordinatorClient, layout_on
 from embedded.broker import EmbeddedBroker
+from records.client_config import ClientConfig
 from tests.e2e.harness import Member, command_of, stable_member
 from tests.harness.spark_cluster import EXECUTOR_SETTINGS, SparkCluster
 
@@ -126,7 +127,10 @@ def start(stack: ExitStack, variant: Variant, servers: str, folder: Path) -> Run
     running = Running([process.pid, *roots])
     stack.callback(running.signal, signal.SIGCONT)
     client = CoordinatorClient(
-        servers, layout_on(servers, prefix), client_id="bench", request_timeout_ms=_TIMEOUT_MS
+        ClientConfig(servers),
+        layout_on(ClientConfig(servers), prefix),
+        client_id="bench",
+        request_timeout_ms=_TIMEOUT_MS,
     )
     stack.enter_context(closing(client))
     with ThreadPoolExecutor(GROUPS) as pool:
@@ -155,11 +159,11 @@ def main() -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         broker = stack.enter_context(EmbeddedBroker(folder / "broker"))
-        servers = broker.bootstrap_servers
+        servers = broker.client_config
         running = []
         for n, variant in enumerate(VARIANTS):
             click.echo(f"starting: {variant}", err=True)
-            running.append(start(stack, variant, servers, folder / f"bench-{n}"))
+            running.append(start(stack, variant, str(servers), folder / f"bench-{n}"))
         measure(running)
         click.echo("| Spark, partitions | round p50 | p90 | of the first | resident memory |")
         click.echo("|---|---|---|---|---|")

@@ -24,6 +24,7 @@ from bench.stats import percentile
 from cli.demo.children import Child, Children
 from embedded.broker import EmbeddedBroker
 from records.claims import Claims
+from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from records.reader import TopicReader
 from streaming.query.owner_guard import OwnerGuard
@@ -89,7 +90,7 @@ def guarded(machines: "_Machines", turns: int, requests: int) -> Figures:
     shared = ("--checkpoint", str(machines.folder / "guarded"))
     options: dict[str, tuple[str, ...]] = {"with the guard": shared, "without": ()}
     found: Figures = {name: [] for name in (*options, "a check alone")}
-    guard = OwnerGuard(machines.servers, TopicLayout.named("guard-0").owner_topic, epoch=1)
+    guard = OwnerGuard(ClientConfig(machines.servers), TopicLayout.named("guard-0").owner_topic, epoch=1)
     with machines.running() as children:
         for number, name in enumerate(options):
             machines.start(children, f"guard-{number}", f"guard-{number}", *options[name], until=Phase.READY)
@@ -152,7 +153,7 @@ class _Machines:
     def claimed_s(self, prefix: str) -> float:
         """When the claim in force was made, by this machine's clock."""
         claims = Claims()
-        with TopicReader(self.servers) as reader:
+        with TopicReader(ClientConfig(self.servers)) as reader:
             for record in reader.read_all(TopicLayout.named(prefix).owner_topic):
                 claims.take(record.offset, record.key, record.value)
         in_force = claims.in_force()

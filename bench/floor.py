@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming import StreamingQuery
 
+from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from streaming.query.pipeline import read_requests, write_output
 from streaming.query.session import Session
@@ -20,26 +21,26 @@ from streaming.service.topics import prepare_topics
 
 def main() -> None:
     """Run the query."""
-    bootstrap_servers, prefix, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+    client_config, prefix, folder = ClientConfig(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     layout = TopicLayout.named(prefix)
-    prepare_topics(bootstrap_servers, layout)
+    prepare_topics(client_config, layout)
     folder.mkdir(parents=True)
     with Session(log_path=folder / "spark.log", app_name="floor") as session:
-        query = start_floor(session.spark, bootstrap_servers, layout, str(folder / "spark"))
-        print(json.dumps({"broker": bootstrap_servers}), flush=True)
+        query = start_floor(session.spark, client_config, layout, str(folder / "spark"))
+        print(json.dumps({"broker": str(client_config)}), flush=True)
         query.awaitTermination()
 
 
 def start_floor(
-    spark: SparkSession, bootstrap_servers: str, layout: TopicLayout, checkpoint_dir: str
+    spark: SparkSession, client_config: ClientConfig, layout: TopicLayout, checkpoint_dir: str
 ) -> StreamingQuery:
     """Start a stateless copy query without Python; it omits clock records, as the real query does."""
-    requests = read_requests(spark, bootstrap_servers, layout).where(F.col("key").isNotNull())
+    requests = read_requests(spark, client_config, layout).where(F.col("key").isNotNull())
     echo = requests.select(
         F.lit(layout.responses_topic).alias("topic"), "key", "value", F.lit(0).alias("partition")
     )
-    return write_output(echo, "floor", bootstrap_servers, layout, checkpoint_dir)
+    return write_output(echo, "floor", client_config, layout, checkpoint_dir)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from bench.stats import percentile
 from bench.systems import cpu_s
 from cli.logs import configure_logs
 from embedded.broker import EmbeddedBroker
+from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from streaming.query.spark_settings import DEFAULT_JAVA_OPTIONS, QUICK_COMPILER
 
@@ -56,11 +57,11 @@ def measure(
     """Restart the coordinator with each variant in turn. Returns the seconds of each stage, by restart."""
     layout = TopicLayout.named(PREFIX)
     with EmbeddedBroker(folder / "broker") as broker:
-        servers = broker.bootstrap_servers
+        servers = broker.client_config
         say("a first coordinator")
         first = _Started(servers, folder / "coordinator", layout, {})
         first.ready()
-        with TopicsClient(servers, PREFIX, packed=False) as client:
+        with TopicsClient(str(servers), PREFIX, packed=False) as client:
             members = client.form([f"group-{i}" for i in range(groups)])
             (heartbeat,) = client.records([heartbeat_request(members[0])])
             first.stop()
@@ -89,12 +90,12 @@ class _Started:
     """A coordinator in a process of its own. `began_s` is the time of the process's start."""
 
     def __init__(
-        self, bootstrap_servers: str, folder: Path, layout: TopicLayout, spark: dict[str, str]
+        self, client_config: ClientConfig, folder: Path, layout: TopicLayout, spark: dict[str, str]
     ) -> None:
         context = get_context("spawn")
         self._connection, theirs = context.Pipe()
         self.began_s = time.time()
-        args = (theirs, bootstrap_servers, folder, layout, spark)
+        args = (theirs, client_config, folder, layout, spark)
         self._process = context.Process(target=_serve, args=args, daemon=True)
         self._process.start()
         theirs.close()
@@ -117,7 +118,11 @@ class _Started:
 
 
 def _serve(
-    connection: Connection, bootstrap_servers: str, folder: Path, layout: TopicLayout, spark: dict[str, str]
+    connection: Connection,
+    client_config: ClientConfig,
+    folder: Path,
+    layout: TopicLayout,
+    spark: dict[str, str],
 ) -> None:
     from embedded.broker import HOST
     from gateway.service import GatewayOptions, serving
@@ -130,10 +135,10 @@ def _serve(
 
     @contextmanager
     def gateway() -> Iterator[str]:
-        with serving(GatewayOptions(bootstrap_servers, layout, Address(HOST, 0))) as address:
+        with serving(GatewayOptions(client_config, layout, Address(HOST, 0))) as address:
             yield str(address)
 
-    options = Options(bootstrap_servers, folder, layout, spark=spark)
+    options = Options(client_config, folder, layout, spark=spark)
     coordinator = Coordinator(options, gateway=gateway)
     with coordinator:
         coordinator.status.wait_for(Phase.READY, timeout_s=START_TIMEOUT_S)

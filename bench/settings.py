@@ -25,6 +25,7 @@ from bench.systems import cores_of
 from bench.variants import INITIAL_DELAY_MS, Running, Variant
 from cli.logs import configure_logs
 from embedded.broker import EmbeddedBroker
+from records.client_config import ClientConfig
 from streaming.query.progress import BatchProgress
 
 TCP = {"spark.python.unix.domain.socket.enabled": "false"}
@@ -184,18 +185,18 @@ def idle_table(cores: dict[str, tuple[float, float]]) -> str:
 class Compared:
     """A variant under measurement, with its client."""
 
-    def __init__(self, running: Running, variant: Variant, bootstrap_servers: str) -> None:
+    def __init__(self, running: Running, variant: Variant, client_config: ClientConfig) -> None:
         self.running = running
         self.measured = Measured()
         self._is_floor = variant.is_floor
-        self._bootstrap_servers = bootstrap_servers
+        self._client_config = client_config
         with running.awake(), self._client() as client:
             member = Membership("floor", "member", 1) if self._is_floor else client.form(["single"])[0]
             (self._heartbeat,) = client.records([heartbeat_request(member)])
             one_at_a_time(client, self._heartbeat, WARM_UP_ROUNDS)
 
     def _client(self) -> TopicsClient:
-        return TopicsClient(self._bootstrap_servers, self.running.name, packed=False)
+        return TopicsClient(str(self._client_config), self.running.name, packed=False)
 
     def take_turn(self, rounds: int, deadlines: int) -> None:
         """Let the variant run, and measure it."""
@@ -242,7 +243,7 @@ def _started(variants: dict[str, Variant], folder: Path) -> Iterator[tuple[Embed
         started = []
         for name, variant in variants.items():
             say(f"starting {name}")
-            started.append(Running(name, variant, broker.bootstrap_servers, folder / name))
+            started.append(Running(name, variant, broker.client_config, folder / name))
             stack.callback(started[-1].stop)
         yield broker, started
 
@@ -252,7 +253,7 @@ def compare(
 ) -> dict[str, Measured]:
     """Measure all variants in `turns` turns of `rounds` requests and `deadlines` deadlines each."""
     with _started(variants, folder) as (broker, started):
-        compared = [Compared(one, variants[one.name], broker.bootstrap_servers) for one in started]
+        compared = [Compared(one, variants[one.name], broker.client_config) for one in started]
         for turn in range(turns):
             say(f"turn {turn + 1} of {turns}")
             for one in compared:

@@ -23,6 +23,7 @@ from cli.demo.children import Child, Children, family
 from embedded.broker import EmbeddedBroker
 from records import kafka_clients
 from records.address import Address
+from records.client_config import ClientConfig
 
 START_TIMEOUT_S = 240.0
 PREFIX = "bench"
@@ -219,9 +220,9 @@ def prepare(servers: str) -> None:
 
     It starts when the first client looks for it.
     """
-    with closing(kafka_clients.admin(servers)) as admin, suppress(TopicAlreadyExistsError):
+    with closing(kafka_clients.admin(ClientConfig(servers))) as admin, suppress(TopicAlreadyExistsError):
         admin.create_topics([NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=1)])
-    with closing(kafka_clients.group_consumer(servers, "wake")) as consumer:
+    with closing(kafka_clients.group_consumer(ClientConfig(servers), "wake")) as consumer:
         consumer.committed(TopicPartition(TOPIC, 0))
 
 

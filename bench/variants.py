@@ -14,6 +14,7 @@ from typing import Any
 
 from bench.floor import start_floor
 from cli.demo.children import family
+from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from state.dispatch import step
 from streaming.query.progress import BatchProgress, ProgressReader
@@ -45,12 +46,12 @@ class Variant:
 class Running:
     """A variant that runs in processes of its own. It is paused unless `awake`."""
 
-    def __init__(self, name: str, variant: Variant, bootstrap_servers: str, folder: Path) -> None:
+    def __init__(self, name: str, variant: Variant, client_config: ClientConfig, folder: Path) -> None:
         self.name = name
         self.layout = TopicLayout.named(name)
         context = get_context("spawn")
         self._connection, theirs = context.Pipe()
-        args = (theirs, variant, bootstrap_servers, folder, self.layout)
+        args = (theirs, variant, client_config, folder, self.layout)
         self._process = context.Process(target=_serve, args=args, daemon=True)
         self._process.start()
         theirs.close()
@@ -93,25 +94,25 @@ class Running:
 
 
 def _serve(
-    connection: Connection, variant: Variant, bootstrap_servers: str, folder: Path, layout: TopicLayout
+    connection: Connection, variant: Variant, client_config: ClientConfig, folder: Path, layout: TopicLayout
 ) -> None:
     """Run a variant until the other end of the connection closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the bench, which closes the connection
     serve = _serve_floor if variant.is_floor else _serve_coordinator
     try:
-        serve(connection, variant, bootstrap_servers, folder, layout)
+        serve(connection, variant, client_config, folder, layout)
     except EOFError:
         return
 
 
 def _serve_coordinator(
-    connection: Connection, variant: Variant, bootstrap_servers: str, folder: Path, layout: TopicLayout
+    connection: Connection, variant: Variant, client_config: ClientConfig, folder: Path, layout: TopicLayout
 ) -> None:
     if not variant.is_frozen:
         service.Operator = partial(service.Operator, step=_thawed)  # type: ignore[attr-defined, assignment]
     batches: list[BatchProgress] = []
     options = Options(
-        bootstrap_servers,
+        client_config,
         folder,
         layout,
         {"group.initial.rebalance.delay.ms": str(INITIAL_DELAY_MS)},
@@ -129,12 +130,12 @@ def _serve_coordinator(
 
 
 def _serve_floor(
-    connection: Connection, variant: Variant, bootstrap_servers: str, folder: Path, layout: TopicLayout
+    connection: Connection, variant: Variant, client_config: ClientConfig, folder: Path, layout: TopicLayout
 ) -> None:
-    prepare_topics(bootstrap_servers, layout)
+    prepare_topics(client_config, layout)
     folder.mkdir()
     with Session(log_path=folder / "spark.log", ui_port=0, extra=variant.spark) as session:
-        query = start_floor(session.spark, bootstrap_servers, layout, str(folder / "spark"))
+        query = start_floor(session.spark, client_config, layout, str(folder / "spark"))
         reader = ProgressReader(query)
         connection.send(session.jvm_pid)
         try:

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from assignors.kafka.api import MemberId
+from cli.cluster_options import cluster_options
 from cli.groups.common import connected, output_option, parsed_by, show_json, timeout_option
 from cli.logs import configure_logs
-from cli.parameters import SERVERS
 from insight.admin.gather import describe_groups, describe_partitions
 from insight.assign.compare import Outcome, outcomes, standing
 from insight.assign.live import live_group, subscribed_topics
@@ -18,6 +18,7 @@ from insight.assign.parsing import parse_members, parse_topics, read_assignment,
 from insight.assign.strategies import CLIENT_STRATEGIES, KNOWN, check_strategy, rounds
 from insight.assign.text import outcome_text, summary_text
 from insight.why.names import Names
+from records.client_config import ClientConfig
 from records.layout import DEFAULT_PREFIX
 
 _SOURCES = "takes --topics with --members, --input, or --from-group with --bootstrap-servers"
@@ -43,7 +44,7 @@ _file = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--from-group", "group_id", metavar="GROUP", help="A group of the coordinator in its present state."
 )
-@click.option("--bootstrap-servers", type=SERVERS, help="The cluster with the coordinator's topics.")
+@cluster_options(required=False)
 @click.option(
     "--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the coordinator's topics."
 )
@@ -75,7 +76,7 @@ def assign(
     members: str | None,
     source: Path | None,
     group_id: str | None,
-    bootstrap_servers: str | None,
+    client_config: ClientConfig | None,
     prefix: str,
     timeout_ms: int,
     strategies: Sequence[str],
@@ -93,7 +94,7 @@ def assign(
     strategy starts from its own assignment for the earlier members.
     """
     configure_logs()
-    ways = [(topics, members), (source,), (group_id, bootstrap_servers)]
+    ways = [(topics, members), (source,), (group_id, client_config)]
     chosen = [way for way in ways if any(given is not None for given in way)]
     if len(chosen) != 1 or None in chosen[0]:
         raise click.UsageError(_SOURCES)
@@ -103,7 +104,9 @@ def assign(
         elif source is not None:
             before = read_group(source)
         else:
-            before = _from_group(group_id or "", bootstrap_servers or "", prefix, timeout_ms)
+            assert group_id is not None
+            assert client_config is not None
+            before = _from_group(group_id, client_config, prefix, timeout_ms)
         before = _completed(before, current, weights)
         after = _changed(before, gone, come)
         answer = outcomes(before, after, dict.fromkeys(strategies))
@@ -117,8 +120,8 @@ def assign(
         _plot(answer, names, plot)
 
 
-def _from_group(group_id: str, bootstrap_servers: str, prefix: str, timeout_ms: int) -> Group:
-    with connected(bootstrap_servers, prefix, timeout_ms) as cluster:
+def _from_group(group_id: str, client_config: ClientConfig, prefix: str, timeout_ms: int) -> Group:
+    with connected(client_config, prefix, timeout_ms) as cluster:
         found = describe_groups(cluster.requests, [group_id], with_offsets=True)
         if group_id not in found.groups:
             raise InputError(*found.refusals())

@@ -11,20 +11,19 @@ from kafka.errors import KafkaError
 
 from assignors.kafka import ASSIGNORS
 from assignors.kafka.server_side import COORDINATOR_ASSIGNORS
+from cli.cluster_options import cluster_options
 from cli.consumed import line_writer
 from cli.logs import configure_logs
-from cli.parameters import SERVERS
 from clients.consumer import ConsumerOptions, ConsumerStopped, GroupConsumer
 from clients.coordinator_client import CoordinatorClient, layout_on
 from clients.pending import ClientError
 from records import kafka_clients
+from records.client_config import ClientConfig
 from records.layout import DEFAULT_PREFIX
 
 
 @click.command()
-@click.option(
-    "--bootstrap-servers", required=True, type=SERVERS, help="The cluster with the coordinator's topics."
-)
+@cluster_options()
 @click.option("--group", "group_id", required=True, help="The group to join.")
 @click.option("--topic", "topics", required=True, multiple=True, help="A topic to consume; repeatable.")
 @click.option(
@@ -52,7 +51,9 @@ from records.layout import DEFAULT_PREFIX
     type=click.Path(path_type=Path, dir_okay=False),
     help="Append a JSON line for each record to this file.",
 )
-def consume(bootstrap_servers: str, prefix: str, client_id: str, consumed: Path | None, **given: Any) -> None:
+def consume(
+    client_config: ClientConfig, prefix: str, client_id: str, consumed: Path | None, **given: Any
+) -> None:
     """Consume topics as a member of a group, until Ctrl-C.
 
     This coordinator manages the group; the broker's own group coordinator is not used.
@@ -61,11 +62,11 @@ def consume(bootstrap_servers: str, prefix: str, client_id: str, consumed: Path 
     options = ConsumerOptions(**given)
     with ExitStack() as stack:
         try:
-            layout = layout_on(bootstrap_servers, prefix)
-            client = stack.enter_context(CoordinatorClient(bootstrap_servers, layout, client_id=client_id))
+            layout = layout_on(client_config, prefix)
+            client = stack.enter_context(CoordinatorClient(client_config, layout, client_id=client_id))
         except (ClientError, KafkaError) as error:
             raise click.ClickException(str(error)) from error
-        consumer = kafka_clients.working_consumer(bootstrap_servers, client_id)
+        consumer = kafka_clients.working_consumer(client_config, client_id)
         stack.callback(consumer.close, autocommit=False)
         process = line_writer(stack, consumed)
         _run(GroupConsumer(options, client, consumer, process, _printer(client_id)))

@@ -15,6 +15,7 @@ from embedded.broker import BrokerFailed, EmbeddedBroker
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
 from embedded.paths import DEFAULT_DATA_DIR
+from records.client_config import ClientConfig
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -33,14 +34,14 @@ def data_dir_option(note: str, *, exists: bool = True) -> Callable[[Command], Co
 
 
 @contextmanager
-def cluster(data_dir: Path, bootstrap_servers: str | None) -> Iterator[str | None]:
+def cluster(data_dir: Path, client_config: ClientConfig | None) -> Iterator[ClientConfig | None]:
     """The cluster to ask: the given one, else the data folder's own broker, if it has one."""
     own = data_dir / "broker"
-    if bootstrap_servers is not None or not own.is_dir():
-        yield bootstrap_servers
+    if client_config is not None or not own.is_dir():
+        yield client_config
         return
     with EmbeddedBroker(own) as broker:
-        yield broker.bootstrap_servers
+        yield broker.client_config
 
 
 @contextmanager

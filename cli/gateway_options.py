@@ -12,6 +12,7 @@ from cli.parameters import ADDRESS, HOST
 from gateway.security.authentication import Security
 from gateway.service import GatewayOptions
 from records.address import Address
+from records.client_config import ClientConfig
 from records.layout import TopicLayout
 
 Command = Callable[..., Any]
@@ -40,10 +41,10 @@ class Listening:
         """Read the files of the certificate, key and users. Raises SecurityError if one is unusable."""
         return Security.read(self.certificate, self.key, self.users)
 
-    def options(self, bootstrap_servers: str, layout: TopicLayout, security: Security) -> GatewayOptions:
+    def options(self, client_config: ClientConfig, layout: TopicLayout, security: Security) -> GatewayOptions:
         """Return the options of a gateway that listens this way, for the coordinator with these topics."""
         return GatewayOptions(
-            bootstrap_servers,
+            client_config,
             layout,
             self.listen,
             self.advertised_host,

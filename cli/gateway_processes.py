@@ -25,6 +25,7 @@ from clients.pending import ClientError
 from gateway.net.server import CannotListen
 from gateway.service import STARTUP_ERRORS, serving
 from records.address import Address
+from records.client_config import ClientConfig
 
 _END_TIMEOUT_S = 40.0
 
@@ -37,7 +38,7 @@ class ProcessFailed(RuntimeError):
 class Plan:
     """What a process of the gateway serves, in a form that another process can read."""
 
-    bootstrap_servers: str
+    client_config: ClientConfig
     prefix: str
     listening: Listening
 
@@ -138,8 +139,8 @@ def _serve(plan: Plan, number: int, reports: Connection) -> None:
     stop = Stop()
     try:
         security = plan.listening.security()
-        layout = layout_on(plan.bootstrap_servers, plan.prefix)
-        options = replace(plan.listening.options(plan.bootstrap_servers, layout, security), shares_ports=True)
+        layout = layout_on(plan.client_config, plan.prefix)
+        options = replace(plan.listening.options(plan.client_config, layout, security), shares_ports=True)
         if options.reply_partition is None:
             options = replace(options, reply_partition=number % layout.reply_partitions)
         with watching_threads(stop.fail), serving(options) as address:

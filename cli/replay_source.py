@@ -12,8 +12,9 @@ import click
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.export_file import ExportFile
 from checkpoints.upgrades import code_version
+from cli.cluster_options import cluster_options
 from cli.data_folder import cluster, data_dir_option, reported_as
-from cli.parameters import PLACE, SERVERS
+from cli.parameters import PLACE
 from clients.coordinator_client import layout_on
 from clients.pending import ClientError
 from insight.replay.live import recorded
@@ -21,6 +22,7 @@ from insight.replay.read_topics import CannotRecord, Part
 from insight.replay.recording import Recording
 from insight.replay.recording_file import RecordingError, RecordingFile
 from insight.why.since import parse_since
+from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from streaming.query.storage import storage_at
 
@@ -34,11 +36,10 @@ _OPTIONS = (
         type=PLACE,
         help="The path or URI of the checkpoint, as `run` has it. Default: it is in the data folder.",
     ),
-    click.option(
-        "--bootstrap-servers",
-        type=SERVERS,
-        help="The cluster with the coordinator's topics. Default: the data folder's embedded broker, "
+    cluster_options(
+        "The cluster with the coordinator's topics. Default: the data folder's embedded broker, "
         "which is started for this.",
+        required=False,
     ),
     click.option(
         "--from-state",
@@ -56,7 +57,7 @@ class Source:
 
     data_dir: Path
     checkpoint: str | None
-    bootstrap_servers: str | None
+    client_config: ClientConfig | None
     from_state: Path | None
     file: Path | None = None
 
@@ -65,11 +66,11 @@ class Source:
         return None if self.from_state is None else ExportFile(self.from_state)
 
     @contextmanager
-    def coordinator(self) -> Iterator[tuple[str, TopicLayout, Checkpoint]]:
+    def coordinator(self) -> Iterator[tuple[ClientConfig, TopicLayout, Checkpoint]]:
         """The cluster, the topics and the checkpoint of the coordinator."""
         with (
             _opened_checkpoint(self.data_dir, self.checkpoint) as checkpoint,
-            cluster(self.data_dir, self.bootstrap_servers) as servers,
+            cluster(self.data_dir, self.client_config) as servers,
         ):
             if servers is None:
                 raise CannotRecord(f"{self.data_dir} has no embedded broker: give --bootstrap-servers")
@@ -100,7 +101,7 @@ def source_options(command: Command) -> Command:
         *,
         data_dir: Path,
         checkpoint: str | None,
-        bootstrap_servers: str | None,
+        client_config: ClientConfig | None,
         from_state: Path | None,
         recording: Path | None = None,
         **others: Any,
@@ -108,7 +109,7 @@ def source_options(command: Command) -> Command:
         source = Source(
             data_dir=data_dir,
             checkpoint=checkpoint,
-            bootstrap_servers=bootstrap_servers,
+            client_config=client_config,
             from_state=from_state,
             file=recording,
         )

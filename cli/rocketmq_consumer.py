@@ -14,15 +14,16 @@ from kafka.errors import KafkaError
 
 from assignors.rocketmq.machine_room_nearby import NamePrefixResolver
 from assignors.rocketmq.strategies import Settings, UnknownStrategy, strategy_named
+from cli.cluster_options import cluster_options
 from cli.consumed import line_writer
 from cli.logs import configure_logs
-from cli.parameters import SERVERS
 from clients.coordinator_client import CoordinatorClient, layout_on
 from clients.pending import ClientError
 from clients.rocketmq.api import ConsumerConfig
 from clients.rocketmq.consumer import Inbox, PushConsumer
 from clients.rocketmq.instance import Intervals
 from records import kafka_clients
+from records.client_config import ClientConfig
 from records.layout import DEFAULT_PREFIX
 from state.rocketmq.requests import ConsumeFromWhere, MessageModel
 
@@ -33,9 +34,7 @@ FROM_WHERE = {
 
 
 @click.command("rocketmq-consumer")
-@click.option(
-    "--bootstrap-servers", required=True, type=SERVERS, help="The cluster with the coordinator's topics."
-)
+@cluster_options()
 @click.option("--group", "group_id", required=True, help="The consumer group.")
 @click.option("--topic", "topics", required=True, multiple=True, help="A topic to consume; repeatable.")
 @click.option(
@@ -66,7 +65,7 @@ FROM_WHERE = {
     help="Append a JSON line for each record to this file.",
 )
 def rocketmq_consumer(
-    bootstrap_servers: str,
+    client_config: ClientConfig,
     prefix: str,
     client_id: str | None,
     rebalance_interval_ms: int,
@@ -83,12 +82,12 @@ def rocketmq_consumer(
     inbox = Inbox()
     with ExitStack() as stack:
         try:
-            layout = layout_on(bootstrap_servers, prefix)
-            client = CoordinatorClient(bootstrap_servers, layout, client_id=client_id, listener=inbox)
+            layout = layout_on(client_config, prefix)
+            client = CoordinatorClient(client_config, layout, client_id=client_id, listener=inbox)
         except (ClientError, KafkaError) as error:
             raise click.ClickException(str(error)) from error
         stack.enter_context(client)
-        consumer = kafka_clients.working_consumer(bootstrap_servers, client_id, metadata_max_age_ms=30_000)
+        consumer = kafka_clients.working_consumer(client_config, client_id, metadata_max_age_ms=30_000)
         stack.callback(consumer.close, autocommit=False)
         process = line_writer(stack, consumed)
         tell = _printer(client_id)

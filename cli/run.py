@@ -16,9 +16,10 @@ from kafka.errors import KafkaError
 
 from checkpoints.files import FolderError
 from checkpoints.folder import Folder
+from cli.cluster_options import cluster_options
 from cli.gateway_options import LISTENING, Listening, gateway_options
 from cli.logs import configure_logs
-from cli.parameters import HOST, PLACE, SERVERS, SHARDS
+from cli.parameters import HOST, PLACE, SHARDS
 from cli.settings import parse_broker_settings, parse_settings
 from cli.signals import exit_on_signals, stop_on_signals
 from cli.spark_options import SparkOptions, spark_options, taken_from
@@ -33,6 +34,7 @@ from gateway.service import STARTUP_ERRORS as GATEWAY_STARTUP_ERRORS
 from gateway.service import serving
 from insight.metrics.service import MetricsUnavailable, metrics_of
 from insight.view import LiveView
+from records.client_config import ClientConfig
 from records.layout import DEFAULT_PREFIX, DEFAULT_REPLY_PARTITIONS, DEFAULT_REQUEST_PARTITIONS, TopicLayout
 from records.sharding import DEFAULT_SHARDS
 from streaming.query.session import LOOPBACK, SparkFailed
@@ -65,7 +67,7 @@ class TopicsBelongToAnother(click.ClickException):
 
 
 @click.command()
-@click.option("--bootstrap-servers", type=SERVERS, help="An existing cluster; default: an embedded broker.")
+@cluster_options("An existing cluster; default: an embedded broker.", required=False)
 @click.option(
     "--broker-config",
     "broker_settings",
@@ -194,7 +196,7 @@ def run(
             if as_json:
                 stop.wait()
             else:
-                LiveView(coordinator.options.bootstrap_servers, coordinator.options.layout).run(stop)
+                LiveView(coordinator.options.client_config, coordinator.options.layout).run(stop)
         coordinator.failure = coordinator.failure or stop.failure  # the status has the reason too
         if coordinator.is_deposed:
             raise TopicsBelongToAnother(str(coordinator.failure))
@@ -209,7 +211,7 @@ def _prepare(
     gateway: "_GatewayToStart | None",
     spark: SparkOptions,
     *,
-    bootstrap_servers: str | None,
+    client_config: ClientConfig | None,
     broker_settings: tuple[str, ...],
     data_dir: Path,
     checkpoint: str | None,
@@ -231,22 +233,22 @@ def _prepare(
     layout = TopicLayout.named(
         prefix, request_partitions=request_partitions, reply_partitions=reply_partitions
     )
-    if standby and (checkpoint is None or bootstrap_servers is None):
+    if standby and (checkpoint is None or client_config is None):
         raise click.UsageError(
             "--standby needs --checkpoint and --bootstrap-servers that both machines reach"
         )
     parsed = parse_settings(settings)
     _check_records(skip, layout)
-    for_broker = parse_broker_settings(broker_settings, bootstrap_servers)
+    for_broker = parse_broker_settings(broker_settings, client_config)
     folder = Folder(data_dir / "coordinator")
     folder.lock()  # before anything starts, so that a second coordinator fails at once
     stack.callback(folder.unlock)
-    if bootstrap_servers is None:
+    if client_config is None:
         click.echo("starting a Kafka broker", err=True)
         broker = SupervisedBroker(EmbeddedBroker(data_dir / "broker", overrides=for_broker), stop.fail)
-        bootstrap_servers = stack.enter_context(broker).bootstrap_servers
+        client_config = stack.enter_context(broker).client_config
     options = Options(
-        bootstrap_servers=bootstrap_servers,
+        client_config=client_config,
         folder=folder.path,
         checkpoint=checkpoint,
         layout=layout,
@@ -266,7 +268,7 @@ def _prepare(
         state_partitions=spark.state_partitions,
         spark=spark.conf,
     )
-    click.echo(f"starting the coordinator on {bootstrap_servers}", err=True)
+    click.echo(f"starting the coordinator on {client_config}", err=True)
     opening = None if gateway is None else partial(gateway.serving, options)
     return Coordinator(options, on_failure=stop.set, folder=folder, gateway=opening)
 
@@ -288,7 +290,7 @@ class _GatewayToStart:
     @contextmanager
     def serving(self, options: Options) -> Iterator[str]:
         """Run it in front of the coordinator with these options. Yields the address for clients."""
-        wanted = self._listening.options(options.bootstrap_servers, options.layout, self._security)
+        wanted = self._listening.options(options.client_config, options.layout, self._security)
         with ExitStack() as stack:
             try:
                 address = stack.enter_context(serving(wanted))
@@ -327,7 +329,7 @@ def _say_ready(coordinator: Coordinator, metrics_url: str, *, as_json: bool) -> 
     options = coordinator.options
     gateway = coordinator.gateway_address
     ready = {
-        "broker": options.bootstrap_servers,
+        "broker": str(options.client_config),
         "gateway": gateway,
         "requests_topic": options.layout.requests_topic,
         "responses_topic": options.layout.responses_topic,

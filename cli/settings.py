@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import click
 
 from embedded.broker_settings import BrokerSettingRefused, check_broker_settings
+from records.client_config import ClientConfig
 from state.config import ConfigError, CoordinatorConfig
 
 
@@ -18,13 +19,13 @@ def parse_settings(settings: Sequence[str]) -> dict[str, str]:
     return parsed
 
 
-def parse_broker_settings(settings: Sequence[str], bootstrap_servers: str | None) -> dict[str, str]:
+def parse_broker_settings(settings: Sequence[str], client_config: ClientConfig | None) -> dict[str, str]:
     """Return the embedded broker's settings. Raises UsageError if one is refused.
 
-    With `bootstrap_servers` there is no embedded broker, so any setting is then refused.
+    With `client_config` there is no embedded broker, so any setting is then refused.
     """
     option = "--broker-config"
-    if settings and bootstrap_servers is not None:
+    if settings and client_config is not None:
         raise click.UsageError(
             f"{option} configures the embedded broker, but --bootstrap-servers names another broker"
         )

@@ -9,8 +9,8 @@ import click
 import msgspec
 from kafka.errors import KafkaError
 
+from cli.cluster_options import cluster_options
 from cli.logs import configure_logs
-from cli.parameters import SERVERS
 from clients.coordinator_client import layout_on
 from clients.pending import ClientError
 from insight.why.clock import Clock
@@ -21,6 +21,7 @@ from insight.why.rocketmq.report import report as rocketmq_report
 from insight.why.rocketmq.text import report_text as rocketmq_text
 from insight.why.since import parse_since
 from insight.why.text import report_text
+from records.client_config import ClientConfig
 from records.layout import DEFAULT_PREFIX
 from state.kafka.history import HistoryEntry
 from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
@@ -35,9 +36,7 @@ _NO_PICTURE = (
 
 @click.command()
 @click.argument("group_id", metavar="GROUP")
-@click.option(
-    "--bootstrap-servers", required=True, type=SERVERS, help="The cluster with the coordinator's topics."
-)
+@cluster_options()
 @click.option(
     "--since",
     metavar="TIME|DURATION",
@@ -60,7 +59,7 @@ _NO_PICTURE = (
     "--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the coordinator's topics."
 )
 def why(
-    group_id: str, bootstrap_servers: str, since: str | None, output: str, plot: Path | None, prefix: str
+    group_id: str, client_config: ClientConfig, since: str | None, output: str, plot: Path | None, prefix: str
 ) -> None:
     """Explain a group's rebalances: when, caused by which member, how long, and which partitions moved.
 
@@ -73,11 +72,11 @@ def why(
     now_ms = time.time_ns() // 1_000_000
     since_ms = _parse_since(since, now_ms)
     try:
-        history = read_history(bootstrap_servers, layout_on(bootstrap_servers, prefix), group_id, since_ms)
+        history = read_history(client_config, layout_on(client_config, prefix), group_id, since_ms)
     except (ClientError, HistoryUnavailable) as error:
         raise click.ClickException(str(error)) from error
     except (KafkaError, ValueError) as error:
-        raise click.ClickException(f"cannot read from {bootstrap_servers}: {error}") from error
+        raise click.ClickException(f"cannot read from {client_config}: {error}") from error
     if isinstance(history.entries[-1], RocketMqHistoryEntry):
         _show_rocketmq(group_id, history, now_ms, since_ms, output, plot)
     else:

@@ -3,6 +3,7 @@
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from records import kafka_clients
+from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from records.outage_warning import OutageWarning
 
@@ -12,10 +13,10 @@ _RECORDS_MAX = 10_000
 class AnswerReader:
     """A reader of one reply partition, from an offset on. For one thread."""
 
-    def __init__(self, bootstrap_servers: str, layout: TopicLayout, partition: int, offset: int) -> None:
+    def __init__(self, client_config: ClientConfig, layout: TopicLayout, partition: int, offset: int) -> None:
         self._warning = OutageWarning("reading answers")
         self._consumer = kafka_clients.answers_consumer(
-            bootstrap_servers, max_record_bytes=layout.response_record_max_bytes, on_error=self._on_error
+            client_config, max_record_bytes=layout.response_record_max_bytes, on_error=self._on_error
         )
         self._consumer.assign([TopicPartition(layout.responses_topic, partition, offset)])
 

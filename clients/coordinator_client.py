@@ -33,6 +33,7 @@ from clients.pending import (
 )
 from clients.request_writer import RequestWriter
 from records import kafka_clients
+from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from records.pack import NO_PACKS, unpack
 from records.partitioner import partition_of
@@ -103,7 +104,7 @@ class CoordinatorClient:
 
     def __init__(
         self,
-        bootstrap_servers: str,
+        client_config: ClientConfig,
         layout: TopicLayout,
         *,
         client_id: str,
@@ -124,11 +125,11 @@ class CoordinatorClient:
         self._listener = listener
         self._pending = Pending()
         self._closing = threading.Event()
-        self._answers = _reader_at_end(bootstrap_servers, layout, reply_partition)
+        self._answers = _reader_at_end(client_config, layout, reply_partition)
         self._writer = RequestWriter(
             partial(
                 kafka_clients.request_producer,
-                bootstrap_servers,
+                client_config,
                 timeout_ms=request_timeout_ms,
                 max_request_bytes=layout.request_record_max_bytes,
             ),
@@ -312,29 +313,29 @@ def decode_response(value: bytes) -> AnyResponse | AnyToConnection:
     return _decoder.decode(value)
 
 
-def layout_on(bootstrap_servers: str, prefix: str) -> TopicLayout:
+def layout_on(client_config: ClientConfig, prefix: str) -> TopicLayout:
     """Return the layout of the coordinator whose topics have this prefix, with their actual partitions.
 
     Raises TopicsMissing if no coordinator has created them, or if a gateway does not expose them.
     """
     names = TopicLayout.named(prefix)
-    with TopicReader(bootstrap_servers) as reader:
+    with TopicReader(client_config) as reader:
         requests = len(reader.partitions_of(names.requests_topic))
         responses = len(reader.partitions_of(names.responses_topic))
         is_internal = bool(requests) and reader.is_internal(names.requests_topic)
     if not requests or not responses:
         missing = names.responses_topic if requests else names.requests_topic
-        raise TopicsMissing(f"no topic {missing} on {bootstrap_servers}: has the coordinator been started?")
+        raise TopicsMissing(f"no topic {missing} on {client_config}: has the coordinator been started?")
     if is_internal:
         raise TopicsMissing(
-            f"{bootstrap_servers} is a gateway, whose clients may not write to {names.requests_topic}: "
+            f"{client_config} is a gateway, whose clients may not write to {names.requests_topic}: "
             "give the brokers' address"
         )
     return TopicLayout.named(prefix, request_partitions=requests, reply_partitions=responses)
 
 
-def _reader_at_end(bootstrap_servers: str, layout: TopicLayout, reply_partition: int) -> AnswerReader:
-    with TopicReader(bootstrap_servers) as reader:
+def _reader_at_end(client_config: ClientConfig, layout: TopicLayout, reply_partition: int) -> AnswerReader:
+    with TopicReader(client_config) as reader:
         for topic, wanted in (
             (layout.requests_topic, layout.request_partitions),
             (layout.responses_topic, layout.reply_partitions),
@@ -344,4 +345,4 @@ def _reader_at_end(bootstrap_servers: str, layout: TopicLayout, reply_partition:
                 # With another number of partitions, requests would go to the wrong partition of their group.
                 raise TopicsMissing(f"topic {topic} has {found} partitions, {wanted} are expected")
         (end,) = reader.ends([TopicPartition(layout.responses_topic, reply_partition)]).values()
-    return AnswerReader(bootstrap_servers, layout, reply_partition, end)
+    return AnswerReader(client_config, layout, reply_partition, end)

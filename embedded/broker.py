@@ -24,6 +24,7 @@ from embedded.broker_settings import escaped
 from embedded.jars import broker_classpath
 from embedded.java import find_java
 from records import kafka_clients
+from records.client_config import ClientConfig
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60
@@ -142,6 +143,11 @@ class EmbeddedBroker:
         if self.ports is None:
             raise RuntimeError("the broker has no ports before its first start")
         return f"{HOST}:{self.ports.client}"
+
+    @property
+    def client_config(self) -> ClientConfig:
+        """How clients reach it. Known when `bootstrap_servers` are."""
+        return ClientConfig(self.bootstrap_servers)
 
     def __enter__(self) -> Self:
         self.start()
@@ -344,7 +350,7 @@ def _answers(address: str) -> bool:
     try:
         # Far cheaper than a Kafka client that fails.
         socket.create_connection((host, int(port)), timeout=1).close()
-        admin = kafka_clients.admin(address)
+        admin = kafka_clients.admin(ClientConfig(address))
     except (OSError, KafkaError):
         return False
     try:

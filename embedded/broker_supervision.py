@@ -10,6 +10,7 @@ import structlog
 
 from checkpoints.disk import describe_full_disk
 from embedded.broker import BrokerFailed, EmbeddedBroker
+from records.client_config import ClientConfig
 
 # The pauses before the starts, in seconds. After the last start fails too, the broker is given up.
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -47,6 +48,11 @@ class SupervisedBroker:
     def bootstrap_servers(self) -> str:
         """``host:port`` for clients. A restarted broker keeps it."""
         return self._broker.bootstrap_servers
+
+    @property
+    def client_config(self) -> ClientConfig:
+        """How clients reach it. Known when `bootstrap_servers` are."""
+        return ClientConfig(self.bootstrap_servers)
 
     def start(self) -> None:
         """Start the broker. Raises what `EmbeddedBroker.start` raises, because a failed first start is not

@@ -20,6 +20,7 @@ from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address, UpstreamLost
 from gateway.upstream.internal_topics import InternalTopics
 from gateway.wire.limits import Limits
+from records.client_config import ClientConfig
 from records.layout import TopicLayout
 
 CLIENT_ID = "gateway"
@@ -40,7 +41,7 @@ class GatewayOptions:
     listen on the same ports.
     """
 
-    bootstrap_servers: str
+    client_config: ClientConfig
     layout: TopicLayout
     listen: Address
     advertised_host: str | None = None
@@ -63,9 +64,9 @@ def serving(options: GatewayOptions) -> Iterator[Address]:
     """Run a gateway, and yield the first listener's address.
 
     Raises one of STARTUP_ERRORS, ClientError of `clients.pending` if the coordinator's topics do not exist,
-    KafkaError if no broker answers, ValueError if `bootstrap_servers` is not HOST:PORT,... .
+    KafkaError if no broker answers, ValueError if the servers are not HOST:PORT,... .
     """
-    bootstrap = [Address.parse(text) for text in options.bootstrap_servers.split(",")]
+    bootstrap = [Address.parse(text) for text in options.client_config.bootstrap_servers.split(",")]
     partitions = options.layout.reply_partitions
     if options.reply_partition is not None and not 0 <= options.reply_partition < partitions:
         raise NoSuchReplyPartition(
@@ -75,14 +76,14 @@ def serving(options: GatewayOptions) -> Iterator[Address]:
     with ExitStack() as stack:
         client = stack.enter_context(
             CoordinatorClient(
-                options.bootstrap_servers,
+                options.client_config,
                 options.layout,
                 client_id=f"{CLIENT_ID}-{uuid4()}",
                 reply_partition=options.reply_partition,
             )
         )
         backend = stack.enter_context(closing(CoordinatorBackend(client, options.limits)))
-        groups = stack.enter_context(GroupsReader(options.bootstrap_servers, options.layout))
+        groups = stack.enter_context(GroupsReader(options.client_config, options.layout))
         running: Future[_Running] = Future()
         thread = threading.Thread(
             target=_run,

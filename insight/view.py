@@ -19,6 +19,7 @@ from rich.text import Text
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
 from clients.partition_text import partition_list
 from insight.rocketmq_group import client_version, group_state
+from records.client_config import ClientConfig
 from records.codec import UNREADABLE
 from records.history import (
     INCARNATIONS_REMEMBERED,
@@ -46,8 +47,10 @@ log = structlog.get_logger()
 class LiveView:
     """Shows the groups until stopped; `run` may have its own thread."""
 
-    def __init__(self, bootstrap_servers: str, layout: TopicLayout, console: Console | None = None) -> None:
-        self._bootstrap_servers = bootstrap_servers
+    def __init__(
+        self, client_config: ClientConfig, layout: TopicLayout, console: Console | None = None
+    ) -> None:
+        self._client_config = client_config
         self._layout = layout
         self._console = console or Console()
         self._table: GroupTable[AnyView] = GroupTable(decode_any_snapshot)
@@ -58,9 +61,7 @@ class LiveView:
     def run(self, stop: threading.Event) -> None:
         """Show existing and new records until `stop` is set. Raises KafkaError if no broker responds."""
         layout = self._layout
-        with TopicReader(
-            self._bootstrap_servers, max_record_bytes=layout.response_record_max_bytes
-        ) as reader:
+        with TopicReader(self._client_config, max_record_bytes=layout.response_record_max_bytes) as reader:
             # The groups topic from its beginning, the events topic from now on.
             reader.start(
                 beginning=reader.partitions_of(layout.groups_topic),

@@ -1,6 +1,6 @@
 """The Kafka clients of this project. No other module configures a client.
 
-Only `_connection` has the settings that a client needs to reach the cluster.
+How a client reaches the cluster is in `records.client_config`.
 """
 
 import time
@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, KafkaError, Producer
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaTimeoutError
+
+from records.client_config import ClientConfig
 
 # kafka-python's time limit of the first connection.
 BOOTSTRAP_TIMEOUT_MS = 30_000
@@ -22,7 +24,7 @@ C = TypeVar("C")
 
 
 def reading_consumer(
-    bootstrap_servers: str,
+    client_config: ClientConfig,
     *,
     max_record_bytes: int | None = None,
     timeout_ms: int | None = None,
@@ -45,7 +47,7 @@ def reading_consumer(
     }
     return _connected(
         KafkaConsumer,
-        bootstrap_servers,
+        client_config,
         **{name: value for name, value in given.items() if value is not None},
         enable_auto_commit=False,
         allow_auto_create_topics=False,
@@ -54,7 +56,7 @@ def reading_consumer(
 
 
 def working_consumer(
-    bootstrap_servers: str, client_id: str, *, metadata_max_age_ms: int = 300_000
+    client_config: ClientConfig, client_id: str, *, metadata_max_age_ms: int = 300_000
 ) -> KafkaConsumer:
     """A consumer for a member of one of the coordinator's groups, without a group at Kafka's brokers.
 
@@ -63,7 +65,7 @@ def working_consumer(
     """
     return _connected(
         KafkaConsumer,
-        bootstrap_servers,
+        client_config,
         client_id=client_id,
         auto_offset_reset="earliest",
         metadata_max_age_ms=metadata_max_age_ms,
@@ -72,18 +74,18 @@ def working_consumer(
     )
 
 
-def group_consumer(bootstrap_servers: str, group_id: str) -> KafkaConsumer:
+def group_consumer(client_config: ClientConfig, group_id: str) -> KafkaConsumer:
     """A consumer in a group of the cluster's own coordinator. It commits no offsets. Raises KafkaError."""
     return _connected(
         KafkaConsumer,
-        bootstrap_servers,
+        client_config,
         group_id=group_id,
         enable_auto_commit=False,
         metrics_enabled=False,
     )
 
 
-def request_producer(bootstrap_servers: str, *, timeout_ms: int, max_request_bytes: int) -> Producer:
+def request_producer(client_config: ClientConfig, *, timeout_ms: int, max_request_bytes: int) -> Producer:
     """A producer of the coordinator's requests, librdkafka's. Nothing of it waits for a broker.
 
     `max_request_bytes` is the largest record of its topic. A record fails after `timeout_ms`. Outages are
@@ -91,7 +93,7 @@ def request_producer(bootstrap_servers: str, *, timeout_ms: int, max_request_byt
     """
     return Producer(
         {
-            **_librdkafka_connection(bootstrap_servers),
+            **_librdkafka_connection(client_config),
             # With acks=all. A JoinGroup appended twice would make a second member.
             "enable.idempotence": True,
             "linger.ms": 0,
@@ -104,7 +106,7 @@ def request_producer(bootstrap_servers: str, *, timeout_ms: int, max_request_byt
 
 
 def answers_consumer(
-    bootstrap_servers: str, *, max_record_bytes: int, on_error: Callable[[KafkaError], None]
+    client_config: ClientConfig, *, max_record_bytes: int, on_error: Callable[[KafkaError], None]
 ) -> Consumer:
     """A consumer without a group, with manually assigned partitions, librdkafka's. It commits no offsets.
 
@@ -114,7 +116,7 @@ def answers_consumer(
     """
     return Consumer(
         {
-            **_librdkafka_connection(bootstrap_servers),
+            **_librdkafka_connection(client_config),
             "group.id": "group-coordinator-answers",  # it needs one
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
@@ -128,14 +130,14 @@ def answers_consumer(
     )
 
 
-def claims_consumer(bootstrap_servers: str) -> Consumer:
+def claims_consumer(client_config: ClientConfig) -> Consumer:
     """A consumer of the owner topic for a Python worker of Spark, librdkafka's. It commits no offsets.
 
     It ends each partition with an event, and asks for records only while a partition is assigned.
     """
     return Consumer(
         {
-            **_librdkafka_connection(bootstrap_servers),
+            **_librdkafka_connection(client_config),
             "group.id": "group-coordinator-owner",  # it needs one
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
@@ -148,11 +150,11 @@ def claims_consumer(bootstrap_servers: str) -> Consumer:
     )
 
 
-def clock_producer(bootstrap_servers: str, *, timeout_ms: int, reconnect_max_ms: int) -> KafkaProducer:
+def clock_producer(client_config: ClientConfig, *, timeout_ms: int, reconnect_max_ms: int) -> KafkaProducer:
     """A producer of clock records. It gives a record up after `timeout_ms`. Raises KafkaError."""
     return _connected(
         KafkaProducer,
-        bootstrap_servers,
+        client_config,
         acks="all",
         enable_idempotence=False,  # a clock record written twice does no harm
         linger_ms=0,
@@ -167,12 +169,12 @@ def clock_producer(bootstrap_servers: str, *, timeout_ms: int, reconnect_max_ms:
 
 
 def topic_metadata_producer(
-    bootstrap_servers: str, *, timeout_ms: int, max_request_bytes: int
+    client_config: ClientConfig, *, timeout_ms: int, max_request_bytes: int
 ) -> KafkaProducer:
     """A producer of TopicMetadata records. It gives a record up after `timeout_ms`. Raises KafkaError."""
     return _connected(
         KafkaProducer,
-        bootstrap_servers,
+        client_config,
         acks="all",
         enable_idempotence=False,  # a record written twice changes nothing
         linger_ms=0,
@@ -186,34 +188,37 @@ def topic_metadata_producer(
     )
 
 
-def producer(bootstrap_servers: str) -> KafkaProducer:
+def producer(client_config: ClientConfig) -> KafkaProducer:
     """A producer of other records, which are sent at once and acknowledged by all replicas. Raises
     KafkaError.
     """
-    return _connected(KafkaProducer, bootstrap_servers, acks="all", linger_ms=0, metrics_enabled=False)
+    return _connected(KafkaProducer, client_config, acks="all", linger_ms=0, metrics_enabled=False)
 
 
 def admin(
-    bootstrap_servers: str, *, bootstrap_timeout_ms: int | None = None, request_timeout_ms: int | None = None
+    client_config: ClientConfig,
+    *,
+    bootstrap_timeout_ms: int | None = None,
+    request_timeout_ms: int | None = None,
 ) -> KafkaAdminClient:
     """An admin client. `bootstrap_timeout_ms` limits the first connection, `request_timeout_ms` each request.
     None leaves kafka-python's default.
 
-    Raises KafkaError, and ValueError if `bootstrap_servers` is not a list of HOST:PORT.
+    Raises KafkaError, and ValueError if the servers are not a list of HOST:PORT.
     """
     given = {"bootstrap_timeout_ms": bootstrap_timeout_ms, "request_timeout_ms": request_timeout_ms}
     return _connected(
         KafkaAdminClient,
-        bootstrap_servers,
+        client_config,
         **{name: value for name, value in given.items() if value is not None},
     )
 
 
-def _connected(make: Callable[..., C], bootstrap_servers: str, **settings: Any) -> C:
+def _connected(make: Callable[..., C], client_config: ClientConfig, **settings: Any) -> C:
     """Make a client of kafka-python, which connects at once. Raises KafkaError."""
-    connection = _connection(bootstrap_servers)
+    connection = _connection(client_config)
     left_ms = settings.pop("bootstrap_timeout_ms", BOOTSTRAP_TIMEOUT_MS)
-    attempt_ms = FIRST_ATTEMPT_MS if "," in bootstrap_servers else left_ms
+    attempt_ms = FIRST_ATTEMPT_MS if "," in client_config.bootstrap_servers else left_ms
     give_up_s = time.monotonic() + left_ms / 1000
     while attempt_ms < left_ms:
         try:
@@ -224,15 +229,15 @@ def _connected(make: Callable[..., C], bootstrap_servers: str, **settings: Any) 
     return make(**connection, bootstrap_timeout_ms=max(left_ms, 1), **settings)
 
 
-def _librdkafka_connection(bootstrap_servers: str) -> dict[str, Any]:
-    """`_connection` for librdkafka's clients."""
+def _librdkafka_connection(client_config: ClientConfig) -> dict[str, Any]:
+    """`client_config` for librdkafka's clients."""
     return {
-        "bootstrap.servers": bootstrap_servers,
+        "bootstrap.servers": client_config.bootstrap_servers,
         "reconnect.backoff.max.ms": 1_000,  # 10 s is long for a member
         "log_level": 0,
     }
 
 
-def _connection(bootstrap_servers: str) -> dict[str, Any]:
+def _connection(client_config: ClientConfig) -> dict[str, Any]:
     """The settings with which every client reaches the cluster. `bootstrap_servers` is HOST:PORT,..."""
-    return {"bootstrap_servers": bootstrap_servers}
+    return {"bootstrap_servers": client_config.bootstrap_servers}

@@ -12,6 +12,7 @@ from kafka import TopicPartition
 from kafka.errors import KafkaTimeoutError
 
 from records import kafka_clients
+from records.client_config import ClientConfig
 
 # kafka-python's ConsumerRecord, which has no types: topic, partition, offset, timestamp (ms), key, value.
 Record: TypeAlias = Any
@@ -33,7 +34,7 @@ class TopicReader:
 
     def __init__(
         self,
-        bootstrap_servers: str,
+        client_config: ClientConfig,
         *,
         max_record_bytes: int | None = None,
         timeout_ms: int | None = None,
@@ -44,7 +45,7 @@ class TopicReader:
         self.records_read = 0
         self._timeout_ms = timeout_ms
         self._consumer = kafka_clients.reading_consumer(
-            bootstrap_servers,
+            client_config,
             max_record_bytes=max_record_bytes,
             timeout_ms=timeout_ms,
             fetch_min_bytes=fetch_min_bytes,

@@ -21,6 +21,7 @@ from bench.rows.bench import AT_ONCE_MS, Bench, Found, Plan
 from bench.rows.through_gateway import connected, warm_up
 from bench.stats import percentile
 from bench.systems import PREFIX, World
+from records.client_config import ClientConfig
 from records.history import decode_entry
 from records.layout import TopicLayout
 from records.reader import TopicReader
@@ -91,7 +92,7 @@ async def _overload(world: World, plan: Plan) -> Overloaded:
     result = Overloaded()
     events = TopicLayout.named(PREFIX).events_topic
     with ExitStack() as stack:
-        reader = stack.enter_context(closing(TopicReader(world.servers)))
+        reader = stack.enter_context(closing(TopicReader(ClientConfig(world.servers))))
         reader.start(end=[TopicPartition(events, 0)])
         client = stack.enter_context(TopicsClient(world.servers, PREFIX, packed=world.packed))
         members = client.form(group_ids, session_timeout_ms=SESSION_TIMEOUT_MS)

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from records import kafka_clients
+from records.client_config import ClientConfig
 
 
 class Load:
@@ -18,15 +19,17 @@ class Load:
     `acknowledged` has the values of the records that the broker has acknowledged, `failed` the errors.
     """
 
-    def __init__(self, bootstrap_servers: str, topic: str, partitions: int, records_per_s: float) -> None:
+    def __init__(
+        self, client_config: ClientConfig, topic: str, partitions: int, records_per_s: float
+    ) -> None:
         self.acknowledged: set[str] = set()
         self.failed: list[BaseException] = []
         self._topic = topic
         self._partitions = partitions
         self._pause_s = 1 / records_per_s
         self._stopping = threading.Event()
-        _create_topic(bootstrap_servers, topic, partitions)
-        self._producer = kafka_clients.producer(bootstrap_servers)
+        _create_topic(client_config, topic, partitions)
+        self._producer = kafka_clients.producer(client_config)
         self._thread = threading.Thread(target=self._run, name="load", daemon=True)
 
     def start(self) -> None:
@@ -72,8 +75,8 @@ def _records(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
                 yield msgspec.json.decode(line)
 
 
-def _create_topic(bootstrap_servers: str, topic: str, partitions: int) -> None:
-    admin = kafka_clients.admin(bootstrap_servers)
+def _create_topic(client_config: ClientConfig, topic: str, partitions: int) -> None:
+    admin = kafka_clients.admin(client_config)
     try:
         options = {"num_partitions": partitions, "replication_factor": 1}
         admin.create_topics({topic: options}, wait_for_metadata=True)

@@ -12,6 +12,7 @@ from cli.demo.load import consumed
 from cli.demo.strike import Struck
 from cli.demo.watch import read_all
 from records import kafka_clients
+from records.client_config import ClientConfig
 from records.history import CoordinatorStarted
 from records.layout import TopicLayout
 
@@ -57,11 +58,11 @@ class Observed(Struct, frozen=True):
     deeds: list[Deed]
 
 
-def examine(bootstrap_servers: str, layout: TopicLayout, observed: Observed) -> Outcome:
+def examine(client_config: ClientConfig, layout: TopicLayout, observed: Observed) -> Outcome:
     """Read the topics and return the outcome of all checks."""
-    history = checks.read_history(read_all(bootstrap_servers, layout.events_topic))
-    answers = checks.read_answers(read_all(bootstrap_servers, layout.responses_topic))
-    dead_letters = read_all(bootstrap_servers, layout.dead_letters_topic)
+    history = checks.read_history(read_all(client_config, layout.events_topic))
+    answers = checks.read_answers(read_all(client_config, layout.responses_topic))
+    dead_letters = read_all(client_config, layout.dead_letters_topic)
     counts = consumed(observed.consumed)
     events = history.of(observed.group_id)
     started = [e for e in history.entries if isinstance(e, CoordinatorStarted)]
@@ -72,7 +73,7 @@ def examine(bootstrap_servers: str, layout: TopicLayout, observed: Observed) -> 
         checks.killed_before_commit(observed.struck),
         checks.ran_again(observed.struck, answers, observed.last_commit),
         checks.one_owner_each(events, observed.partitions),
-        checks.broker_knows_no_group(_groups_of(bootstrap_servers)),
+        checks.broker_knows_no_group(_groups_of(client_config)),
         checks.no_gaps(history),
         checks.history_told_once(history),
         checks.answered_one_way(answers),
@@ -95,7 +96,7 @@ def examine(bootstrap_servers: str, layout: TopicLayout, observed: Observed) -> 
     )
 
 
-def _groups_of(bootstrap_servers: str) -> list[str]:
+def _groups_of(client_config: ClientConfig) -> list[str]:
     """Return the groups of the broker's own coordinator."""
-    with closing(kafka_clients.admin(bootstrap_servers)) as admin:
+    with closing(kafka_clients.admin(client_config)) as admin:
         return [group["group_id"] for group in admin.list_groups()]

@@ -59,22 +59,22 @@ class RocketMqDemo:
             self._the_trap_is_left()
             self._all_is_consumed()
             self._all_stop()
-            return examine(self._bootstrap_servers, self._layout, self._observed())
+            return examine(self._client_config, self._layout, self._observed())
 
     def _set_up(self, stack: ExitStack) -> None:
         self._story.step(
             "Start a Kafka broker, the coordinator, a stream of records, and two broadcasting consumers"
         )
         broker = stack.enter_context(EmbeddedBroker(self.data_dir / "broker"))
-        self._bootstrap_servers = broker.bootstrap_servers
+        self._client_config = broker.client_config
         self._children = stack.enter_context(Children(self.data_dir))
-        arguments = ["run", "--json", "--bootstrap-servers", self._bootstrap_servers]
+        arguments = ["run", "--json", "--bootstrap-servers", str(self._client_config)]
         arguments += ["--data-dir", str(self.data_dir), *(f"-c{setting}" for setting in SETTINGS)]
         coordinator = self._children.start("coordinator", *arguments)
         coordinator.wait_for_line(is_ready_line, PATIENCE_S)
         events = self._layout.events_topic
-        self._watch = stack.enter_context(Watch(self._bootstrap_servers, events, GROUP, decode_entry))
-        self._load = Load(self._bootstrap_servers, TOPIC, QUEUES, self._records_per_s)
+        self._watch = stack.enter_context(Watch(self._client_config, events, GROUP, decode_entry))
+        self._load = Load(self._client_config, TOPIC, QUEUES, self._records_per_s)
         stack.callback(self._load.stop)
         for name in ("broadcast-1", "broadcast-2"):
             self._start(name, BROADCAST_GROUP, "--model", "broadcasting")
@@ -153,7 +153,7 @@ class RocketMqDemo:
         self._files[name] = self.data_dir / f"{name}.jsonl"
         self._consumers[name] = self._children.start(
             name,
-            *("rocketmq-consumer", "--bootstrap-servers", self._bootstrap_servers),
+            *("rocketmq-consumer", "--bootstrap-servers", str(self._client_config)),
             *("--group", group, "--topic", TOPIC, "--from", "first", "--client-id", client_id or name),
             *("--consumed", str(self._files[name]), *more),
             *("--heartbeat-interval-ms", str(HEARTBEAT_INTERVAL_MS)),
@@ -180,7 +180,7 @@ class RocketMqDemo:
     def _backlog(self) -> int:
         """Return the number of unread records in the queues that no consumer reads."""
         orphans = range(4, QUEUES)
-        with TopicReader(self._bootstrap_servers) as reader:
+        with TopicReader(self._client_config) as reader:
             ends = reader.ends(reader.partitions_of(TOPIC))
         positions = consumed_by_partition(self._files.values())
         return sum(end - positions.get(p.partition, 0) for p, end in ends.items() if p.partition in orphans)

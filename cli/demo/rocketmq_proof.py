@@ -15,6 +15,7 @@ from clients.coordinator_client import decode_response
 from insight.why.clock import Clock
 from insight.why.rocketmq.report import report
 from insight.why.rocketmq.text import report_text
+from records.client_config import ClientConfig
 from records.history import CoordinatorStarted
 from records.layout import TopicLayout
 from records.pack import unpack
@@ -49,11 +50,11 @@ class Observed(Struct, frozen=True):
     deeds: list[Deed]
 
 
-def examine(bootstrap_servers: str, layout: TopicLayout, observed: Observed) -> Outcome:
+def examine(client_config: ClientConfig, layout: TopicLayout, observed: Observed) -> Outcome:
     """Read the topics and return the outcome of all checks."""
-    history = checks.read_history(read_all(bootstrap_servers, layout.events_topic))
-    responses = read_all(bootstrap_servers, layout.responses_topic)
-    dead_letters = read_all(bootstrap_servers, layout.dead_letters_topic)
+    history = checks.read_history(read_all(client_config, layout.events_topic))
+    responses = read_all(client_config, layout.responses_topic)
+    dead_letters = read_all(client_config, layout.dead_letters_topic)
     answers = checks.read_answers(responses)
     messages = [decode_response(encoded) for value in responses for encoded in unpack(value)]
     notifications = [m for m in messages if isinstance(m, NotifyConsumerIdsChanged)]

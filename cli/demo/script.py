@@ -77,20 +77,20 @@ class Demo:
             self._the_coordinator_dies_before_a_commit()
             self._all_is_consumed()
             self._all_leave()
-            return examine(self._bootstrap_servers, self._layout, self._observed())
+            return examine(self._client_config, self._layout, self._observed())
 
     def _set_up(self, stack: ExitStack) -> None:
         self._story.step("Start a Kafka broker, the coordinator, a gateway, and a stream of records")
         broker = stack.enter_context(EmbeddedBroker(self.data_dir / "broker"))
-        self._bootstrap_servers = broker.bootstrap_servers
-        self._story.fact(f"a Kafka broker runs on {self._bootstrap_servers}")
+        self._client_config = broker.client_config
+        self._story.fact(f"a Kafka broker runs on {self._client_config}")
         self._children = stack.enter_context(Children(self.data_dir))
         self._start_coordinator()
         self._start_gateway()
         self._watch = stack.enter_context(
-            Watch(self._bootstrap_servers, self._layout.events_topic, GROUP, kafka_entry)
+            Watch(self._client_config, self._layout.events_topic, GROUP, kafka_entry)
         )
-        self._load = Load(self._bootstrap_servers, TOPIC, PARTITIONS, self._records_per_s)
+        self._load = Load(self._client_config, TOPIC, PARTITIONS, self._records_per_s)
         stack.callback(self._load.stop)
         self._load.start()
         self._story.fact(f"{self._records_per_s:g} records/s go to the {PARTITIONS} partitions of {TOPIC}")
@@ -103,7 +103,7 @@ class Demo:
         for number in (1, 2, 3):
             self._start_consumer(f"consumer-{number}")
         self._wait_until_stable()
-        ask = f"group-coordinator why {GROUP} --bootstrap-servers {self._bootstrap_servers}"
+        ask = f"group-coordinator why {GROUP} --bootstrap-servers {self._client_config}"
         self._story.fact(f"to see the reasons meanwhile, in another terminal: .venv/bin/{ask}")
 
     def _one_dies(self) -> None:
@@ -136,7 +136,7 @@ class Demo:
         self._coordinator.kill()
         wait_until_gone(self._folder)
         leaver.stop()
-        history = read_history(read_all(self._bootstrap_servers, self._layout.events_topic))
+        history = read_history(read_all(self._client_config, self._layout.events_topic))
         self._state_at_first_kill = history.of(GROUP)[-1].to_state
         self._story.fact(f"killed; the group's last known state is {self._state_at_first_kill}")
         self._story.fact("the consumers go on: no session expires while no coordinator runs")
@@ -166,7 +166,7 @@ class Demo:
         struck = strike(
             self._coordinator,
             self._folder,
-            self._bootstrap_servers,
+            self._client_config,
             self._layout,
             timeout_s=PATIENCE_S,
             heartbeats_after_s=heartbeats_after_s,
@@ -212,7 +212,7 @@ class Demo:
     def _start_coordinator(self) -> None:
         self._coordinator_starts += 1
         started_s = time.monotonic()
-        arguments = ["run", "--json", "--bootstrap-servers", self._bootstrap_servers]
+        arguments = ["run", "--json", "--bootstrap-servers", str(self._client_config)]
         arguments += ["--data-dir", str(self.data_dir)]
         for setting in SETTINGS:
             arguments += ["-c", setting]
@@ -225,7 +225,7 @@ class Demo:
         """Start a separate gateway, because a coordinator's own gateway would end with the coordinator."""
         gateway = self._children.start(
             "gateway",
-            *("gateway", "--json", "--bootstrap-servers", self._bootstrap_servers),
+            *("gateway", "--json", "--bootstrap-servers", str(self._client_config)),
             *("--listen", "127.0.0.1:0"),
         )
         ready = gateway.wait_for_line(lambda line: "gateway" in told(line), PATIENCE_S)

@@ -17,6 +17,7 @@ from checkpoints.folder import Folder
 from cli.demo.children import Child
 from cli.demo.watch import NotSeen
 from clients.coordinator_client import decode_response
+from records.client_config import ClientConfig
 from records.codec import record_of
 from records.layout import TopicLayout
 from records.pack import unpack
@@ -44,7 +45,7 @@ class Struck:
 def strike(
     coordinator: Child,
     folder: Path,
-    bootstrap_servers: str,
+    client_config: ClientConfig,
     layout: TopicLayout,
     *,
     timeout_s: float,
@@ -58,7 +59,7 @@ def strike(
     there was no chance within `timeout_s`.
     """
     freezes = 0
-    with TopicReader(bootstrap_servers) as reader:
+    with TopicReader(client_config) as reader:
         reader.start(end=reader.partitions_of(layout.responses_topic))
         begin()
         started_s = time.monotonic()

@@ -8,6 +8,7 @@ from typing import Generic, Self, TypeVar
 from kafka.errors import KafkaTimeoutError
 
 from assignors.kafka.consumer_protocol import decode_assignment
+from records.client_config import ClientConfig
 from records.history import HistoryReader, Numbered, decode_entry
 from records.reader import TopicReader
 from state.kafka.history import EntryType, HistoryEntry
@@ -31,7 +32,7 @@ class Watch(Generic[E]):
 
     def __init__(
         self,
-        bootstrap_servers: str,
+        client_config: ClientConfig,
         events_topic: str,
         group_id: str,
         decode: Callable[[bytes], E | None],
@@ -42,7 +43,7 @@ class Watch(Generic[E]):
         self._events: list[E] = []
         self._changed = threading.Condition()
         self._stopping = threading.Event()
-        self._topic = TopicReader(bootstrap_servers)
+        self._topic = TopicReader(client_config)
         self._topic.start(beginning=self._topic.partitions_of(events_topic))
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
@@ -102,9 +103,9 @@ def kafka_entry(value: bytes) -> HistoryEntry | None:
     return entry if isinstance(entry, HistoryEntry) else None
 
 
-def read_all(bootstrap_servers: str, topic: str, timeout_s: float = 60) -> list[bytes]:
+def read_all(client_config: ClientConfig, topic: str, timeout_s: float = 60) -> list[bytes]:
     """Return the values of all records of a topic, each partition's in order. Raises NotSeen on a timeout."""
-    with TopicReader(bootstrap_servers) as reader:
+    with TopicReader(client_config) as reader:
         try:
             return [record.value for record in reader.read_all(topic, timeout_ms=int(timeout_s * 1000))]
         except KafkaTimeoutError as error:

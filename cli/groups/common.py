@@ -10,14 +10,15 @@ import click
 import msgspec
 from kafka.errors import KafkaError
 
+from cli.cluster_options import cluster_options
 from cli.logs import configure_logs
-from cli.parameters import SERVERS
 from clients.coordinator_client import DEFAULT_REQUEST_TIMEOUT_MS, CoordinatorClient, layout_on
 from clients.pending import ClientError, RequestTimedOut
 from insight.admin.directory import consumer_groups, list_groups
 from insight.admin.log_offsets import LogOffsets
 from insight.admin.requests import GroupRequests
 from insight.admin.reset import ResetError
+from records.client_config import ClientConfig
 from records.layout import DEFAULT_PREFIX, TopicLayout
 from records.truncation import AnyView
 from state.kafka.snapshot import GroupSnapshot
@@ -31,33 +32,33 @@ T = TypeVar("T")
 class Cluster:
     """The coordinator and its broker. Each connection is made at its first use."""
 
-    def __init__(self, stack: ExitStack, bootstrap_servers: str, prefix: str, timeout_ms: int) -> None:
+    def __init__(self, stack: ExitStack, client_config: ClientConfig, prefix: str, timeout_ms: int) -> None:
         self._stack = stack
-        self._bootstrap_servers = bootstrap_servers
+        self._client_config = client_config
         self._prefix = prefix
         self._timeout_ms = timeout_ms
 
     @cached_property
     def layout(self) -> TopicLayout:
         """The coordinator's topics."""
-        return layout_on(self._bootstrap_servers, self._prefix)
+        return layout_on(self._client_config, self._prefix)
 
     @cached_property
     def requests(self) -> GroupRequests:
         """The client that sends requests to the coordinator."""
         client = CoordinatorClient(
-            self._bootstrap_servers, self.layout, client_id=CLIENT_ID, request_timeout_ms=self._timeout_ms
+            self._client_config, self.layout, client_id=CLIENT_ID, request_timeout_ms=self._timeout_ms
         )
         return GroupRequests(self._stack.enter_context(client))
 
     @cached_property
     def log(self) -> LogOffsets:
         """The reader of log offsets from the broker."""
-        return self._stack.enter_context(closing(LogOffsets(self._bootstrap_servers, self._timeout_ms)))
+        return self._stack.enter_context(closing(LogOffsets(self._client_config, self._timeout_ms)))
 
     def groups(self) -> list[AnyView]:
         """Return all consumer groups, of both protocols."""
-        return consumer_groups(list_groups(self._bootstrap_servers, self.layout, self._timeout_ms))
+        return consumer_groups(list_groups(self._client_config, self.layout, self._timeout_ms))
 
     def group_ids(self, named: Sequence[str], all_groups: bool, *, rocketmq: bool = False) -> list[str]:
         """Return the group ids that `--group` or `--all-groups` select, each once.
@@ -70,11 +71,11 @@ class Cluster:
 
 
 @contextmanager
-def connected(bootstrap_servers: str, prefix: str, timeout_ms: int) -> Iterator[Cluster]:
+def connected(client_config: ClientConfig, prefix: str, timeout_ms: int) -> Iterator[Cluster]:
     """Yield the cluster, with its connections open until the end. A connection's error ends the command."""
     with ExitStack() as stack:
         try:
-            yield Cluster(stack, bootstrap_servers, prefix, timeout_ms)
+            yield Cluster(stack, client_config, prefix, timeout_ms)
         except RequestTimedOut as error:
             hint = f"Is the coordinator with the topics {prefix}-* running? See also --timeout."
             raise failure(f"{error}. {hint}") from error
@@ -99,21 +100,16 @@ timeout_option = click.option(
 
 
 def connection_options(command: Command) -> Command:
-    """Add `--bootstrap-servers`, `--prefix` and `--timeout`; the command gets an open `cluster`."""
+    """Add the options of the cluster, `--prefix` and `--timeout`; the command gets an open `cluster`."""
 
     @functools.wraps(command)
-    def run(*, bootstrap_servers: str, prefix: str, timeout_ms: int, **given: Any) -> None:
+    def run(*, client_config: ClientConfig, prefix: str, timeout_ms: int, **given: Any) -> None:
         configure_logs()
-        with connected(bootstrap_servers, prefix, timeout_ms) as cluster:
+        with connected(client_config, prefix, timeout_ms) as cluster:
             command(cluster=cluster, **given)
 
     options = (
-        click.option(
-            "--bootstrap-servers",
-            required=True,
-            type=SERVERS,
-            help="The cluster with the coordinator's topics.",
-        ),
+        cluster_options(),
         click.option(
             "--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the coordinator's topics."
         ),

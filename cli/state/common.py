@@ -9,8 +9,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from checkpoints.checkpoint import Checkpoint
+from cli.cluster_options import cluster_options
 from cli.data_folder import Command, reported_as
-from cli.parameters import PLACE, SERVERS
+from cli.parameters import PLACE
 from cli.spark_options import SPARK_CONF
 from streaming.query.session import CHECKPOINT_FILE_MANAGER, Session, SparkFailed
 from streaming.query.storage import storage_at
@@ -37,11 +38,10 @@ PLACE_OPTION = click.option(
 
 def servers_option(purpose: str) -> Callable[[Command], Command]:
     """`--bootstrap-servers` of the coordinator's cluster."""
-    return click.option(
-        "--bootstrap-servers",
-        type=SERVERS,
-        help=f"The cluster with the coordinator's topics, {purpose}. "
+    return cluster_options(
+        f"The cluster with the coordinator's topics, {purpose}. "
         "Default: the embedded broker, if the data folder has one.",
+        required=False,
     )
 
 

@@ -9,6 +9,7 @@ from checkpoints.folder import Folder
 from cli.data_folder import cluster, data_dir_option
 from cli.logs import configure_logs
 from cli.state.common import coordinator_folder, reported, servers_option, spark_session
+from records.client_config import ClientConfig
 from streaming.service import moving
 
 
@@ -16,7 +17,7 @@ from streaming.service import moving
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @data_dir_option("The coordinator must not run.")
 @servers_option("to count the requests that are not handled yet")
-def export_(file: Path, data_dir: Path, bootstrap_servers: str | None) -> None:
+def export_(file: Path, data_dir: Path, client_config: ClientConfig | None) -> None:
     """Write the state of a coordinator that is stopped into a new FILE."""
     configure_logs()
     with reported():
@@ -24,7 +25,7 @@ def export_(file: Path, data_dir: Path, bootstrap_servers: str | None) -> None:
         checkpoint = Checkpoint.at(folder.path)
         lock = folder.lock()
         try:
-            with cluster(data_dir, bootstrap_servers) as servers:
+            with cluster(data_dir, client_config) as servers:
                 header = moving.header_of(checkpoint, servers)
             with spark_session(folder.path / "spark.log", lock) as spark:
                 groups = moving.export_state(checkpoint, spark, header, file)

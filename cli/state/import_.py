@@ -15,6 +15,7 @@ from cli.logs import configure_logs
 from cli.parameters import SHARDS
 from cli.spark_options import STATE_PARTITIONS
 from cli.state.common import coordinator_folder, reported, servers_option, spark_session
+from records.client_config import ClientConfig
 from streaming.service import moving
 from streaming.service.backup import continue_from
 
@@ -39,7 +40,7 @@ from streaming.service.backup import continue_from
 )
 @servers_option("to see what was answered, where the plan of the last batch in --old-data-dir is damaged")
 def import_(
-    file: Path, data_dir: Path, old_data_dir: Path | None, bootstrap_servers: str | None, **given: Any
+    file: Path, data_dir: Path, old_data_dir: Path | None, client_config: ClientConfig | None, **given: Any
 ) -> None:
     """Make a coordinator's folder from FILE, which `state export` or `state backup` wrote."""
     configure_logs()
@@ -51,7 +52,7 @@ def import_(
             old = Folder(coordinator_folder(old_data_dir))
             old.lock()
             held.callback(old.unlock)
-            ask = partial(cluster, old_data_dir, bootstrap_servers)
+            ask = partial(cluster, old_data_dir, client_config)
             follows, seen_ms = continue_from(export.header, Checkpoint.at(old.path), ask)
         identity = moving.identity_for(export.header, continued_at_ms=seen_ms, **given)
         spark = partial(spark_session, data_dir / "import.log")

@@ -11,6 +11,7 @@ from checkpoints.folder import Folder
 from cli.data_folder import cluster, data_dir_option
 from cli.logs import configure_logs
 from cli.state.common import PLACE_OPTION, coordinator_folder, reported, servers_option, spark_session
+from records.client_config import ClientConfig
 from streaming.query.storage import storage_at
 from streaming.service.rollback import RollbackRefused, roll_back
 
@@ -30,7 +31,11 @@ from streaming.service.rollback import RollbackRefused, roll_back
     help="New folder for the checkpoint as it was, on the same file system. Default: beside the checkpoint.",
 )
 def rollback(
-    to_batch: int | None, data_dir: Path, place: str | None, bootstrap_servers: str | None, keep: Path | None
+    to_batch: int | None,
+    data_dir: Path,
+    place: str | None,
+    client_config: ClientConfig | None,
+    keep: Path | None,
 ) -> None:
     """Take a stopped coordinator's state back to an earlier batch.
 
@@ -49,7 +54,7 @@ def rollback(
                 keep or path / f"rolled-back-{datetime.fromtimestamp(time.time(), UTC):%Y%m%dT%H%M%SZ}",
                 lambda: spark_session(data_dir / "state.log", lock),
                 to_batch=to_batch,
-                cluster=lambda: cluster(data_dir, bootstrap_servers),
+                cluster=lambda: cluster(data_dir, client_config),
             )
         finally:
             folder.unlock()

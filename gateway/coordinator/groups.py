@@ -16,6 +16,7 @@ import structlog
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
+from records.client_config import ClientConfig
 from records.codec import UNREADABLE
 from records.history import GroupTable, decode_snapshot
 from records.layout import TopicLayout
@@ -42,7 +43,7 @@ class Groups(Protocol):
 class GroupsReader:
     """Follows the groups topic on its own thread. Raises KafkaError if no broker answers."""
 
-    def __init__(self, bootstrap_servers: str, layout: TopicLayout) -> None:
+    def __init__(self, client_config: ClientConfig, layout: TopicLayout) -> None:
         self._table = GroupTable(decode_snapshot)
         self._lock = threading.Lock()
         self._moved = threading.Condition(self._lock)
@@ -50,8 +51,8 @@ class GroupsReader:
         self._positions: dict[TopicPartition, int] = {}
         self._closing = threading.Event()
         self._caught_up = threading.Event()
-        self._bootstrap_servers = bootstrap_servers
-        self._topic = TopicReader(bootstrap_servers, max_record_bytes=layout.response_record_max_bytes)
+        self._client_config = client_config
+        self._topic = TopicReader(client_config, max_record_bytes=layout.response_record_max_bytes)
         # A TopicReader is for one thread, and this one's may be waiting for records. A second TopicReader,
         # connected on first use, reads the topic's end on its own thread.
         self._end_reader: TopicReader | None = None
@@ -124,7 +125,7 @@ class GroupsReader:
 
     def _end_offsets(self, timeout_s: float) -> dict[TopicPartition, int]:
         if self._end_reader is None:
-            self._end_reader = TopicReader(self._bootstrap_servers, timeout_ms=round(timeout_s * 1000))
+            self._end_reader = TopicReader(self._client_config, timeout_ms=round(timeout_s * 1000))
         return self._end_reader.ends(self._partitions)
 
     def _take(self, records: Iterable[Any]) -> None:

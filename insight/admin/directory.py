@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE
 from insight.rocketmq_group import client_version, group_state
+from records.client_config import ClientConfig
 from records.codec import UNREADABLE
 from records.history import GroupTable, decode_any_snapshot
 from records.layout import TopicLayout
@@ -42,13 +43,13 @@ class ListedGroup(Struct, frozen=True, kw_only=True, omit_defaults=True):
     client_versions: list[str] = []
 
 
-def list_groups(bootstrap_servers: str, layout: TopicLayout, timeout_ms: int) -> list[AnyView]:
+def list_groups(client_config: ClientConfig, layout: TopicLayout, timeout_ms: int) -> list[AnyView]:
     """Return every group of either protocol, including empty groups, by id.
 
     Raises KafkaTimeoutError, or another KafkaError of the broker.
     """
     table: GroupTable[AnyView] = GroupTable(decode_any_snapshot)
-    with TopicReader(bootstrap_servers, max_record_bytes=layout.response_record_max_bytes) as reader:
+    with TopicReader(client_config, max_record_bytes=layout.response_record_max_bytes) as reader:
         for record in reader.read_all(layout.groups_topic, timeout_ms=timeout_ms):
             _take(table, record.key, record.value)
     return table.groups

@@ -9,6 +9,7 @@ import kafka
 from assignors.kafka.api import TopicPartition
 from insight.admin.reset import LogBounds
 from records import kafka_clients
+from records.client_config import ClientConfig
 
 
 class LogOffsets:
@@ -17,10 +18,10 @@ class LogOffsets:
     Partitions that are asked about have to be there (see `existing`). The list of topics is as old as this.
     """
 
-    def __init__(self, bootstrap_servers: str, timeout_ms: int) -> None:
-        self._bootstrap_servers = bootstrap_servers
+    def __init__(self, client_config: ClientConfig, timeout_ms: int) -> None:
+        self._client_config = client_config
         self._timeout_ms = timeout_ms
-        self._consumer = kafka_clients.reading_consumer(bootstrap_servers)
+        self._consumer = kafka_clients.reading_consumer(client_config)
         self._topics: frozenset[str] | None = None
 
     def existing(self, topics: Iterable[str]) -> dict[str, frozenset[int]]:
@@ -57,7 +58,7 @@ class LogOffsets:
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, UUID]:
         """Kafka's id of each topic; topics that are not there are left out."""
-        with closing(kafka_clients.admin(self._bootstrap_servers)) as admin:
+        with closing(kafka_clients.admin(self._client_config)) as admin:
             described = admin.describe_topics(sorted(topics))
         return {topic["name"]: UUID(str(topic["topic_id"])) for topic in described if not topic["error_code"]}
 

@@ -11,6 +11,7 @@ from kafka.errors import KafkaError
 from insight.metrics.end_offsets import end_offsets
 from insight.metrics.metrics_state import MetricsState
 from records import kafka_clients
+from records.client_config import ClientConfig
 from records.codec import UNREADABLE
 from records.layout import TopicLayout
 from records.outage_warning import OutageWarning
@@ -39,12 +40,12 @@ class Follower:
 
     def __init__(
         self,
-        bootstrap_servers: str,
+        client_config: ClientConfig,
         layout: TopicLayout,
         metrics_state: MetricsState,
         on_entry: Callable[[HistoryEntry], None],
     ) -> None:
-        self._bootstrap_servers = bootstrap_servers
+        self._client_config = client_config
         self._layout = layout
         self._metrics_state = metrics_state
         self._on_entry = on_entry
@@ -74,14 +75,14 @@ class Follower:
 
     def _connect_and_follow(self) -> None:
         with TopicReader(
-            self._bootstrap_servers,
+            self._client_config,
             max_record_bytes=self._layout.response_record_max_bytes,
             timeout_ms=BROKER_TIMEOUT_MS,
             fetch_min_bytes=_FETCH_MIN_BYTES,
             fetch_max_wait_ms=_FETCH_MAX_WAIT_MS,
         ) as reader:
             admin = kafka_clients.admin(
-                self._bootstrap_servers,
+                self._client_config,
                 bootstrap_timeout_ms=BROKER_TIMEOUT_MS,
                 request_timeout_ms=BROKER_TIMEOUT_MS,
             )

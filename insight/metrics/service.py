@@ -11,6 +11,7 @@ from insight.metrics.collector import OWN, MetricsStateCollector, ServiceCollect
 from insight.metrics.follower import Follower
 from insight.metrics.metrics_state import MetricsState
 from insight.metrics.sentences import log_sentence
+from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from state.kafka.history import EntryType, HistoryEntry
 from streaming.query.progress import BatchProgress
@@ -96,7 +97,7 @@ class Metrics:
 
     def __init__(
         self,
-        bootstrap_servers: str,
+        client_config: ClientConfig,
         layout: TopicLayout,
         host: str,
         port: int,
@@ -109,7 +110,7 @@ class Metrics:
         self._port = port
         self._log_rebalances = log_rebalances
         self._metrics_state = MetricsState(layout)
-        self._follower = Follower(bootstrap_servers, layout, self._metrics_state, self._take_entry)
+        self._follower = Follower(client_config, layout, self._metrics_state, self._take_entry)
         self._registry = CollectorRegistry()
         self._registry.register(MetricsStateCollector(self._metrics_state))
         self._registry.register(ServiceCollector(status, ticker_age_s, self._follower.read_age_s))
@@ -169,7 +170,7 @@ def metrics_of(
 ) -> Metrics:
     """Return a coordinator's metrics, which count its batches from now on; serve them after its start."""
     metrics = Metrics(
-        coordinator.options.bootstrap_servers,
+        coordinator.options.client_config,
         coordinator.options.layout,
         host,
         port,

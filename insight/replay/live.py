@@ -12,6 +12,7 @@ from insight.replay.judge import judge
 from insight.replay.read_topics import Part, record
 from insight.replay.recording_file import RecordingFile
 from insight.replay.verdict import Verdict
+from records.client_config import ClientConfig
 from records.layout import TopicLayout
 
 EVERYTHING = Part()
@@ -19,7 +20,7 @@ EVERYTHING = Part()
 
 @contextmanager
 def recorded(
-    bootstrap_servers: str,
+    client_config: ClientConfig,
     layout: TopicLayout,
     checkpoint: Checkpoint,
     part: Part = EVERYTHING,
@@ -30,11 +31,11 @@ def recorded(
     """A recording in a temporary file, made now. Only this user may read it. Raises as `record` does."""
     with tempfile.TemporaryDirectory(prefix="group-coordinator-recording-") as folder:
         path = Path(folder) / f"recording{COMPRESSED}"
-        record(path, bootstrap_servers, layout, checkpoint, part, code_version, start)
+        record(path, client_config, layout, checkpoint, part, code_version, start)
         yield RecordingFile(path)
 
 
-def judge_all(bootstrap_servers: str, layout: TopicLayout, checkpoint: Checkpoint) -> Verdict:
+def judge_all(client_config: ClientConfig, layout: TopicLayout, checkpoint: Checkpoint) -> Verdict:
     """The verdict on all groups of a coordinator, which may run meanwhile. Raises as `record` does."""
-    with recorded(bootstrap_servers, layout, checkpoint) as recording:
+    with recorded(client_config, layout, checkpoint) as recording:
         return judge(recording)

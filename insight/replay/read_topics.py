@@ -20,6 +20,7 @@ from checkpoints.spark_logs import place_after, read_planned
 from insight.replay.collect import Collector, TopicRecord
 from insight.replay.recording import Begin, Handled, Header, Line, RecordedEpoch, StartGroup
 from insight.replay.recording_file import write_recording
+from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from records.reader import TopicReader
 
@@ -42,7 +43,7 @@ class Part(Struct, frozen=True):
 
 def record(
     path: Path,
-    bootstrap_servers: str,
+    client_config: ClientConfig,
     layout: TopicLayout,
     checkpoint: Checkpoint,
     part: Part,
@@ -56,7 +57,7 @@ def record(
     identity = checkpoint.identity()
     handled = _handled(checkpoint, identity)
     max_bytes = max(layout.response_record_max_bytes, layout.request_record_max_bytes)
-    with TopicReader(bootstrap_servers, max_record_bytes=max_bytes) as reader:
+    with TopicReader(client_config, max_record_bytes=max_bytes) as reader:
         if len(reader.partitions_of(layout.requests_topic)) != identity.request_partitions:
             raise CannotRecord(f"topic {layout.requests_topic} has not the partitions of {checkpoint}")
         topics = _Topics(reader, layout, part)

@@ -9,6 +9,7 @@ from kafka import TopicPartition
 
 from insight.admin.directory import list_groups
 from insight.why.back import Part, entries_since
+from records.client_config import ClientConfig
 from records.codec import UNREADABLE
 from records.history import CoordinatorStarted, GroupTable, decode_any_entry, decode_snapshot
 from records.layout import TopicLayout
@@ -42,7 +43,7 @@ class History:
 
 
 def read_history(
-    bootstrap_servers: str, layout: TopicLayout, group_id: str, since_ms: int | None = None
+    client_config: ClientConfig, layout: TopicLayout, group_id: str, since_ms: int | None = None
 ) -> History:
     """Return the entries of a group up to the last one at the time of the call.
 
@@ -50,7 +51,7 @@ def read_history(
     after that time needs. Raises HistoryUnavailable if the group is unknown or no entry of it is retained,
     and KafkaError if no broker responds.
     """
-    with TopicReader(bootstrap_servers, max_record_bytes=layout.response_record_max_bytes) as reader:
+    with TopicReader(client_config, max_record_bytes=layout.response_record_max_bytes) as reader:
         topic = _GroupLog(reader, layout, group_id)
         if since_ms is None:
             part = Part(list(topic.entries(topic.begin, topic.end)), frozenset(), from_start=True)
@@ -58,7 +59,7 @@ def read_history(
             part = entries_since(topic, since_ms)
         records_read = reader.records_read
     if not part.entries:
-        groups = {group.group_id for group in list_groups(bootstrap_servers, layout, _LIST_TIMEOUT_MS)}
+        groups = {group.group_id for group in list_groups(client_config, layout, _LIST_TIMEOUT_MS)}
         raise HistoryUnavailable(why_nothing(group_id, groups))
     return History(*part, records_read)
 

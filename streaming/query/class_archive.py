@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from embedded.broker import BrokerFailed, EmbeddedBroker
 from embedded.paths import class_archive
 from records import kafka_clients
+from records.client_config import ClientConfig
 from records.codec import clock_record
 from records.layout import TopicLayout
 from state.config import CoordinatorConfig
@@ -54,7 +55,7 @@ def make(archive: Path) -> None:
             with EmbeddedBroker(Path(folder) / "broker", overrides=overrides) as broker:
                 session = Session(log_path=Path(folder) / "spark.log", ui_port=0, extra=options)
                 try:
-                    _run_query(session.spark, broker.bootstrap_servers, Path(folder) / "checkpoint")
+                    _run_query(session.spark, broker.client_config, Path(folder) / "checkpoint")
                 finally:
                     session.stop(_WRITE_TIMEOUT_S)
         except (BrokerFailed, KafkaError) as error:
@@ -65,13 +66,13 @@ def make(archive: Path) -> None:
         written.replace(archive)
 
 
-def _run_query(spark: SparkSession, bootstrap_servers: str, checkpoint: Path) -> None:
+def _run_query(spark: SparkSession, client_config: ClientConfig, checkpoint: Path) -> None:
     """Run some batches of the coordinator's query, with clock records and invalid records."""
     layout = TopicLayout.named("archive", request_partitions=1, reply_partitions=1)
     operator = Operator(layout, (ConfigEpoch(0, CoordinatorConfig()),))
-    with closing(kafka_clients.producer(bootstrap_servers)) as producer:
+    with closing(kafka_clients.producer(client_config)) as producer:
         producer.send(layout.requests_topic, value=clock_record(0)).get()
-        running = pipeline.start(spark, bootstrap_servers, str(checkpoint), operator)
+        running = pipeline.start(spark, client_config, str(checkpoint), operator)
         give_up_s = time.monotonic() + _BATCHES_TIMEOUT_S
         while running.lastProgress is None or running.lastProgress["batchId"] < _BATCHES:
             producer.send(layout.requests_topic, value=clock_record(1)).get()

@@ -20,6 +20,7 @@ from pyspark import TaskContext
 
 from records import kafka_clients
 from records.claims import Claims
+from records.client_config import ClientConfig
 
 # The error text of a query whose task has found a later claim.
 LATER_CLAIM = "the owner topic has the claim of a later owner, epoch "
@@ -35,7 +36,7 @@ class LostTopics(RuntimeError):
 class OwnerGuard:
     """Checks the claim of the coordinator with this epoch, in the Python workers of its tasks."""
 
-    bootstrap_servers: str
+    client_config: ClientConfig
     owner_topic: str
     epoch: int
 
@@ -46,7 +47,7 @@ class OwnerGuard:
         """
         context = TaskContext.get()
         task = None if context is None else context.taskAttemptId()
-        reader = _reader(self.bootstrap_servers, self.owner_topic)
+        reader = _reader(self.client_config, self.owner_topic)
         if task is not None and task == reader.checked_task:
             return
         later = reader.claims().after(self.epoch)
@@ -123,6 +124,6 @@ class ClaimsReader:
 
 
 @cache
-def _reader(bootstrap_servers: str, owner_topic: str) -> ClaimsReader:
+def _reader(client_config: ClientConfig, owner_topic: str) -> ClaimsReader:
     """This process's reader of an owner topic. A Python worker serves many tasks."""
-    return ClaimsReader(kafka_clients.claims_consumer(bootstrap_servers), owner_topic)
+    return ClaimsReader(kafka_clients.claims_consumer(client_config), owner_topic)

@@ -15,6 +15,7 @@ from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from checkpoints.codec import STATE_SCHEMA
+from records.client_config import ClientConfig
 from records.codec import CLOCK_PATTERN
 from records.layout import TopicLayout
 from records.pack import PACK_PREFIX
@@ -111,15 +112,21 @@ def _row() -> Column:
     return F.concat(header.cast("binary"), F.lit(b"\n"), _key(), value)
 
 
+def cluster_options(client_config: ClientConfig) -> dict[str, str]:
+    """The options with which Spark's Kafka source and sink reach the cluster."""
+    settings = {"bootstrap.servers": client_config.bootstrap_servers, **client_config.properties}
+    return {f"kafka.{name}": value for name, value in settings.items()}
+
+
 def read_requests(
-    spark: SparkSession, bootstrap_servers: str, layout: TopicLayout, new_from: str = "earliest"
+    spark: SparkSession, client_config: ClientConfig, layout: TopicLayout, new_from: str = "earliest"
 ) -> DataFrame:
     """Read the requests topic. A new checkpoint starts at its beginning (or where Spark's option
     `startingOffsets` says), an old one where it stopped.
     """
     return (
         spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .options(**cluster_options(client_config))
         .option("subscribe", layout.requests_topic)
         .option("startingOffsets", new_from)
         .option("failOnDataLoss", "true")
@@ -131,7 +138,7 @@ def read_requests(
 
 def start(
     spark: SparkSession,
-    bootstrap_servers: str,
+    client_config: ClientConfig,
     checkpoint_dir: str,
     operator: Operator,
     owner_epoch: int | None = None,
@@ -142,7 +149,7 @@ def start(
     is what executors have to have, None: nothing, because there are none.
     """
     layout = operator.layout
-    requests = read_requests(spark, bootstrap_servers, layout)
+    requests = read_requests(spark, client_config, layout)
     function: StatefulFunction = operator
     if demand is not None:
         demand = with_mark(demand, checkpoint_dir, spark.sparkContext.applicationId)
@@ -150,17 +157,17 @@ def start(
     if guard is not None:
         function = GuardedFunction(function, guard)
     output = coordinate(requests, function, owner_epoch, shards=operator.shards)
-    return write_output(output, QUERY_NAME, bootstrap_servers, layout, checkpoint_dir)
+    return write_output(output, QUERY_NAME, client_config, layout, checkpoint_dir)
 
 
 def write_output(
-    output: DataFrame, query_name: str, bootstrap_servers: str, layout: TopicLayout, checkpoint_dir: str
+    output: DataFrame, query_name: str, client_config: ClientConfig, layout: TopicLayout, checkpoint_dir: str
 ) -> StreamingQuery:
     """Start a query that writes (topic, key, value, partition) to Kafka, without a pause between batches."""
     return (
         output.writeStream.queryName(query_name)
         .format("kafka")
-        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .options(**cluster_options(client_config))
         .option("kafka.acks", "all")
         .option("kafka.enable.idempotence", "true")
         .option("kafka.linger.ms", 0)

@@ -7,11 +7,12 @@ from kafka.errors import KafkaError
 
 from checkpoints.metadata import Epoch
 from records import kafka_clients
+from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from streaming.service.topics import TopicsError
 
 
-def announce(bootstrap_servers: str, layout: TopicLayout, epoch: Epoch, owner_epoch: int | None) -> None:
+def announce(client_config: ClientConfig, layout: TopicLayout, epoch: Epoch, owner_epoch: int | None) -> None:
     """Publish the claim and the configuration, from now on in force, on the events topic.
 
     Raises TopicsError.
@@ -28,7 +29,7 @@ def announce(bootstrap_servers: str, layout: TopicLayout, epoch: Epoch, owner_ep
     }
     topic = layout.events_topic
     try:
-        producer = kafka_clients.producer(bootstrap_servers)
+        producer = kafka_clients.producer(client_config)
         try:
             producer.send(topic, value=msgspec.json.encode(entry)).get(timeout=30)
         finally:

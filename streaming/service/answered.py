@@ -11,6 +11,7 @@ import msgspec
 from kafka import TopicPartition
 from msgspec import Struct
 
+from records.client_config import ClientConfig
 from records.codec import UNREADABLE
 from records.layout import TopicLayout
 from records.pack import unpack
@@ -30,15 +31,15 @@ class _Output(Struct):
 
 
 def ends_of_answered(
-    bootstrap_servers: str, layout: TopicLayout, ends: Mapping[int, int], watermark_ms: int
+    client_config: ClientConfig, layout: TopicLayout, ends: Mapping[int, int], watermark_ms: int
 ) -> dict[int, int]:
     """The offsets, by partition, after the last request that has an output, not before `ends`.
 
     Requests up to the watermark are included, because a batch must have read them before it fires deadlines
     up to the watermark. Raises KafkaError.
     """
-    since_ms = last_append_ms(bootstrap_servers, layout.requests_topic, ends) - _CLOCKS_MS
-    with TopicReader(bootstrap_servers, timeout_ms=_TIMEOUT_MS) as reader:
+    since_ms = last_append_ms(client_config, layout.requests_topic, ends) - _CLOCKS_MS
+    with TopicReader(client_config, timeout_ms=_TIMEOUT_MS) as reader:
         partitions = [TopicPartition(layout.requests_topic, partition) for partition in ends]
         log_ends = reader.ends(partitions)
         after = reader.offsets_at(partitions, watermark_ms + 1)

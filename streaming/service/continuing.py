@@ -26,6 +26,7 @@ from checkpoints.spark_logs import (
     read_planned,
 )
 from checkpoints.upgrades import SAME_RULES
+from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from streaming.service.answered import ends_of_answered
 
@@ -34,10 +35,10 @@ _REQUESTS = "-requests"
 
 
 # The address of the coordinator's cluster while it can be asked, None: there is none.
-Cluster: TypeAlias = Callable[[], AbstractContextManager[str | None]]
+Cluster: TypeAlias = Callable[[], AbstractContextManager[ClientConfig | None]]
 
 
-def no_cluster() -> AbstractContextManager[str | None]:
+def no_cluster() -> AbstractContextManager[ClientConfig | None]:
     """Nothing to ask."""
     return nullcontext()
 
@@ -79,8 +80,8 @@ def continuation(
         raise NotContinued(f"{checkpoint} has planned less than batch {batch} had read. It is another state")
     planned = known.planned if known.batch > batch else None
     if known.batch < last:
-        with cluster() as bootstrap_servers:
-            planned = _plan_anew(checkpoint, known, last, topic, bootstrap_servers)
+        with cluster() as client_config:
+            planned = _plan_anew(checkpoint, known, last, topic, client_config)
     return Continuation(
         batch,
         last,
@@ -150,10 +151,10 @@ def intact_plan(checkpoint: Checkpoint, batch: int, topic: str) -> KnownPlan | N
 
 
 def _plan_anew(
-    checkpoint: Checkpoint, known: KnownPlan, last: int, topic: str, bootstrap_servers: str | None
+    checkpoint: Checkpoint, known: KnownPlan, last: int, topic: str, client_config: ClientConfig | None
 ) -> PlannedBatch:
     """A plan in place of damaged ones: it reads at least what the lost batches have answered."""
-    if bootstrap_servers is None:
+    if client_config is None:
         raise NotContinued(
             f"the plan of batch {last}, {checkpoint.spark_uri}/offsets/{last}, is damaged. What that batch "
             "answered is on the topics: give the cluster (--bootstrap-servers)"
@@ -164,5 +165,5 @@ def _plan_anew(
     except (SparkLogDamaged, FileNotFoundError):
         log.debug("the watermark after the batch is not known", batch=known.batch)
     layout = TopicLayout.named(topic.removesuffix(_REQUESTS))
-    ends = ends_of_answered(bootstrap_servers, layout, known.planned.ends, watermark_ms)
+    ends = ends_of_answered(client_config, layout, known.planned.ends, watermark_ms)
     return PlannedBatch(ends, watermark_ms, known.planned.timestamp_ms)

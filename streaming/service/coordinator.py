@@ -21,6 +21,7 @@ from checkpoints.checkpoint import Checkpoint
 from checkpoints.folder import Folder
 from checkpoints.metadata import Epoch, Identity
 from checkpoints.upgrades import code_version
+from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from state.config import CoordinatorConfig
 from streaming.query.operator import ConfigEpoch, Operator
@@ -58,7 +59,7 @@ class Options:
     `state_partitions` is the number of partitions in which Spark keeps the state, None: as `shards`.
     """
 
-    bootstrap_servers: str
+    client_config: ClientConfig
     folder: Path
     layout: TopicLayout = field(default_factory=TopicLayout.named)
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -166,7 +167,7 @@ class Coordinator:
             if self._storage.path is None:
                 session = starting.enter_context(self._starting_spark(lock_fd))
             checkpoint = Checkpoint(self._storage.open(lambda: _session_of(session).spark))
-            found = prepare_topics(options.bootstrap_servers, options.layout, options.replication_factor)
+            found = prepare_topics(options.client_config, options.layout, options.replication_factor)
             identity = checkpoint.pin(found, options.shards, options.state_partitions)
             self._times.end_of("topics")
             if session is None:
@@ -192,9 +193,7 @@ class Coordinator:
     ) -> None:
         """Wait in a thread until the topics are free, then do what every start does."""
         options = self.options
-        rehearsal = Rehearsal(
-            session, options.bootstrap_servers, options.layout, options.folder / "rehearsal"
-        )
+        rehearsal = Rehearsal(session, options.client_config, options.layout, options.folder / "rehearsal")
         waiting = partial(self.status.enter, Phase.STANDBY)
         taking_over = partial(self.status.enter, Phase.STARTING, "taking over")
 
@@ -223,7 +222,7 @@ class Coordinator:
         epochs = checkpoint.epochs(self._config.settings(), list(options.skip), code_version())
         assert identity.shards is not None
         operator = Operator(options.layout, _config_epochs(epochs, identity), shards=identity.shards)
-        announce(options.bootstrap_servers, options.layout, epochs[-1], self._epoch)
+        announce(options.client_config, options.layout, epochs[-1], self._epoch)
         self._start_supervisor(started, checkpoint, operator, session)
 
     @contextmanager
@@ -260,7 +259,7 @@ class Coordinator:
         options = self.options
         try:
             self._lease = lease = Lease(
-                options.bootstrap_servers,
+                options.client_config,
                 options.layout,
                 options.folder,
                 is_shared=options.checkpoint is not None,
@@ -298,7 +297,7 @@ class Coordinator:
             return
         try:
             self._first_request = look_out(
-                options.bootstrap_servers, options.layout, checkpoint, self._pace.longest_interval_ms
+                options.client_config, options.layout, checkpoint, self._pace.longest_interval_ms
             )
         except KafkaError as error:
             raise TopicsError(f"the requests topic cannot be read: {error}") from error
@@ -306,7 +305,7 @@ class Coordinator:
     def _start_ticker(self, started: ExitStack) -> None:
         options = self.options
         self._ticker = Ticker(
-            options.bootstrap_servers,
+            options.client_config,
             options.layout.requests_topic,
             options.layout.request_partitions,
             owner_epoch=self._epoch,
@@ -316,12 +315,10 @@ class Coordinator:
         )
         self._ticker.start()
         started.callback(self._ticker.stop)
-        members = MembersWatcher(options.bootstrap_servers, options.layout, self._pace)
+        members = MembersWatcher(options.client_config, options.layout, self._pace)
         members.start()
         started.callback(members.stop)
-        watcher = TopicWatcher(
-            options.bootstrap_servers, options.layout, interval_ms=options.topic_interval_ms
-        )
+        watcher = TopicWatcher(options.client_config, options.layout, interval_ms=options.topic_interval_ms)
         watcher.start()
         started.callback(watcher.stop)
 
@@ -332,7 +329,7 @@ class Coordinator:
         assert self._lease is not None
         options = self.options
         supervisor = Supervisor(
-            options.bootstrap_servers,
+            options.client_config,
             options.layout,
             checkpoint,
             self.status,

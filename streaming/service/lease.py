@@ -15,6 +15,7 @@ from checkpoints.checkpoint import Checkpoint
 from checkpoints.metadata import Identity
 from checkpoints.upgrades import check_planned, code_version
 from records.claims import Claim
+from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from streaming.query.owner_guard import OwnerGuard
 from streaming.service.owner import Ownership, claim_of
@@ -34,7 +35,7 @@ class Lease:
 
     def __init__(
         self,
-        bootstrap_servers: str,
+        client_config: ClientConfig,
         layout: TopicLayout,
         folder: Path,
         *,
@@ -42,20 +43,20 @@ class Lease:
         tick_interval_ms: int,
         take_over: bool,
     ) -> None:
-        self._bootstrap_servers = bootstrap_servers
+        self._client_config = client_config
         self._layout = layout
         self._folder = folder
         self._is_shared = is_shared
         self._tick_interval_ms = tick_interval_ms
         self._take_over = take_over
-        self.ownership = Ownership(bootstrap_servers, layout)
+        self.ownership = Ownership(client_config, layout)
 
     @property
     def guard(self) -> OwnerGuard | None:
         """What every task checks. None where the folder's lock keeps other coordinators out."""
         if not self._is_shared:
             return None
-        return OwnerGuard(self._bootstrap_servers, self._layout.owner_topic, self.ownership.epoch)
+        return OwnerGuard(self._client_config, self._layout.owner_topic, self.ownership.epoch)
 
     def take(self, checkpoint: Checkpoint, identity: Identity) -> None:
         """Take the topics. Raises NotOwner, FolderError."""
@@ -78,7 +79,7 @@ class Lease:
         `claimed` is called after the claim. Raises FolderError, and NotOwner if the topics belong to another
         state.
         """
-        standby = Standby(self._bootstrap_servers, self._layout, self.ownership, say, check)
+        standby = Standby(self._client_config, self._layout, self.ownership, say, check)
         wanted = self._wanted(checkpoint, identity)
         if not standby.take_when_silent(wanted, stopping, take_over=self._take_over, moved=identity.moved):
             return False
@@ -109,7 +110,7 @@ class Lease:
     def _begin(self, checkpoint: Checkpoint) -> None:
         epoch = self.ownership.epoch
         layout = self._layout
-        fence(self._bootstrap_servers, layout.requests_topic, layout.request_partitions, epoch)
+        fence(self._client_config, layout.requests_topic, layout.request_partitions, epoch)
         check_planned(checkpoint, code_version())
         checkpoint.own(epoch)
         checkpoint.check_committed(layout.requests_topic)

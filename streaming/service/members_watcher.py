@@ -7,6 +7,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from records.client_config import ClientConfig
 from records.codec import UNREADABLE
 from records.layout import TopicLayout
 from records.reader import TopicReader
@@ -65,8 +66,8 @@ class MembersWatcher:
     members. A thread of the coordinator's process. While no broker answers, it reports nothing.
     """
 
-    def __init__(self, bootstrap_servers: str, layout: TopicLayout, pace: Pace) -> None:
-        self._bootstrap_servers = bootstrap_servers
+    def __init__(self, client_config: ClientConfig, layout: TopicLayout, pace: Pace) -> None:
+        self._client_config = client_config
         self._layout = layout
         self._pace = pace
         self._stopped = threading.Event()
@@ -92,7 +93,7 @@ class MembersWatcher:
         if not self._wait_for_quiet():
             return
         with TopicReader(
-            self._bootstrap_servers,
+            self._client_config,
             max_record_bytes=self._layout.response_record_max_bytes,
             timeout_ms=BROKER_TIMEOUT_MS,
         ) as reader:

@@ -27,6 +27,7 @@ from checkpoints.spark_logs import (
     rewrite_planned,
 )
 from checkpoints.upgrades import code_version
+from records.client_config import ClientConfig
 from records.codec import is_clock_record
 from records.layout import TopicLayout
 from records.pack import unpack
@@ -47,7 +48,7 @@ class MoveRefused(RuntimeError):
     """The state cannot be moved in this way. The message says what to do."""
 
 
-def header_of(checkpoint: Checkpoint, bootstrap_servers: str | None) -> Header:
+def header_of(checkpoint: Checkpoint, client_config: ClientConfig | None) -> Header:
     """The header of an export of this checkpoint, whose folder is locked.
 
     With a broker the unread requests are counted. Raises FolderError, MoveRefused or KafkaError.
@@ -61,9 +62,9 @@ def header_of(checkpoint: Checkpoint, bootstrap_servers: str | None) -> Header:
     if batch < 0:
         raise MoveRefused(f"{checkpoint} has no committed batch, so there is nothing to move")
     header = header_at(checkpoint, batch, checkpoint.record())
-    if bootstrap_servers is None:
+    if client_config is None:
         return header
-    return replace(header, unread=count_unread(bootstrap_servers, topic, header.committed.ends))
+    return replace(header, unread=count_unread(client_config, topic, header.committed.ends))
 
 
 def header_at(checkpoint: Checkpoint, batch: int, record: OwnerRecord) -> Header:
@@ -96,14 +97,14 @@ def export_state(checkpoint: Checkpoint, spark: SparkSession, header: Header, pa
     return write_export(path, header, groups_in(rows))
 
 
-def count_unread(bootstrap_servers: str, topic: str, ends: Mapping[int, int]) -> dict[int, int]:
+def count_unread(client_config: ClientConfig, topic: str, ends: Mapping[int, int]) -> dict[int, int]:
     """The number of requests at and after these offsets, by partition. Raises KafkaError.
 
     Records that only a coordinator's own process appends do not count.
     """
     unread = dict.fromkeys(ends, 0)
     begin = {TopicPartition(topic, partition): end for partition, end in ends.items()}
-    with TopicReader(bootstrap_servers) as reader:
+    with TopicReader(client_config) as reader:
         end = reader.ends(begin)
         reader.start(at=begin)
         for record in reader.read_to(end, timeout_ms=_READ_TIMEOUT_MS):

@@ -15,6 +15,7 @@ from kafka import TopicPartition
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.files import FolderError
 from checkpoints.metadata import KnownOutage
+from records.client_config import ClientConfig
 from records.codec import UNREADABLE, is_clock_record
 from records.layout import TopicLayout
 from records.reader import Record, TopicReader
@@ -34,7 +35,7 @@ class RequestsDeleted(FolderError):
     """Records of the requests topic were deleted before a batch has handled them. The message says which."""
 
 
-def end_outage(bootstrap_servers: str, layout: TopicLayout, checkpoint: Checkpoint) -> list[KnownOutage]:
+def end_outage(client_config: ClientConfig, layout: TopicLayout, checkpoint: Checkpoint) -> list[KnownOutage]:
     """Return all outages, with the one that ends now. A new checkpoint has none.
 
     Raises KafkaError and RequestsDeleted.
@@ -44,9 +45,9 @@ def end_outage(bootstrap_servers: str, layout: TopicLayout, checkpoint: Checkpoi
     if not ends:
         return []
     handled = checkpoint.planned_ends(checkpoint.last_batch("commits"), topic)
-    _check_all_are_there(bootstrap_servers, topic, handled)
-    after_ms = last_append_ms(bootstrap_servers, topic, ends)
-    until_ms = brokers_time_ms(bootstrap_servers, topic, layout.request_partitions)
+    _check_all_are_there(client_config, topic, handled)
+    after_ms = last_append_ms(client_config, topic, ends)
+    until_ms = brokers_time_ms(client_config, topic, layout.request_partitions)
     return checkpoint.outages(after_ms, until_ms)
 
 
@@ -58,11 +59,15 @@ class FirstRequest:
     """
 
     def __init__(
-        self, bootstrap_servers: str, layout: TopicLayout, planned_ends: Mapping[int, int], silence_ms: int
+        self,
+        client_config: ClientConfig,
+        layout: TopicLayout,
+        planned_ends: Mapping[int, int],
+        silence_ms: int,
     ) -> None:
-        last_ms = last_append_ms(bootstrap_servers, layout.requests_topic, planned_ends)
+        last_ms = last_append_ms(client_config, layout.requests_topic, planned_ends)
         self._silence_ms = silence_ms
-        self._reader = TopicReader(bootstrap_servers, max_record_bytes=layout.request_record_max_bytes)
+        self._reader = TopicReader(client_config, max_record_bytes=layout.request_record_max_bytes)
         partitions = [TopicPartition(layout.requests_topic, p) for p in range(layout.request_partitions)]
         self._ends = self._reader.ends(partitions)
         self._ticked_ms = dict.fromkeys(partitions, last_ms)
@@ -108,7 +113,7 @@ def is_of_the_watcher(value: bytes | None) -> bool:
 
 
 def look_out(
-    bootstrap_servers: str, layout: TopicLayout, checkpoint: Checkpoint, tick_interval_ms: int
+    client_config: ClientConfig, layout: TopicLayout, checkpoint: Checkpoint, tick_interval_ms: int
 ) -> FirstRequest | None:
     """Watch for the first request after the current outage. Returns None on a new checkpoint, which has no
     outage.
@@ -116,15 +121,15 @@ def look_out(
     Raises KafkaError.
     """
     ends = checkpoint.planned_ends(checkpoint.last_batch("offsets"), layout.requests_topic)
-    return FirstRequest(bootstrap_servers, layout, ends, SILENCE_MS + tick_interval_ms) if ends else None
+    return FirstRequest(client_config, layout, ends, SILENCE_MS + tick_interval_ms) if ends else None
 
 
-def _check_all_are_there(bootstrap_servers: str, topic: str, handled: Mapping[int, int]) -> None:
+def _check_all_are_there(client_config: ClientConfig, topic: str, handled: Mapping[int, int]) -> None:
     """Check that retention has deleted no record from these offsets on. Raises RequestsDeleted."""
     if not handled:
         return
     partitions = {partition: TopicPartition(topic, partition) for partition in handled}
-    with TopicReader(bootstrap_servers) as reader:
+    with TopicReader(client_config) as reader:
         first = reader.beginnings(partitions.values())
     deleted = [
         f"{topic}[{partition}] {handled[partition]} to {first[place] - 1}"
@@ -139,10 +144,10 @@ def _check_all_are_there(bootstrap_servers: str, topic: str, handled: Mapping[in
         )
 
 
-def last_append_ms(bootstrap_servers: str, topic: str, ends: Mapping[int, int]) -> int:
+def last_append_ms(client_config: ClientConfig, topic: str, ends: Mapping[int, int]) -> int:
     """The latest append time before these offsets in ms, 0 if retention has deleted all of these records."""
     wanted = {TopicPartition(topic, partition): end - 1 for partition, end in ends.items() if end > 0}
-    with TopicReader(bootstrap_servers) as reader:
+    with TopicReader(client_config) as reader:
         first = reader.beginnings(wanted)
         wanted = {partition: offset for partition, offset in wanted.items() if first[partition] <= offset}
         reader.start(at=wanted)

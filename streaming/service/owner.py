@@ -29,6 +29,7 @@ from kafka.errors import KafkaError
 from checkpoints.metadata import Identity, Moved
 from records import kafka_clients
 from records.claims import Claim, Claims
+from records.client_config import ClientConfig
 from records.codec import is_clock_record
 from records.layout import TopicLayout
 from records.reader import Record, TopicReader
@@ -104,9 +105,9 @@ class ClockRecords:
     One partition is enough, because a ticker appends to all of them.
     """
 
-    def __init__(self, bootstrap_servers: str, layout: TopicLayout) -> None:
+    def __init__(self, client_config: ClientConfig, layout: TopicLayout) -> None:
         self._partition = TopicPartition(layout.requests_topic, 0)
-        self._reader = _reader(bootstrap_servers)
+        self._reader = _reader(client_config)
         self._is_following = False
 
     def is_new_topic(self) -> bool:
@@ -142,13 +143,13 @@ class Ownership:
     Not safe for threads. All methods except `lost` raise KafkaError if no broker answers.
     """
 
-    def __init__(self, bootstrap_servers: str, layout: TopicLayout) -> None:
-        self._bootstrap_servers = bootstrap_servers
+    def __init__(self, client_config: ClientConfig, layout: TopicLayout) -> None:
+        self._client_config = client_config
         self._layout = layout
         self._partition = TopicPartition(layout.owner_topic, 0)
         self._claims = Claims()
         self._own: Claim | None = None
-        self._reader = _reader(bootstrap_servers)
+        self._reader = _reader(client_config)
         self._reader.start(beginning=[self._partition])
 
     @property
@@ -252,13 +253,13 @@ class Ownership:
 
     def _is_running(self, tick_interval_ms: int) -> bool:
         """Whether clock records are being appended. Waits for one unless the topic is empty."""
-        with closing(ClockRecords(self._bootstrap_servers, self._layout)) as clock:
+        with closing(ClockRecords(self._client_config, self._layout)) as clock:
             return not clock.is_new_topic() and clock.come_within(silence_ms(tick_interval_ms) / 1000)
 
     def _append(self, claims: dict[str, Claim | None]) -> None:
         if not claims:
             return
-        producer = kafka_clients.producer(self._bootstrap_servers)
+        producer = kafka_clients.producer(self._client_config)
         try:
             sent = [
                 producer.send(
@@ -315,5 +316,5 @@ _TAKE_OVER = (
 )
 
 
-def _reader(bootstrap_servers: str) -> TopicReader:
-    return TopicReader(bootstrap_servers, reconnect_max_ms=_RECONNECT_MAX_MS)
+def _reader(client_config: ClientConfig) -> TopicReader:
+    return TopicReader(client_config, reconnect_max_ms=_RECONNECT_MAX_MS)

@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone knows it by
 from pyspark.sql.streaming import StreamingQuery
 
+from records.client_config import ClientConfig
 from records.codec import CLOCK_PATTERN
 from records.layout import TopicLayout
 from state.config import CoordinatorConfig
@@ -35,9 +36,11 @@ log = structlog.get_logger()
 class Rehearsal:
     """Runs from `start` to `stop`. If it fails, a takeover takes longer, until `check` starts it again."""
 
-    def __init__(self, session: Session, bootstrap_servers: str, layout: TopicLayout, folder: Path) -> None:
+    def __init__(
+        self, session: Session, client_config: ClientConfig, layout: TopicLayout, folder: Path
+    ) -> None:
         self._session = session
-        self._bootstrap_servers = bootstrap_servers
+        self._client_config = client_config
         self._operator = Operator(layout, (ConfigEpoch(0, CoordinatorConfig()),))
         self._folder = folder
         self._query: StreamingQuery | None = None
@@ -50,7 +53,7 @@ class Rehearsal:
         if not self._session.is_local:
             return
         layout = self._operator.layout
-        requests = pipeline.read_requests(self._session.spark, self._bootstrap_servers, layout, "latest")
+        requests = pipeline.read_requests(self._session.spark, self._client_config, layout, "latest")
         clock = requests.where(F.col("value").cast("string").rlike(CLOCK_PATTERN))
         output = pipeline.coordinate(clock, self._operator, shards=self._operator.shards)
         try:
@@ -58,7 +61,7 @@ class Rehearsal:
                 output.where(F.col("topic") == "")  # there is no output, and nothing of it may be written
                 .writeStream.queryName("rehearsal")
                 .format("kafka")
-                .option("kafka.bootstrap.servers", self._bootstrap_servers)
+                .options(**pipeline.cluster_options(self._client_config))
                 .option("checkpointLocation", self._folder.absolute().as_uri())
                 .outputMode("append")
                 .trigger(processingTime=f"{INTERVAL_S} seconds")

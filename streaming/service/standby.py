@@ -16,6 +16,7 @@ from msgspec import structs
 
 from checkpoints.metadata import Moved
 from records.claims import Claim
+from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from streaming.service.owner import ClockRecords, NotOwner, Ownership, check_state, is_same_folder, silence_ms
 
@@ -91,13 +92,13 @@ class Standby:
 
     def __init__(
         self,
-        bootstrap_servers: str,
+        client_config: ClientConfig,
         layout: TopicLayout,
         ownership: Ownership,
         say: Callable[[str], None],
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        self._bootstrap_servers = bootstrap_servers
+        self._client_config = client_config
         self._layout = layout
         self._ownership = ownership
         self._say = say
@@ -115,7 +116,7 @@ class Standby:
         that waiting is no use. An owner that is killed is silent for `silence_ms`. One that ends in order
         releases its claim.
         """
-        with closing(ClockRecords(self._bootstrap_servers, self._layout)) as clock:
+        with closing(ClockRecords(self._client_config, self._layout)) as clock:
             self._silence.end()
             while not stopping.is_set():
                 self._check()

@@ -26,6 +26,7 @@ from checkpoints.damage import describe_damage
 from checkpoints.disk import describe_full_disk
 from checkpoints.files import FolderError, FolderNotWritable
 from records.claims import Claim
+from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from streaming.query import pipeline
 from streaming.query.operator import Operator
@@ -69,7 +70,7 @@ class Supervisor:
 
     def __init__(
         self,
-        bootstrap_servers: str,
+        client_config: ClientConfig,
         layout: TopicLayout,
         checkpoint: Checkpoint,
         status: StatusBoard,
@@ -86,7 +87,7 @@ class Supervisor:
         on_batch: Callable[[BatchProgress], None],
         on_end: Callable[[str, bool], None],
     ) -> None:
-        self._bootstrap_servers = bootstrap_servers
+        self._client_config = client_config
         self._layout = layout
         self._checkpoint = checkpoint
         self._status = status
@@ -203,10 +204,10 @@ class Supervisor:
         try:
             self._wait_for_clients()
             self._checkpoint.check_committed(self._layout.requests_topic)
-            outages = end_outage(self._bootstrap_servers, self._layout, self._checkpoint)
+            outages = end_outage(self._client_config, self._layout, self._checkpoint)
             running = pipeline.start(
                 self._session.spark,
-                self._bootstrap_servers,
+                self._client_config,
                 self._checkpoint.spark_uri,
                 replace(self._operator, outages=tuple(outages)),
                 self._owner_epoch,

@@ -14,6 +14,7 @@ import structlog
 from kafka.errors import KafkaError
 
 from records import kafka_clients
+from records.client_config import ClientConfig
 from records.codec import clock_record
 from streaming.service.pace import Pace
 
@@ -40,7 +41,7 @@ class Ticker:
 
     def __init__(
         self,
-        bootstrap_servers: str,
+        client_config: ClientConfig,
         topic: str,
         partitions: int,
         *,
@@ -51,7 +52,7 @@ class Ticker:
         wall_ms: Callable[[], float] = lambda: time.time() * 1000,
         pace: Pace | None = None,
     ) -> None:
-        self._bootstrap_servers = bootstrap_servers
+        self._client_config = client_config
         self._topic = topic
         self._partitions = partitions
         self._owner_epoch = owner_epoch
@@ -87,9 +88,7 @@ class Ticker:
     def _run(self) -> None:
         while not self._stopped.is_set():
             try:
-                appender = _Appender(
-                    self._bootstrap_servers, self._topic, self._partitions, self._owner_epoch
-                )
+                appender = _Appender(self._client_config, self._topic, self._partitions, self._owner_epoch)
             except KafkaError as error:
                 self._failed(f"no broker answers: {error}")
                 self._stopped.wait(self._interval_s)
@@ -145,24 +144,24 @@ class Ticker:
         self.alarm = f"time stands still, no deadline passes: {reason}"
 
 
-def brokers_time_ms(bootstrap_servers: str, topic: str, partitions: int) -> int:
+def brokers_time_ms(client_config: ClientConfig, topic: str, partitions: int) -> int:
     """The broker's current time in ms: every request now on the topic was appended then or before.
 
     Raises KafkaError.
     """
-    appender = _Appender(bootstrap_servers, topic, partitions)
+    appender = _Appender(client_config, topic, partitions)
     try:
         return max(at_ms for at_ms, _ in appender.append(NOTHING_ATTESTED_MS))
     finally:
         appender.close()
 
 
-def fence(bootstrap_servers: str, topic: str, partitions: int, owner_epoch: int) -> None:
+def fence(client_config: ClientConfig, topic: str, partitions: int, owner_epoch: int) -> None:
     """Append a clock record of this epoch to every partition, and wait until all are acknowledged.
 
     A batch of an earlier owner that reads beyond them fails. Raises KafkaError.
     """
-    appender = _Appender(bootstrap_servers, topic, partitions, owner_epoch)
+    appender = _Appender(client_config, topic, partitions, owner_epoch)
     try:
         appender.append(NOTHING_ATTESTED_MS)
     finally:
@@ -176,13 +175,13 @@ class _Appender:
     """
 
     def __init__(
-        self, bootstrap_servers: str, topic: str, partitions: int, owner_epoch: int | None = None
+        self, client_config: ClientConfig, topic: str, partitions: int, owner_epoch: int | None = None
     ) -> None:
         self._topic = topic
         self._partitions = range(partitions)
         self._owner_epoch = owner_epoch
         self._producer = kafka_clients.clock_producer(
-            bootstrap_servers, timeout_ms=DELIVERY_TIMEOUT_MS, reconnect_max_ms=RECONNECT_MAX_MS
+            client_config, timeout_ms=DELIVERY_TIMEOUT_MS, reconnect_max_ms=RECONNECT_MAX_MS
         )
 
     def append(self, time_ms: int) -> list[tuple[int, int]]:

@@ -15,6 +15,7 @@ from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 
 from records import kafka_clients
+from records.client_config import ClientConfig
 from records.codec import UNREADABLE, encode
 from records.layout import TopicLayout
 from records.partitioner import partition_of
@@ -43,9 +44,9 @@ class TopicWatcher:
     """
 
     def __init__(
-        self, bootstrap_servers: str, layout: TopicLayout, *, interval_ms: int = DEFAULT_INTERVAL_MS
+        self, client_config: ClientConfig, layout: TopicLayout, *, interval_ms: int = DEFAULT_INTERVAL_MS
     ) -> None:
-        self._bootstrap_servers = bootstrap_servers
+        self._client_config = client_config
         self._layout = layout
         self._interval_s = interval_ms / 1000
         self._stopped = threading.Event()
@@ -65,13 +66,13 @@ class TopicWatcher:
                 with ExitStack() as connections:
                     reader = connections.enter_context(self._reader())
                     admin = kafka_clients.admin(
-                        self._bootstrap_servers,
+                        self._client_config,
                         bootstrap_timeout_ms=BROKER_TIMEOUT_MS,
                         request_timeout_ms=BROKER_TIMEOUT_MS,
                     )
                     connections.callback(admin.close)
                     producer = kafka_clients.topic_metadata_producer(
-                        self._bootstrap_servers,
+                        self._client_config,
                         timeout_ms=BROKER_TIMEOUT_MS,
                         max_request_bytes=self._layout.request_record_max_bytes,
                     )
@@ -82,7 +83,7 @@ class TopicWatcher:
 
     def _reader(self) -> TopicReader:
         return TopicReader(
-            self._bootstrap_servers,
+            self._client_config,
             max_record_bytes=self._layout.response_record_max_bytes,
             timeout_ms=BROKER_TIMEOUT_MS,
             fetch_min_bytes=_FETCH_MIN_BYTES,

@@ -10,6 +10,7 @@ from kafka.errors import KafkaError, NoError, TopicAlreadyExistsError, for_code
 from checkpoints.checkpoint import new_namespace
 from checkpoints.metadata import Identity
 from records import kafka_clients
+from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from records.sharding import DEFAULT_SHARDS
 
@@ -30,23 +31,23 @@ class TopicsError(RuntimeError):
     """The topics cannot be used or created. The message names each topic and its problem."""
 
 
-def prepare_topics(bootstrap_servers: str, layout: TopicLayout, replication_factor: int = 1) -> Identity:
+def prepare_topics(client_config: ClientConfig, layout: TopicLayout, replication_factor: int = 1) -> Identity:
     """Create missing topics, check existing ones, and return the identity that the state would belong to.
 
     Raises TopicsError with every problem. The identity's namespace is a new one.
     """
     try:
-        admin = kafka_clients.admin(bootstrap_servers, bootstrap_timeout_ms=BROKER_TIMEOUT_MS)
+        admin = kafka_clients.admin(client_config, bootstrap_timeout_ms=BROKER_TIMEOUT_MS)
     except ValueError as error:
-        raise TopicsError(f"{bootstrap_servers!r} is not a list of HOST:PORT: {error}") from error
+        raise TopicsError(f"{client_config!r} is not a list of HOST:PORT: {error}") from error
     except KafkaError as error:
-        raise TopicsError(f"no Kafka broker answers at {bootstrap_servers}") from error
+        raise TopicsError(f"no Kafka broker answers at {client_config}") from error
     try:
         return _prepare(admin, layout, replication_factor)
     except KafkaError as error:
         # kafka-python's errors show the whole request and the whole response.
         reason = str(error)[:_ERROR_MAX_CHARS]
-        raise TopicsError(f"preparing the topics on {bootstrap_servers} failed: {reason}") from error
+        raise TopicsError(f"preparing the topics on {client_config} failed: {reason}") from error
     finally:
         admin.close()
 

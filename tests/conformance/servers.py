@@ -17,6 +17,7 @@ from gateway.service import GatewayOptions, serving
 from gateway.upstream.connections import Address
 from gateway.wire.limits import Limits
 from records import kafka_clients
+from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from records.pack import unpack
 from streaming.service.coordinator import Options
@@ -102,7 +103,7 @@ class Servers:
         """Return the rows of docs/rules.md that our answers and history name, by the case's prefix."""
         found: dict[str, set[str]] = {prefix: set() for prefix in prefixes}
         for topic in (self.layout.responses_topic, self.layout.events_topic):
-            for record in read_topic(str(self.kafka), topic):
+            for record in read_topic(ClientConfig(str(self.kafka)), topic):
                 for encoded in unpack(record.value or b"{}"):
                     answer = json.loads(encoded)
                     prefix = "-".join(str(answer.get("group_id", "")).split("-")[:2]) + "-"
@@ -117,10 +118,10 @@ def running(folder: Path, settings: Mapping[str, str]) -> Iterator[Servers]:
     with ExitStack() as stack:
         overrides = {**settings, **_ONE_OF_EACH}
         broker = stack.enter_context(EmbeddedBroker(folder / "broker", overrides=overrides))
-        servers = broker.bootstrap_servers
+        servers = broker.client_config
         for topic, partitions in TOPICS.items():
             create_topic(servers, topic, partitions, {})
-        _wake(servers)
+        _wake(str(servers))
         layout = new_layout()
         options = Options(
             servers,
@@ -134,17 +135,17 @@ def running(folder: Path, settings: Mapping[str, str]) -> Iterator[Servers]:
         patient = Limits(member_held_s=ANSWER_TIMEOUT_MS / 1000)
         wanted = GatewayOptions(servers, layout, Address("127.0.0.1", 0), limits=patient)
         gateway = stack.enter_context(serving(wanted))
-        yield Servers(Address.parse(servers), gateway, layout, _topic_ids(servers))
+        yield Servers(Address.parse(str(servers)), gateway, layout, _topic_ids(str(servers)))
 
 
 def _wake(servers: str) -> None:
     """Make the broker start its coordinator, which happens when the first client looks for a coordinator."""
-    with closing(kafka_clients.group_consumer(servers, "wake")) as consumer:
+    with closing(kafka_clients.group_consumer(ClientConfig(servers), "wake")) as consumer:
         consumer.assign([TopicPartition("orders", 0)])
         consumer.committed(TopicPartition("orders", 0))
 
 
 def _topic_ids(servers: str) -> dict[str, UUID]:
-    with closing(kafka_clients.admin(servers)) as admin:
+    with closing(kafka_clients.admin(ClientConfig(servers))) as admin:
         described = admin.describe_topics(list(TOPICS))
     return {topic["name"]: UUID(str(topic["topic_id"])) for topic in described}

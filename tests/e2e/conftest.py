@@ -23,13 +23,13 @@ def coordinated(services: Services) -> Coordinated:
 @pytest.fixture(scope="session")
 def layout(broker: EmbeddedBroker, coordinated: Coordinated) -> TopicLayout:
     """The topics of the coordinator that runs."""
-    return layout_on(broker.bootstrap_servers, PREFIX)
+    return layout_on(broker.client_config, PREFIX)
 
 
 @pytest.fixture(scope="session")
 def options(broker: EmbeddedBroker, layout: TopicLayout) -> GatewayOptions:
     """A gateway's, before that coordinator."""
-    return GatewayOptions(broker.bootstrap_servers, layout, Address("127.0.0.1", 0))
+    return GatewayOptions(broker.client_config, layout, Address("127.0.0.1", 0))
 
 
 @pytest.fixture(scope="session")
@@ -42,5 +42,5 @@ def gateway(coordinated: Coordinated) -> str:
 def topic(broker: EmbeddedBroker) -> str:
     """A topic of PARTITIONS partitions."""
     name = f"orders-{uuid.uuid4()}"
-    create_topic(broker.bootstrap_servers, name, PARTITIONS, {})
+    create_topic(broker.client_config, name, PARTITIONS, {})
     return name

@@ -325,12 +325,12 @@ def consume(records: int, *members: Member, since: int = 0) -> list[int]:
 
 def members_added(options: GatewayOptions, group_id: str) -> int:
     """How many members the coordinator ever took into the group, as its events topic tells."""
-    history = history_of(options.bootstrap_servers, options.layout, group_id)
+    history = history_of(options.client_config, options.layout, group_id)
     return sum(event.type == EntryType.MEMBER_ADDED for event in history)
 
 
 def assert_coordinated(options: GatewayOptions, group_id: str, *, joins: int) -> None:
     """The group is this coordinator's, so many members joined it, and the broker knows of no such group."""
     assert members_added(options, group_id) == joins
-    with closing(KafkaAdminClient(bootstrap_servers=options.bootstrap_servers)) as admin:
+    with closing(KafkaAdminClient(bootstrap_servers=options.client_config)) as admin:
         assert group_id not in {group["group_id"] for group in admin.list_groups()}

@@ -18,6 +18,7 @@ from kafka.consumer.fetcher import ConsumerRecord
 
 from clients.coordinator_client import CoordinatorClient
 from records import kafka_clients
+from records.client_config import ClientConfig
 from records.codec import CLOCK_PATTERN, CommittedOffset
 from records.history import CoordinatorStarted, decode_entry, decode_snapshot
 from records.layout import TopicLayout
@@ -44,7 +45,7 @@ def new_layout(**sizes: int) -> TopicLayout:
     return TopicLayout.named(f"test-{uuid.uuid4()}", **sizes)
 
 
-def create_topic(servers: str, topic: str, partitions: int, settings: dict[str, str]) -> None:
+def create_topic(servers: ClientConfig, topic: str, partitions: int, settings: dict[str, str]) -> None:
     """Make a topic with these settings, and wait until it can be used."""
     admin = kafka_clients.admin(servers)
     options = {"num_partitions": partitions, "replication_factor": 1, "configs": settings}
@@ -54,7 +55,7 @@ def create_topic(servers: str, topic: str, partitions: int, settings: dict[str, 
         admin.close()
 
 
-def read_topic(servers: str, topic: str) -> list[ConsumerRecord]:
+def read_topic(servers: ClientConfig, topic: str) -> list[ConsumerRecord]:
     """All records a topic holds now; of each partition in its order."""
     with TopicReader(servers) as reader:
         return list(reader.read_all(topic))
@@ -134,7 +135,7 @@ def stable_member(client: CoordinatorClient, group_id: str, session_timeout_ms: 
     return member
 
 
-def history_of(servers: str, layout: TopicLayout, group_id: str) -> list[HistoryEntry]:
+def history_of(servers: ClientConfig, layout: TopicLayout, group_id: str) -> list[HistoryEntry]:
     """A group's entries on the events topic, in the order they stand there."""
     decoded = [
         decode_entry(record.value)
@@ -144,14 +145,14 @@ def history_of(servers: str, layout: TopicLayout, group_id: str) -> list[History
     return [entry for entry in decoded if isinstance(entry, HistoryEntry)]
 
 
-def starts(servers: str, layout: TopicLayout) -> list[CoordinatorStarted]:
+def starts(servers: ClientConfig, layout: TopicLayout) -> list[CoordinatorStarted]:
     """What coordinators said when they started, in the order of time."""
     decoded = [decode_entry(record.value) for record in read_topic(servers, layout.events_topic)]
     said = [entry for entry in decoded if isinstance(entry, CoordinatorStarted)]
     return sorted(said, key=lambda start: start.at_ms)
 
 
-def topic_id_of(servers: str, topic: str) -> str:
+def topic_id_of(servers: ClientConfig, topic: str) -> str:
     """Kafka's id of a topic."""
     admin = kafka_clients.admin(servers)
     try:
@@ -160,14 +161,14 @@ def topic_id_of(servers: str, topic: str) -> str:
         admin.close()
 
 
-def offset_records(servers: str, layout: TopicLayout, group_id: str) -> list[CommittedOffset]:
+def offset_records(servers: ClientConfig, layout: TopicLayout, group_id: str) -> list[CommittedOffset]:
     """A group's committed offsets as the offsets topic has them: the last record of each key."""
     last = {record.key: record.value for record in read_topic(servers, layout.offsets_topic)}
     values = [value for key, value in last.items() if value is not None and json.loads(key)[0] == group_id]
     return [msgspec.json.decode(value, type=CommittedOffset) for value in values]
 
 
-def snapshots_of(servers: str, layout: TopicLayout, group_id: str) -> list[GroupSnapshot]:
+def snapshots_of(servers: ClientConfig, layout: TopicLayout, group_id: str) -> list[GroupSnapshot]:
     """A group's records on the groups topic, the latest last."""
     records = read_topic(servers, layout.groups_topic)
     decoded = [decode_snapshot(record.value) for record in records if record.key == group_id.encode()]

@@ -7,6 +7,7 @@ from typing import Self
 import msgspec
 
 from records import kafka_clients
+from records.client_config import ClientConfig
 from records.codec import decode_request, request_id
 from records.layout import TopicLayout
 from records.pack import is_pack, pack, unpack
@@ -32,13 +33,13 @@ class PendingRequest(msgspec.Struct, frozen=True):
 class OtherSide:
     """Makes a layout's topics, and follows its requests from the start."""
 
-    def __init__(self, bootstrap_servers: str, layout: TopicLayout) -> None:
-        prepare_topics(bootstrap_servers, layout)
+    def __init__(self, client_config: ClientConfig, layout: TopicLayout) -> None:
+        prepare_topics(client_config, layout)
         self._layout = layout
         self._backlog: list[PendingRequest] = []
-        self._requests = TopicReader(bootstrap_servers)
+        self._requests = TopicReader(client_config)
         self._requests.start(beginning=self._requests.partitions_of(layout.requests_topic))
-        self._producer = kafka_clients.producer(bootstrap_servers)
+        self._producer = kafka_clients.producer(client_config)
 
     def next(self) -> PendingRequest:
         """The next request that comes."""

@@ -21,6 +21,7 @@ from bench.systems import prepare
 from embedded.broker import EmbeddedBroker
 from records import kafka_clients
 from records.address import Address
+from records.client_config import ClientConfig
 
 pytestmark = pytest.mark.e2e
 
@@ -93,7 +94,7 @@ def test_a_group_that_is_formed_is_stable(address: Address) -> None:
 
 
 def describe(address: Address, group_id: str) -> Any:
-    with closing(kafka_clients.admin(str(address))) as admin:
+    with closing(kafka_clients.admin(ClientConfig(str(address)))) as admin:
         return admin.describe_groups([group_id])[group_id]
 
 

@@ -32,13 +32,13 @@ def layout() -> TopicLayout:
 
 @pytest.fixture
 def other_side(broker: EmbeddedBroker, layout: TopicLayout) -> Iterator[OtherSide]:
-    with OtherSide(broker.bootstrap_servers, layout) as other_side:
+    with OtherSide(broker.client_config, layout) as other_side:
         yield other_side
 
 
 @pytest.fixture
 def client(broker: EmbeddedBroker, layout: TopicLayout, other_side: OtherSide) -> Iterator[CoordinatorClient]:
-    with CoordinatorClient(broker.bootstrap_servers, layout, client_id="me") as client:
+    with CoordinatorClient(broker.client_config, layout, client_id="me") as client:
         yield client
 
 
@@ -123,8 +123,8 @@ def test_clients_that_share_a_partition_do_not_mix_up(
     broker: EmbeddedBroker, layout: TopicLayout, other_side: OtherSide
 ) -> None:
     with (
-        CoordinatorClient(broker.bootstrap_servers, layout, client_id="a", reply_partition=1) as a,
-        CoordinatorClient(broker.bootstrap_servers, layout, client_id="b", reply_partition=1) as b,
+        CoordinatorClient(broker.client_config, layout, client_id="a", reply_partition=1) as a,
+        CoordinatorClient(broker.client_config, layout, client_id="b", reply_partition=1) as b,
     ):
         futures = {"a": beat(a), "b": beat(b)}
         for _ in futures:
@@ -170,16 +170,14 @@ def test_a_refusal_is_an_error_with_the_message(client: CoordinatorClient, other
 def test_no_answer_is_an_error_that_names_the_request(
     broker: EmbeddedBroker, layout: TopicLayout, other_side: OtherSide
 ) -> None:
-    with CoordinatorClient(
-        broker.bootstrap_servers, layout, client_id="me", request_timeout_ms=300
-    ) as client:
+    with CoordinatorClient(broker.client_config, layout, client_id="me", request_timeout_ms=300) as client:
         future = beat(client)
         with pytest.raises(RequestTimedOut, match="Heartbeat for group 'g' had no answer within 300 ms"):
             future.result(PATIENCE_S)
 
 
 def test_closing_fails_what_waits(broker: EmbeddedBroker, layout: TopicLayout, other_side: OtherSide) -> None:
-    client = CoordinatorClient(broker.bootstrap_servers, layout, client_id="me")
+    client = CoordinatorClient(broker.client_config, layout, client_id="me")
     future = beat(client)
     client.close()
     with pytest.raises(ClientClosed, match="Heartbeat for group 'g' was not answered: "):
@@ -208,16 +206,16 @@ def test_a_request_too_large_for_the_topic_is_not_sent(
 
 def test_a_client_needs_the_coordinators_topics(broker: EmbeddedBroker) -> None:
     with pytest.raises(TopicsMissing, match="no topic nowhere-requests"):
-        layout_on(broker.bootstrap_servers, "nowhere")
+        layout_on(broker.client_config, "nowhere")
     with pytest.raises(TopicsMissing, match="nowhere-requests has 0 partitions, 1 are expected"):
-        CoordinatorClient(broker.bootstrap_servers, TopicLayout.named("nowhere"), client_id="me")
+        CoordinatorClient(broker.client_config, TopicLayout.named("nowhere"), client_id="me")
 
 
 def test_a_layout_is_read_off_the_broker(
     broker: EmbeddedBroker, layout: TopicLayout, other_side: OtherSide
 ) -> None:
     prefix = layout.requests_topic.removesuffix("-requests")
-    assert layout_on(broker.bootstrap_servers, prefix) == layout
+    assert layout_on(broker.client_config, prefix) == layout
 
 
 def test_a_layout_with_other_partitions_is_refused(
@@ -226,4 +224,4 @@ def test_a_layout_with_other_partitions_is_refused(
     prefix = layout.requests_topic.removesuffix("-requests")
     other = TopicLayout.named(prefix, request_partitions=5, reply_partitions=2)
     with pytest.raises(TopicsMissing, match="has 3 partitions, 5 are expected"):
-        CoordinatorClient(broker.bootstrap_servers, other, client_id="me")
+        CoordinatorClient(broker.client_config, other, client_id="me")

@@ -29,7 +29,7 @@ def layout() -> TopicLayout:
 @pytest.fixture
 def other_side(broker: EmbeddedBroker, layout: TopicLayout) -> Iterator[OtherSide]:
     """Here the test is the coordinator."""
-    with OtherSide(broker.bootstrap_servers, layout) as other_side:
+    with OtherSide(broker.client_config, layout) as other_side:
         yield other_side
 
 
@@ -39,7 +39,7 @@ def committer(
 ) -> Iterator[tuple[Committer, list[str]]]:
     """A committer, and what it tells."""
     told: list[str] = []
-    with CoordinatorClient(broker.bootstrap_servers, layout, client_id="c") as client:
+    with CoordinatorClient(broker.client_config, layout, client_id="c") as client:
         yield Committer(client, "g", None, told.append), told
 
 

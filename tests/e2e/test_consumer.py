@@ -43,7 +43,7 @@ _names = (f"worker-test-{number}" for number in count())
 def topic(broker: EmbeddedBroker) -> str:
     """A topic of four partitions with ten records in each."""
     name = next(_names)
-    admin = kafka_clients.admin(broker.bootstrap_servers)
+    admin = kafka_clients.admin(broker.client_config)
     admin.create_topics({name: {"num_partitions": 4, "replication_factor": 1}}, wait_for_metadata=True)
     admin.close()
     produce(broker, name, range(10))
@@ -52,7 +52,7 @@ def topic(broker: EmbeddedBroker) -> str:
 
 def produce(broker: EmbeddedBroker, topic: str, numbers: range) -> None:
     """A record of each number to each of the four partitions."""
-    producer = kafka_clients.producer(broker.bootstrap_servers)
+    producer = kafka_clients.producer(broker.client_config)
     for number in numbers:
         for partition in range(4):
             producer.send(topic, value=b"%d-%d" % (partition, number), partition=partition)
@@ -72,7 +72,7 @@ class RunningConsumer:
         self.error: ConsumerStopped | None = None
         self._changed = threading.Condition()
         self._stack = ExitStack()
-        servers = broker.bootstrap_servers
+        servers = broker.client_config
         client = self._stack.enter_context(
             CoordinatorClient(servers, layout_on(servers, prefix), client_id=name)
         )
@@ -277,7 +277,7 @@ def test_why_names_a_consumer_that_was_killed_and_its_session_timeout(
 def other_side(broker: EmbeddedBroker, topic: str) -> Iterator[OtherSide]:
     """Here the test is the coordinator, with the topic's name as its prefix."""
     layout = TopicLayout.named(topic, request_partitions=1, reply_partitions=1)
-    with OtherSide(broker.bootstrap_servers, layout) as other_side:
+    with OtherSide(broker.client_config, layout) as other_side:
         yield other_side
 
 

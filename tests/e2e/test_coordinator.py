@@ -21,6 +21,7 @@ from checkpoints.metadata import Epoch
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from records import kafka_clients
+from records.client_config import ClientConfig
 from records.codec import DeadLetter, Reason, clock_record, record_of
 from records.history import HistoryReader
 from records.layout import TopicLayout
@@ -65,8 +66,8 @@ class Service:
     other: CoordinatorClient
 
     @property
-    def servers(self) -> str:
-        return self.options.bootstrap_servers
+    def client_config(self) -> ClientConfig:
+        return self.options.client_config
 
     @property
     def layout(self) -> TopicLayout:
@@ -82,9 +83,9 @@ class Service:
 
 @pytest.fixture(scope="module")
 def service(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    servers, layout = broker.bootstrap_servers, new_layout()
+    client_config, layout = broker.client_config, new_layout()
     options = Options(
-        servers,
+        client_config,
         tmp_path_factory.mktemp("coordinator"),
         layout,
         SETTINGS,
@@ -93,10 +94,10 @@ def service(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) ->
         first_request_wait_s=1.0,
         spark=QUICK_SPARK,
     )
-    prepare_topics(servers, layout)
+    prepare_topics(client_config, layout)
     with (
-        patient_client(servers, layout, "one", 3) as one,
-        patient_client(servers, layout, "other", 7) as other,
+        patient_client(client_config, layout, "one", 3) as one,
+        patient_client(client_config, layout, "other", 7) as other,
     ):
         service = Service(options, Coordinator(options), one, other)
         service.start()
@@ -114,12 +115,12 @@ def whole(service: Service) -> None:
 
 
 def patient_client(
-    servers: str, layout: TopicLayout, client_id: str, reply_partition: int
+    cluster: ClientConfig, layout: TopicLayout, name: str, partition: int
 ) -> CoordinatorClient:
     """A client that waits for as long as a coordinator may need to start."""
     timeout_ms = int(START_TIMEOUT_S * 1000)
     return CoordinatorClient(
-        servers, layout, client_id=client_id, reply_partition=reply_partition, request_timeout_ms=timeout_ms
+        cluster, layout, client_id=name, reply_partition=partition, request_timeout_ms=timeout_ms
     )
 
 
@@ -161,13 +162,13 @@ def test_answers_are_on_the_partition_that_was_asked_for(service: Service) -> No
 
 def all_of(service: Service, kind: str) -> list[ConsumerRecord]:
     topics = {"responses": service.layout.responses_topic, "dead letters": service.layout.dead_letters_topic}
-    return read_topic(service.servers, topics[kind])
+    return read_topic(service.client_config, topics[kind])
 
 
 def test_history_has_no_gap_and_the_snapshot_agrees(service: Service) -> None:
     member = stable_member(service.one, "history")
     member.leave()
-    history = history_of(service.servers, service.layout, "history")
+    history = history_of(service.client_config, service.layout, "history")
     assert [event.type for event in history] == [
         EntryType.GROUP_CREATED,
         EntryType.MEMBER_ID_ASSIGNED,
@@ -184,7 +185,7 @@ def test_history_has_no_gap_and_the_snapshot_agrees(service: Service) -> None:
     assert reader.gaps == {}
 
     last = history[-1]
-    snapshots = snapshots_of(service.servers, service.layout, "history")
+    snapshots = snapshots_of(service.client_config, service.layout, "history")
     assert [s.seq for s in snapshots] == sorted({s.seq for s in snapshots})
     for snapshot in snapshots:
         told = history[snapshot.seq - 1]
@@ -198,7 +199,7 @@ def test_silent_member_expires_by_clock_records_alone(service: Service) -> None:
     wait_until(lambda: state_of(service, "silent") == "Empty", "the end of the session")
     (removed,) = (
         event
-        for event in history_of(service.servers, service.layout, "silent")
+        for event in history_of(service.client_config, service.layout, "silent")
         if event.type is EntryType.MEMBER_REMOVED
     )
     assert removed.member_id == member.member_id
@@ -208,7 +209,7 @@ def test_silent_member_expires_by_clock_records_alone(service: Service) -> None:
 
 def state_of(service: Service, group_id: str) -> str | None:
     """The state of a group as its latest snapshot has it."""
-    snapshots = snapshots_of(service.servers, service.layout, group_id)
+    snapshots = snapshots_of(service.client_config, service.layout, group_id)
     return snapshots[-1].state if snapshots else None
 
 
@@ -227,7 +228,7 @@ def state_of(service: Service, group_id: str) -> str | None:
 def test_record_that_is_no_request_is_told_and_stops_nobody(
     service: Service, key: bytes | None, value: bytes, reason: Reason
 ) -> None:
-    producer = kafka_clients.producer(service.servers)
+    producer = kafka_clients.producer(service.client_config)
     sent = producer.send(service.layout.requests_topic, key=key, value=value, partition=0).get(timeout=30)
     producer.close()
     record = f"{sent.topic}-{sent.partition}-{sent.offset}"
@@ -246,7 +247,7 @@ def test_clock_record_of_an_owner_that_made_no_claim_ends_nothing(service: Servi
     """Whoever may write requests may write that too."""
     member = stable_member(service.one, "forged-owner")
     before_ms = service.coordinator.status.current.since_ms
-    producer = kafka_clients.producer(service.servers)
+    producer = kafka_clients.producer(service.client_config)
     forged = clock_record(0, owner_epoch=10**14)
     producer.send(service.layout.requests_topic, value=forged, partition=0).get(timeout=30)
     producer.close()
@@ -276,7 +277,7 @@ def test_folder_of_another_topic_is_refused(service: Service, tmp_path: Path) ->
     shutil.copy(service.options.folder / "identity.json", tmp_path)
     other = new_layout()
     with pytest.raises(FolderError) as refused:
-        Coordinator(Options(service.servers, tmp_path, other)).start()
+        Coordinator(Options(service.client_config, tmp_path, other)).start()
     changed = f"requests_topic was '{service.layout.requests_topic}' and is '{other.requests_topic}'"
     assert changed in str(refused.value)
     status = read_status(tmp_path / "status.json")
@@ -286,19 +287,19 @@ def test_folder_of_another_topic_is_refused(service: Service, tmp_path: Path) ->
 
 def test_topic_that_was_made_anew_is_refused(broker: EmbeddedBroker, tmp_path: Path) -> None:
     layout = new_layout()
-    before = prepare_topics(broker.bootstrap_servers, layout)
+    before = prepare_topics(broker.client_config, layout)
     Checkpoint.at(tmp_path).pin(before)
-    admin = kafka_clients.admin(broker.bootstrap_servers)
+    admin = kafka_clients.admin(broker.client_config)
     admin.delete_topics([layout.requests_topic])
     wait_until(lambda: layout.requests_topic not in admin.list_topics(), "the end of the topic")
     admin.close()
     with pytest.raises(FolderError, match=f"requests_topic_id was '{before.requests_topic_id}' and is"):
-        Coordinator(Options(broker.bootstrap_servers, tmp_path, layout)).start()
+        Coordinator(Options(broker.client_config, tmp_path, layout)).start()
 
 
 def test_stop_and_start_keep_groups_and_answer_what_was_asked_meanwhile(service: Service) -> None:
     member = stable_member(service.one, "kept", session_timeout_ms=60_000)
-    before = snapshots_of(service.servers, service.layout, "kept")[-1]
+    before = snapshots_of(service.client_config, service.layout, "kept")[-1]
     epochs = epochs_of(service)
     threads = {thread.name for thread in threading.enumerate()}
     service.coordinator.stop()
@@ -308,7 +309,7 @@ def test_stop_and_start_keep_groups_and_answer_what_was_asked_meanwhile(service:
     asked = service.one.heartbeat("kept", generation_id=1, member_id=member.member_id)
     service.start(**{"group.max.size": "2"})
     assert asked.result().error_code is ErrorCode.NONE
-    after = snapshots_of(service.servers, service.layout, "kept")[-1]
+    after = snapshots_of(service.client_config, service.layout, "kept")[-1]
     assert (after.incarnation, after.generation, after.members) == (
         before.incarnation,
         before.generation,
@@ -334,7 +335,7 @@ def check_epochs(service: Service, before: list[Epoch]) -> None:
     assert old == before
     assert new.from_batch > old[-1].from_batch
     assert new.settings == old[-1].settings | {"group.max.size": 2}
-    *_, last, this = starts(service.servers, service.layout)
+    *_, last, this = starts(service.client_config, service.layout)
     assert [(s.from_batch, s.settings) for s in (last, this)] == [
         (old[-1].from_batch, old[-1].settings),
         (new.from_batch, new.settings),
@@ -362,7 +363,7 @@ def test_nobody_expires_while_no_coordinator_runs(service: Service) -> None:
     until_ms = Checkpoint.at(service.options.folder).record().outages[-1].outage.until_ms
     assert until_ms >= asked_ms
     wait_until(lambda: state_of(service, "silent-meanwhile") == "Empty", "its end")
-    history = history_of(service.servers, service.layout, "silent-meanwhile")
+    history = history_of(service.client_config, service.layout, "silent-meanwhile")
     times = {event.type: event.at_ms for event in history}
     assert times[EntryType.TAKEN_OVER] == until_ms
     assert times[EntryType.MEMBER_REMOVED] == until_ms + session_ms
@@ -385,16 +386,16 @@ def test_without_clock_records_nobody_expires(service: Service, monkeypatch: pyt
     Member.of(service.other, "served-meanwhile")
     assert pending_of(service, "no-clock") == [member.member_id]
 
-    again = Ticker(service.servers, service.layout.requests_topic, service.layout.request_partitions)
+    again = Ticker(service.client_config, service.layout.requests_topic, service.layout.request_partitions)
     again.start()
     try:
         wait_until(lambda: pending_of(service, "no-clock") == [], "the member's end")
     finally:
         again.stop()
-    history = history_of(service.servers, service.layout, "no-clock")
+    history = history_of(service.client_config, service.layout, "no-clock")
     (removed,) = (event for event in history if event.type is EntryType.PENDING_MEMBER_REMOVED)
     assert stood_at_ms < removed.at_ms < again.attested_ms
 
 
 def pending_of(service: Service, group_id: str) -> list[str]:
-    return snapshots_of(service.servers, service.layout, group_id)[-1].pending_members
+    return snapshots_of(service.client_config, service.layout, group_id)[-1].pending_members

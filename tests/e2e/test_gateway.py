@@ -29,6 +29,7 @@ from gateway.upstream.connections import Address
 from gateway.wire import codec
 from gateway.wire.framing import framed
 from records import kafka_clients
+from records.client_config import ClientConfig
 from state.kafka.history import EntryType
 from tests.e2e.gateway_clients import (
     PARTITIONS,
@@ -100,7 +101,7 @@ def test_a_group_may_leave_its_assignment_to_the_coordinator(
             assert first.partitions() < before
         share(first)
     assert_coordinated(options, group_id, joins=2)
-    history = history_of(options.bootstrap_servers, options.layout, group_id)
+    history = history_of(options.client_config, options.layout, group_id)
     stable = [entry for entry in history if entry.type is EntryType.STABLE]
     assert {(entry.rule, entry.protocol_name) for entry in stable} == {("M4", assignor)}
 
@@ -109,26 +110,26 @@ def test_a_group_may_leave_its_assignment_to_the_coordinator(
 def test_a_topic_that_is_made_again_has_no_offsets_of_the_old_one(
     gateway: str, options: GatewayOptions, topic: str, coordinator: str
 ) -> None:
-    servers, layout, group_id = options.bootstrap_servers, options.layout, new_group()
-    at = gateway if coordinator == "ours" else servers
+    client_config, layout, group_id = options.client_config, options.layout, new_group()
+    at = gateway if coordinator == "ours" else str(client_config)
     consume_and_leave(at, group_id, topic, range(RECORDS))
-    with closing(kafka_clients.admin(servers)) as admin:
+    with closing(kafka_clients.admin(client_config)) as admin:
         admin.delete_topics([topic])
         wait_until(lambda: topic not in admin.list_topics(), "the topic is deleted")
-    create_topic(servers, topic, PARTITIONS, {})
+    create_topic(client_config, topic, PARTITIONS, {})
     # Fewer than before: a position of the old topic would be beyond its end.
     consume_and_leave(at, group_id, topic, range(1_000, 1_004))
     # The new topic's offsets are kept.
     with closing(PythonMember(at, group_id, topic)) as member:
-        produce(servers, topic, range(2_000, 2_004))
+        produce(str(client_config), topic, range(2_000, 2_004))
         assert consume(4, member) == [2_000, 2_001, 2_002, 2_003]
-    committed = offset_records(servers, layout, group_id)
-    expected = {(1, topic_id_of(servers, topic))} if coordinator == "ours" else set()
+    committed = offset_records(client_config, layout, group_id)
+    expected = {(1, topic_id_of(client_config, topic))} if coordinator == "ours" else set()
     assert {(record.offset, str(record.topic_id)) for record in committed} == expected
 
 
 def test_offsets_of_a_deleted_topic_go(gateway: str, options: GatewayOptions, topic: str) -> None:
-    servers, layout, group_id = options.bootstrap_servers, options.layout, new_group()
+    servers, layout, group_id = options.client_config, options.layout, new_group()
     consume_and_leave(gateway, group_id, topic, range(RECORDS))
     assert described(options, group_id) == dict.fromkeys(range(PARTITIONS), RECORDS // PARTITIONS)
     with closing(kafka_clients.admin(servers)) as admin:
@@ -155,7 +156,7 @@ def consume_and_leave(gateway: str, group_id: str, topic: str, values: range) ->
 def described(options: GatewayOptions, group_id: str) -> dict[int, int]:
     """The offset of each partition that `groups describe` shows."""
     prefix = options.layout.requests_topic.removesuffix("-requests")
-    where = ["--bootstrap-servers", options.bootstrap_servers, "--prefix", prefix]
+    where = ["--bootstrap-servers", str(options.client_config), "--prefix", prefix]
     result = CliRunner().invoke(groups, ["describe", *where, "--group", group_id, "-o", "json"])
     structlog.reset_defaults()  # the command's logs went to what is closed by now
     if "does not exist" in result.stderr:  # a group without members and offsets ends at the next pass
@@ -170,7 +171,7 @@ def test_admin_clients(gateway: str, topic: str) -> None:
     with closing(PythonMember(gateway, group_id, topic)) as member:
         share(member)
         member.commit()
-        with closing(kafka_clients.admin(gateway)) as admin:
+        with closing(kafka_clients.admin(ClientConfig(gateway))) as admin:
             described = admin.describe_groups([group_id])[group_id]
             assert described["group_state"] == "Stable"
             assert len(described["members"]) == 1
@@ -219,7 +220,7 @@ def test_what_was_parked_at_the_gateway_before_harms_nobody(
 ) -> None:
     group_id = new_group()
     mine = replace(options, reply_partition=3)
-    with CoordinatorClient(options.bootstrap_servers, options.layout, client_id="other") as other:
+    with CoordinatorClient(options.client_config, options.layout, client_id="other") as other:
         leader = stable_member(other, group_id)
         with serving(mine) as address, connected(address) as connection:
             # The first version 1 JoinGroup parks, for the leader has to join again.
@@ -289,7 +290,7 @@ def test_the_coordinators_own_topics_are_internal_and_not_to_be_changed(
             producer.send(own, b"{}")
         producer.send(topic, b"mine").get(timeout=30)
     with pytest.raises(TopicsMissing, match="is a gateway"):
-        layout_on(gateway, own.removesuffix("-requests"))
+        layout_on(ClientConfig(gateway), own.removesuffix("-requests"))
     refused: list[ConfluentError] = []
     settings = {"bootstrap.servers": gateway, "on_delivery": lambda error, _: refused.append(error)}
     confluent = ConfluentProducer(settings)

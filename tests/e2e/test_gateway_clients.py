@@ -78,7 +78,7 @@ class Group:
         produce(self.gateway, self.topic, values)
 
     def history(self, *types: EntryType) -> list[HistoryEntry]:
-        history = history_of(self.options.bootstrap_servers, self.options.layout, self.group_id)
+        history = history_of(self.options.client_config, self.options.layout, self.group_id)
         return [event for event in history if event.type in types]
 
 
@@ -202,7 +202,7 @@ def pattern(group: Group) -> None:
     member = group.join(f"^{group.topic}.*", poll_ms=10_000)
     wait_until(lambda: member.topics() == {group.topic}, "the topic there is")
     later = f"{group.topic}-later"
-    create_topic(group.options.bootstrap_servers, later, PARTITIONS, {})
+    create_topic(group.options.client_config, later, PARTITIONS, {})
     wait_until(lambda: member.topics() == {group.topic, later}, "the topic that came")
     produce(group.gateway, later, range(RECORDS))
     assert consume(RECORDS, member) == list(range(RECORDS))
@@ -270,7 +270,7 @@ Told = dict[tuple[str, str], Future[None]]
 def tell(name: str, library: str, options: GatewayOptions, gateway: str, logs: Path) -> None:
     with ExitStack() as stack:
         group = Group(options, gateway, LIBRARIES[library], stack, logs)
-        create_topic(options.bootstrap_servers, group.topic, PARTITIONS, {})
+        create_topic(options.client_config, group.topic, PARTITIONS, {})
         STORIES[name](group)
     assert_coordinated(options, group.group_id, joins=group.joins)
 

@@ -220,7 +220,7 @@ def comparable(case: Case, answer: dict[str, Any], group_ids: set[str]) -> dict[
 @pytest.fixture(scope="module")
 def names(broker: EmbeddedBroker) -> dict[Any, Any]:
     topic = f"topic-{uuid4()}"
-    create_topic(broker.bootstrap_servers, topic, 2, {})
+    create_topic(broker.client_config, topic, 2, {})
     return {TOPIC: topic, SIMPLE: f"simple-{uuid4()}"}
 
 

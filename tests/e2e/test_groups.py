@@ -72,7 +72,7 @@ Ask = Callable[..., Said]
 @pytest.fixture(scope="module", autouse=True)
 def topics(broker: EmbeddedBroker) -> None:
     """The topics that the groups have read."""
-    servers, kept_for_ever = broker.bootstrap_servers, {"retention.ms": "-1"}
+    servers, kept_for_ever = broker.client_config, {"retention.ms": "-1"}
     create_topic(servers, ORDERS, ORDERS_PARTITIONS, kept_for_ever)
     create_topic(servers, PRICES, 1, kept_for_ever)
     create_topic(servers, WIDE, WIDE_PARTITIONS, {"segment.index.bytes": "4096"})
@@ -87,7 +87,7 @@ def topics(broker: EmbeddedBroker) -> None:
 @pytest.fixture(scope="module")
 def client(broker: EmbeddedBroker, layout: TopicLayout) -> Iterator[CoordinatorClient]:
     with CoordinatorClient(
-        broker.bootstrap_servers, layout, client_id="shop", request_timeout_ms=ANSWER_TIMEOUT_MS
+        broker.client_config, layout, client_id="shop", request_timeout_ms=ANSWER_TIMEOUT_MS
     ) as client:
         yield client
 
@@ -235,7 +235,7 @@ def test_members_are_removed_with_a_reason(
     assert ask("describe", "--group", "shipping").err == "Consumer group 'shipping' has no active members.\n"
     removed = [
         event.client_reason
-        for event in history_of(broker.bootstrap_servers, layout, "shipping")
+        for event in history_of(broker.client_config, layout, "shipping")
         if event.type is EntryType.MEMBER_REMOVED
     ]
     assert removed == ["member was removed by an admin: the machine is gone"] * 3
@@ -269,8 +269,8 @@ def test_a_reset_is_executed_exported_and_taken_from_a_file(
     assert [row[3] for row in shifted.rows] == ["0", "0"]
     assert shifted.err.count("is lower than earliest offset for topic partition") == 2
     assert [row[3] for row in ask("describe", "--group", "ledger").rows] == ["0", "0"]
-    of_topics = {str(o.topic_id) for o in offset_records(broker.bootstrap_servers, layout, "ledger")}
-    assert of_topics == {topic_id_of(broker.bootstrap_servers, ORDERS)}
+    of_topics = {str(o.topic_id) for o in offset_records(broker.client_config, layout, "ledger")}
+    assert of_topics == {topic_id_of(broker.client_config, ORDERS)}
     unshifted = ask(*reset, "--topic", ORDERS, "--shift-by", "1", "--execute", exit_code=1)
     assert "Cannot shift offset for partition" in unshifted.err
     unknown = ask(*reset, "--topic", f"{ORDERS}:1,9", "--to-latest", "--execute", exit_code=1)
@@ -291,7 +291,7 @@ def test_a_reset_is_executed_exported_and_taken_from_a_file(
 
 def test_a_coordinator_that_does_not_answer(ask: Ask, broker: EmbeddedBroker) -> None:
     quiet = new_layout()
-    prepare_topics(broker.bootstrap_servers, quiet)
+    prepare_topics(broker.client_config, quiet)
     prefix = quiet.requests_topic.removesuffix("-requests")
     late = ask("describe", "--group", "g", "--timeout", "500", prefix=prefix, exit_code=1)
     assert "for group 'g' had no answer within 500 ms. Is the coordinator" in late.err

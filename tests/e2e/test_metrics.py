@@ -41,7 +41,7 @@ def running(
     """A coordinator, and its metrics from its first batch on."""
     folder: Path = tmp_path_factory.mktemp("coordinator")
     options = Options(
-        broker.bootstrap_servers, folder, new_layout(), SETTINGS, tick_interval_ms=50, spark=QUICK_SPARK
+        broker.client_config, folder, new_layout(), SETTINGS, tick_interval_ms=50, spark=QUICK_SPARK
     )
     coordinator = Coordinator(options)
     metrics = metrics_of(coordinator)
@@ -76,7 +76,7 @@ def test_a_group_is_seen_from_its_beginning_to_its_lag(
     broker: EmbeddedBroker, running: tuple[Coordinator, Metrics]
 ) -> None:
     coordinator, metrics = running
-    servers, layout = broker.bootstrap_servers, coordinator.options.layout
+    servers, layout = broker.client_config, coordinator.options.layout
     topic = f"{layout.requests_topic}-purchases"
     create_topic(servers, topic, 2, {})
     producer = kafka_clients.producer(servers)

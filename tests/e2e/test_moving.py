@@ -18,9 +18,9 @@ def test_requests_behind_the_offsets_are_counted_and_the_coordinators_own_record
     broker: EmbeddedBroker,
 ) -> None:
     topic = new_layout().requests_topic
-    create_topic(broker.bootstrap_servers, topic, 3, {})
+    create_topic(broker.client_config, topic, 3, {})
     request = encode(heartbeat("g", "m"))
-    producer = kafka_clients.producer(broker.bootstrap_servers)
+    producer = kafka_clients.producer(broker.client_config)
     for partition in (0, 1):
         for key, value in (
             (b"g", request),
@@ -32,4 +32,4 @@ def test_requests_behind_the_offsets_are_counted_and_the_coordinators_own_record
         ):
             producer.send(topic, key=key, value=value, partition=partition)
     producer.close()
-    assert count_unread(broker.bootstrap_servers, topic, {0: 1, 1: 6, 2: 0}) == {0: 5, 1: 0, 2: 0}
+    assert count_unread(broker.client_config, topic, {0: 1, 1: 6, 2: 0}) == {0: 5, 1: 0, 2: 0}

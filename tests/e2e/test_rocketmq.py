@@ -40,7 +40,7 @@ INTERVALS = Intervals(
 def topic(broker: EmbeddedBroker) -> str:
     """A topic of QUEUES queues."""
     name = f"rocketmq-orders-{uuid.uuid4()}"
-    create_topic(broker.bootstrap_servers, name, QUEUES, {})
+    create_topic(broker.client_config, name, QUEUES, {})
     return name
 
 
@@ -62,7 +62,7 @@ class RunningConsumer:
         self.go_on.set()
         self._changed = threading.Condition()
         self._stack = ExitStack()
-        servers, inbox = broker.bootstrap_servers, Inbox()
+        servers, inbox = broker.client_config, Inbox()
         layout = layout_on(servers, PREFIX)
         self.client = self._stack.enter_context(
             CoordinatorClient(servers, layout, client_id="A", listener=inbox)
@@ -117,7 +117,7 @@ class RunningConsumer:
 
 def produce(broker: EmbeddedBroker, topic: str, numbers: range) -> set[str]:
     """A record of each number, to the queues in turn."""
-    producer = kafka_clients.producer(broker.bootstrap_servers)
+    producer = kafka_clients.producer(broker.client_config)
     for number in numbers:
         producer.send(topic, value=b"%d" % number, partition=number % QUEUES)
     producer.close()
@@ -131,7 +131,7 @@ def broadcasting(broker: EmbeddedBroker, topic: str, offsets: Path) -> RunningCo
 
 def groups(broker: EmbeddedBroker) -> set[str]:
     """The groups that the groups topic has now."""
-    records = read_topic(broker.bootstrap_servers, TopicLayout.named(PREFIX).groups_topic)
+    records = read_topic(broker.client_config, TopicLayout.named(PREFIX).groups_topic)
     latest = {record.key: record.value for record in records}
     return {key.decode() for key, value in latest.items() if value is not None}
 
@@ -214,6 +214,6 @@ def test_the_operators_tools_tell_of_two_clients_with_one_id(
         where = "'watched' is one of RocketMQ: its offsets are those of '%OFFSET%watched'"
         reset = ("reset-offsets", *one, "--all-topics", "--to-current")
         wait_until(lambda: where in tell("groups", *reset), "its offsets are not to be had by its name")
-    with GroupsReader(broker.bootstrap_servers, TopicLayout.named(PREFIX)) as reader:
+    with GroupsReader(broker.client_config, TopicLayout.named(PREFIX)) as reader:
         wait_until(lambda: "%OFFSET%watched" in listed_to_kafka(reader), "the group of the offsets is listed")
         assert "watched" not in listed_to_kafka(reader)

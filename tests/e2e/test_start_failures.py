@@ -57,7 +57,7 @@ def ended(process: subprocess.Popen[str]) -> Ended:
 def layout(broker: EmbeddedBroker) -> TopicLayout:
     """The topics of a coordinator that does not run."""
     layout = new_layout()
-    prepare_topics(broker.bootstrap_servers, layout)
+    prepare_topics(broker.client_config, layout)
     return layout
 
 
@@ -67,7 +67,7 @@ def prefix(layout: TopicLayout) -> str:
 
 
 def test_a_server_without_a_port_ends_the_gateways_start(broker: EmbeddedBroker, prefix: str) -> None:
-    servers = f"{broker.bootstrap_servers},kafka-2"
+    servers = f"{broker.client_config},kafka-2"
     end = ended(started("gateway", "--bootstrap-servers", servers, "--prefix", prefix))
     assert end.exit_code == 2
     assert end.last.startswith("Error: Invalid value for '--bootstrap-servers': 'kafka-2' is not HOST:PORT; ")
@@ -117,7 +117,7 @@ def test_topics_that_are_not_there_end_the_start(broker: EmbeddedBroker, command
     group = () if command == "gateway" else ("--group", "g", "--topic", "t")
     end = ended(started(command, "--bootstrap-servers", broker.bootstrap_servers, "--prefix", prefix, *group))
     assert end.exit_code == 1
-    assert end.last.startswith(f"Error: no topic {prefix}-requests on {broker.bootstrap_servers}: ")
+    assert end.last.startswith(f"Error: no topic {prefix}-requests on {broker.client_config}: ")
 
 
 @pytest.mark.parametrize("as_json", [False, True])

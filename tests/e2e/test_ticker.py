@@ -27,14 +27,14 @@ INTERVAL_MS = 50
 @pytest.fixture
 def layout(broker: EmbeddedBroker) -> TopicLayout:
     layout = new_layout(request_partitions=PARTITIONS)
-    prepare_topics(broker.bootstrap_servers, layout)
+    prepare_topics(broker.client_config, layout)
     return layout
 
 
 @contextmanager
 def ticking(broker: EmbeddedBroker, layout: TopicLayout, **options: Any) -> Iterator[Ticker]:
     ticker = Ticker(
-        broker.bootstrap_servers, layout.requests_topic, PARTITIONS, interval_ms=INTERVAL_MS, **options
+        broker.client_config, layout.requests_topic, PARTITIONS, interval_ms=INTERVAL_MS, **options
     )
     ticker.start()
     try:
@@ -54,7 +54,7 @@ def rounds_of(broker: EmbeddedBroker, layout: TopicLayout) -> list[tuple[set[int
     """Of each round of a lone ticker: the claims (one, in truth) and the append times of its records."""
     by_partition: list[list[tuple[int, int]]] = [[] for _ in range(PARTITIONS)]
     for partition, claim_ms, append_ms in clock_claims(
-        read_topic(broker.bootstrap_servers, layout.requests_topic)
+        read_topic(broker.client_config, layout.requests_topic)
     ):
         by_partition[partition].append((claim_ms, append_ms))
     return [
@@ -87,7 +87,7 @@ def test_two_tickers_claim_nothing_that_is_not_so(broker: EmbeddedBroker, layout
     with ticking(broker, layout) as one, ticking(broker, layout) as other:
         wait_for_rounds(one)
         wait_for_rounds(other)
-    claims = clock_claims(read_topic(broker.bootstrap_servers, layout.requests_topic))
+    claims = clock_claims(read_topic(broker.client_config, layout.requests_topic))
     assert all(claim_ms < append_ms for _, claim_ms, append_ms in claims)
 
 
@@ -121,7 +121,7 @@ def test_step_of_the_broker_clock_stops_time_until_it_is_undone(
 
 def read_all(broker: EmbeddedBroker, layout: TopicLayout, pace: Pace) -> None:
     """Report a batch that has read all requests, as the supervisor does."""
-    with TopicReader(broker.bootstrap_servers) as reader:
+    with TopicReader(broker.client_config) as reader:
         ends = reader.ends(reader.partitions_of(layout.requests_topic))
     pace.batch_read({partition.partition: end for partition, end in ends.items()})
 
@@ -131,8 +131,8 @@ def test_clock_records_are_rare_while_no_group_has_a_member(
 ) -> None:
     monkeypatch.setattr("streaming.service.members_watcher.LOOK_S", 0.05)
     pace = Pace(PARTITIONS, INTERVAL_MS, rest_interval_ms=600_000, quiet_s=0.2)
-    watcher = MembersWatcher(broker.bootstrap_servers, layout, pace)
-    producer = kafka_clients.producer(broker.bootstrap_servers)
+    watcher = MembersWatcher(broker.client_config, layout, pace)
+    producer = kafka_clients.producer(broker.client_config)
     producer.send(layout.groups_topic, key=b"group", value=b'{"members":[{}]}').get(timeout=30)
     watcher.start()
     try:

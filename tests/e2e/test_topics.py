@@ -9,6 +9,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from embedded.broker import HOST, EmbeddedBroker
 from records import kafka_clients
+from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from streaming.service import topics
 from streaming.service.topics import DAY_MS, TopicsError, prepare_topics, wanted_settings
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture
 def admin(broker: EmbeddedBroker) -> Iterator[KafkaAdminClient]:
-    client = kafka_clients.admin(broker.bootstrap_servers)
+    client = kafka_clients.admin(broker.client_config)
     yield client
     client.close()
 
@@ -31,7 +32,7 @@ def settings_of(admin: KafkaAdminClient, topic: str) -> dict[str, str]:
 
 def test_missing_topics_are_made_with_what_is_needed(broker: EmbeddedBroker, admin: KafkaAdminClient) -> None:
     layout = new_layout(request_partitions=3, reply_partitions=5)
-    prepare_topics(broker.bootstrap_servers, layout)
+    prepare_topics(broker.client_config, layout)
     described = {t["name"]: t for t in admin.describe_topics(list(wanted_settings(layout)))}
     assert {name: len(topic["partitions"]) for name, topic in described.items()} == {
         layout.requests_topic: 3,
@@ -54,8 +55,8 @@ def test_identity_is_the_topics_and_namespaces_differ(
     broker: EmbeddedBroker, admin: KafkaAdminClient
 ) -> None:
     layout = new_layout()
-    first = prepare_topics(broker.bootstrap_servers, layout)
-    again = prepare_topics(broker.bootstrap_servers, layout)
+    first = prepare_topics(broker.client_config, layout)
+    again = prepare_topics(broker.client_config, layout)
     assert first.cluster_id == again.cluster_id == admin.describe_cluster()["cluster_id"]
     assert first.requests_topic_id == again.requests_topic_id
     assert (first.requests_topic, first.request_partitions) == (layout.requests_topic, 1)
@@ -65,15 +66,15 @@ def test_identity_is_the_topics_and_namespaces_differ(
 def test_topic_that_is_partly_there_is_completed(broker: EmbeddedBroker, admin: KafkaAdminClient) -> None:
     layout = new_layout()
     partitions, settings = wanted_settings(layout)[layout.responses_topic]
-    create_topic(broker.bootstrap_servers, layout.responses_topic, partitions, dict(settings))
-    prepare_topics(broker.bootstrap_servers, layout)
+    create_topic(broker.client_config, layout.responses_topic, partitions, dict(settings))
+    prepare_topics(broker.client_config, layout)
     assert wanted_settings(layout).keys() <= set(admin.list_topics())
 
 
 def refusal(broker: EmbeddedBroker, layout: TopicLayout, replication_factor: int = 1) -> list[str]:
     """The lines of the error."""
     with pytest.raises(TopicsError) as refused:
-        prepare_topics(broker.bootstrap_servers, layout, replication_factor)
+        prepare_topics(broker.client_config, layout, replication_factor)
     return [line.strip() for line in str(refused.value).splitlines()]
 
 
@@ -86,8 +87,8 @@ def test_everything_that_is_wrong_is_named_at_once(broker: EmbeddedBroker) -> No
         "retention.ms": str(DAY_MS),
         "max.message.bytes": "1000000",
     }
-    create_topic(broker.bootstrap_servers, topic, 7, wrong)
-    create_topic(broker.bootstrap_servers, layout.groups_topic, 1, {"cleanup.policy": "delete"})
+    create_topic(broker.client_config, topic, 7, wrong)
+    create_topic(broker.client_config, layout.groups_topic, 1, {"cleanup.policy": "delete"})
     needed_bytes = layout.request_record_max_bytes
     assert refusal(broker, layout)[1:] == [
         f"{topic} has 7 partitions, 1 are expected",
@@ -107,8 +108,8 @@ def test_topics_that_have_more_than_is_needed_are_taken(broker: EmbeddedBroker) 
         "retention.ms": "-1",
         "max.message.bytes": str(layout.request_record_max_bytes + 1),
     }
-    create_topic(broker.bootstrap_servers, layout.requests_topic, 1, generous)
-    assert prepare_topics(broker.bootstrap_servers, layout).requests_topic == layout.requests_topic
+    create_topic(broker.client_config, layout.requests_topic, 1, generous)
+    assert prepare_topics(broker.client_config, layout).requests_topic == layout.requests_topic
 
 
 def test_what_the_broker_refuses_is_said_in_its_words(broker: EmbeddedBroker) -> None:
@@ -125,9 +126,9 @@ def test_address_without_a_broker_is_named(monkeypatch: pytest.MonkeyPatch) -> N
         bound.bind((HOST, 0))  # and nobody listens
         address = f"{HOST}:{bound.getsockname()[1]}"
         with pytest.raises(TopicsError, match=f"no Kafka broker answers at {address}"):
-            prepare_topics(address, new_layout())
+            prepare_topics(ClientConfig(address), new_layout())
 
 
 def test_address_that_is_none_is_named() -> None:
     with pytest.raises(TopicsError, match=r"'localhost:kafka' is not a list of HOST:PORT"):
-        prepare_topics("localhost:kafka", new_layout())
+        prepare_topics(ClientConfig("localhost:kafka"), new_layout())

@@ -31,13 +31,13 @@ _names = (f"view-test-{number}" for number in count())
 @pytest.fixture
 def layout(broker: EmbeddedBroker) -> TopicLayout:
     layout = TopicLayout.named(next(_names), request_partitions=2, reply_partitions=1)
-    prepare_topics(broker.bootstrap_servers, layout)
+    prepare_topics(broker.client_config, layout)
     return layout
 
 
 @pytest.fixture
 def producer(broker: EmbeddedBroker) -> Iterator[KafkaProducer]:
-    producer = kafka_clients.producer(broker.bootstrap_servers)
+    producer = kafka_clients.producer(broker.client_config)
     yield producer
     producer.close()
 
@@ -58,7 +58,7 @@ def show(broker: EmbeddedBroker, layout: TopicLayout) -> Iterator[Callable[..., 
     def show(*, terminal: bool) -> Screen:
         screen = Screen()
         console = Console(file=screen, width=160, force_terminal=terminal)
-        view = LiveView(broker.bootstrap_servers, layout, console)
+        view = LiveView(broker.client_config, layout, console)
         threads.append(threading.Thread(target=view.run, args=(stop,)))
         threads[-1].start()
         return screen

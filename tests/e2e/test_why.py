@@ -33,12 +33,12 @@ _names = (f"why-test-{number}" for number in count())
 @pytest.fixture
 def layout(broker: EmbeddedBroker) -> TopicLayout:
     layout = TopicLayout.named(next(_names), request_partitions=PARTITIONS, reply_partitions=1)
-    prepare_topics(broker.bootstrap_servers, layout)
+    prepare_topics(broker.client_config, layout)
     return layout
 
 
 def write(broker: EmbeddedBroker, layout: TopicLayout, history: Iterable[AnyHistoryEntry]) -> None:
-    producer = kafka_clients.producer(broker.bootstrap_servers)
+    producer = kafka_clients.producer(broker.client_config)
     for event in history:
         producer.send(
             layout.events_topic,
@@ -118,8 +118,8 @@ def test_since_reads_no_more_of_a_longer_topic(
     write(broker, layout, records)
     since_ms = begin_ms + days * DAY_MS - 50 * MINUTE_MS
 
-    whole = read_history(broker.bootstrap_servers, layout, "g")
-    part = read_history(broker.bootstrap_servers, layout, "g", since_ms)
+    whole = read_history(broker.client_config, layout, "g")
+    part = read_history(broker.client_config, layout, "g", since_ms)
     assert (whole.records_read, whole.from_start, part.from_start) == (len(records), True, False)
     # The last hour has 70, and a client takes up to 500 at once: once for each of two earlier assignments.
     assert part.records_read <= 70 + 2 * 500

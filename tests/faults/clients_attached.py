@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cli.demo.load import Load, consumed
+from records.client_config import ClientConfig
 from tests.e2e.harness import wait_until
 
 PARTITIONS = 4
@@ -64,7 +65,7 @@ class Attached:
 def attached(gateway: str, broker: str, folder: Path) -> Iterator[Attached]:
     """Consumers that share a topic of their own through the gateway, each of which has records."""
     name = f"attached-{uuid.uuid4()}"
-    load = Load(broker, name, PARTITIONS, RECORDS_PER_S)
+    load = Load(ClientConfig(broker), name, PARTITIONS, RECORDS_PER_S)
     files = [folder / f"{name}-{i}.jsonl" for i in range(CONSUMERS)]
     consumers = []
     load.start()

@@ -21,7 +21,7 @@ TOPIC = "kept"
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]:
     with BrokerCluster(tmp_path_factory.mktemp("cluster")) as cluster:
-        admin = kafka_clients.admin(cluster.bootstrap_servers)
+        admin = kafka_clients.admin(cluster.client_config)
         try:
             # -1: the brokers' default.
             admin.create_topics(
@@ -34,7 +34,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]
 
 @pytest.fixture
 def producer(cluster: BrokerCluster) -> Iterator[KafkaProducer]:
-    producer = kafka_clients.producer(cluster.bootstrap_servers)
+    producer = kafka_clients.producer(cluster.client_config)
     try:
         yield producer
     finally:
@@ -43,7 +43,7 @@ def producer(cluster: BrokerCluster) -> Iterator[KafkaProducer]:
 
 @pytest.fixture(scope="module")
 def reader(cluster: BrokerCluster) -> Iterator[TopicReader]:
-    with TopicReader(cluster.bootstrap_servers) as reader:
+    with TopicReader(cluster.client_config) as reader:
         yield reader
 
 
@@ -78,7 +78,7 @@ def test_clients_connect_while_a_broker_hangs(cluster: BrokerCluster) -> None:
     try:
         began_s = time.monotonic()
         for _ in range(8):
-            TopicReader(cluster.bootstrap_servers).close()
+            TopicReader(cluster.client_config).close()
         assert time.monotonic() - began_s < BOOTSTRAP_TIMEOUT_MS / 1000
     finally:
         cluster.resume(1)

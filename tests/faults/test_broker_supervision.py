@@ -23,7 +23,7 @@ def test_a_broker_that_dies_is_started_again_with_its_data_and_then_given_up(tmp
     broker = EmbeddedBroker(tmp_path)
     failures: queue.Queue[str] = queue.Queue()
     with SupervisedBroker(broker, failures.put, pauses_s=(0.1, 0.1, 0.1)) as supervised:
-        servers = supervised.bootstrap_servers
+        servers = supervised.client_config
         create_topic(servers, "kept", 1, {})
 
         in_the_way = tmp_path / ".space"
@@ -32,7 +32,7 @@ def test_a_broker_that_dies_is_started_again_with_its_data_and_then_given_up(tmp
         wait_until(lambda: broker.pid is None, "the end of the broker")
         assert not any(is_zombie(child) for child in child_pids(os.getpid()))
         in_the_way.rmdir()
-        wait_until(lambda: has_topic(servers, "kept"), "the broker on the same data and port")
+        wait_until(lambda: has_topic(str(servers), "kept"), "the broker on the same data and port")
         assert failures.empty()
 
         (tmp_path / "log" / "meta.properties").write_text("damaged")

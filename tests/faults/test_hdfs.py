@@ -26,14 +26,14 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
 
 def test_another_machine_goes_on_with_the_state(hdfs: Hdfs, broker: EmbeddedBroker, tmp_path: Path) -> None:
     options = Options(
-        broker.bootstrap_servers,
+        broker.client_config,
         tmp_path / "one",
         new_layout(),
         {"group.initial.rebalance.delay.ms": "0"},
         checkpoint=f"{hdfs.uri}/coordinator",
     )
-    prepare_topics(options.bootstrap_servers, options.layout)
-    with CoordinatorClient(options.bootstrap_servers, options.layout, client_id="test") as client:
+    prepare_topics(options.client_config, options.layout)
+    with CoordinatorClient(options.client_config, options.layout, client_id="test") as client:
         with coordinating(options):
             member = stable_member(client, "kept")
         assert not (options.folder / "spark").exists()
@@ -42,7 +42,7 @@ def test_another_machine_goes_on_with_the_state(hdfs: Hdfs, broker: EmbeddedBrok
 
 
 def test_a_place_that_does_not_answer_is_named(broker: EmbeddedBroker, tmp_path: Path) -> None:
-    options = Options(broker.bootstrap_servers, tmp_path, new_layout(), checkpoint="hdfs://127.0.0.1:1/there")
+    options = Options(broker.client_config, tmp_path, new_layout(), checkpoint="hdfs://127.0.0.1:1/there")
     refused = r"hdfs://127\.0\.0\.1:1/there.* cannot be written: .*Connection refused"
     with pytest.raises(FolderError, match=refused):
         Coordinator(options).start()

@@ -32,7 +32,7 @@ def soon_silent(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def layout(broker: EmbeddedBroker) -> TopicLayout:
     layout = new_layout()
-    prepare_topics(broker.bootstrap_servers, layout)
+    prepare_topics(broker.client_config, layout)
     return layout
 
 
@@ -40,11 +40,11 @@ class Waiting:
     """A standby that waits in a thread until `stop`."""
 
     def __init__(self, broker: EmbeddedBroker, layout: TopicLayout, claim: Claim) -> None:
-        self.ownership = Ownership(broker.bootstrap_servers, layout)
+        self.ownership = Ownership(broker.client_config, layout)
         self.reasons: list[str] = []
         self.error: NotOwner | None = None
         self.has_taken = False
-        self._standby = Standby(broker.bootstrap_servers, layout, self.ownership, self.reasons.append)
+        self._standby = Standby(broker.client_config, layout, self.ownership, self.reasons.append)
         self._claim = claim
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -115,7 +115,7 @@ def test_claim_that_is_released_is_taken_without_a_wait(
     """The active coordinator has ended in order, as for an upgrade."""
     monkeypatch.setattr(owner, "SILENCE_MS", 60_000)
     with (
-        Ownership(broker.bootstrap_servers, layout) as first,
+        Ownership(broker.client_config, layout) as first,
         waiting_after(first, broker, layout) as standby,
     ):
         with ticking(broker, layout, owner_epoch=1):
@@ -160,7 +160,7 @@ def test_silence_while_no_broker_answers_is_no_sign(tmp_path: Path) -> None:
     """The owner cannot append clock records then. It must not lose the topics because of that."""
     layout = TopicLayout.named(f"test-{uuid4()}")
     with EmbeddedBroker(tmp_path / "broker") as broker:
-        prepare_topics(broker.bootstrap_servers, layout)
+        prepare_topics(broker.client_config, layout)
         take(broker, layout, claim_of("one"))
         with ticking(broker, layout, owner_epoch=1) as ticker, waiting(broker, layout) as standby:
             wait_until(lambda: bool(standby.reasons), "the standby's first look")

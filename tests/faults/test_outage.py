@@ -15,6 +15,7 @@ from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from checkpoints.checkpoint import Checkpoint
 from clients.coordinator_client import layout_on
 from embedded.broker import EmbeddedBroker
+from records.client_config import ClientConfig
 from records.codec import clock_record
 from records.layout import TopicLayout
 from state.kafka.history import EntryType, HistoryEntry
@@ -44,11 +45,11 @@ def test_nobody_expires_because_a_restart_took_longer_than_the_session(
     settings = ("--gateway", listen, "-c", "group.initial.rebalance.delay.ms=0")
     arguments = ("--json", "--data-dir", str(tmp_path / "data"), *servers, *settings)
     group_id, topic = f"group-{uuid4()}", f"orders-{uuid4()}"
-    create_topic(broker.bootstrap_servers, topic, 4, {})
+    create_topic(broker.client_config, topic, 4, {})
     with ExitStack() as stack:
         first = stack.enter_context(run(tmp_path, *arguments))
         first.ready()
-        layout = layout_on(broker.bootstrap_servers, prefix)
+        layout = layout_on(broker.client_config, prefix)
         members = [stack.enter_context(closing(member_at(listen, group_id, topic))) for _ in range(3)]
         share(*members)
         produce(broker.bootstrap_servers, topic, range(RECORDS))
@@ -65,7 +66,7 @@ def test_nobody_expires_because_a_restart_took_longer_than_the_session(
         produce(broker.bootstrap_servers, topic, range(RECORDS, 2 * RECORDS))
         seen += consume(RECORDS, *members)
         wait_until(lambda: taken_over(broker, layout, group_id) is not None, "the takeover")
-        history = history_of(broker.bootstrap_servers, layout, group_id)
+        history = history_of(broker.client_config, layout, group_id)
         told = f"{len(seen)} consumed of {2 * RECORDS}, {len(seen) - len(set(seen))} of them again"
         expired = [event.reason for event in history if event.type is EntryType.MEMBER_REMOVED]
         assert expired == [], told
@@ -78,7 +79,7 @@ def member_at(gateway: str, group_id: str, topic: str) -> PythonMember:
 
 
 def taken_over(broker: EmbeddedBroker, layout: TopicLayout, group_id: str) -> HistoryEntry | None:
-    history = history_of(broker.bootstrap_servers, layout, group_id)
+    history = history_of(broker.client_config, layout, group_id)
     return next((event for event in history if event.type is EntryType.TAKEN_OVER), None)
 
 
@@ -105,11 +106,11 @@ def when_listening(address: str) -> Callable[[], float]:
 class Requests:
     """Appends to a requests topic of its own."""
 
-    def __init__(self, servers: str) -> None:
-        self.servers = servers
+    def __init__(self, client_config: ClientConfig) -> None:
+        self.client_config = client_config
         self.layout = new_layout()
-        prepare_topics(servers, self.layout)
-        self._producer = KafkaProducer(bootstrap_servers=servers, acks="all")
+        prepare_topics(client_config, self.layout)
+        self._producer = KafkaProducer(bootstrap_servers=str(client_config), acks="all")
 
     def append(self, key: bytes | None, value: bytes) -> int:
         """The offset after the record's."""
@@ -123,11 +124,11 @@ class Requests:
         return self.append(b"group", b"{}")
 
     def first_since(self, end: int) -> FirstRequest:
-        return FirstRequest(self.servers, self.layout, {0: end}, SILENCE_MS)
+        return FirstRequest(self.client_config, self.layout, {0: end}, SILENCE_MS)
 
     def delete_before(self, offset: int) -> None:
         """As retention does."""
-        with closing(KafkaAdminClient(bootstrap_servers=self.servers)) as admin:
+        with closing(KafkaAdminClient(bootstrap_servers=str(self.client_config))) as admin:
             admin.delete_records({TopicPartition(self.layout.requests_topic, 0): offset}, timeout_ms=30_000)
 
     def close(self) -> None:
@@ -136,7 +137,7 @@ class Requests:
 
 @pytest.fixture
 def requests(broker: EmbeddedBroker) -> Iterator[Requests]:
-    with closing(Requests(broker.bootstrap_servers)) as requests:
+    with closing(Requests(broker.client_config)) as requests:
         yield requests
 
 
@@ -195,10 +196,10 @@ def test_requests_that_retention_deleted_unread_are_not_skipped(requests: Reques
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f'v1\n{{"batchWatermarkMs":0}}\n{{"{topic}":{{"0":{end}}}}}')
     requests.delete_before(2)
-    assert len(end_outage(requests.servers, requests.layout, checkpoint)) == 1
+    assert len(end_outage(requests.client_config, requests.layout, checkpoint)) == 1
     requests.delete_before(4)
     with pytest.raises(RequestsDeleted, match=rf"before they were handled: {topic}\[0\] 2 to 3\. "):
-        end_outage(requests.servers, requests.layout, checkpoint)
+        end_outage(requests.client_config, requests.layout, checkpoint)
 
 
 def test_service_that_stops_waits_for_no_request(requests: Requests) -> None:

@@ -55,7 +55,7 @@ RECORDS = 40
 @pytest.fixture
 def layout(broker: EmbeddedBroker) -> TopicLayout:
     layout = new_layout()
-    prepare_topics(broker.bootstrap_servers, layout)
+    prepare_topics(broker.client_config, layout)
     return layout
 
 
@@ -83,7 +83,7 @@ def take(
     moved: Moved | None = None,
 ) -> int:
     """Claim the topics, for good; the epoch."""
-    with Ownership(broker.bootstrap_servers, layout) as ownership:
+    with Ownership(broker.client_config, layout) as ownership:
         ownership.take(claim, take_over=take_over, moved=moved)
         return ownership.epoch
 
@@ -91,7 +91,7 @@ def take(
 @contextmanager
 def ticking(broker: EmbeddedBroker, layout: TopicLayout, owner_epoch: int | None) -> Iterator[Ticker]:
     ticker = Ticker(
-        broker.bootstrap_servers,
+        broker.client_config,
         layout.requests_topic,
         layout.request_partitions,
         owner_epoch=owner_epoch,
@@ -196,7 +196,7 @@ def test_imported_state_is_refused_if_its_old_folder_was_used_after_the_export(
 
 
 def test_owner_sees_who_has_taken_its_place(broker: EmbeddedBroker, layout: TopicLayout) -> None:
-    with Ownership(broker.bootstrap_servers, layout) as first:
+    with Ownership(broker.client_config, layout) as first:
         first.take(claim_of("one"), take_over=False)
         assert first.confirm_lost() is None
         assert take(broker, layout, claim_of("two", "/data/two"), take_over=True) == 2
@@ -210,11 +210,11 @@ def test_of_several_that_claim_at_the_same_moment_exactly_one_goes_on(broker: Em
     contenders = 4
     for _ in range(4):
         layout = new_layout()
-        prepare_topics(broker.bootstrap_servers, layout)
+        prepare_topics(broker.client_config, layout)
         together = threading.Barrier(contenders)
 
         def contend(number: int, layout: TopicLayout = layout, together: threading.Barrier = together) -> int:
-            with Ownership(broker.bootstrap_servers, layout) as ownership:
+            with Ownership(broker.client_config, layout) as ownership:
                 together.wait()
                 try:
                     ownership.take(claim_of(str(number), f"/data/{number}"), take_over=True)
@@ -243,10 +243,10 @@ def test_second_coordinator_is_refused_and_one_that_lost_its_topics_stops(
         winner, loser = (two, one) if ended(one) else (one, two)
         check_refused(loser, winner)
         gateway = winner.ready()["gateway"]
-        layout = layout_on(broker.bootstrap_servers, prefix)
+        layout = layout_on(broker.client_config, prefix)
         check_members_notice_nothing(stack, broker, tmp_path, gateway, layout, winner)
         client = stack.enter_context(
-            CoordinatorClient(broker.bootstrap_servers, layout, client_id="c", request_timeout_ms=60_000)
+            CoordinatorClient(broker.client_config, layout, client_id="c", request_timeout_ms=60_000)
         )
         check_loses_its_topics(broker, tmp_path, layout, winner, client)
 
@@ -278,7 +278,7 @@ def check_members_notice_nothing(
     stack: ExitStack, broker: EmbeddedBroker, tmp_path: Path, gateway: str, layout: TopicLayout, owner: Run
 ) -> None:
     group_id, topic = f"group-{uuid4()}", f"orders-{uuid4()}"
-    create_topic(broker.bootstrap_servers, topic, 4, {})
+    create_topic(broker.client_config, topic, 4, {})
     members = [stack.enter_context(closing(PythonMember(gateway, group_id, topic))) for _ in range(2)]
     share(*members)
     produce(gateway, topic, range(RECORDS))
@@ -289,9 +289,9 @@ def check_members_notice_nothing(
     produce(gateway, topic, range(RECORDS, 2 * RECORDS))
     seen += consume(RECORDS, *members)
     assert Counter(seen) == Counter(range(2 * RECORDS))  # 80 produced, 80 consumed, none consumed again
-    history = history_of(broker.bootstrap_servers, layout, group_id)
+    history = history_of(broker.client_config, layout, group_id)
     assert EntryType.MEMBER_REMOVED not in {event.type for event in history}
-    assert [entry.owner_epoch for entry in starts(broker.bootstrap_servers, layout)] == [1]
+    assert [entry.owner_epoch for entry in starts(broker.client_config, layout)] == [1]
 
 
 def check_loses_its_topics(
@@ -326,6 +326,6 @@ def check_stopped(loser: Run, owner: Run, continued_s: float) -> None:
 
 def answers_to(broker: EmbeddedBroker, layout: TopicLayout, group_id: str) -> Counter[str]:
     """How often each request about this group was answered."""
-    records = read_topic(broker.bootstrap_servers, layout.responses_topic)
+    records = read_topic(broker.client_config, layout.responses_topic)
     answers = [msgspec.json.decode(encoded) for record in records for encoded in unpack(record.value)]
     return Counter(answer["request"] for answer in answers if answer["group_id"] == group_id)

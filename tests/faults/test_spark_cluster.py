@@ -19,6 +19,7 @@ import pytest
 
 from clients.coordinator_client import CoordinatorClient, layout_on
 from embedded.jars import spark_jars
+from records.client_config import ClientConfig
 from records.codec import is_clock_record, request_id
 from records.layout import TopicLayout
 from records.pack import is_pack, unpack
@@ -111,20 +112,20 @@ class Working:
         self._pool.shutdown()
 
 
-def check_every_request_was_answered_once(servers: str, layout: TopicLayout) -> int:
+def check_every_request_was_answered_once(client_config: ClientConfig, layout: TopicLayout) -> int:
     """Answers may stand on the topic more than once, but are then equal. Returns the number of requests."""
     asked = {
         request_id(record.topic, record.partition, record.offset, n if is_pack(record.value) else None)
-        for record in read_topic(servers, layout.requests_topic)
+        for record in read_topic(client_config, layout.requests_topic)
         if not is_clock_record(record.key, record.value) and not is_of_the_watcher(record.value)
         for n in range(len(unpack(record.value)))
     }
     answers: dict[str, bytes] = {}
-    for record in read_topic(servers, layout.responses_topic):
+    for record in read_topic(client_config, layout.responses_topic):
         for answer in map(bytes, unpack(record.value)):
             assert answers.setdefault(msgspec.json.decode(answer)["request"], answer) == answer
     assert answers.keys() == asked
-    assert not read_topic(servers, layout.dead_letters_topic)
+    assert not read_topic(client_config, layout.dead_letters_topic)
     return len(asked)
 
 
@@ -174,9 +175,17 @@ def test_lost_executors_and_workers_lose_no_request_and_change_no_answer(
     prefix, data = "cluster", tmp_path / "data"
     with ExitStack() as stack:
         brokers = stack.enter_context(BrokerCluster(tmp_path))
-        servers = brokers.bootstrap_servers
+        client_config = brokers.client_config
         common = (
-            *("--bootstrap-servers", servers, "--prefix", prefix, "--data-dir", str(data), "--json"),
+            *(
+                "--bootstrap-servers",
+                brokers.bootstrap_servers,
+                "--prefix",
+                prefix,
+                "--data-dir",
+                str(data),
+                "--json",
+            ),
             *("--request-partitions", str(REQUEST_PARTITIONS)),
         )
         first = stack.enter_context(
@@ -188,10 +197,10 @@ def test_lost_executors_and_workers_lose_no_request_and_change_no_answer(
             )
         )
         first.ready()
-        layout = layout_on(servers, prefix)
+        layout = layout_on(client_config, prefix)
         assert layout.request_partitions == REQUEST_PARTITIONS
         timeout_ms = round(START_TIMEOUT_S * 1000)
-        client = CoordinatorClient(servers, layout, client_id="c", request_timeout_ms=timeout_ms)
+        client = CoordinatorClient(client_config, layout, client_id="c", request_timeout_ms=timeout_ms)
         work = stack.enter_context(Working(stack.enter_context(client)))
         work.wait_for_answers()
         assert all(spark_cluster.executors(worker) for worker in range(2))
@@ -204,10 +213,10 @@ def test_lost_executors_and_workers_lose_no_request_and_change_no_answer(
         check_stopped_in_order(first, data)
         check_the_query_never_ended(first)
         check_a_submitted_one_goes_on(spark_cluster, tmp_path, common, work.members.values())
-        asked = check_every_request_was_answered_once(servers, layout)
+        asked = check_every_request_was_answered_once(client_config, layout)
         note(record_property, "requests", str(asked))
         for group_id in work.members:
-            types = [entry.type for entry in history_of(servers, layout, group_id)]
+            types = [entry.type for entry in history_of(client_config, layout, group_id)]
             assert types.count(EntryType.MEMBER_REMOVED) == 0
     assert sorted(path.name for path in (data / "coordinator/spark/state/0").glob("[0-9]")) == ["0", "1"]
 

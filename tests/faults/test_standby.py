@@ -23,6 +23,7 @@ from checkpoints.checkpoint import Checkpoint
 from cli.demo.children import family
 from clients.coordinator_client import CoordinatorClient, layout_on
 from embedded.broker import EmbeddedBroker
+from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from records.pack import unpack
 from state.errors import ErrorCode
@@ -142,9 +143,9 @@ def test_standby_takes_over_from_one_that_sleeps_is_killed_or_hangs(
         site = Site(broker, tmp_path, f"test-{uuid4()}", stack)
         one, other = site.start("one"), site.start("other")
         active, standby = both(one, other)
-        layout = layout_on(broker.bootstrap_servers, site.prefix)
+        layout = layout_on(broker.client_config, site.prefix)
         client = stack.enter_context(
-            CoordinatorClient(broker.bootstrap_servers, layout, client_id="c", request_timeout_ms=120_000)
+            CoordinatorClient(broker.client_config, layout, client_id="c", request_timeout_ms=120_000)
         )
         beating = Beating([stable_member(client, f"group-{i}", SESSION_MS) for i in range(GROUPS)])
         seen = Consumed(stack, broker, layout, standby.gateway)
@@ -180,7 +181,7 @@ def test_standby_takes_over_from_one_that_sleeps_is_killed_or_hangs(
         assert set(codes) == {ErrorCode.NONE}
         check_answers(broker, layout)
         for i in range(GROUPS):
-            check_nobody_removed(broker.bootstrap_servers, layout, f"group-{i}")
+            check_nobody_removed(broker.client_config, layout, f"group-{i}")
 
 
 def both(one: Machine, other: Machine) -> tuple[Machine, Machine]:
@@ -201,9 +202,9 @@ class Consumed:
     """Two consumers of one group behind the gateway of the standby, which serves although it only waits."""
 
     def __init__(self, stack: ExitStack, broker: EmbeddedBroker, layout: TopicLayout, gateway: str) -> None:
-        self._servers, self._layout = broker.bootstrap_servers, layout
+        self._client_config, self._layout = broker.client_config, layout
         self._group_id, self._topic = f"group-{uuid4()}", f"orders-{uuid4()}"
-        create_topic(self._servers, self._topic, 4, {})
+        create_topic(self._client_config, self._topic, 4, {})
         self._members = [
             stack.enter_context(
                 closing(PythonMember(gateway, self._group_id, self._topic, session_ms=SESSION_MS))
@@ -216,15 +217,15 @@ class Consumed:
     def more(self) -> None:
         """Each of some more records is consumed once."""
         since, self._produced = self._produced, self._produced + RECORDS
-        produce(self._servers, self._topic, range(since, self._produced))
+        produce(str(self._client_config), self._topic, range(since, self._produced))
         assert consume(RECORDS, *self._members, since=since) == list(range(since, self._produced))
 
     def check_nothing_moved(self) -> None:
-        check_nobody_removed(self._servers, self._layout, self._group_id)
+        check_nobody_removed(self._client_config, self._layout, self._group_id)
 
 
-def check_nobody_removed(servers: str, layout: TopicLayout, group_id: str) -> None:
-    history = history_of(servers, layout, group_id)
+def check_nobody_removed(client_config: ClientConfig, layout: TopicLayout, group_id: str) -> None:
+    history = history_of(client_config, layout, group_id)
     removed = [(event.at_ms, event.reason) for event in history if event.type is EntryType.MEMBER_REMOVED]
     assert removed == [], [(event.at_ms, event.type, event.reason) for event in history]
 
@@ -262,7 +263,7 @@ def beating_goes_on(client: CoordinatorClient) -> bool:
 def check_answers(broker: EmbeddedBroker, layout: TopicLayout) -> None:
     """Every request has one answer, however often it was written."""
     answers: dict[str, set[bytes]] = defaultdict(set)
-    for record in read_topic(broker.bootstrap_servers, layout.responses_topic):
+    for record in read_topic(broker.client_config, layout.responses_topic):
         for encoded in unpack(record.value):
             answers[msgspec.json.decode(encoded)["request"]].add(bytes(encoded))
     different = {request: found for request, found in answers.items() if len(found) > 1}

@@ -49,7 +49,7 @@ TIMEOUT_MS = int(START_TIMEOUT_S * 1000)
 
 def options_for(broker: EmbeddedBroker, folder: Path, layout: TopicLayout) -> Options:
     return Options(
-        broker.bootstrap_servers,
+        broker.client_config,
         folder,
         layout,
         SETTINGS,
@@ -62,7 +62,7 @@ def options_for(broker: EmbeddedBroker, folder: Path, layout: TopicLayout) -> Op
 
 def client_of(options: Options, client_id: str = "client") -> CoordinatorClient:
     return CoordinatorClient(
-        options.bootstrap_servers, options.layout, client_id=client_id, request_timeout_ms=TIMEOUT_MS
+        options.client_config, options.layout, client_id=client_id, request_timeout_ms=TIMEOUT_MS
     )
 
 
@@ -232,7 +232,7 @@ def test_record_at_fault_is_named_and_can_be_skipped(
     broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = options_for(broker, tmp_path, new_layout())
-    prepare_topics(options.bootstrap_servers, options.layout)
+    prepare_topics(options.client_config, options.layout)
     with client_of(options) as client, client_of(options, POISON) as poison:
         with monkeypatch.context() as patch:
             patch.setattr(coordinator_module, "Operator", partial(FaultyOperator, step=poisoned_step))
@@ -274,6 +274,6 @@ def check_failing(failing: Status, record_prefix: str) -> str:
 
 
 def reasons_of(options: Options) -> dict[str, Reason]:
-    records = read_topic(options.bootstrap_servers, options.layout.dead_letters_topic)
+    records = read_topic(options.client_config, options.layout.dead_letters_topic)
     letters = [msgspec.json.decode(record.value, type=DeadLetter) for record in records]
     return {letter.request: letter.reason for letter in letters}

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.e2e
 def test_time_stands_still_while_the_broker_is_away(tmp_path: Path) -> None:
     layout = new_layout(request_partitions=PARTITIONS)
     with EmbeddedBroker(tmp_path) as broker:
-        prepare_topics(broker.bootstrap_servers, layout)
+        prepare_topics(broker.client_config, layout)
         with ticking(broker, layout) as ticker:
             wait_for_rounds(ticker)
             threads = threading.active_count()
@@ -29,7 +29,7 @@ def test_time_stands_still_while_the_broker_is_away(tmp_path: Path) -> None:
             wait_until(lambda: ticker.alarm is None, "time going on")
             assert ticker.attested_ms > stood_at_ms
             assert threading.active_count() == threads
-            claims = clock_claims(read_topic(broker.bootstrap_servers, layout.requests_topic))
+            claims = clock_claims(read_topic(broker.client_config, layout.requests_topic))
             assert all(claim_ms < append_ms for _, claim_ms, append_ms in claims)
             broker.stop()
             began_s = time.monotonic()

@@ -19,6 +19,7 @@ from kafka.errors import KafkaError
 
 from embedded.broker import HOST, BrokerFailed, EmbeddedBroker, Ports, free_ports, new_cluster_id
 from records import kafka_clients
+from records.client_config import ClientConfig
 
 NODES = (1, 2, 3)
 """The node ids."""
@@ -81,6 +82,11 @@ class BrokerCluster:
     def bootstrap_servers(self) -> str:
         """``host:port`` of all brokers, separated by commas, known after `start`."""
         return ",".join(self.address(node) for node in self.nodes)
+
+    @property
+    def client_config(self) -> ClientConfig:
+        """How clients reach it. Known when `bootstrap_servers` are."""
+        return ClientConfig(self.bootstrap_servers)
 
     def address(self, node: int) -> str:
         """``host:port`` of one broker, known after `start`."""
@@ -197,7 +203,9 @@ def _ports_for(nodes: Iterable[int]) -> dict[int, Ports]:
 
 def _is_in_sync(servers: str, nodes: tuple[int, ...]) -> bool:
     try:
-        admin = kafka_clients.admin(servers, bootstrap_timeout_ms=2_000, request_timeout_ms=5_000)
+        admin = kafka_clients.admin(
+            ClientConfig(servers), bootstrap_timeout_ms=2_000, request_timeout_ms=5_000
+        )
     except KafkaError:
         return False
     try:

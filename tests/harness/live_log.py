@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from clients.answer_reader import AnswerReader
 from records import kafka_clients
+from records.client_config import ClientConfig
 from records.codec import UNREADABLE, encode
 from records.layout import TopicLayout
 from records.pack import pack, pack_key, slot_of, unpack
@@ -51,13 +52,13 @@ class LiveLogs:
     """Plays the logs of many seeds at once, half of them of RocketMQ's groups, until all have ended."""
 
     def __init__(
-        self, bootstrap_servers: str, layout: TopicLayout, seeds: Sequence[int], length: int
+        self, client_config: ClientConfig, layout: TopicLayout, seeds: Sequence[int], length: int
     ) -> None:
         self.requests = 0
         self._layout = layout
         self._random = Random(len(seeds))
-        self._producer = kafka_clients.producer(bootstrap_servers)
-        self._answers = AnswerReader(bootstrap_servers, layout, REPLY_PARTITION, 0)
+        self._producer = kafka_clients.producer(client_config)
+        self._answers = AnswerReader(client_config, layout, REPLY_PARTITION, 0)
         self._players = {
             seed: _Player(seed, _kafka_moves(seed, length) if seed % 2 else _rocketmq_moves(seed, length))
             for seed in seeds

@@ -40,14 +40,14 @@ def test_the_checkpoint_and_the_heap_are_bounded(
     broker: EmbeddedBroker, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     options = Options(
-        broker.bootstrap_servers, tmp_path / "coordinator", new_layout(), SETTINGS, spark=KEPT, ui_port=0
+        broker.client_config, tmp_path / "coordinator", new_layout(), SETTINGS, spark=KEPT, ui_port=0
     )
     batches: list[int] = []
     files: list[float] = []
     sizes: list[float] = []
     with coordinating(options) as coordinator:
         coordinator.on_batch = lambda batch: batches.append(batch.batch_id)
-        with CoordinatorClient(broker.bootstrap_servers, options.layout, client_id="c") as client:
+        with CoordinatorClient(broker.client_config, options.layout, client_id="c") as client:
             member = stable_member(client, "g")
             heaps = []
             for batch in range(WARM_BATCHES, BATCHES + 1, STEP):

@@ -79,7 +79,7 @@ def tools(gateway: str, tmp_path_factory: pytest.TempPathFactory) -> JavaTools:
 @pytest.fixture(scope="module")
 def coordinator(options: GatewayOptions) -> Iterator[GroupRequests]:
     """Asks the coordinator itself, past the gateway."""
-    with CoordinatorClient(options.bootstrap_servers, options.layout, client_id="test") as client:
+    with CoordinatorClient(options.client_config, options.layout, client_id="test") as client:
         yield GroupRequests(client)
 
 
@@ -125,7 +125,7 @@ def test_the_groups_tool_describes(
     assert (name, node, state) == (group_id, "(1)", ["range", "Stable", "1"])
     host, _, port = address.rpartition(":")
     assert (host, int(port)) in member.brokers()
-    assert address != options.bootstrap_servers
+    assert address != str(options.client_config)
     assert_coordinated(options, group_id, joins=1)
 
 
@@ -215,7 +215,7 @@ def test_three_libraries_in_one_group(options: GatewayOptions, gateway: str, gro
         produce(gateway, group.topic, later)
         take(later, *others)
         share(*others)
-    history = history_of(options.bootstrap_servers, options.layout, group.group_id)
+    history = history_of(options.client_config, options.layout, group.group_id)
     *_, shared = [it for it in history if it.type == EntryType.STABLE and len(it.assignments or {}) == 3]
     (expired,) = [
         it for it in history if it.type == EntryType.MEMBER_REMOVED and "session timeout" in it.reason

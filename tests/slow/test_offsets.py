@@ -71,7 +71,7 @@ def fetch(client: CoordinatorClient) -> int:
 
 @pytest.mark.timeout(600)
 def test_after_a_kill_the_last_commit_is_fetched(broker: EmbeddedBroker, coordinators: Coordinators) -> None:
-    servers, layout = broker.bootstrap_servers, layout_on(broker.bootstrap_servers, PREFIX)
+    servers, layout = broker.client_config, layout_on(broker.client_config, PREFIX)
     create_topic(servers, "t", 1, {})
     with CoordinatorClient(servers, layout, client_id="c", request_timeout_ms=120_000) as client:
         first = stable_member(client, GROUP, session_timeout_ms=300_000)

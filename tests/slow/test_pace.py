@@ -31,7 +31,7 @@ def test_clock_records_are_rare_without_members_and_frequent_with_one(
 ) -> None:
     layout = new_layout()
     options = Options(
-        broker.bootstrap_servers,
+        broker.client_config,
         tmp_path,
         layout,
         {"group.initial.rebalance.delay.ms": str(INITIAL_DELAY_MS)},
@@ -41,13 +41,13 @@ def test_clock_records_are_rare_without_members_and_frequent_with_one(
     )
     with (
         coordinating(options) as coordinator,
-        CoordinatorClient(broker.bootstrap_servers, layout, client_id="client") as client,
+        CoordinatorClient(broker.client_config, layout, client_id="client") as client,
     ):
         pace = coordinator._pace
         wait_until(pace.is_resting, "the rest before the first member")
-        records = len(clock_claims(read_topic(broker.bootstrap_servers, layout.requests_topic)))
+        records = len(clock_claims(read_topic(broker.client_config, layout.requests_topic)))
         time.sleep(1)
-        rested = len(clock_claims(read_topic(broker.bootstrap_servers, layout.requests_topic)))
+        rested = len(clock_claims(read_topic(broker.client_config, layout.requests_topic)))
         assert rested - records <= 2 * layout.request_partitions, "one pause has ended at most"
 
         began_s = time.monotonic()

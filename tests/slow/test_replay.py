@@ -20,6 +20,7 @@ from insight.replay.read_topics import Part
 from insight.replay.recording import Answer, Bytes, Event, Line, Lines
 from insight.replay.recording_file import RecordingFile
 from insight.replay.verdict import How, Verdict
+from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from tests.e2e.harness import START_TIMEOUT_S
 from tests.harness.live_log import SETTINGS, LiveLogs
@@ -51,7 +52,7 @@ class Run:
 
     @property
     def layout(self) -> TopicLayout:
-        return layout_on(self._servers, PREFIX)
+        return layout_on(ClientConfig(self._servers), PREFIX)
 
     def start(self, settings: dict[str, str]) -> None:
         self._starts += 1
@@ -79,7 +80,7 @@ def folder(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> 
     with Children(folder) as children:
         run = Run(broker.bootstrap_servers, children, folder)
         run.start(SETTINGS)
-        logs = LiveLogs(broker.bootstrap_servers, run.layout, SEEDS, LENGTH)
+        logs = LiveLogs(broker.client_config, run.layout, SEEDS, LENGTH)
         logs.play(PLAYED_BEFORE_KILL_S)
         run.kill()
         run.start(SETTINGS | OTHER_SETTINGS)
@@ -95,7 +96,7 @@ def folder(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="module")
 def recording(broker: EmbeddedBroker, folder: Path) -> Iterator[RecordingFile]:
-    servers = broker.bootstrap_servers
+    servers = broker.client_config
     layout = layout_on(servers, PREFIX)
     with recorded(servers, layout, Checkpoint.at(folder / "coordinator")) as made:
         yield made
@@ -148,7 +149,7 @@ def test_a_part_of_the_log_is_judged_by_itself(
     broker: EmbeddedBroker, folder: Path, recording: RecordingFile
 ) -> None:
     """Groups are judged from where they are created in this part; what follows it is not expected."""
-    servers = broker.bootstrap_servers
+    servers = broker.client_config
     times = [line.at_ms for line in recording.log()]
     first_ms, last_ms = min(times), max(times)
     third_ms = (last_ms - first_ms) // 3

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from cli import main
 from clients.coordinator_client import CoordinatorClient, layout_on
+from records.client_config import ClientConfig
 from records.layout import DEFAULT_PREFIX
 from state.errors import ErrorCode
 from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, OffsetFetch
@@ -35,10 +36,10 @@ def state(*arguments: object) -> str:
 
 
 @contextmanager
-def coordinating(tmp_path: Path, data: Path, *arguments: str) -> Iterator[str]:
-    """A coordinator with an embedded broker, stopped in order at the end. The broker's address."""
+def coordinating(tmp_path: Path, data: Path, *arguments: str) -> Iterator[ClientConfig]:
+    """A coordinator with an embedded broker, stopped in order at the end. How to reach the broker."""
     with run(tmp_path, "--json", "--data-dir", str(data), *arguments) as running:
-        yield str(running.ready()["broker"])
+        yield ClientConfig(str(running.ready()["broker"]))
         stop(running)
 
 
@@ -47,8 +48,8 @@ def stop(running: Run) -> None:
     assert running.end()[0] == 0, running.stderr
 
 
-def client_of(servers: str, prefix: str) -> CoordinatorClient:
-    return CoordinatorClient(servers, layout_on(servers, prefix), client_id="test")
+def client_of(client_config: ClientConfig, prefix: str) -> CoordinatorClient:
+    return CoordinatorClient(client_config, layout_on(client_config, prefix), client_id="test")
 
 
 def commit(member: Member, offset: int) -> None:
@@ -73,8 +74,8 @@ def check_is_as_it_was(client: CoordinatorClient, members: dict[str, str], offse
 def test_a_state_moves_to_other_shards_and_to_new_topics(tmp_path: Path) -> None:
     one, two, three = (tmp_path / name for name in ("one", "two", "three"))
     members = {}
-    with coordinating(tmp_path, one) as servers, client_of(servers, DEFAULT_PREFIX) as client:
-        create_topic(servers, "orders", 1, {})  # offsets of a topic that does not exist are removed
+    with coordinating(tmp_path, one) as broker, client_of(broker, DEFAULT_PREFIX) as client:
+        create_topic(broker, "orders", 1, {})  # offsets of a topic that does not exist are removed
         for group_id in GROUPS:
             member = stable_member(client, group_id, SESSION_MS)
             members[group_id] = member.member_id
@@ -85,11 +86,11 @@ def test_a_state_moves_to_other_shards_and_to_new_topics(tmp_path: Path) -> None
     assert "not handled yet: 0 in partition 0" in exported
     state("import", tmp_path / "first", "--data-dir", two, "--shards", "1")
     shutil.move(one / "broker", two / "broker")
-    with coordinating(tmp_path, two) as servers, client_of(servers, DEFAULT_PREFIX) as client:
+    with coordinating(tmp_path, two) as broker, client_of(broker, DEFAULT_PREFIX) as client:
         check_is_as_it_was(client, members, 42)
         commit(Member(client, GROUPS[0], members[GROUPS[0]]), 43)
         commit(Member(client, GROUPS[0], members[GROUPS[0]]), 42)
-        with run(tmp_path, "--json", "--data-dir", str(one), "--bootstrap-servers", servers) as old:
+        with run(tmp_path, "--json", "--data-dir", str(one), "--bootstrap-servers", str(broker)) as old:
             assert old.end() == (NOT_OWNER, "")
             assert f"folder {two / 'coordinator'}" in old.stderr
 
@@ -97,10 +98,10 @@ def test_a_state_moves_to_other_shards_and_to_new_topics(tmp_path: Path) -> None
     arguments = ("--prefix", NEW_PREFIX, "--request-partitions", "3")
     state("import", tmp_path / "second", "--data-dir", three, *arguments)
     shutil.move(two / "broker", three / "broker")
-    with coordinating(tmp_path, three, *arguments) as servers, client_of(servers, NEW_PREFIX) as client:
+    with coordinating(tmp_path, three, *arguments) as broker, client_of(broker, NEW_PREFIX) as client:
         check_is_as_it_was(client, members, 42)
-        layout = layout_on(servers, NEW_PREFIX)
+        layout = layout_on(broker, NEW_PREFIX)
         for group_id, member_id in members.items():
-            *_, view = snapshots_of(servers, layout, group_id)
+            *_, view = snapshots_of(broker, layout, group_id)
             assert [member.member_id for member in view.members] == [member_id]
-            assert [record.offset for record in offset_records(servers, layout, group_id)] == [42]
+            assert [record.offset for record in offset_records(broker, layout, group_id)] == [42]

@@ -13,6 +13,7 @@ import pytest
 from checkpoints.checkpoint import Checkpoint
 from clients.coordinator_client import layout_on
 from embedded.broker import EmbeddedBroker
+from records.client_config import ClientConfig
 from records.layout import DEFAULT_PREFIX
 from records.pack import unpack
 from tests.e2e.harness import Member, create_topic, read_topic, stable_member
@@ -23,10 +24,10 @@ from tests.slow.test_state import GROUPS, NOT_OWNER, SESSION_MS, check_is_as_it_
 pytestmark = pytest.mark.e2e
 
 
-def requests_answered_differently(servers: str) -> list[str]:
+def requests_answered_differently(client_config: ClientConfig) -> list[str]:
     """The requests that have two different answers."""
     found: dict[str, set[bytes]] = defaultdict(set)
-    for record in read_topic(servers, layout_on(servers, DEFAULT_PREFIX).responses_topic):
+    for record in read_topic(client_config, layout_on(client_config, DEFAULT_PREFIX).responses_topic):
         for answer in unpack(record.value):
             found[json.loads(answer)["request"]].add(answer)
     assert len(found) > len(GROUPS)
@@ -51,13 +52,13 @@ def test_no_request_is_lost_or_answered_twice(tmp_path: Path) -> None:
     for folder in (one, two, three):
         folder.mkdir()
     with EmbeddedBroker(tmp_path / "broker") as broker:
-        servers = broker.bootstrap_servers
-        at = ("--json", "--bootstrap-servers", servers)
+        client_config = broker.client_config
+        at = ("--json", "--bootstrap-servers", broker.bootstrap_servers)
         members = {}
         with run(tmp_path, *at, "--data-dir", str(one)) as first:
             first.ready()
-            create_topic(servers, "orders", 1, {})
-            with client_of(servers, DEFAULT_PREFIX) as client:
+            create_topic(client_config, "orders", 1, {})
+            with client_of(client_config, DEFAULT_PREFIX) as client:
                 for group_id in GROUPS:
                     member = stable_member(client, group_id, SESSION_MS)
                     members[group_id] = member.member_id
@@ -83,16 +84,18 @@ def test_no_request_is_lost_or_answered_twice(tmp_path: Path) -> None:
             assert "the old folder was in use after the export" in refused.stderr
 
         damaged = damage(one)
-        assert "is back at batch" in state("rollback", "--data-dir", one, "--bootstrap-servers", servers)
+        assert "is back at batch" in state(
+            "rollback", "--data-dir", one, "--bootstrap-servers", broker.bootstrap_servers
+        )
         assert not any(path.exists() for path in damaged)
         for data in (one, two):
             if data is two:
                 state("import", tmp_path / "backup", "--data-dir", two, "--old-data-dir", one)
             with run(tmp_path, *at, "--data-dir", str(data)) as again:
                 again.ready()
-                with client_of(servers, DEFAULT_PREFIX) as client:
+                with client_of(client_config, DEFAULT_PREFIX) as client:
                     commit(Member(client, "later", members["later"]), 42)
                     check_is_as_it_was(client, members, 42)
                 again.interrupt()
                 assert again.end()[0] == 0, again.stderr
-            assert requests_answered_differently(servers) == []
+            assert requests_answered_differently(client_config) == []

@@ -25,6 +25,7 @@ from cli.demo.children import Child, ChildFailed, Children
 from cli.demo.strike import wait_until_gone
 from clients.coordinator_client import CoordinatorClient, layout_on
 from embedded.broker import EmbeddedBroker
+from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from records.pack import unpack
 from state.errors import ErrorCode
@@ -93,7 +94,7 @@ def check_other_rules_are_refused(children: Children, broker: EmbeddedBroker, da
 def answers_of(servers: str, layout: TopicLayout) -> dict[str, set[bytes]]:
     """All answers by the id of their request."""
     found: dict[str, set[bytes]] = defaultdict(set)
-    for record in read_topic(servers, layout.responses_topic):
+    for record in read_topic(ClientConfig(servers), layout.responses_topic):
         for answer in unpack(record.value):
             found[msgspec.json.decode(answer)["request"]].add(bytes(answer))
     return found
@@ -105,7 +106,7 @@ def test_members_stay_and_each_request_has_one_answer(
 ) -> None:
     assert RELEASE in SAME_RULES
     data = tmp_path / "data"
-    folder, servers = data / "coordinator", broker.bootstrap_servers
+    folder, servers = data / "coordinator", broker.client_config
     checkpoint = Checkpoint.at(folder)
     with Children(tmp_path) as children, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONSAFEPATH", "1")  # else the present folder comes first, with this version
@@ -125,5 +126,5 @@ def test_members_stay_and_each_request_has_one_answer(
             assert not (folder / "epochs.json").exists()
             assert [epoch.from_batch for epoch in checkpoint.record().epochs] == [0]
             new.stop()
-    answers = answers_of(servers, layout)
+    answers = answers_of(str(servers), layout)
     assert {len(different) for different in answers.values()} == {1}

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.e2e
 @pytest.fixture
 def owner_topic(broker: EmbeddedBroker) -> str:
     topic = f"owner-{uuid4()}"
-    create_topic(broker.bootstrap_servers, topic, 1, {"cleanup.policy": "compact"})
+    create_topic(broker.client_config, topic, 1, {"cleanup.policy": "compact"})
     return topic
 
 
@@ -40,7 +40,7 @@ def claim(broker: EmbeddedBroker, topic: str, epoch: int) -> None:
         since_ms=0,
         tick_interval_ms=100,
     )
-    producer = kafka_clients.producer(broker.bootstrap_servers)
+    producer = kafka_clients.producer(broker.client_config)
     value = msgspec.json.encode(claimed)
     producer.send(topic, key=claimed.claim_id.encode(), value=value, partition=0).get(timeout=30)
     producer.close()
@@ -54,7 +54,7 @@ def test_no_task_works_after_a_later_claim(
     that the new owner's batch has, and another one. So the guard fails such a task too.
     """
     claim(broker, owner_topic, 1)
-    guard = OwnerGuard(broker.bootstrap_servers, owner_topic, epoch=1)
+    guard = OwnerGuard(broker.client_config, owner_topic, epoch=1)
     bench = make_bench(operator=GuardedFunction(make_operator(), guard))
     log = Log()
     records, member_id = log.stable_member(T0, "g")

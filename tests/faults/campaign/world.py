@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from clients.coordinator_client import CoordinatorClient
 from records.address import Address
+from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from state.kafka.requests import OffsetFetch
 from state.kafka.responses import OffsetFetchResponse
@@ -93,7 +94,7 @@ class World:
                 with pytest.MonkeyPatch.context() as patch:
                     patch.setenv("PYTHONPATH", str(ROOT))  # executors' workers import `planted`
                     stack.enter_context(self.cluster)
-            create_topic(self.servers, TOPIC, PARTITIONS, {})
+            create_topic(self.client_config, TOPIC, PARTITIONS, {})
             gateway = Address("127.0.0.1", gateway_port(above=1 + max(self.brokers.nodes)))
             for name in ("coordinator", "standby")[: 1 if self.shared is None else 2]:
                 command = self.command(data=self.folder / name)
@@ -119,6 +120,10 @@ class World:
     @property
     def servers(self) -> str:
         return self.brokers.bootstrap_servers
+
+    @property
+    def client_config(self) -> ClientConfig:
+        return self.brokers.client_config
 
     @property
     def checkpoint(self) -> Path:
@@ -230,7 +235,10 @@ class World:
         judge then sees what a client fetches last.
         """
         with CoordinatorClient(
-            self.servers, self.layout, client_id="last", request_timeout_ms=int(timeout_s * 1000)
+            self.client_config,
+            self.layout,
+            client_id="last",
+            request_timeout_ms=int(timeout_s * 1000),
         ) as client:
             offset_groups = {group for group, _ in self.load.meter.committed}
             fetches = [

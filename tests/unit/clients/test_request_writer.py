@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from clients.pending import FutureRequest, Pending, RequestNotSent, resolve_futures
 from clients.request_writer import RequestWriter
 from records import kafka_clients
+from records.client_config import ClientConfig
 from records.pack import PACK_MAX_BYTES
 from state.kafka.requests import Heartbeat
 from state.kafka.responses import HeartbeatResponse
@@ -37,7 +38,7 @@ def asked(number: int, member_id: str = "m") -> FutureRequest:
 
 def producer(max_request_bytes: int = 100_000) -> Producer:
     return kafka_clients.request_producer(
-        NO_BROKER, timeout_ms=TIMEOUT_MS, max_request_bytes=max_request_bytes
+        ClientConfig(NO_BROKER), timeout_ms=TIMEOUT_MS, max_request_bytes=max_request_bytes
     )
 
 

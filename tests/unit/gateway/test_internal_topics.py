@@ -23,6 +23,7 @@ from gateway.upstream.cluster import METADATA
 from gateway.upstream.internal_topics import InternalTopics
 from gateway.wire import codec
 from gateway.wire.framing import PRODUCE, request_header
+from records.client_config import ClientConfig
 from records.layout import DEFAULT_PREFIX, TopicLayout
 from tests.harness.gateway import NODE_ID, TOPICS, World, played, topic_id
 
@@ -375,7 +376,7 @@ def ask_by_kafka_python(servers: str) -> None:
     ):
         producer.send(OWN, b"{}")
     with pytest.raises(TopicsMissing, match="is a gateway, whose clients may not write to"):
-        layout_on(servers, DEFAULT_PREFIX)
+        layout_on(ClientConfig(servers), DEFAULT_PREFIX)
 
 
 def refused_to_librdkafka(servers: str) -> dict[str, int]:

@@ -11,6 +11,7 @@ from gateway.service import GatewayOptions, NoSuchReplyPartition, serving
 from gateway.upstream import cluster as cluster_module
 from gateway.upstream.connections import Address
 from gateway.wire.framing import PRODUCE, framed
+from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from state.kafka.requests import Heartbeat, JoinGroup
 from tests.harness.gateway import HOST, RawClient, World, played
@@ -268,14 +269,18 @@ async def test_closing_the_gateway_ends_all_connections(world: World) -> None:
 
 @pytest.mark.parametrize("partition", [-1, 16])
 def test_a_reply_partition_that_is_not_there_is_refused(partition: int) -> None:
-    options = GatewayOptions("nowhere:1", TopicLayout.named(), Address(HOST, 0), reply_partition=partition)
+    options = GatewayOptions(
+        ClientConfig("nowhere:1"), TopicLayout.named(), Address(HOST, 0), reply_partition=partition
+    )
     with pytest.raises(NoSuchReplyPartition, match=f"reply partition {partition} is not one of 0 to 15"):
         serving(options).__enter__()
 
 
 def test_servers_without_ports_are_refused_before_anything_is_started() -> None:
     with pytest.raises(ValueError, match="'kafka-1' is not HOST:PORT"):
-        serving(GatewayOptions("kafka-1,kafka-2", TopicLayout.named(), Address(HOST, 0))).__enter__()
+        serving(
+            GatewayOptions(ClientConfig("kafka-1,kafka-2"), TopicLayout.named(), Address(HOST, 0))
+        ).__enter__()
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from contextlib import closing
 import pytest
 
 from insight.metrics.service import Metrics, MetricsUnavailable
+from records.client_config import ClientConfig
 from streaming.service.status import Phase, Status
 from tests.harness.ports import free_port
 from tests.harness.scraped import LAYOUT
@@ -15,9 +16,9 @@ from tests.harness.scraped import LAYOUT
 LOOPBACK = "127.0.0.1"
 
 
-def metrics(bootstrap_servers: str, port: int) -> Metrics:
+def metrics(client_config: ClientConfig, port: int) -> Metrics:
     return Metrics(
-        bootstrap_servers,
+        client_config,
         LAYOUT,
         LOOPBACK,
         port,
@@ -33,11 +34,11 @@ def test_a_port_that_is_taken_is_told() -> None:
         with pytest.raises(
             MetricsUnavailable, match=rf"cannot serve metrics on 127\.0\.0\.1:{port}: Address already in use"
         ):
-            metrics("127.0.0.1:9", port).start()
+            metrics(ClientConfig("127.0.0.1:9"), port).start()
 
 
 def test_it_serves_without_a_broker_and_stops_serving() -> None:
-    served = metrics(f"{LOOPBACK}:{free_port()}", 0)
+    served = metrics(ClientConfig(f"{LOOPBACK}:{free_port()}"), 0)
     served.start()
     try:
         with urllib.request.urlopen(served.url, timeout=5) as response:

@@ -17,6 +17,7 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from records.client_config import ClientConfig
 from records.codec import clock_record
 from records.layout import TopicLayout
 from state.config import CoordinatorConfig
@@ -51,7 +52,7 @@ class ClockStepped:
         layout = TopicLayout.named(prefix, request_partitions=2, reply_partitions=4)
         for name in TOPICS:
             settings = {"message.timestamp.type": "CreateTime"}
-            create_topic(world.servers, f"{prefix}-{name}", PARTITIONS.get(name, 1), settings)
+            create_topic(world.client_config, f"{prefix}-{name}", PARTITIONS.get(name, 1), settings)
         records = list(stepped_log(random))
         half = len(records) // 2
         checkpoint = world.folder / prefix
@@ -117,7 +118,7 @@ def start(spark: SparkSession, servers: str, layout: TopicLayout, checkpoint: Pa
     """The coordinator's query on these topics."""
     config = CoordinatorConfig(group_initial_rebalance_delay_ms=0, member_id_namespace=NAMESPACE)
     operator = Operator(layout, (ConfigEpoch(0, config),))
-    return pipeline.start(spark, servers, str(checkpoint / "spark"), operator)
+    return pipeline.start(spark, ClientConfig(servers), str(checkpoint / "spark"), operator)
 
 
 CLOCK = (ClockStepped(),)

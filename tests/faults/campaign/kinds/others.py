@@ -87,7 +87,7 @@ class DeadlyRecord:
             member_id="m",
         )
         topic = world.layout.requests_topic
-        producer = kafka_clients.producer(world.servers)
+        producer = kafka_clients.producer(world.client_config)
         try:
             sent = producer.send(topic, key=group_id.encode(), value=encode(request), partition=0).get(60)
         finally:

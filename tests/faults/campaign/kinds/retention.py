@@ -9,6 +9,7 @@ from kafka import TopicPartition
 
 from clients.coordinator_client import CoordinatorClient
 from records import kafka_clients
+from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from tests.e2e.harness import stable_member, wait_until
 from tests.faults.campaign.judge.topics import read, unpack
@@ -40,7 +41,7 @@ class RetentionAteRequests:
             keeper.start()
             wait_until(lambda: world.has_said_ready(keeper), "the coordinator", START_TIMEOUT_S)
             client = stack.enter_context(
-                CoordinatorClient(world.servers, layout, client_id="eaten", request_timeout_ms=120_000)
+                CoordinatorClient(world.client_config, layout, client_id="eaten", request_timeout_ms=120_000)
             )
             member = stable_member(client, "g")
             with keeper.held_down():
@@ -56,14 +57,14 @@ class RetentionAteRequests:
 def eat(servers: str, topic: str, random: Random) -> None:
     """Delete all records but the last few, as retention does."""
     partition = TopicPartition(topic, 0)
-    with closing(kafka_clients.reading_consumer(servers)) as consumer:
+    with closing(kafka_clients.reading_consumer(ClientConfig(servers))) as consumer:
 
         def are_appended() -> bool:
             return bool(consumer.end_offsets([partition])[partition] > UNREAD)
 
         wait_until(are_appended, "the requests")
         end = consumer.end_offsets([partition])[partition]
-    with closing(kafka_clients.admin(servers)) as admin:
+    with closing(kafka_clients.admin(ClientConfig(servers))) as admin:
         admin.delete_records({partition: end - random.randint(1, 3)}, timeout_ms=30_000)
 
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol, Self
 
 from clients.coordinator_client import CoordinatorClient
 from records.address import Address
+from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from tests.faults.campaign.load.classic import ClassicMember
 from tests.faults.campaign.load.gateway import GatewayTransport
@@ -86,7 +87,10 @@ class Load:
 
     def start(self) -> Self:
         client = CoordinatorClient(
-            self._servers, self._layout, client_id="campaign", request_timeout_ms=REQUEST_TIMEOUT_MS
+            ClientConfig(self._servers),
+            self._layout,
+            client_id="campaign",
+            request_timeout_ms=REQUEST_TIMEOUT_MS,
         )
         self._stack.callback(client.close)
         self.client = client

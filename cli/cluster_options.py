@@ -1,0 +1,55 @@
+"""The options that name the Kafka cluster: its servers, and the client settings for them."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import click
+
+from cli.parameters import SERVERS
+from records.client_config import ClientConfig, ClientConfigError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def cluster_options(
+    purpose: str = "The cluster with the coordinator's topics.", *, required: bool = True
+) -> Callable[[Command], Command]:
+    """Add `--bootstrap-servers` and `--client-config`; the command gets them as `client_config`, a
+    ClientConfig. It is None if neither is given, which `required` refuses. `purpose` is the help text.
+    """
+    options = (
+        click.option("--bootstrap-servers", type=SERVERS, help=purpose),
+        click.option(
+            "--client-config",
+            "properties",
+            type=click.Path(path_type=Path, dir_okay=False),
+            metavar="FILE",
+            help="Properties file with Kafka's client settings for these servers, as security.protocol.",
+        ),
+    )
+
+    def decorated(command: Command) -> Command:
+        @functools.wraps(command)
+        def run(*, bootstrap_servers: str | None, properties: Path | None, **given: Any) -> None:
+            client_config = _client_config(bootstrap_servers, properties)
+            if client_config is None and required:
+                raise click.UsageError("Missing option '--bootstrap-servers'.")
+            command(client_config=client_config, **given)
+
+        wrapped: Any = run
+        for option in reversed(options):
+            wrapped = option(wrapped)
+        return cast(Command, wrapped)
+
+    return decorated
+
+
+def _client_config(bootstrap_servers: str | None, properties: Path | None) -> ClientConfig | None:
+    if properties is None:
+        return None if bootstrap_servers is None else ClientConfig(bootstrap_servers)
+    try:
+        return ClientConfig.read(properties, bootstrap_servers)
+    except ClientConfigError as error:
+        raise click.BadParameter(str(error), param_hint="--client-config") from error
