@@ -114,13 +114,11 @@ def whole(service: Service) -> None:
         service.start()
 
 
-def patient_client(
-    cluster: ClientConfig, layout: TopicLayout, name: str, partition: int
-) -> CoordinatorClient:
+def patient_client(cluster: ClientConfig, layout: TopicLayout, name: str, reply: int) -> CoordinatorClient:
     """A client that waits for as long as a coordinator may need to start."""
     timeout_ms = int(START_TIMEOUT_S * 1000)
     return CoordinatorClient(
-        cluster, layout, client_id=name, reply_partition=partition, request_timeout_ms=timeout_ms
+        cluster, layout, client_id=name, reply_partition=reply, request_timeout_ms=timeout_ms
     )
 
 
