@@ -10,6 +10,12 @@ import click
 import structlog
 
 
+def _adopt() -> click.Command:
+    from cli.adopt import adopt
+
+    return adopt
+
+
 def _assign() -> click.Command:
     from cli.assign import assign
 
@@ -83,6 +89,7 @@ def _consume() -> click.Command:
 
 
 COMMANDS: dict[str, Callable[[], click.Command]] = {
+    "adopt": _adopt,
     "assign": _assign,
     "demo": _demo,
     "gateway": _gateway,

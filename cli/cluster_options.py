@@ -11,6 +11,7 @@ from cli.parameters import SERVERS
 from records.client_config import ClientConfig, ClientConfigError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+_NAMES = ("--bootstrap-servers", "--client-config")
 
 
 def cluster_options(
@@ -20,9 +21,9 @@ def cluster_options(
     ClientConfig. It is None if neither is given, which `required` refuses. `purpose` is the help text.
     """
     options = (
-        click.option("--bootstrap-servers", type=SERVERS, help=purpose),
+        click.option(_NAMES[0], type=SERVERS, help=purpose),
         click.option(
-            "--client-config",
+            _NAMES[1],
             "properties",
             type=click.Path(path_type=Path, dir_okay=False),
             metavar="FILE",
@@ -33,7 +34,7 @@ def cluster_options(
     def decorated(command: Command) -> Command:
         @functools.wraps(command)
         def run(*, bootstrap_servers: str | None, properties: Path | None, **given: Any) -> None:
-            client_config = _client_config(bootstrap_servers, properties)
+            client_config = client_config_of(bootstrap_servers, properties)
             if client_config is None and required:
                 raise click.UsageError("Missing option '--bootstrap-servers'.")
             command(client_config=client_config, **given)
@@ -46,10 +47,13 @@ def cluster_options(
     return decorated
 
 
-def _client_config(bootstrap_servers: str | None, properties: Path | None) -> ClientConfig | None:
+def client_config_of(
+    bootstrap_servers: str | None, properties: Path | None, options: tuple[str, str] = _NAMES
+) -> ClientConfig | None:
+    """How to reach the cluster that two `options` name, None if neither is given. Raises BadParameter."""
     if properties is None:
         return None if bootstrap_servers is None else ClientConfig(bootstrap_servers)
     try:
         return ClientConfig.read(properties, bootstrap_servers)
     except ClientConfigError as error:
-        raise click.BadParameter(str(error), param_hint="--client-config") from error
+        raise click.BadParameter(str(error), param_hint=options[1]) from error

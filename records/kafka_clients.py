@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaTimeoutError
 
@@ -212,6 +213,11 @@ def admin(
         client_config,
         **{name: value for name, value in given.items() if value is not None},
     )
+
+
+def group_admin(client_config: ClientConfig) -> AdminClient:
+    """An admin client for groups and their offsets, librdkafka's. It connects at its first request."""
+    return AdminClient(_librdkafka_connection(client_config))
 
 
 def _connected(make: Callable[..., C], client_config: ClientConfig, **settings: Any) -> C:

@@ -1,0 +1,126 @@
+"""`group-coordinator adopt`: offsets of groups move between two coordinators of one cluster."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+
+from cli.cluster_options import client_config_of
+from cli.logs import configure_logs
+from cli.parameters import SERVERS
+from insight.admin.tables import Column, render_table
+from insight.adopt.groups_at import AdoptError, GroupsAt
+from insight.adopt.plan import Outcome, Plan, plan
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+_COLUMNS = (Column("GROUP", 20), Column("STATE", 10), Column("PARTITIONS", 10), Column("OUTCOME", 10))
+_MOVED = "moved"
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A group's line. `partitions` counts the offsets that the other coordinator lacks or has otherwise."""
+
+    group: str
+    state: str
+    partitions: int
+    outcome: str
+    reason: str
+
+
+@click.command()
+@click.option("--from", "source", type=SERVERS, help="The coordinator that has the groups.")
+@click.option("--from-config", type=_FILE, metavar="FILE", help="Kafka's client settings for --from.")
+@click.option("--to", "target", type=SERVERS, help="The coordinator that gets them, on the same cluster.")
+@click.option("--to-config", type=_FILE, metavar="FILE", help="Kafka's client settings for --to.")
+@click.option("--group", "named", multiple=True, metavar="GROUP", help="A group; repeatable. Default: all.")
+@click.option("--execute", is_flag=True, help="Commit the offsets. Without it the command only shows them.")
+@click.option("--overwrite", is_flag=True, help="Replace offsets that --to has otherwise.")
+@click.option("--timeout", "timeout_ms", type=click.IntRange(1), default=60_000, show_default=True)
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def adopt(
+    source: str | None,
+    from_config: Path | None,
+    target: str | None,
+    to_config: Path | None,
+    named: Sequence[str],
+    execute: bool,
+    overwrite: bool,
+    timeout_ms: int,
+    output: str,
+) -> None:
+    """Move the offsets of groups from one coordinator to another of the same cluster.
+
+    One of the two is a gateway, the other one the brokers themselves. So the command gives groups back, too:
+    with --from and --to exchanged. The groups must have no members. They stay at --from as they are.
+    """
+    configure_logs()
+    ours = client_config_of(source, from_config, ("--from", "--from-config"))
+    theirs = client_config_of(target, to_config, ("--to", "--to-config"))
+    if ours is None or theirs is None:
+        raise click.UsageError("takes --from and --to")
+    try:
+        here, there = (GroupsAt(it, timeout_ms / 1000) for it in (ours, theirs))
+        _check_same_cluster(here, there)
+        plans = _plans(here, there, list(dict.fromkeys(named)), overwrite=overwrite)
+        rows = [_row(it) for it in plans]
+        if execute:
+            rows = [_carried_out(it, here, there) for it in plans]
+    except AdoptError as error:
+        raise click.ClickException(str(error)) from error
+    _show(rows, output)
+    if not execute and any(it.outcome is Outcome.MOVE for it in plans):
+        click.echo("nothing is changed: --execute moves the offsets", err=True)
+    if execute and any(row.outcome == Outcome.REFUSED for row in rows):
+        raise click.exceptions.Exit(1)
+
+
+def _check_same_cluster(here: GroupsAt, there: GroupsAt) -> None:
+    """An offset is a position in the topics of one cluster."""
+    ids = here.cluster_id(), there.cluster_id()
+    if ids[0] != ids[1]:
+        raise AdoptError(f"--from is of cluster {ids[0]}, --to of {ids[1]}: its topics have other offsets")
+
+
+def _plans(here: GroupsAt, there: GroupsAt, named: Sequence[str], *, overwrite: bool) -> list[Plan]:
+    groups = here.read(named or here.ids())
+    missing = [group_id for group_id in named if group_id not in groups]
+    if missing:
+        raise AdoptError(f"--from has no group {', '.join(missing)}")
+    others = there.read(groups)
+    return [plan(groups[name], others.get(name), overwrite=overwrite) for name in sorted(groups)]
+
+
+def _carried_out(it: Plan, here: GroupsAt, there: GroupsAt) -> _Row:
+    """Move a group, and look at both coordinators again."""
+    if it.outcome is not Outcome.MOVE:
+        return _row(it)
+    name = it.group.group_id
+    errors = there.commit(name, it.offsets)
+    if errors:
+        (topic, number), error = min(errors.items())
+        return _row(it, Outcome.REFUSED, f"{len(errors)} partitions, first {topic}-{number}: {error}")
+    group, moved = here.read([name]).get(name), there.read([name]).get(name)
+    if group is None or group.members or group.offsets != it.group.offsets:
+        return _row(it, Outcome.REFUSED, "changed at --from meanwhile: stop its members, and start again")
+    if moved is None or any(moved.offsets.get(partition) != at for partition, at in it.offsets.items()):
+        return _row(it, Outcome.REFUSED, "changed at --to meanwhile: compare, and start again")
+    return _row(it, _MOVED)
+
+
+def _row(it: Plan, outcome: str | None = None, reason: str | None = None) -> _Row:
+    why = it.reason if reason is None else reason
+    return _Row(it.group.group_id, it.group.state, len(it.offsets), outcome or it.outcome, why)
+
+
+def _show(rows: Sequence[_Row], output: str) -> None:
+    if output == "json":
+        click.echo(json.dumps([asdict(row) for row in rows], indent=2))
+        return
+    cells = [
+        (row.group, row.state, row.partitions, f"{row.outcome}: {row.reason}" if row.reason else row.outcome)
+        for row in rows
+    ]
+    click.echo(render_table(_COLUMNS, cells))

@@ -1,0 +1,1 @@
+"""Moving groups between two coordinators of one Kafka cluster: this one, and the cluster's own."""

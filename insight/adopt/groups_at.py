@@ -1,0 +1,117 @@
+"""The groups at a coordinator, over Kafka's protocol. A gateway is this project's coordinator here."""
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+
+from assignors.kafka.api import TopicPartition
+from insight.adopt.plan import Committed, FoundGroup
+from records import kafka_clients
+from records.client_config import ClientConfig
+
+# This many groups are described in one request.
+_DESCRIBED_TOGETHER = 100
+
+
+class AdoptError(RuntimeError):
+    """The groups of a coordinator cannot be read."""
+
+
+class GroupsAt:
+    """Reads and commits the offsets of groups. Methods raise AdoptError.
+
+    `timeout_s` is the time limit of each request.
+    """
+
+    def __init__(self, client_config: ClientConfig, timeout_s: float) -> None:
+        self._at = client_config
+        self._timeout_s = timeout_s
+        self._admin = kafka_clients.group_admin(client_config)
+
+    def cluster_id(self) -> str:
+        """The id of the Kafka cluster, which a gateway passes on."""
+        found = self._result(self._admin.describe_cluster(request_timeout=self._timeout_s))
+        return str(found.cluster_id)
+
+    def ids(self) -> list[str]:
+        """The ids of all groups, in alphabetical order."""
+        found = self._result(self._admin.list_consumer_groups(request_timeout=self._timeout_s))
+        if found.errors:
+            raise AdoptError(f"{self._at} does not list all groups: {found.errors[0]}")
+        return sorted(group.group_id for group in found.valid)
+
+    def read(self, group_ids: Iterable[str]) -> dict[str, FoundGroup]:
+        """The groups of these ids that exist, with their offsets.
+
+        Offsets that a transaction may still change are an error, not an older value (KIP-447).
+        """
+        ids = list(group_ids)
+        described: dict[str, Any] = {}
+        for first in range(0, len(ids), _DESCRIBED_TOGETHER):
+            some = ids[first : first + _DESCRIBED_TOGETHER]
+            described |= self._admin.describe_consumer_groups(some, request_timeout=self._timeout_s)
+        found = {}
+        for group_id, future in described.items():
+            group = self._described(future)
+            if group is not None:
+                found[group_id] = FoundGroup(
+                    group_id,
+                    group.type.name.lower(),
+                    group.state.name.replace("_", " ").title().replace(" ", ""),
+                    len(group.members),
+                    self._offsets(group_id),
+                )
+        return found
+
+    def commit(self, group_id: str, offsets: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, str]:
+        """Commit these offsets without a member. Return Kafka's error for each partition that has one."""
+        partitions = [
+            ClientPartition(topic, number, at.offset, at.metadata, at.leader_epoch)
+            for (topic, number), at in sorted(offsets.items())
+        ]
+        asked = [ConsumerGroupTopicPartitions(group_id, partitions)]
+        futures = self._admin.alter_consumer_group_offsets(asked, request_timeout=self._timeout_s)
+        try:
+            answer = futures[group_id].result()
+        except KafkaException as error:
+            return dict.fromkeys(offsets, error.args[0].name())
+        return {
+            TopicPartition(one.topic, one.partition): one.error.name()
+            for one in answer.topic_partitions
+            if one.error is not None
+        }
+
+    def _described(self, future: Future[Any]) -> Any:
+        """The group's description, None if there is no such group."""
+        try:
+            group = future.result()
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+                return None
+            raise AdoptError(f"{self._at}: {error.args[0].str()}") from error
+        return None if group.state.name == "DEAD" else group
+
+    def _offsets(self, group_id: str) -> dict[TopicPartition, Committed]:
+        asked = [ConsumerGroupTopicPartitions(group_id)]
+        futures = self._admin.list_consumer_group_offsets(
+            asked, require_stable=True, request_timeout=self._timeout_s
+        )
+        answer = self._result(futures[group_id])
+        offsets = {}
+        for found in answer.topic_partitions:
+            if found.error is not None:
+                where = f"{found.topic}-{found.partition}"
+                raise AdoptError(f"group {group_id}, {where} on {self._at}: {found.error.str()}")
+            if found.offset >= 0:
+                at = Committed(found.offset, found.leader_epoch, found.metadata or "")
+                offsets[TopicPartition(found.topic, found.partition)] = at
+        return offsets
+
+    def _result(self, future: Future[Any]) -> Any:
+        try:
+            return future.result()
+        except KafkaException as error:
+            raise AdoptError(f"{self._at}: {error.args[0].str()}") from error

@@ -1,0 +1,82 @@
+"""What becomes of each group when its offsets move to another coordinator."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from assignors.kafka.api import TopicPartition
+
+# Other types of groups have no offsets that OffsetCommit sets (KIP-932, KIP-1071).
+_WITH_OFFSETS = ("classic", "consumer")
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A committed offset. `leader_epoch` is None if the committer sent none."""
+
+    offset: int
+    leader_epoch: int | None
+    metadata: str
+
+
+@dataclass(frozen=True, slots=True)
+class FoundGroup:
+    """A group at one of the coordinators. `kind` is Kafka's group type in lower case."""
+
+    group_id: str
+    kind: str
+    state: str
+    members: int
+    offsets: Mapping[TopicPartition, Committed] = field(default_factory=dict)
+
+
+class Outcome(StrEnum):
+    """What becomes of a group."""
+
+    MOVE = "move"
+    """Its offsets are to be committed at the other coordinator."""
+    SAME = "same"
+    """The other coordinator has these offsets."""
+    EMPTY = "no offsets"
+    """There is nothing to move."""
+    REFUSED = "refused"
+    """The reason says what has to be done first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The outcome for a group. `offsets` are those that the other coordinator lacks or has otherwise."""
+
+    group: FoundGroup
+    outcome: Outcome
+    reason: str = ""
+    offsets: Mapping[TopicPartition, Committed] = field(default_factory=dict)
+
+
+def plan(group: FoundGroup, there: FoundGroup | None, *, overwrite: bool) -> Plan:
+    """Decide about a group. `there` is the group of that id at the other coordinator, None if it has none.
+
+    A member would commit to the coordinator it knows, so neither side may have members. Offsets that the
+    other coordinator has otherwise are replaced only with `overwrite`.
+    """
+    if group.kind not in _WITH_OFFSETS:
+        return Plan(group, Outcome.REFUSED, f"is a {group.kind} group")
+    if group.members:
+        return Plan(group, Outcome.REFUSED, f"has {group.members} members: stop them first")
+    if there is not None and there.members:
+        return Plan(group, Outcome.REFUSED, f"has {there.members} members at the other coordinator")
+    if not group.offsets:
+        return Plan(group, Outcome.EMPTY)
+    known = {} if there is None else there.offsets
+    missing = {partition: at for partition, at in group.offsets.items() if known.get(partition) != at}
+    if not missing:
+        return Plan(group, Outcome.SAME)
+    others = sum(1 for partition in missing if partition in known)
+    if others and not overwrite:
+        return Plan(
+            group,
+            Outcome.REFUSED,
+            f"the other coordinator has other offsets of {others} partitions: see --overwrite",
+            missing,
+        )
+    return Plan(group, Outcome.MOVE, offsets=missing)
