@@ -53,9 +53,8 @@ def test_a_group_goes_on_at_the_other_coordinator_and_comes_back(
 
     produce(gateway, topic, range(RECORDS, 2 * RECORDS))
     with closing(PythonMember(gateway, group_id, topic)) as member:
-        assert sorted(consume(RECORDS, member)) == list(
-            range(RECORDS, 2 * RECORDS)
-        )  # none of the first again
+        # None of the first records again.
+        assert sorted(consume(RECORDS, member)) == list(range(RECORDS, 2 * RECORDS))
         (row,) = rows(adopt(gateway, theirs, *named, "--execute"), exit_code=1)
         assert row["reason"] == "has 1 members: stop them first"
         member.commit()
