@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import closing
 from typing import Any
 
+import kafka
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
-from confluent_kafka import TopicPartition as ClientPartition
+from kafka.errors import KafkaError as KafkaPythonError
 
 from assignors.kafka.api import TopicPartition
 from insight.adopt.plan import Committed, FoundGroup
@@ -67,21 +69,25 @@ class GroupsAt:
         return found
 
     def commit(self, group_id: str, offsets: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, str]:
-        """Commit these offsets without a member. Return Kafka's error for each partition that has one."""
-        partitions = [
-            ClientPartition(topic, number, at.offset, at.metadata, at.leader_epoch)
-            for (topic, number), at in sorted(offsets.items())
-        ]
-        asked = [ConsumerGroupTopicPartitions(group_id, partitions)]
-        futures = self._admin.alter_consumer_group_offsets(asked, request_timeout=self._timeout_s)
+        """Commit these offsets without a member. Return Kafka's error for each partition that has one.
+
+        By kafka-python, because librdkafka's admin client ends the metadata with a zero byte.
+        """
+        wanted = {
+            kafka.TopicPartition(*partition): kafka.OffsetAndMetadata(at.offset, at.metadata, at.leader_epoch)
+            for partition, at in offsets.items()
+        }
         try:
-            answer = futures[group_id].result()
-        except KafkaException as error:
-            return dict.fromkeys(offsets, error.args[0].name())
+            with closing(
+                kafka_clients.admin(self._at, request_timeout_ms=round(self._timeout_s * 1000))
+            ) as it:
+                outcome = it.alter_group_offsets(group_id, wanted)
+        except KafkaPythonError as error:
+            raise AdoptError(f"{self._at}: {error}") from error
         return {
-            TopicPartition(one.topic, one.partition): one.error.name()
-            for one in answer.topic_partitions
-            if one.error is not None
+            TopicPartition(partition.topic, partition.partition): kind.__name__
+            for partition, kind in outcome.items()
+            if kind.errno
         }
 
     def _described(self, future: Future[Any]) -> Any:

@@ -71,9 +71,8 @@ def test_leader_epochs_and_metadata_come_along(broker: EmbeddedBroker, gateway: 
     group_id, at = f"adopted-{uuid.uuid4()}", OffsetAndMetadata(3, "by a batch job", 0)
     with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
         admin.alter_group_offsets(group_id, {TopicPartition(topic, 1): at})
-    assert (
-        rows(adopt(broker.bootstrap_servers, gateway, "--group", group_id, "--execute"))[0]["partitions"] == 1
-    )
+    (row,) = rows(adopt(broker.bootstrap_servers, gateway, "--group", group_id, "--execute"))
+    assert row["partitions"] == 1
     with closing(KafkaAdminClient(bootstrap_servers=gateway)) as admin:
         assert admin.list_group_offsets(group_id)[group_id] == {TopicPartition(topic, 1): at}
 
