@@ -56,13 +56,15 @@ class Deferred(Struct, frozen=True):
 
 
 class RequestContext(Struct, frozen=True):
-    """The context of a request. `host` is the gateway's name in responses to this client. `node_id` is the
-    broker whose listener the client connected to, None for the first listener.
+    """The context of a request. `principal` is the client's as Kafka writes it, `User:NAME` or
+    `User:ANONYMOUS`. `host` is the gateway's name in responses to this client. `node_id` is the broker whose
+    listener the client connected to, None for the first listener.
     """
 
     services: Services
     header: RequestHeader
     client_host: str
+    principal: str
     host: str
     node_id: int | None
     session: Session

@@ -365,6 +365,7 @@ class Connection:
             services=self._listener.services,
             header=header,
             client_host=self._client_host,
+            principal=self._session.principal,
             host=self._own_host,
             node_id=self._listener.node_id,
             session=self._session,

@@ -12,6 +12,9 @@ from state.errors import ErrorCode
 
 PLAIN = "PLAIN"
 
+ANONYMOUS = "User:ANONYMOUS"
+"""The principal of a client that did not authenticate, as in Kafka."""
+
 
 class SecurityError(ValueError):
     """A certificate, a key or a users file cannot be used."""
@@ -63,14 +66,18 @@ def _read_users(path: Path) -> dict[str, str]:
 
 
 class Session:
-    """The state of a connection's authentication. `failed` is the reason why it failed, after which the
-    gateway closes the connection. None if it has not failed.
+    """The state of a connection's authentication.
+
+    `principal` is who the client is, as Kafka writes it: `User:NAME`. It is `ANONYMOUS` until the client has
+    authenticated. `failed` is the reason why the authentication failed, after which the gateway closes the
+    connection. None if it has not failed.
     """
 
     def __init__(self, users: Mapping[str, str] | None) -> None:
         self._users = users
         self._has_mechanism = False
         self.is_open = users is None
+        self.principal = ANONYMOUS
         self.failed: str | None = None
 
     @property
@@ -99,6 +106,7 @@ class Session:
             return self._fail(
                 GatewayError.SASL_AUTHENTICATION_FAILED, f"authentication of user {quoted(name)} failed"
             )
+        self.principal = f"User:{name.decode()}"
         self.is_open = True
         return ErrorCode.NONE
 
