@@ -34,6 +34,7 @@ from records.reader import TopicReader
 from state.errors import ErrorCode
 from state.kafka.requests import Heartbeat
 from state.kafka.responses import HeartbeatResponse
+from state.messages import ANONYMOUS
 from streaming.service.topics import prepare_topics
 
 GROUPS = (1, 20, 1_000)
@@ -101,7 +102,9 @@ def through_backend(client: CoordinatorClient, groups: int, seconds: float) -> i
         async def beat(first: int) -> int:
             sent = 0
             while time.monotonic() < end_s:
-                header = backend.header(f"group-{(first + sent) % groups}", HEARTBEAT_VERSION, "c", "h")
+                header = backend.header(
+                    f"group-{(first + sent) % groups}", HEARTBEAT_VERSION, "c", "h", ANONYMOUS
+                )
                 request = Heartbeat(**header, generation_id=1, member_id="member")
                 answer = await backend.ask(request, HeartbeatResponse)
                 assert answer.error_code is ErrorCode.NONE

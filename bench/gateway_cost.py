@@ -56,7 +56,9 @@ class InstantBackend:
         (first, began_s), (last, ended_s) = self._used_s
         return (ended_s - began_s) / (last - first) * 1e6
 
-    def header(self, group_id: str, api_version: int, client_id: str, client_host: str) -> Header:
+    def header(
+        self, group_id: str, api_version: int, client_id: str, client_host: str, principal: str
+    ) -> Header:
         """See `gateway.coordinator.backend.Backend`."""
         return Header(
             group_id=group_id,
@@ -65,6 +67,7 @@ class InstantBackend:
             api_version=api_version,
             client_id=client_id,
             client_host=client_host,
+            principal=principal,
         )
 
     async def ask(self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None) -> R:

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from functools import partial
 from itertools import count
 from types import TracebackType
-from typing import Self, TypedDict
+from typing import NotRequired, Self, TypedDict
 from uuid import uuid4
 
 import msgspec
@@ -79,7 +79,10 @@ class TopicsMissing(ClientError):
 
 
 class Header(TypedDict):
-    """The fields of every request, as keyword arguments for one of `state.kafka.requests`."""
+    """The fields of every request, as keyword arguments for one of `state.kafka.requests`.
+
+    `principal` is known to a gateway, which authenticates its clients.
+    """
 
     group_id: str
     correlation_id: str
@@ -87,6 +90,7 @@ class Header(TypedDict):
     api_version: int
     client_id: str
     client_host: str
+    principal: NotRequired[str]
 
 
 class CoordinatorClient:

@@ -17,12 +17,16 @@ Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 # A Kafka string is at most 32,767 bytes; characters are the bound that can be checked without encoding.
 ShortStr = Annotated[str, Meta(max_length=32_767)]
 
+ANONYMOUS = "User:ANONYMOUS"
+"""The principal of a client that did not authenticate, as in Kafka."""
+
 
 class Request(Struct, frozen=True, kw_only=True, tag_field="type"):
     """The fields of every request: the client, the group, and the address of the answer.
 
     `reply_partition` is the partition of the responses topic. `correlation_id` is the client's own id of this
-    request.
+    request. `principal` is the client's as Kafka writes it, `User:NAME`; None if the sender names none.
+    Whoever may write to the requests topic can name any.
     """
 
     group_id: ShortStr
@@ -31,6 +35,7 @@ class Request(Struct, frozen=True, kw_only=True, tag_field="type"):
     api_version: Int16
     client_id: ShortStr = ""
     client_host: ShortStr = ""
+    principal: ShortStr | None = None
     version: int = RECORD_VERSION
 
 

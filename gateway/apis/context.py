@@ -77,7 +77,7 @@ class RequestContext(Struct, frozen=True):
     def to_group(self, group_id: str) -> Header:
         """The header of a request to the coordinator."""
         return self.services.backend.header(
-            group_id, self.version, self.header.client_id or "", self.client_host
+            group_id, self.version, self.header.client_id or "", self.client_host, self.principal
         )
 
     def ask(self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None) -> asyncio.Future[R]:

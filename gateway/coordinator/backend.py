@@ -34,7 +34,9 @@ R = TypeVar("R", bound=Response)
 class Backend(Protocol):
     """Answers requests about groups."""
 
-    def header(self, group_id: str, api_version: int, client_id: str, client_host: str) -> Header:
+    def header(
+        self, group_id: str, api_version: int, client_id: str, client_host: str, principal: str
+    ) -> Header:
         """The header of a request about this group, with a new correlation id."""
 
     async def ask(self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None) -> R:
@@ -81,7 +83,9 @@ class CoordinatorBackend:
         self._is_woken = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def header(self, group_id: str, api_version: int, client_id: str, client_host: str) -> Header:
+    def header(
+        self, group_id: str, api_version: int, client_id: str, client_host: str, principal: str
+    ) -> Header:
         """See `Backend`."""
         return Header(
             group_id=group_id,
@@ -90,6 +94,7 @@ class CoordinatorBackend:
             api_version=api_version,
             client_id=client_id,
             client_host=client_host,
+            principal=principal,
         )
 
     async def ask(self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None) -> R:

@@ -22,6 +22,7 @@ from state.errors import ErrorCode
 from state.kafka.requests import DescribeGroup
 from state.kafka.responses import DescribeGroupResponse
 from state.kafka.snapshot import GroupSnapshot
+from state.messages import ANONYMOUS
 
 # The group in the request that changes nothing. It need not exist.
 _GROUP_ID = "__list_groups"
@@ -58,7 +59,7 @@ class FreshGroups:
         if before is not None:
             await asyncio.wait([before])
         self._running, self._next = self._next, None
-        header = self._backend.header(_GROUP_ID, _DESCRIBE_VERSION, _CLIENT_ID, "")
+        header = self._backend.header(_GROUP_ID, _DESCRIBE_VERSION, _CLIENT_ID, "", ANONYMOUS)
         answer = await self._backend.ask(DescribeGroup(**header), DescribeGroupResponse)
         if not answer.request and answer.error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
             return  # no response: the backend has logged it

@@ -9,11 +9,9 @@ from pathlib import Path
 from gateway.wire.errors import GatewayError
 from gateway.wire.log_text import quoted
 from state.errors import ErrorCode
+from state.messages import ANONYMOUS
 
 PLAIN = "PLAIN"
-
-ANONYMOUS = "User:ANONYMOUS"
-"""The principal of a client that did not authenticate, as in Kafka."""
 
 
 class SecurityError(ValueError):

@@ -36,6 +36,7 @@ def cause_of(opening: HistoryEntry, before: Sequence[HistoryEntry]) -> Cause:
             kind=CauseKind.UNKNOWN,
             reason=opening.reason,
             trigger=opening.cause,
+            principal=opening.principal,
             member_ids=[opening.member_id] if opening.member_id else [],
             client_reason=opening.client_reason,
         )
@@ -44,6 +45,7 @@ def cause_of(opening: HistoryEntry, before: Sequence[HistoryEntry]) -> Cause:
         kind=kind,
         reason=opening.reason,
         trigger=opening.cause,
+        principal=opening.principal,
         member_ids=[event.member_id for _, event in about if event.member_id],
         group_instance_id=first.group_instance_id,
         client_id=first.client_id,

@@ -33,7 +33,8 @@ class Outcome(StrEnum):
 
 
 class Cause(Struct, frozen=True, kw_only=True):
-    """Why a rebalance began. `trigger` is the id of the request, or the deadline, that caused it.
+    """Why a rebalance began. `trigger` is the id of the request, or the deadline, that caused it. `principal`
+    is that of the request, None if it named none.
     `client_reason` is the reason that the client itself sent (KIP-800), None if it sent none. There are
     several members if one request or deadline removed several.
     """
@@ -41,6 +42,7 @@ class Cause(Struct, frozen=True, kw_only=True):
     kind: CauseKind
     reason: str
     trigger: str | None = None
+    principal: str | None = None
     member_ids: list[str] = []
     group_instance_id: str | None = None
     client_id: str | None = None

@@ -10,7 +10,7 @@ _ENTRY = """
     protocol_name string, members array<string>, waiting_for array<string>, deadline_ms long,
     assignments map<string, binary>, partitions map<string, array<int>>, superseded string, late_by_ms long,
     topics array<string>, subscriptions map<string, array<string>>, version int,
-    last_rebalance_at_ms long, replaced_member_id string,
+    last_rebalance_at_ms long, replaced_member_id string, principal string,
     protocol string, connection string, connections array<string>, message_model string
 """
 

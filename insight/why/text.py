@@ -10,6 +10,7 @@ from insight.why.names import Names
 from insight.why.report import Report
 from insight.why.wording import INDENT, Lines, columns, count, shortened, tally, trigger_text
 from state.kafka.group import DEAD, GroupState
+from state.messages import ANONYMOUS
 
 MAX_REBALANCES = 20
 MAX_MEMBER_LINES = 8
@@ -86,7 +87,8 @@ def _details(r: Rebalance, now_ms: int, names: Names) -> Lines:
     if r.cause.client_reason:
         yield "it said", r.cause.client_reason
     if r.cause.trigger is not None:
-        yield "by", names.put_in(trigger_text(r.cause.trigger))
+        who = f" of {r.cause.principal}" if r.cause.principal not in (None, ANONYMOUS) else ""
+        yield "by", f"{names.put_in(trigger_text(r.cause.trigger))}{who}"
     if len(r.cause.member_ids) == 1 and names.of(r.cause.member_ids[0]) != r.cause.member_ids[0]:
         host = f" at {r.cause.client_host}" if r.cause.client_host else ""
         yield "member", f"{r.cause.member_ids[0]}{host}"

@@ -23,8 +23,12 @@ Verdict = tuple[RuleId, ErrorCode]
 
 
 class StepContext(BaseContext[Group, CoordinatorConfig], eq=False):
-    """The context of Kafka's handlers. Handlers change `group` and add effects by the methods here."""
+    """The context of Kafka's handlers. Handlers change `group` and add effects by the methods here.
 
+    `principal` is that of the request that is handled, None if it has none or a deadline is handled.
+    """
+
+    principal: str | None = None
     rules: list[str] = field(default_factory=list)
     offset_changes: list[OffsetChange] = field(default_factory=list)
     retention_is_stale: bool = False  # whether the next expiry must be searched in all offsets
@@ -115,6 +119,7 @@ class StepContext(BaseContext[Group, CoordinatorConfig], eq=False):
                 reason=reason,
                 rule=rule,
                 cause=self.cause,
+                principal=self.principal,
                 **details,  # type: ignore[arg-type]
             )
         )

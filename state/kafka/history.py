@@ -43,11 +43,12 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One history entry of a Kafka group.
 
     Times are in milliseconds. `generation` is the generation after the change. `cause` is the id of the
-    request, or the deadline, that led to the entry. `topics` are the topics of a generation. `subscriptions`
-    are the topics of each member, set only if members differ. `last_rebalance_at_ms` is the start of the
-    latest rebalance before this entry, running or complete, None before the first: it lets a reader find the
-    members' last assignment without reading the whole history. `replaced_member_id` is the former id of a
-    static member that came back. A field is None where the entry's type does not use it.
+    request, or the deadline, that led to the entry. `principal` is that of the request, None if it had none
+    or a deadline led to the entry. `topics` are the topics of a generation. `subscriptions` are the topics of
+    each member, set only if members differ. `last_rebalance_at_ms` is the start of the latest rebalance
+    before this entry, running or complete, None before the first: it lets a reader find the members' last
+    assignment without reading the whole history. `replaced_member_id` is the former id of a static member
+    that came back. A field is None where the entry's type does not use it.
     """
 
     version: int  # no default, so that it is always written
@@ -80,3 +81,4 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     late_by_ms: int | None = None
     last_rebalance_at_ms: int | None = None
     replaced_member_id: str | None = None
+    principal: str | None = None

@@ -82,7 +82,7 @@ def step(group: Group | None, group_id: str, event: Event, now_ms: int, config: 
     Requests, due deadlines and takeovers are events. The caller fires deadlines in time order
     (`state.timeline`).
     """
-    context = StepContext(group, group_id, cause_of(event), now_ms, config)
+    context = StepContext(group, group_id, cause_of(event), now_ms, config, principal=_principal_of(event))
     if group is not None:
         assert now_ms >= group.clock_ms, "a group's clock never runs backwards"
         if group.quarantined is not None:
@@ -106,6 +106,15 @@ def step(group: Group | None, group_id: str, event: Event, now_ms: int, config: 
 
 def reply_to(request: AnyAnswered, request_id: str) -> ReplyTo:
     return ReplyTo(request.reply_partition, request.correlation_id, request_id)
+
+
+def _principal_of(event: Event) -> str | None:
+    """Return the principal of the event's request. None for any other event, and for TopicMetadata, which the
+    coordinator's own service writes.
+    """
+    if isinstance(event, (Received, Failed)) and not isinstance(event.request, TopicMetadata):
+        return event.request.principal
+    return None
 
 
 def _received(context: StepContext, event: Received[AnyRequest]) -> None:

@@ -1,7 +1,7 @@
 """Helpers that the harness's clients share."""
 
 from collections.abc import Iterable
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from state.dispatch import AnyEffects, AnyGroup
 from state.kafka.effects import Effects
@@ -16,6 +16,7 @@ class Common(TypedDict):
     reply_partition: int
     api_version: int
     client_id: str
+    principal: NotRequired[str | None]
 
 
 def kafka_effects(steps: Iterable[AnyEffects]) -> list[Effects]:

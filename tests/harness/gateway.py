@@ -79,7 +79,9 @@ class CoreBackend:
         """Return the requests without an answer."""
         return len(self._waiting)
 
-    def header(self, group_id: str, api_version: int, client_id: str, client_host: str) -> Header:
+    def header(
+        self, group_id: str, api_version: int, client_id: str, client_host: str, principal: str
+    ) -> Header:
         return Header(
             group_id=group_id,
             correlation_id=str(next(self._numbers)),
@@ -87,6 +89,7 @@ class CoreBackend:
             api_version=api_version,
             client_id=client_id,
             client_host=client_host,
+            principal=principal,
         )
 
     def send(self, request: AnyAnswered, answer: type[R], timeout_ms: int | None = None) -> asyncio.Future[R]:

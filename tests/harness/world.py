@@ -26,7 +26,7 @@ Commands, one a line:
     show                                    the group's state
 
 `group=other` (default `g`) sends a request to another group, `appended=2s` gives it another append time
-than now.
+than now, and `principal=User:ann` names its principal.
 """
 
 from dataclasses import dataclass, field
@@ -186,6 +186,7 @@ class World:
             "reply_partition": 0,
             "api_version": int(known["api"] if verb == "join" else given.get("api", API_OF.get(verb, 0))),
             "client_id": client.name,
+            "principal": given.get("principal"),
         }
         instance_id = _optional(known.get("instance"))
         if verb == "join":

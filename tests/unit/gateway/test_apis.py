@@ -46,6 +46,7 @@ async def test_a_member_joins_beats_and_leaves(world: World) -> None:
     asked = world.core.asked[-1]
     assert isinstance(asked, LeaveGroup)
     assert (asked.client_id, asked.client_host, asked.members[0].reason) == ("me", f"/{HOST}", "done")
+    assert {request.principal for request in world.core.asked} == {"User:ANONYMOUS"}
 
 
 @played

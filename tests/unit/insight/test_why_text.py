@@ -70,6 +70,15 @@ def test_a_client_says_why_it_leaves() -> None:
     assert "member left: worker-4\n    it said   consumer poll timeout has expired" in text
 
 
+@pytest.mark.parametrize(
+    ("principal", "shown"), [("User:ann", "requests-0-0 of User:ann"), ("User:ANONYMOUS", "requests-0-0")]
+)
+def test_the_request_that_caused_a_rebalance_has_a_principal(principal: str, shown: str) -> None:
+    history = Recorder().play(f"join a api=3 principal={principal}")
+    assert text_line(text_of(history, NOW_MS), "by") == shown
+    assert report("g", history, NOW_MS).rebalances[0].cause.principal == principal
+
+
 def test_who_is_waited_for_is_named_while_it_is_under_way() -> None:
     assert text_line(text_of(Recorder().play(*STORY), END_MS), "awaited") == "worker-2"
 

@@ -230,6 +230,7 @@ def test_worst_records_fit_the_real_limit() -> None:
         client_id=worst,
         client_host=worst,
         client_reason=worst,
+        principal=worst,
         leader_id=worst,
         protocol_name=worst,
         assignments=dict.fromkeys(members, b""),

@@ -1,0 +1,91 @@
+"""A request's principal is in the history entries that the request caused, and decides nothing."""
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from records.codec import decode_request, encode
+from state.config import CoordinatorConfig
+from state.kafka.effects import Effects
+from state.kafka.history import EntryType
+from state.kafka.requests import DescribeGroup, TopicMetadata
+from state.timeline import Row, Timeline
+from tests.harness.batches import encode as encoded
+from tests.harness.common import kafka_effects
+from tests.harness.examples import examples
+from tests.harness.histories import Recorder
+from tests.harness.random_log import GROUPS, realise, script
+
+CONFIG = CoordinatorConfig()
+
+
+def test_every_entry_that_a_request_caused_names_its_principal() -> None:
+    recorder = Recorder()
+    recorder.play(
+        "config group.initial.rebalance.delay.ms=0",
+        "join a api=3 principal=User:ann",
+        "sync a assign=@a:t-0 principal=User:ann",
+        "join b api=3",
+        "leave admin members=@a principal='User:CN=ops,O=example'",
+        "fail request",
+        "join b id=@b principal=User:bob",
+        "at 40s",
+    )
+    by_cause = {(entry.cause, entry.principal) for entry in recorder.history}
+    assert [who for _, who in sorted(by_cause) if who] == ["User:ann"] * 2 + ["User:CN=ops,O=example"]
+    assert ("requests-0-2", None) in by_cause  # b named none
+    (removed,) = (e for e in recorder.history if e.type is EntryType.MEMBER_REMOVED and e.client_id == "a")
+    assert removed.principal == "User:CN=ops,O=example"
+
+
+def test_a_deadline_has_no_principal() -> None:
+    history = Recorder().play(
+        "config group.initial.rebalance.delay.ms=0",
+        "join a api=3 session=10s principal=User:ann",
+        "sync a assign=@a:t-0 principal=User:ann",
+        "at 20s",
+    )
+    assert {entry.principal for entry in history if entry.at_ms >= 10_000} == {None}
+    assert {entry.principal for entry in history if entry.at_ms < 10_000} == {"User:ann"}
+
+
+@given(st.integers(0, 2**32 - 1))
+@examples(30)
+def test_a_principal_changes_nothing_but_the_entries_that_name_it(seed: int) -> None:
+    rows = realise(script(seed, 100), CONFIG)
+    who = {row.request_id: f"User:{number % 3}" for number, row in enumerate(rows)}
+    named = [_naming(row, who[row.request_id]) for row in rows]
+    for group_id in GROUPS:
+        plain, told = _played(group_id, rows), _played(group_id, named)
+        for effects, with_principals in zip(plain, told, strict=True):
+            history = [replace(entry, principal=who.get(entry.cause)) for entry in effects.history]
+            assert replace(with_principals, group=None) == replace(effects, group=None, history=history)
+        assert encoded(told[-1].group) == encoded(plain[-1].group) if plain else not told
+
+
+def _naming(row: Row, principal: str) -> Row:
+    if isinstance(row.request, TopicMetadata):
+        return row
+    return replace(row, request=replace(row.request, principal=principal))
+
+
+def _played(group_id: str, rows: Sequence[Row]) -> list[Effects]:
+    timeline = Timeline(group_id, None, CONFIG)
+    for row in rows:
+        if row.request.group_id == group_id:
+            timeline.apply(row)
+    timeline.fire_until(rows[-1].at_ms + 100_000)
+    return kafka_effects(timeline.take_effects())
+
+
+def test_a_request_without_the_field_has_no_principal_and_its_entries_have_the_bytes_of_before() -> None:
+    request = decode_request(
+        b'{"type":"DescribeGroup","group_id":"g","correlation_id":"c","reply_partition":0,"api_version":5}'
+    )
+    assert isinstance(request, DescribeGroup)
+    assert request.principal is None
+    entry = Recorder().play("join a api=3")[0]
+    assert b"principal" not in encode(entry)
+    assert b'"principal":"User:ann"' in encode(replace(entry, principal="User:ann"))
