@@ -111,8 +111,9 @@ class EmbeddedBroker:
     same data. Without ``ports`` it takes the folder's previous ports, or free ones, and keeps them from its
     first start on. It ends with this process, however that ends (see `embedded.parent_watchdog`). A process
     forked from this one keeps the broker alive while it runs. ``overrides`` are broker settings by Kafka's
-    names, ``java_options`` further options of its JVM, which win over those that it has here. A new folder is
-    formatted with ``cluster_id``, which brokers of one cluster share; None: with a random one.
+    names, ``java_options`` further options of its JVM, which win over those that it has here. If
+    ``overrides`` secure its listeners, ``client_properties`` are the settings of a client that may log in. A
+    new folder is formatted with ``cluster_id``, which brokers of one cluster share; None: with a random one.
 
     `start` raises `BrokerFailed`, `embedded.jars.JarsUnavailable` or `embedded.java.JavaNotFound`.
     """
@@ -124,6 +125,7 @@ class EmbeddedBroker:
         ports: Ports | None = None,
         overrides: Mapping[str, str] = MappingProxyType({}),
         java_options: Sequence[str] = (),
+        client_properties: Mapping[str, str] = MappingProxyType({}),
         cluster_id: str | None = None,
     ) -> None:
         self.data_dir = data_dir.absolute()
@@ -133,6 +135,7 @@ class EmbeddedBroker:
         """Process id of the JVM while it runs."""
         self._overrides = dict(overrides)
         self._java_options = (*_JVM_OPTIONS, *java_options)
+        self._client_properties = dict(client_properties)
         self._cluster_id = cluster_id or new_cluster_id()
         self._watchdog: subprocess.Popen[bytes] | None = None
         self._log_start = 0
@@ -147,7 +150,7 @@ class EmbeddedBroker:
     @property
     def client_config(self) -> ClientConfig:
         """How clients reach it. Known when `bootstrap_servers` are."""
-        return ClientConfig(self.bootstrap_servers)
+        return ClientConfig(self.bootstrap_servers, self._client_properties)
 
     def __enter__(self) -> Self:
         self.start()
@@ -249,7 +252,7 @@ class EmbeddedBroker:
             self._format()
         self._launch(lock)
         try:
-            self._wait_until_reachable(f"{HOST}:{ports.client}")
+            self._wait_until_reachable(ClientConfig(f"{HOST}:{ports.client}", self._client_properties))
         except BaseException:  # also KeyboardInterrupt
             self.kill()
             raise
@@ -266,7 +269,9 @@ class EmbeddedBroker:
             **self._overrides,
         }
         text = "".join(f"{name}={escaped(value)}\n" for name, value in settings.items())
-        (self.data_dir / "server.properties").write_text(text)
+        path = self.data_dir / "server.properties"
+        path.touch(mode=0o600)  # the settings may have passwords
+        path.write_text(text)
 
     def _java(self, main_class: str, *arguments: str) -> list[str]:
         classpath = os.pathsep.join(str(jar) for jar in broker_classpath())
@@ -299,10 +304,10 @@ class EmbeddedBroker:
         assert self._watchdog.stdout is not None
         self.pid = int(self._watchdog.stdout.readline())
 
-    def _wait_until_reachable(self, address: str) -> None:
+    def _wait_until_reachable(self, client_config: ClientConfig) -> None:
         assert self._watchdog is not None
         deadline, pause_s = time.monotonic() + START_TIMEOUT_S, 0.02
-        while not _answers(address):
+        while not _answers(client_config):
             if time.monotonic() > deadline:
                 raise self._failure(f"no client could reach it within {START_TIMEOUT_S} s")
             try:
@@ -344,13 +349,13 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _answers(address: str) -> bool:
-    """Whether the broker at ``host:port`` serves clients: it answers, and its controller has unfenced it."""
-    host, port = address.split(":")
+def _answers(client_config: ClientConfig) -> bool:
+    """Whether the broker serves clients: it answers, and its controller has unfenced it."""
+    host, port = client_config.bootstrap_servers.split(":")
     try:
         # Far cheaper than a Kafka client that fails.
         socket.create_connection((host, int(port)), timeout=1).close()
-        admin = kafka_clients.admin(ClientConfig(address))
+        admin = kafka_clients.admin(client_config)
     except (OSError, KafkaError):
         return False
     try:

@@ -13,11 +13,13 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaTimeoutError
 
 from records.client_config import ClientConfig
+from records.refusals import Refusals
 
 # kafka-python's time limit of the first connection.
 BOOTSTRAP_TIMEOUT_MS = 30_000
 # Of several servers kafka-python draws one, and waits for its answer as long as it may wait at all. A server
-# that hangs would use up all the time, so the first attempts are short.
+# that hangs would use up all the time, so the first attempts are short. So they are where a login may be
+# refused, which kafka-python would try again until its time is up.
 FIRST_ATTEMPT_MS = 2_000
 ATTEMPT_FACTOR = 1.5
 
@@ -221,29 +223,32 @@ def group_admin(client_config: ClientConfig) -> AdminClient:
 
 
 def _connected(make: Callable[..., C], client_config: ClientConfig, **settings: Any) -> C:
-    """Make a client of kafka-python, which connects at once. Raises KafkaError."""
-    connection = _connection(client_config)
+    """Make a client of kafka-python, which connects at once. Raises KafkaError, of these ClusterRefused if a
+    broker's certificate or the login is refused.
+    """
+    settings |= client_config.kafka_python_settings()
     left_ms = settings.pop("bootstrap_timeout_ms", BOOTSTRAP_TIMEOUT_MS)
-    attempt_ms = FIRST_ATTEMPT_MS if "," in client_config.bootstrap_servers else left_ms
+    is_short = "," in client_config.bootstrap_servers or bool(client_config.properties)
+    attempt_ms = FIRST_ATTEMPT_MS if is_short else left_ms
     give_up_s = time.monotonic() + left_ms / 1000
-    while attempt_ms < left_ms:
+    while True:
+        refusals = Refusals()
+        is_last = attempt_ms >= left_ms
+        timeout_ms = max(left_ms, 1) if is_last else attempt_ms
         try:
-            return make(**connection, bootstrap_timeout_ms=attempt_ms, **settings)
-        except KafkaTimeoutError:
+            return make(**settings, bootstrap_timeout_ms=timeout_ms, kafka_client=refusals.client)
+        except KafkaTimeoutError as error:
+            refusals.raise_first(error)
+            if is_last:
+                raise
             attempt_ms = int(attempt_ms * ATTEMPT_FACTOR)
             left_ms = int((give_up_s - time.monotonic()) * 1000)
-    return make(**connection, bootstrap_timeout_ms=max(left_ms, 1), **settings)
 
 
 def _librdkafka_connection(client_config: ClientConfig) -> dict[str, Any]:
     """`client_config` for librdkafka's clients."""
     return {
-        "bootstrap.servers": client_config.bootstrap_servers,
+        **client_config.librdkafka_settings(),
         "reconnect.backoff.max.ms": 1_000,  # 10 s is long for a member
         "log_level": 0,
     }
-
-
-def _connection(client_config: ClientConfig) -> dict[str, Any]:
-    """The settings with which every client reaches the cluster. `bootstrap_servers` is HOST:PORT,..."""
-    return {"bootstrap_servers": client_config.bootstrap_servers}

@@ -113,9 +113,10 @@ def _row() -> Column:
 
 
 def cluster_options(client_config: ClientConfig) -> dict[str, str]:
-    """The options with which Spark's Kafka source and sink reach the cluster."""
-    settings = {"bootstrap.servers": client_config.bootstrap_servers, **client_config.properties}
-    return {f"kafka.{name}": value for name, value in settings.items()}
+    """The options with which Spark's Kafka source and sink reach the cluster, on any machine. Spark's plans
+    show them, but `streaming.query.spark_settings` hides those that may be secret.
+    """
+    return {f"kafka.{name}": value for name, value in client_config.java_settings().items()}
 
 
 def read_requests(

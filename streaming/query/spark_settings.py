@@ -57,8 +57,18 @@ FIXED: Mapping[str, str] = {
     f"{STATE_STORE}.checkpointFormatVersion": "the checkpoint could not be read",
     f"{STATE_STORE}.providerClass": "the checkpoint could not be read",
 }
+# What Spark hides in its UI, its REST API and its logs: settings and variables of these names, and in plans
+# options of these names and these texts. Spark's own defaults do not know the settings of Kafka's clients.
+REDACTED_SETTINGS = "spark.redaction.regex"
+REDACTED_OPTIONS = "spark.sql.redaction.options.regex"
+REDACTED_TEXTS = "spark.sql.redaction.string.regex"
+_REDACTED: Mapping[str, str] = {
+    REDACTED_SETTINGS: r"(?i)secret|password|passphrase|token|credential|jaas|keystore|access[.]?key",
+    REDACTED_OPTIONS: r"(?i)url|secret|password|token|^kafka\.(sasl|ssl)\.",
+    REDACTED_TEXTS: r"(?s)[\w.]+LoginModule\s+\w+[^;]*;?|-----BEGIN [A-Z ]+-----.*?-----END [A-Z ]+-----",
+}
 # Settings that are joined with ours, by what separates their values.
-_JOINED = {DRIVER_CLASS_PATH: os.pathsep, JARS: ","}
+_JOINED = {DRIVER_CLASS_PATH: os.pathsep, JARS: ",", **dict.fromkeys(_REDACTED, "|")}
 
 
 class SettingRefused(ValueError):
@@ -104,6 +114,7 @@ def settings() -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         # Users of the UI may look, but not end the query's jobs.
         "spark.ui.killEnabled": "false",
+        **_REDACTED,
     }
 
 

@@ -20,6 +20,7 @@ from kafka.errors import KafkaError
 from embedded.broker import HOST, BrokerFailed, EmbeddedBroker, Ports, free_ports, new_cluster_id
 from records import kafka_clients
 from records.client_config import ClientConfig
+from tests.harness.secured_broker import ADMIN, COORDINATOR, ClusterSecurity
 
 NODES = (1, 2, 3)
 """The node ids."""
@@ -50,8 +51,9 @@ _SETTINGS: Mapping[str, str] = MappingProxyType(
 class BrokerCluster:
     """Three brokers under ``data_dir`` (``broker-1`` to ``broker-3``), on loopback and free ports.
 
-    They end with this process, however that ends. ``overrides`` are settings of each broker. `start` raises
-    `embedded.broker.BrokerFailed`. ``bootstrap_servers`` names all three.
+    They end with this process, however that ends. ``overrides`` are settings of each broker. With
+    ``security`` the brokers have TLS and SASL, and `client_config` is that of the coordinator's user. `start`
+    raises `embedded.broker.BrokerFailed`. ``bootstrap_servers`` names all three.
     """
 
     def __init__(
@@ -60,12 +62,15 @@ class BrokerCluster:
         *,
         overrides: Mapping[str, str] = MappingProxyType({}),
         nodes: Iterable[int] = NODES,
+        security: ClusterSecurity | None = None,
     ) -> None:
         self.data_dir = data_dir.absolute()
         self.nodes = tuple(nodes)
         self._overrides = dict(overrides)
         self._cluster_id = new_cluster_id()
+        self.security = security
         self._ports: dict[int, Ports] = {}
+        self._mutual_ports: dict[int, int] = {}
         self._brokers: dict[int, EmbeddedBroker] = {}
         self._paused: set[int] = set()
 
@@ -86,7 +91,13 @@ class BrokerCluster:
     @property
     def client_config(self) -> ClientConfig:
         """How clients reach it. Known when `bootstrap_servers` are."""
-        return ClientConfig(self.bootstrap_servers)
+        return self.config_of(COORDINATOR)
+
+    def config_of(self, user: str, mechanism: str = "SCRAM-SHA-512") -> ClientConfig:
+        """How a user reaches it, by a password. Without `security` every client is alike."""
+        if self.security is None:
+            return ClientConfig(self.bootstrap_servers)
+        return ClientConfig(self.bootstrap_servers, self.security.client_properties(user, mechanism))
 
     def address(self, node: int) -> str:
         """``host:port`` of one broker, known after `start`."""
@@ -100,6 +111,7 @@ class BrokerCluster:
         """Start all brokers, and return when each of them serves clients: after about 10 s on 2 cores."""
         for tries_left in reversed(range(_START_TRIES)):
             self._ports = _ports_for(self.nodes)
+            self._mutual_ports = {node: free_ports().client for node in self.nodes}
             self._brokers = {node: self._broker(node) for node in self.nodes}
             try:
                 self._each(EmbeddedBroker.start)
@@ -110,6 +122,8 @@ class BrokerCluster:
                     raise
         try:
             self.wait_until_in_sync()
+            if self.security is not None:
+                self.security.add_users(self.bootstrap_servers)
         except BaseException:  # also KeyboardInterrupt
             self.stop()
             raise
@@ -153,7 +167,7 @@ class BrokerCluster:
 
     def in_sync(self) -> bool:
         """Whether all brokers serve clients and every partition has all its replicas in sync."""
-        return _is_in_sync(self.bootstrap_servers, self.nodes)
+        return _is_in_sync(self.config_of(ADMIN, "PLAIN"), self.nodes)
 
     def wait_until_in_sync(self, timeout_s: float = IN_SYNC_TIMEOUT_S) -> None:
         """Wait until `in_sync`. Raises TimeoutError."""
@@ -168,6 +182,9 @@ class BrokerCluster:
     def _broker(self, node: int) -> EmbeddedBroker:
         ports = self._ports[node]
         voters = ",".join(f"{voter}@{HOST}:{ports.controller}" for voter, ports in self._ports.items())
+        security, secured = self.security, {}
+        if security is not None:
+            secured = security.broker_settings(ports, self._mutual_ports[node])
         return EmbeddedBroker(
             self.data_dir / f"broker-{node}",
             ports=ports,
@@ -175,9 +192,11 @@ class BrokerCluster:
                 "node.id": str(node),
                 "controller.quorum.voters": voters,
                 **_SETTINGS,
+                **secured,
                 **self._overrides,
             },
-            java_options=_JAVA_OPTIONS,
+            java_options=(*_JAVA_OPTIONS, *(security.java_options if security else ())),
+            client_properties=security.client_properties() if security else {},
             cluster_id=self._cluster_id,
         )
 
@@ -201,11 +220,9 @@ def _ports_for(nodes: Iterable[int]) -> dict[int, Ports]:
     return found
 
 
-def _is_in_sync(servers: str, nodes: tuple[int, ...]) -> bool:
+def _is_in_sync(client_config: ClientConfig, nodes: tuple[int, ...]) -> bool:
     try:
-        admin = kafka_clients.admin(
-            ClientConfig(servers), bootstrap_timeout_ms=2_000, request_timeout_ms=5_000
-        )
+        admin = kafka_clients.admin(client_config, bootstrap_timeout_ms=2_000, request_timeout_ms=5_000)
     except KafkaError:
         return False
     try:

@@ -8,6 +8,7 @@ import pytest
 from records.client_config import ClientConfig, ClientConfigError
 
 SECRET = "k3y-0f-the-house"
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -20,13 +21,15 @@ def test_file_has_the_format_of_java_properties(tmp_path: Path) -> None:
     path = written(
         tmp_path,
         "# comment\nbootstrap.servers = kafka-1:9092, kafka-2:9092\n"
-        'sasl.jaas.config: org.Module required \\\n    username="a";\nsecurity.protocol=SASL_SSL\n',
+        f'sasl.jaas.config: {PLAIN} required \\\n    username="a" password="b";\n'
+        "sasl.mechanism=PLAIN\nsecurity.protocol=SASL_PLAINTEXT\n",
     )
     config = ClientConfig.read(path)
     assert config.bootstrap_servers == str(config) == "kafka-1:9092,kafka-2:9092"
     assert config.properties == {
-        "sasl.jaas.config": 'org.Module required username="a";',
-        "security.protocol": "SASL_SSL",
+        "sasl.jaas.config": f'{PLAIN} required username="a" password="b";',
+        "sasl.mechanism": "PLAIN",
+        "security.protocol": "SASL_PLAINTEXT",
     }
 
 
@@ -40,14 +43,21 @@ def test_values_come_from_the_environment_and_from_files(
 ) -> None:
     monkeypatch.setenv("USER_OF_KAFKA", "alice")
     (tmp_path / "secret").write_text(f"{SECRET}\n")
-    path = written(tmp_path, f"sasl.jaas.config=u=${{env:USER_OF_KAFKA}} p=${{file:{tmp_path}/secret}}")
-    assert ClientConfig.read(path, "kafka:9092").properties == {"sasl.jaas.config": f"u=alice p={SECRET}"}
+    login = f'username="${{env:USER_OF_KAFKA}}" password="${{file:{tmp_path}/secret}}"'
+    path = written(
+        tmp_path,
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
+        f"sasl.jaas.config={PLAIN} required {login};\n",
+    )
+    settings = ClientConfig.read(path, "kafka:9092").librdkafka_settings()
+    assert (settings["sasl.username"], settings["sasl.password"]) == ("alice", SECRET)
 
 
 def test_text_of_it_has_no_setting() -> None:
-    config = ClientConfig("kafka:9092", {"sasl.password": SECRET})
+    config = ClientConfig("kafka:9092", {"ssl.key.password": SECRET})
     assert repr(config) == "ClientConfig(bootstrap_servers='kafka:9092')"
     assert pickle.loads(pickle.dumps(config)) == config
+    assert hash(config) == hash(pickle.loads(pickle.dumps(config)))
 
 
 @pytest.mark.parametrize(
@@ -65,6 +75,10 @@ def test_text_of_it_has_no_setting() -> None:
         (
             "ssl.key=${file:/no/such}",
             r"ssl\.key in .*: file:/no/such cannot be read: No such file",
+        ),
+        (
+            "bootstrap.servers=kafka:1\nacks=all",
+            r"client\.properties: acks: no known setting",
         ),
         (f"ssl.key={SECRET}\\u12", r"client settings in .* cannot be read: InvalidUEscapeError"),
     ],

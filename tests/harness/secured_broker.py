@@ -1,0 +1,227 @@
+"""What makes brokers secure for tests, and one real broker that is.
+
+Each broker has two listeners for clients, both with TLS by one authority: the first for SASL (PLAIN,
+SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER), the other for clients with a certificate. Brokers and controllers
+reach each other by certificates, too.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from kafka.admin import UserScramCredentialUpsertion
+
+from embedded.broker import HOST, EmbeddedBroker, Ports, free_ports
+from records import kafka_clients
+from records.client_config import ClientConfig
+from tests.harness.certificates import Authority, Issued
+from tests.harness.tokens import TokenIssuer
+
+ADMIN = "admin"
+"""A super user, by PLAIN, SCRAM or a certificate."""
+COORDINATOR = "coordinator"
+GATEWAY = "gateway"
+TOOLS = "tools"
+USERS: Mapping[str, str] = MappingProxyType(
+    {
+        ADMIN: "admins-Passw0rd",
+        COORDINATOR: "coordinators-Passw0rd",
+        GATEWAY: "gateways-Passw0rd",
+        TOOLS: 'tools-"Passw0rd";=,',  # what has to be escaped somewhere
+        "alice": "alices-Passw0rd",
+        "bob": "bobs-Passw0rd",
+    }
+)
+"""The users with their passwords for PLAIN and SCRAM."""
+SCRAM_ITERATIONS = 4_096
+_BROKER = "broker"
+_SECURITY = "org.apache.kafka.common.security"
+_MODULES = {
+    "PLAIN": f"{_SECURITY}.plain.PlainLoginModule",
+    "SCRAM-SHA-256": f"{_SECURITY}.scram.ScramLoginModule",
+    "SCRAM-SHA-512": f"{_SECURITY}.scram.ScramLoginModule",
+    "OAUTHBEARER": f"{_SECURITY}.oauthbearer.OAuthBearerLoginModule",
+}
+_OAUTH_HANDLERS = f"{_SECURITY}.oauthbearer.OAuthBearer"
+
+
+class ClusterSecurity:
+    """The authority, the users and the tokens of one cluster, with their files in `folder`.
+
+    With `authorizes` its brokers have the StandardAuthorizer: what no ACL allows is refused, except to
+    `super_users` (names without "User:").
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        users: Mapping[str, str] = USERS,
+        authorizes: bool = False,
+        super_users: tuple[str, ...] = (ADMIN,),
+    ) -> None:
+        self.folder = folder.absolute()
+        self.users = dict(users)
+        self.authority = Authority(self.folder)
+        self.issuer = TokenIssuer(self.folder)
+        self._authorizes = authorizes
+        self._super_users = super_users
+        self._server = self.authority.issue(_BROKER)
+        self._certificates: dict[str, Issued] = {}
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The passwords. Nobody may find one anywhere but in settings."""
+        return tuple(self.users.values())
+
+    def certificate(self, user: str) -> Issued:
+        """The certificate of a user, whose principal is User:<user>."""
+        if user not in self._certificates:
+            self._certificates[user] = self.authority.issue(user)
+        return self._certificates[user]
+
+    def client_properties(self, user: str = ADMIN, mechanism: str = "PLAIN") -> dict[str, str]:
+        """Kafka's client settings for the listener with SASL."""
+        login = f"username={_quoted(user)} password={_quoted(self.users[user])}"
+        return {
+            "security.protocol": "SASL_SSL",
+            **self.trust(),
+            "sasl.mechanism": mechanism,
+            "sasl.jaas.config": f"{_MODULES[mechanism]} required {login};",
+        }
+
+    def certificate_properties(self, user: str) -> dict[str, str]:
+        """Kafka's client settings for the listener with certificates."""
+        return {
+            "security.protocol": "SSL",
+            **self.trust(),
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(self.certificate(user).both),
+        }
+
+    def token_properties(self, endpoint: str, client: str, secret: str) -> dict[str, str]:
+        """Kafka's client settings for the listener with SASL, with a token of this endpoint."""
+        login = f"clientId={_quoted(client)} clientSecret={_quoted(secret)}"
+        return {
+            "security.protocol": "SASL_SSL",
+            **self.trust(),
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.login.callback.handler.class": f"{_OAUTH_HANDLERS}LoginCallbackHandler",
+            "sasl.oauthbearer.token.endpoint.url": endpoint,
+            "sasl.jaas.config": f"{_MODULES['OAUTHBEARER']} required {login};",
+        }
+
+    def trust(self) -> dict[str, str]:
+        """The client settings that make a client trust the brokers."""
+        return {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(self.authority.certificate)}
+
+    def broker_settings(self, ports: Ports, mutual_port: int) -> dict[str, str]:
+        """The settings of a broker on these ports. Clients with certificates come to `mutual_port`."""
+        listeners = f"CLIENT://{HOST}:{ports.client},MUTUAL://{HOST}:{mutual_port}"
+        plain = " ".join(f"user_{user}={_quoted(password)}" for user, password in self.users.items())
+        options = {"PLAIN": f" {plain}"}
+        settings = {
+            "listeners": f"{listeners},CONTROLLER://{HOST}:{ports.controller}",
+            "advertised.listeners": listeners,
+            "listener.security.protocol.map": "CLIENT:SASL_SSL,MUTUAL:SSL,CONTROLLER:SSL",
+            "inter.broker.listener.name": "MUTUAL",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(self._server.both),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.authority.certificate),
+            "listener.name.mutual.ssl.client.auth": "required",
+            "listener.name.controller.ssl.client.auth": "required",
+            "ssl.principal.mapping.rules": "RULE:^.*CN=([^,]+).*$/$1/",
+            "sasl.enabled.mechanisms": ",".join(_MODULES),
+        }
+        for mechanism, module in _MODULES.items():
+            name = f"listener.name.client.{mechanism.lower()}"
+            settings[f"{name}.sasl.jaas.config"] = f"{module} required{options.get(mechanism, '')};"
+        name = "listener.name.client.oauthbearer"
+        settings[f"{name}.sasl.server.callback.handler.class"] = f"{_OAUTH_HANDLERS}ValidatorCallbackHandler"
+        settings[f"{name}.sasl.oauthbearer.jwks.endpoint.url"] = self.issuer.jwks.as_uri()
+        if self._authorizes:
+            supers = (*self._super_users, _BROKER)
+            settings |= {
+                "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+                "super.users": ";".join(f"User:{user}" for user in supers),
+            }
+        return settings
+
+    @property
+    def java_options(self) -> tuple[str, ...]:
+        """Options of a broker's JVM: which places it may read keys from."""
+        return (
+            f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={self.issuer.jwks.as_uri()}",
+            f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.files={self.issuer.jwks}",
+        )
+
+    def add_users(self, bootstrap_servers: str) -> None:
+        """Give every user a password for SCRAM, at a cluster that runs."""
+        admin = kafka_clients.admin(ClientConfig(bootstrap_servers, self.client_properties()))
+        try:
+            for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+                refused = admin.alter_user_scram_credentials(
+                    [
+                        UserScramCredentialUpsertion(user, mechanism, password, iterations=SCRAM_ITERATIONS)
+                        for user, password in self.users.items()
+                    ]
+                )
+                assert not any(refused.values()), refused
+        finally:
+            admin.close()
+
+
+class SecuredBroker(EmbeddedBroker):
+    """A real broker in `data_dir` with TLS and SASL. `client_config` is that of the coordinator's user, who
+    logs in by SCRAM-SHA-512. `overrides` are further settings of the broker.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        security: ClusterSecurity | None = None,
+        *,
+        overrides: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.security = security or ClusterSecurity(data_dir / "security")
+        ports, self._mutual_port = free_ports(), free_ports().client
+        super().__init__(
+            data_dir,
+            ports=ports,
+            overrides={**self.security.broker_settings(ports, self._mutual_port), **overrides},
+            java_options=self.security.java_options,
+            client_properties=self.security.client_properties(),
+        )
+
+    @property
+    def client_config(self) -> ClientConfig:
+        """How the coordinator reaches it."""
+        return self.config_of(COORDINATOR)
+
+    def config_of(self, user: str, mechanism: str = "SCRAM-SHA-512") -> ClientConfig:
+        """How a user reaches it, by a password."""
+        return ClientConfig(self.bootstrap_servers, self.security.client_properties(user, mechanism))
+
+    def config_by_certificate(self, user: str) -> ClientConfig:
+        """How a user reaches it, by a certificate."""
+        return ClientConfig(f"{HOST}:{self._mutual_port}", self.security.certificate_properties(user))
+
+    def config_by_token(self, endpoint: str, client: str, secret: str) -> ClientConfig:
+        """How a client reaches it, by tokens of this endpoint."""
+        return ClientConfig(self.bootstrap_servers, self.security.token_properties(endpoint, client, secret))
+
+    def start(self) -> None:
+        """Start the broker, and return when all users can log in."""
+        super().start()
+        try:
+            self.security.add_users(self.bootstrap_servers)
+        except BaseException:
+            self.stop()
+            raise
+
+
+def _quoted(value: str) -> str:
+    """A value for sasl.jaas.config."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
