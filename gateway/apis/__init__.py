@@ -37,8 +37,8 @@ Serve = Callable[[RequestContext, Any], Awaitable[codec.Fields | Deferred]]
 Rewrite = Callable[[RequestContext, Any], Awaitable[None]]
 
 
-def _awaitable(serve: Callable[[RequestContext, Any], Deferred]) -> Serve:
-    async def started(context: RequestContext, request: Any) -> Deferred:
+def _awaitable(serve: Callable[[RequestContext, Any], codec.Fields | Deferred]) -> Serve:
+    async def started(context: RequestContext, request: Any) -> codec.Fields | Deferred:
         return serve(context, request)
 
     return started

@@ -8,6 +8,8 @@ from typing import Any, Protocol, TypeVar
 from msgspec import Struct
 
 from clients.coordinator_client import Header
+from gateway.authorization.acls import Operation, ResourceType
+from gateway.authorization.authorizer import Authorizer
 from gateway.coordinator.backend import Backend
 from gateway.coordinator.fresh_groups import FreshGroups
 from gateway.security.authentication import Session
@@ -33,7 +35,7 @@ class SendingBackend(Backend, Protocol):
 @dataclass(frozen=True, slots=True)
 class Services:
     """The services of handlers. `listener_port` returns the port of a broker's listener, opening it if
-    needed.
+    needed. `authorizer` None: the gateway checks no ACLs.
     """
 
     backend: SendingBackend
@@ -41,6 +43,7 @@ class Services:
     groups: FreshGroups
     listener_port: Callable[[int], Awaitable[int]]
     internal_topics: InternalTopics
+    authorizer: Authorizer | None = None
 
 
 class Deferred(Struct, frozen=True):
@@ -73,6 +76,11 @@ class RequestContext(Struct, frozen=True):
     def version(self) -> int:
         """The API version that the client chose."""
         return self.header.api_version
+
+    def may(self, operation: Operation, kind: ResourceType, name: str) -> bool:
+        """Whether the client may do this to the resource."""
+        authorizer = self.services.authorizer
+        return authorizer is None or authorizer.may(self.principal, self.client_host, operation, kind, name)
 
     def to_group(self, group_id: str) -> Header:
         """The header of a request to the coordinator."""

@@ -3,10 +3,12 @@
 from functools import partial
 from typing import Any
 
+from gateway.apis.authorized import group_operations, may_describe_group
 from gateway.apis.batch import each
 from gateway.apis.context import RequestContext
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.wire.codec import Fields
+from gateway.wire.errors import GatewayError
 from state.errors import ErrorCode
 from state.kafka.requests import DescribeGroup
 from state.kafka.responses import DescribedMember, DescribeGroupResponse
@@ -14,19 +16,20 @@ from state.kafka.responses import DescribedMember, DescribeGroupResponse
 _FIRST_VERSION_WITH_NOT_FOUND = 6  # KIP-1043
 _DEAD = "Dead"
 
-# READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS as bits of AclOperation's codes. These are all
-# operations on groups: the gateway has no authorizer and allows each of them.
-ALL_OPERATIONS = frozenset({3, 6, 8, 10, 11})
-
 
 async def serve(context: RequestContext, request: Any) -> Fields:
     """Return the states and members of the groups."""
-    operations = {"authorized_operations": ALL_OPERATIONS} if request.include_authorized_operations else {}
     groups = await each(partial(_describe, context), request.groups)
-    return {"groups": [group if group["error_code"] else {**group, **operations} for group in groups]}
+    if request.include_authorized_operations:
+        for group in groups:
+            if not group["error_code"]:
+                group["authorized_operations"] = group_operations(context, group["group_id"])
+    return {"groups": groups}
 
 
 async def _describe(context: RequestContext, group_id: str) -> dict[str, Any]:
+    if not may_describe_group(context, group_id):
+        return {"error_code": GatewayError.GROUP_AUTHORIZATION_FAILED, "group_id": group_id}
     answer = await context.services.backend.ask(
         DescribeGroup(**context.to_group(group_id)), DescribeGroupResponse, ANSWER_TIMEOUT_MS
     )

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+from gateway.apis.authorized import may_describe_group
 from gateway.apis.context import RequestContext
 from gateway.upstream.connections import Address
 from gateway.wire.codec import Fields
+from gateway.wire.errors import GatewayError
 from state.errors import ErrorCode
 
 GROUP, TRANSACTION = 0, 1  # FindCoordinatorRequest.CoordinatorType
@@ -27,16 +29,17 @@ async def serve(context: RequestContext, request: Any) -> Fields:
     if many:
         return {"coordinators": found}
     (only,) = found
-    code = ErrorCode(only["error_code"])
     return {
         **{name: only[name] for name in ("node_id", "host", "port", "error_code")},
-        "error_message": code.name,
+        "error_message": only["error_message"] or ErrorCode.NONE.name,
     }
 
 
 async def _find(context: RequestContext, key_type: int, key: str) -> dict[str, Any]:
     if key_type != GROUP:
         return _refused(key, ErrorCode.INVALID_REQUEST)
+    if not may_describe_group(context, key):
+        return _refused(key, GatewayError.GROUP_AUTHORIZATION_FAILED)
     node_id = context.coordinator_of(key)
     if node_id is None:
         return _refused(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -51,7 +54,7 @@ async def _find(context: RequestContext, key_type: int, key: str) -> dict[str, A
     }
 
 
-def _refused(key: str, error: ErrorCode) -> dict[str, Any]:
+def _refused(key: str, error: ErrorCode | GatewayError) -> dict[str, Any]:
     return {
         "key": key,
         "node_id": NOWHERE,

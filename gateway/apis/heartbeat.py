@@ -2,14 +2,17 @@
 
 from typing import Any
 
+from gateway.apis.authorized import GROUP_REFUSED, may_read_group
 from gateway.apis.context import Deferred, RequestContext
 from gateway.wire.codec import Fields
 from state.kafka.requests import Heartbeat
 from state.kafka.responses import HeartbeatResponse
 
 
-def serve(context: RequestContext, request: Any) -> Deferred:
+def serve(context: RequestContext, request: Any) -> Fields | Deferred:
     """Pass the member's heartbeat to the coordinator."""
+    if not may_read_group(context, request.group_id):
+        return GROUP_REFUSED
     response = context.ask(
         Heartbeat(
             **context.to_group(request.group_id),

@@ -9,10 +9,12 @@ import structlog
 
 from assignors.kafka.consumer_protocol import ProtocolError, decode_subscribed_topics
 from assignors.kafka.server_side import is_for_coordinator
+from gateway.apis.authorized import described_topics, may_read_group
 from gateway.apis.context import Deferred, RequestContext
 from gateway.coordinator.backend import PARKED_TIMEOUT_MS
 from gateway.upstream.connections import UpstreamLost
 from gateway.wire.codec import Fields
+from gateway.wire.errors import GatewayError
 from state.kafka.requests import JoinGroup, Protocol
 from state.kafka.responses import JoinGroupResponse
 
@@ -24,8 +26,10 @@ _PARTITIONS_AGE_MAX_S = 1.0
 log = structlog.get_logger()
 
 
-async def serve(context: RequestContext, request: Any) -> Deferred:
+async def serve(context: RequestContext, request: Any) -> Fields | Deferred:
     """Join the group."""
+    if not may_read_group(context, request.group_id):
+        return _refused(context.version)
     has_own = context.version >= _FIRST_VERSION_WITH_REBALANCE_TIMEOUT
     rebalance_timeout_ms = request.rebalance_timeout_ms if has_own else request.session_timeout_ms
     partitions_per_topic = await _partitions_per_topic(context, request.protocols)
@@ -47,6 +51,14 @@ async def serve(context: RequestContext, request: Any) -> Deferred:
     return Deferred(response, partial(_fields, context.version), holds_back=True)
 
 
+def _refused(version: int) -> Fields:
+    return {
+        "error_code": GatewayError.GROUP_AUTHORIZATION_FAILED,
+        "generation_id": -1,
+        "protocol_name": None if version >= _FIRST_VERSION_WITH_NULLABLE_PROTOCOL else "",
+    }
+
+
 def _fields(version: int, answer: JoinGroupResponse) -> Fields:
     no_protocol = None if version >= _FIRST_VERSION_WITH_NULLABLE_PROTOCOL else ""
     return {
@@ -65,16 +77,19 @@ def _fields(version: int, answer: JoinGroupResponse) -> Fields:
 
 
 async def _partitions_per_topic(context: RequestContext, protocols: Iterable[Any]) -> dict[str, int]:
-    """The numbers of partitions, by topic, of the topics that the coordinator may have to assign."""
+    """The numbers of partitions, by topic, of the topics that the coordinator may have to assign. A topic that
+    the client may not describe is treated like one that does not exist.
+    """
     topics: set[str] = set()
     for protocol in protocols:
         if is_for_coordinator(protocol.name):
             with suppress(ProtocolError):  # the coordinator refuses such a protocol
                 topics.update(decode_subscribed_topics(protocol.metadata))
-    if not topics:
+    wanted = described_topics(context, sorted(topics))
+    if not wanted:
         return {}
     try:
-        found = await context.services.cluster.topics(sorted(topics), _PARTITIONS_AGE_MAX_S)
+        found = await context.services.cluster.topics(wanted, _PARTITIONS_AGE_MAX_S)
     except UpstreamLost as error:
         log.warning("no metadata of the topics to assign", error=str(error))
         return {}

@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Any
 
+from gateway.apis.authorized import GROUP_REFUSED, may_read_group
 from gateway.apis.context import Deferred, RequestContext
 from gateway.wire.codec import Fields
 from state.errors import ErrorCode
@@ -12,8 +13,10 @@ from state.kafka.responses import LeaveGroupResponse
 _FIRST_VERSION_WITH_MEMBERS = 3
 
 
-def serve(context: RequestContext, request: Any) -> Deferred:
+def serve(context: RequestContext, request: Any) -> Fields | Deferred:
     """Remove members from the group."""
+    if not may_read_group(context, request.group_id):
+        return GROUP_REFUSED
     response = context.ask(
         LeaveGroup(**context.to_group(request.group_id), members=_members(context, request)),
         LeaveGroupResponse,

@@ -3,7 +3,9 @@
 from collections.abc import Iterable
 from typing import Any
 
+from gateway.apis.authorized import may_describe_group
 from gateway.apis.context import RequestContext
+from gateway.authorization.acls import CLUSTER_NAME, Operation, ResourceType
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from state.errors import ErrorCode
@@ -13,10 +15,13 @@ _TYPE = "classic"
 
 
 async def serve(context: RequestContext, request: Any) -> Fields:
-    """The groups of this listener's broker. The first listener belongs to no broker and lists all groups."""
+    """The groups of this listener's broker that the client may describe. The first listener belongs to no
+    broker and lists the groups of all.
+    """
     groups = await context.services.groups.groups()
     if groups is None:
         return {"error_code": GatewayError.COORDINATOR_LOAD_IN_PROGRESS}
+    describes_all = context.may(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
     states, types = _lowered(request.states_filter), _lowered(request.types_filter)
     return {
         "error_code": ErrorCode.NONE,
@@ -31,6 +36,7 @@ async def serve(context: RequestContext, request: Any) -> Fields:
             if _is_here(context, group)
             and (not states or group.state.lower() in states)
             and (not types or _TYPE in types)
+            and (describes_all or may_describe_group(context, group.group_id))
         ],
     }
 

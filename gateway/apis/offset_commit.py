@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from gateway.apis.authorized import may_read_group, may_read_topic
 from gateway.apis.context import Deferred, RequestContext
-from gateway.apis.topics import FIRST_VERSION_WITH_IDS, NamedTopic, Outcomes, look_up, look_up_at_once
+from gateway.apis.topics import FIRST_VERSION_WITH_IDS, Codes, NamedTopic, Outcomes, look_up, look_up_at_once
 from gateway.wire.codec import Fields
+from gateway.wire.errors import GatewayError
 from state.errors import ErrorCode
 from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
 from state.kafka.responses import OffsetCommitResponse
@@ -15,37 +17,50 @@ from state.kafka.responses import OffsetCommitResponse
 
 async def serve(context: RequestContext, request: Any) -> Fields | Deferred:
     """Commit the offsets of the existing partitions."""
+    if not may_read_group(context, request.group_id):
+        return _refused(request, GatewayError.GROUP_AUTHORIZATION_FAILED)
     topics = await look_up(context, request.topics, by_id=context.version >= FIRST_VERSION_WITH_IDS)
     if topics is None:
-        outcomes = Outcomes()
-        for topic in request.topics:
-            named = NamedTopic(topic.name, topic.topic_id, None)
-            for partition in topic.partitions:
-                outcomes.add(named, partition.partition_index, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        return {"topics": outcomes.fields()}
+        return _refused(request, ErrorCode.COORDINATOR_NOT_AVAILABLE)
     return _serve(context, request, topics)
 
 
 def serve_at_once(context: RequestContext, request: Any) -> Fields | Deferred | None:
     """As `serve`, None if topics have to be looked up at a broker."""
+    if not may_read_group(context, request.group_id):
+        return _refused(request, GatewayError.GROUP_AUTHORIZATION_FAILED)
     topics = look_up_at_once(context, request.topics, by_id=context.version >= FIRST_VERSION_WITH_IDS)
     return None if topics is None else _serve(context, request, topics)
 
 
 def _serve(context: RequestContext, request: Any, topics: Sequence[NamedTopic]) -> Fields | Deferred:
     outcomes = Outcomes()
-    valid = _valid(request, topics, outcomes)
+    valid = _valid(context, request, topics, outcomes)
     if not valid:
         return {"topics": outcomes.fields()}
     return Deferred(_commit(context, request, valid), partial(_fields, valid, outcomes))
 
 
+def _refused(request: Any, error: Codes) -> Fields:
+    """The same error for all partitions."""
+    outcomes = Outcomes()
+    for topic in request.topics:
+        named = NamedTopic(topic.name, topic.topic_id, None)
+        outcomes.add_all(named, (p.partition_index for p in topic.partitions), error)
+    return {"topics": outcomes.fields()}
+
+
 def _valid(
-    request: Any, topics: Sequence[NamedTopic], outcomes: Outcomes
+    context: RequestContext, request: Any, topics: Sequence[NamedTopic], outcomes: Outcomes
 ) -> list[tuple[NamedTopic, list[Any]]]:
     """Return the partitions that can be committed. Adds the errors of the others to `outcomes`."""
     valid = []
     for named, topic in zip(topics, request.topics, strict=True):
+        name = named.name if named.topic is None else named.topic.name
+        if name and not may_read_topic(context, name):
+            indexes = (p.partition_index for p in topic.partitions)
+            outcomes.add_all(named, indexes, GatewayError.TOPIC_AUTHORIZATION_FAILED)
+            continue
         for partition in topic.partitions:
             if not named.has(partition.partition_index):
                 outcomes.add(named, partition.partition_index, named.missing)

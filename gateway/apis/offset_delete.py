@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from gateway.apis.authorized import GROUP_REFUSED, may_delete_group, may_read_topic
 from gateway.apis.context import Deferred, RequestContext
 from gateway.apis.topics import NamedTopic, Outcomes, look_up
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.wire.codec import Fields
+from gateway.wire.errors import GatewayError
 from state.errors import ErrorCode
 from state.kafka.requests import OffsetDelete, TopicPartitions
 from state.kafka.responses import OffsetDeleteResponse
@@ -17,6 +19,8 @@ from state.kafka.responses import OffsetDeleteResponse
 
 async def serve(context: RequestContext, request: Any) -> Fields | Deferred:
     """Delete the offsets of the existing partitions."""
+    if not may_delete_group(context, request.group_id):
+        return GROUP_REFUSED
     topics = await look_up(context, request.topics, by_id=False)
     if topics is None:
         return {"error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE}
@@ -24,6 +28,9 @@ async def serve(context: RequestContext, request: Any) -> Fields | Deferred:
     valid: list[tuple[NamedTopic, list[int]]] = []
     for named, topic in zip(topics, request.topics, strict=True):
         indexes = [partition.partition_index for partition in topic.partitions]
+        if not may_read_topic(context, named.name):
+            outcomes.add_all(named, indexes, GatewayError.TOPIC_AUTHORIZATION_FAILED)
+            continue
         for index in indexes:
             if not named.has(index):
                 outcomes.add(named, index, named.missing)

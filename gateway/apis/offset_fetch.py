@@ -6,10 +6,13 @@ KIP-447). Only groups of KIP-848 use the member id and epoch of version 9.
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from itertools import compress
 from typing import Any
 from uuid import UUID
 
+from gateway.apis.authorized import may_describe_group, may_describe_topic
 from gateway.apis.batch import each
 from gateway.apis.context import Deferred, RequestContext
 from gateway.apis.topics import FIRST_VERSION_WITH_IDS, Codes, NamedTopic, ids_of, look_up
@@ -24,6 +27,20 @@ _FIRST_VERSION_WITH_ERROR = 2
 _FIRST_VERSION_WITH_GROUPS = 8
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The part of a request that is about one group.
+
+    `topics` None: all topics. `found` has their metadata, in the same order, None if no broker answers.
+    `hidden` are the topics that the client may not describe, and are not in `topics`.
+    """
+
+    group_id: str
+    topics: Sequence[Any] | None
+    found: Sequence[NamedTopic] | None = None
+    hidden: Sequence[Any] = ()
+
+
 async def serve(context: RequestContext, request: Any) -> Deferred:
     """Return the committed offsets of the groups. The coordinator gets one request for each group."""
     if context.version < _FIRST_VERSION_WITH_GROUPS:
@@ -36,6 +53,7 @@ async def serve(context: RequestContext, request: Any) -> Deferred:
 
 
 def _of_group(version: int, request: Any, fetched: Fields) -> Fields:
+    # Version 1 has no error of the whole response.
     if version < _FIRST_VERSION_WITH_ERROR and fetched["error_code"] is not ErrorCode.NONE:
         return {"topics": _refused(request.topics, fetched["error_code"])}
     return fetched
@@ -57,36 +75,59 @@ async def _start(context: RequestContext, wanted: Any) -> asyncio.Future[Fields]
     """Request the committed offsets of one group. `wanted` is the request, or its part for this group. When
     this returns, the coordinator's request is on its way.
     """
-    by_id = context.version >= FIRST_VERSION_WITH_IDS
-    topics: Sequence[NamedTopic] | None = None
+    if not may_describe_group(context, wanted.group_id):
+        return _ended(_failed(GatewayError.GROUP_AUTHORIZATION_FAILED))
+    part = _Part(wanted.group_id, None)
     if wanted.topics is not None:
-        topics = await look_up(context, wanted.topics, by_id=by_id)
-        if topics is None and by_id:
-            failed: asyncio.Future[Fields] = asyncio.get_running_loop().create_future()
-            failed.set_result(_failed(ErrorCode.COORDINATOR_NOT_AVAILABLE))
-            return failed
+        by_id = context.version >= FIRST_VERSION_WITH_IDS
+        found = await look_up(context, wanted.topics, by_id=by_id)
+        if found is None and by_id:
+            return _ended(_failed(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        part = _visible(context, wanted, found)
     response = context.ask(
-        OffsetFetch(**context.to_group(wanted.group_id), topics=_wanted(wanted, topics)), OffsetFetchResponse
+        OffsetFetch(**context.to_group(part.group_id), topics=_wanted(part)), OffsetFetchResponse
     )
-    return asyncio.create_task(_fetched(context, wanted, topics, response))
+    return asyncio.create_task(_fetched(context, part, response))
+
+
+def _ended(fetched: Fields) -> asyncio.Future[Fields]:
+    ended: asyncio.Future[Fields] = asyncio.get_running_loop().create_future()
+    ended.set_result(fetched)
+    return ended
+
+
+def _visible(context: RequestContext, wanted: Any, found: Sequence[NamedTopic] | None) -> _Part:
+    """Separate the topics that the client may describe from the others. An id without a topic has no name
+    to check.
+    """
+    known = found or [NamedTopic(topic.name, None, None) for topic in wanted.topics]
+    names = [named.name if named.topic is None else named.topic.name for named in known]
+    shown = [not name or may_describe_topic(context, name) for name in names]
+    return _Part(
+        wanted.group_id,
+        list(compress(wanted.topics, shown)),
+        None if found is None else list(compress(found, shown)),
+        [topic for topic, is_shown in zip(wanted.topics, shown, strict=True) if not is_shown],
+    )
 
 
 async def _fetched(
     context: RequestContext,
-    wanted: Any,
-    topics: Sequence[NamedTopic] | None,
+    part: _Part,
     response: asyncio.Future[OffsetFetchResponse],
 ) -> Fields:
     by_id = context.version >= FIRST_VERSION_WITH_IDS
     answer = await response
     if answer.error_code is not ErrorCode.NONE:
         return _failed(answer.error_code)
-    if wanted.topics is None:
-        return await _all(context, answer.topics, by_id=by_id)
-    if by_id and topics is not None:
-        fetched = _by_request(wanted, topics, answer.topics)
+    if part.topics is None:
+        shown = [topic for topic in answer.topics if may_describe_topic(context, topic.name)]
+        return await _all(context, shown, by_id=by_id)
+    if by_id and part.found is not None:
+        fetched = _by_request(part.topics, part.found, answer.topics)
     else:
         fetched = [_topic(topic) for topic in answer.topics]
+    fetched += _refused(part.hidden, GatewayError.TOPIC_AUTHORIZATION_FAILED, by_id=by_id)
     return {"error_code": ErrorCode.NONE, "topics": fetched}
 
 
@@ -109,28 +150,28 @@ def _of_id(topic: FetchedTopic, topic_id: UUID | None) -> FetchedTopic:
     return FetchedTopic(topic.name, partitions)
 
 
-def _wanted(wanted: Any, found: Sequence[NamedTopic] | None) -> list[TopicPartitions] | None:
+def _wanted(part: _Part) -> list[TopicPartitions] | None:
     """The partitions to request from the coordinator, None for all. Ids without a topic are skipped."""
-    if wanted.topics is None:
+    if part.topics is None:
         return None
-    if found is None:
-        return [TopicPartitions(topic.name, topic.partition_indexes) for topic in wanted.topics]
+    if part.found is None:
+        return [TopicPartitions(topic.name, topic.partition_indexes) for topic in part.topics]
     return [
         TopicPartitions(known.topic.name, topic.partition_indexes, known.topic.topic_id)
         if known.topic is not None
         else TopicPartitions(known.name, topic.partition_indexes)
-        for known, topic in zip(found, wanted.topics, strict=True)
+        for known, topic in zip(part.found, part.topics, strict=True)
         if known.topic is not None or known.name
     ]
 
 
 def _by_request(
-    wanted: Any, found: Sequence[NamedTopic], fetched: Sequence[FetchedTopic]
+    wanted: Sequence[Any], found: Sequence[NamedTopic], fetched: Sequence[FetchedTopic]
 ) -> list[dict[str, Any]]:
     """The topics in the request's order, under its names or ids. Unknown partitions have an error."""
     answers = iter(fetched)
     topics = []
-    for known, topic in zip(found, wanted.topics, strict=True):
+    for known, topic in zip(found, wanted, strict=True):
         if known.topic is None:
             partitions = [_nothing(index, known.missing) for index in topic.partition_indexes]
         else:
@@ -168,7 +209,7 @@ def _nothing(partition: int, error: Codes) -> dict[str, Any]:
     }
 
 
-def _failed(error: ErrorCode) -> dict[str, Any]:
+def _failed(error: Codes) -> dict[str, Any]:
     """The errors of a group whose coordinator did not answer: COORDINATOR_LOAD_IN_PROGRESS, which makes every
     client retry.
 
@@ -181,9 +222,12 @@ def _failed(error: ErrorCode) -> dict[str, Any]:
     return {"error_code": code, "topics": []}
 
 
-def _refused(topics: Sequence[Any], error: Codes) -> list[dict[str, Any]]:
-    """The errors of all partitions, because version 1 has no error of the whole response."""
+def _refused(topics: Sequence[Any], error: Codes, *, by_id: bool = False) -> list[dict[str, Any]]:
+    """The same error for all partitions."""
     return [
-        {"name": topic.name, "partitions": [_nothing(index, error) for index in topic.partition_indexes]}
+        {
+            **({"topic_id": topic.topic_id} if by_id else {"name": topic.name}),
+            "partitions": [_nothing(index, error) for index in topic.partition_indexes],
+        }
         for topic in topics
     ]

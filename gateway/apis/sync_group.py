@@ -2,15 +2,21 @@
 
 from typing import Any
 
+from gateway.apis.authorized import GROUP_REFUSED, may_read_group
 from gateway.apis.context import Deferred, RequestContext
 from gateway.coordinator.backend import PARKED_TIMEOUT_MS
 from gateway.wire.codec import Fields
+from state.errors import ErrorCode
 from state.kafka.requests import MemberAssignment, SyncGroup
 from state.kafka.responses import SyncGroupResponse
 
+_FIRST_VERSION_WITH_PROTOCOL = 5
 
-def serve(context: RequestContext, request: Any) -> Deferred:
+
+def serve(context: RequestContext, request: Any) -> Fields | Deferred:
     """Request the member's assignment."""
+    if not may_read_group(context, request.group_id):
+        return _refused(context, request)
     response = context.ask(
         SyncGroup(
             **context.to_group(request.group_id),
@@ -25,6 +31,16 @@ def serve(context: RequestContext, request: Any) -> Deferred:
         PARKED_TIMEOUT_MS,
     )
     return Deferred(response, _fields, holds_back=True)
+
+
+def _refused(context: RequestContext, request: Any) -> Fields:
+    """The error of a client that may not. A request without a protocol has its own error all the same, which
+    Kafka finds first.
+    """
+    is_whole = request.protocol_type is not None and request.protocol_name is not None
+    if context.version >= _FIRST_VERSION_WITH_PROTOCOL and not is_whole:
+        return {"error_code": ErrorCode.INCONSISTENT_GROUP_PROTOCOL}
+    return GROUP_REFUSED
 
 
 def _fields(answer: SyncGroupResponse) -> Fields:

@@ -103,6 +103,11 @@ class Outcomes:
             self._begin(requested)
         self._by_name[requested.key].append({"partition_index": partition, "error_code": error})
 
+    def add_all(self, requested: NamedTopic, partitions: Iterable[int], error: Codes) -> None:
+        """Add the same outcome of several partitions."""
+        for partition in partitions:
+            self.add(requested, partition, error)
+
     def merge(self, decided: Iterable[tuple[NamedTopic, Iterable[tuple[int, Codes]]]]) -> None:
         """Add the coordinator's outcomes. A topic named twice has two entries, if it has no earlier one."""
         together = bool(self._topics)

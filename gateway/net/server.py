@@ -7,6 +7,7 @@ from functools import partial
 import structlog
 
 from gateway.apis.context import SendingBackend, Services
+from gateway.authorization.authorizer import Authorizer
 from gateway.coordinator.fresh_groups import FreshGroups
 from gateway.coordinator.groups import Groups
 from gateway.net.connection import Connection, ConnectionLog, Listener
@@ -35,7 +36,8 @@ class Gateway:
     are free ones that the system chooses.
 
     `advertised_host` is the gateway's host in responses, by default the address that the client connected to.
-    With `shares_ports` other processes may listen on the same ports (SO_REUSEPORT).
+    With `shares_ports` other processes may listen on the same ports (SO_REUSEPORT). `authorizer` None: no ACLs
+    are checked.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Gateway:
         security: Security = NO_SECURITY,
         internal_topics: InternalTopics = NO_INTERNAL_TOPICS,
         shares_ports: bool = False,
+        authorizer: Authorizer | None = None,
     ) -> None:
         self._listen = listen
         self._cluster = cluster
@@ -58,7 +61,12 @@ class Gateway:
         self._security = security
         self._shares_ports = shares_ports
         self._services = Services(
-            backend, cluster, FreshGroups(backend, groups, limits), self._listener_port, internal_topics
+            backend,
+            cluster,
+            FreshGroups(backend, groups, limits),
+            self._listener_port,
+            internal_topics,
+            authorizer,
         )
         self._room = Room(limits.at_coordinator, limits.bytes_at_coordinator)
         self._forwarding = asyncio.Semaphore(limits.forwarded)

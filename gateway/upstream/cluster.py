@@ -63,6 +63,11 @@ class Cluster:
         async with self._asking:
             await self._metadata([])
 
+    async def ask(self, api_key: int, api_version: int, body: codec.Fields) -> Any:
+        """Send a request of the gateway's own to any broker, and return the response. Raises UpstreamLost."""
+        async with self._asking:
+            return await self._ask(api_key, api_version, body)
+
     def learn(self, brokers: Mapping[int, Address], *, all_of_them: bool = False) -> None:
         """Store the brokers' addresses from a broker's response."""
         self.nodes.update(brokers)

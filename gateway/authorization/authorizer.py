@@ -1,0 +1,195 @@
+"""Decides whether a client may do something, as Kafka's StandardAuthorizer does.
+
+Source: org.apache.kafka.metadata.authorizer.StandardAuthorizerData, and `authorizeByResourceType` of
+org.apache.kafka.server.authorizer.Authorizer.
+"""
+
+import ipaddress
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from gateway.authorization.acls import (
+    SUPPORTED,
+    WILDCARD,
+    WILDCARD_PRINCIPAL,
+    Acl,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+
+# Decisions are kept until the ACLs change, or there are so many.
+_DECISIONS_MAX = 50_000
+# Kafka's longest topic name has 249 characters. A group id may be longer, and then costs a search each time.
+_KEPT_NAME_MAX_CHARS = 250
+
+# Operations that allow another one too. Only ACLs that allow imply: one that denies READ does not deny
+# DESCRIBE.
+_IMPLIED_BY: Mapping[Operation, frozenset[Operation]] = MappingProxyType(
+    {
+        Operation.DESCRIBE: frozenset({Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER}),
+        Operation.DESCRIBE_CONFIGS: frozenset({Operation.ALTER_CONFIGS}),
+    }
+)
+
+# A name that no ACL has. Kafka uses it to ask whether all resources of a type are allowed.
+_ANY_NAME = "hardcode"
+
+_Decision = tuple[str, str, Operation, ResourceType, str]
+
+
+@dataclass
+class _Section:
+    """The ACLs of one type of resource, by the name of their resource."""
+
+    literal: dict[str, list[Acl]] = field(default_factory=dict)
+    prefixed: dict[str, list[Acl]] = field(default_factory=dict)
+    prefix_lengths: list[int] = field(default_factory=list)
+
+    def add(self, acl: Acl) -> None:
+        is_literal = acl.pattern_type is PatternType.LITERAL
+        (self.literal if is_literal else self.prefixed).setdefault(acl.name, []).append(acl)
+        if not is_literal and len(acl.name) not in self.prefix_lengths:
+            self.prefix_lengths.append(len(acl.name))
+
+    def of(self, name: str) -> Iterator[Acl]:
+        """All ACLs about the resource of this name."""
+        yield from self.literal.get(name, ())
+        if name != WILDCARD:
+            yield from self.literal.get(WILDCARD, ())
+        for length in self.prefix_lengths:
+            if length <= len(name):
+                yield from self.prefixed.get(name[:length], ())
+
+
+class Authorizer:
+    """Holds the ACLs. Until the first `replace` it denies everything to everyone but super users.
+
+    `super_users` are principals that may do everything. `allow_everyone_if_no_acl_found` is the answer for
+    a resource that no ACL is about. `version` counts the changes of the ACLs. Used on one thread.
+    """
+
+    def __init__(
+        self, super_users: Iterable[str] = (), *, allow_everyone_if_no_acl_found: bool = False
+    ) -> None:
+        self._super_users = frozenset(super_users)
+        self._default = allow_everyone_if_no_acl_found
+        self._acls: frozenset[Acl] | None = None
+        self._sections: dict[ResourceType, _Section] = {}
+        self._decisions: dict[_Decision, bool] = {}
+        self.version = 0
+
+    def __len__(self) -> int:
+        """The number of ACLs."""
+        return len(self._acls or ())
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there were ACLs, possibly none, to decide by."""
+        return self._acls is not None
+
+    def replace(self, acls: Iterable[Acl]) -> bool:
+        """Decide by these ACLs from now on. Returns whether they differ from those before."""
+        new = frozenset(acls)
+        if new == self._acls:
+            return False
+        sections: dict[ResourceType, _Section] = {kind: _Section() for kind in ResourceType}
+        for acl in new:
+            sections[acl.resource_type].add(acl)
+        self._acls, self._sections = new, sections
+        self._decisions.clear()
+        self.version += 1
+        return True
+
+    def may(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> bool:
+        """Whether this client may do this to the resource.
+
+        `host` is an IP address, which may have a slash before it as Java prints addresses.
+        """
+        key = principal, host, operation, kind, name
+        decided = self._decisions.get(key)
+        if decided is None:
+            decided = self._decide(principal, host, operation, kind, name)
+            if len(name) <= _KEPT_NAME_MAX_CHARS:
+                if len(self._decisions) >= _DECISIONS_MAX:
+                    self._decisions.clear()
+                self._decisions[key] = decided
+        return decided
+
+    def operations(self, principal: str, host: str, kind: ResourceType, name: str) -> frozenset[Operation]:
+        """The supported operations on the resource that this client may do."""
+        return frozenset(
+            operation for operation in SUPPORTED[kind] if self.may(principal, host, operation, kind, name)
+        )
+
+    def is_super_user(self, principal: str) -> bool:
+        """Whether this principal may do everything."""
+        return principal in self._super_users
+
+    def may_somewhere(self, principal: str, host: str, operation: Operation, kind: ResourceType) -> bool:
+        """Whether this client may do this to at least one resource of the type, existing or not."""
+        if self.may(principal, host, operation, kind, _ANY_NAME):
+            return True
+        if self._acls is None:
+            return False
+        address = java_address(host)
+        mine = [
+            acl
+            for acl in self._acls
+            if acl.resource_type is kind
+            and _is_about(acl, principal, address)
+            and acl.operation in (operation, Operation.ALL)
+        ]
+        denied = [acl for acl in mine if acl.permission is Permission.DENY]
+        allowed = [acl for acl in mine if acl.permission is Permission.ALLOW]
+        return any(not any(_covers(deny, allow) for deny in denied) for allow in allowed)
+
+    def _decide(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> bool:
+        if principal in self._super_users:
+            return True
+        if self._acls is None:
+            return False
+        address = java_address(host)
+        has_acls = is_allowed = False
+        for acl in self._sections[kind].of(name):
+            has_acls = True
+            if _is_about(acl, principal, address) and _is_for(acl, operation):
+                if acl.permission is Permission.DENY:
+                    return False
+                is_allowed = True
+        return is_allowed or (self._default and not has_acls)
+
+
+def _is_about(acl: Acl, principal: str, address: str) -> bool:
+    return acl.principal in (principal, WILDCARD_PRINCIPAL) and acl.host in (address, WILDCARD)
+
+
+def _is_for(acl: Acl, operation: Operation) -> bool:
+    if acl.operation in (operation, Operation.ALL):
+        return True
+    return acl.permission is Permission.ALLOW and acl.operation in _IMPLIED_BY.get(operation, ())
+
+
+def _covers(deny: Acl, allow: Acl) -> bool:
+    """Whether an ACL that denies leaves nothing of one that allows."""
+    is_literal = allow.pattern_type is PatternType.LITERAL
+    if deny.pattern_type is PatternType.PREFIXED:
+        return allow.name.startswith(deny.name) and not (is_literal and allow.name == WILDCARD)
+    return deny.name == WILDCARD or (is_literal and deny.name == allow.name)
+
+
+def java_address(host: str) -> str:
+    """The address as Java's InetAddress.getHostAddress prints it, with which Kafka compares ACLs' hosts."""
+    text = host.removeprefix("/")
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return text
+    if isinstance(address, ipaddress.IPv4Address):
+        return text
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    plain = ":".join(f"{int(part, 16):x}" for part in address.exploded.partition("%")[0].split(":"))
+    return plain if address.scope_id is None else f"{plain}%{address.scope_id}"

@@ -1,0 +1,154 @@
+"""Where the ACLs come from, and how they are kept current."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from gateway.authorization.acl_file import AclsUnreadable, read_acl_file
+from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
+from gateway.authorization.authorizer import Authorizer
+from gateway.upstream.cluster import Cluster
+from gateway.upstream.connections import UpstreamLost
+
+DESCRIBE_ACLS = 29
+_VERSION = 3
+# All ACLs: any resource, pattern, operation and permission.
+_ANY = 1
+_EVERYTHING = {
+    "resource_type_filter": _ANY,
+    "resource_name_filter": None,
+    "pattern_type_filter": _ANY,
+    "principal_filter": None,
+    "host_filter": None,
+    "operation": _ANY,
+    "permission_type": _ANY,
+}
+_SECURITY_DISABLED, _CLUSTER_AUTHORIZATION_FAILED = 54, 31
+_REASONS = {
+    _SECURITY_DISABLED: "the brokers have no authorizer (authorizer.class.name), so they have no ACLs",
+    _CLUSTER_AUTHORIZATION_FAILED: "the gateway's own principal needs DESCRIBE on the cluster",
+}
+# Failures to read are logged at most so often.
+_COMPLAINT_INTERVAL_S = 60.0
+
+Read = Callable[[], Awaitable[Sequence[Acl]]]
+
+log = structlog.get_logger()
+
+
+def of_cluster(cluster: Cluster) -> Read:
+    """Read the ACLs of the cluster itself, with DescribeAcls."""
+
+    async def read() -> Sequence[Acl]:
+        try:
+            answer = await cluster.ask(DESCRIBE_ACLS, _VERSION, _EVERYTHING)
+        except UpstreamLost as error:
+            raise AclsUnreadable(f"the cluster's ACLs cannot be read: {error}") from error
+        if answer.error_code:
+            why = _REASONS.get(answer.error_code, answer.error_message or "")
+            raise AclsUnreadable(f"the cluster's ACLs cannot be read: error {answer.error_code}: {why}")
+        return [acl for resource in answer.resources for acl in _of_resource(resource)]
+
+    return read
+
+
+def _of_resource(resource: Any) -> list[Acl]:
+    """The resource's ACLs, without those of kinds that this version does not know. No check is about them."""
+    with suppress(ValueError):
+        kind, pattern = ResourceType(resource.resource_type), PatternType(resource.pattern_type)
+        operations = {operation.value for operation in Operation}
+        return [
+            Acl(
+                kind,
+                resource.resource_name,
+                pattern,
+                acl.principal,
+                acl.host,
+                Operation(acl.operation),
+                Permission(acl.permission_type),
+            )
+            for acl in resource.acls
+            if acl.operation in operations
+        ]
+    return []
+
+
+def of_file(path: Path) -> Read:
+    """Read the ACLs of a file, again only when it has changed."""
+    last: tuple[tuple[int, int, int], Sequence[Acl]] | None = None
+
+    async def read() -> Sequence[Acl]:
+        nonlocal last
+        try:
+            found = path.stat()
+        except OSError as error:
+            raise AclsUnreadable(f"the ACLs in {path} cannot be read: {error}") from error
+        state = found.st_mtime_ns, found.st_size, found.st_ino
+        if last is None or last[0] != state:
+            last = state, read_acl_file(path)
+        return last[1]
+
+    return read
+
+
+class CurrentAcls:
+    """Keeps an authorizer's ACLs current. They hold on while they cannot be read again."""
+
+    def __init__(self, authorizer: Authorizer, read: Read, interval_s: float) -> None:
+        self._authorizer = authorizer
+        self._read = read
+        self._interval_s = interval_s
+        self._read_at_s: float | None = None
+        self._complained_at_s: float | None = None
+        self._wanted = asyncio.Event()
+
+    @property
+    def age_s(self) -> float | None:
+        """The time since the ACLs were read, None before the first time."""
+        return None if self._read_at_s is None else _now_s() - self._read_at_s
+
+    async def refresh(self) -> None:
+        """Read the ACLs. Raises AclsUnreadable."""
+        began_s = _now_s()
+        acls = await self._read()
+        self._read_at_s = began_s
+        if self._complained_at_s is not None:
+            self._complained_at_s = None
+            log.info("the ACLs are read again")
+        if self._authorizer.replace(acls):
+            log.info("the ACLs have changed", acls=len(self._authorizer))
+
+    def refresh_soon(self) -> None:
+        """Read the ACLs without a wait for the end of the interval."""
+        self._wanted.set()
+
+    async def follow(self) -> None:
+        """Read the ACLs again and again."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._interval_s):
+                    await self._wanted.wait()
+            self._wanted.clear()
+            try:
+                await self.refresh()
+            except AclsUnreadable as error:
+                self._complain(error)
+
+    def _complain(self, error: AclsUnreadable) -> None:
+        since_s = None if self._complained_at_s is None else _now_s() - self._complained_at_s
+        if since_s is None or since_s >= _COMPLAINT_INTERVAL_S:
+            self._complained_at_s = _now_s()
+            age_s = self.age_s
+            log.warning(
+                "the ACLs cannot be read: those known hold on",
+                why=str(error),
+                age_s=None if age_s is None else round(age_s, 1),
+            )
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
