@@ -13,8 +13,7 @@ broker, which starts a request when all earlier requests are answered:
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -22,10 +21,9 @@ from typing import Any
 from gateway import apis
 from gateway.apis import find_coordinator, internal_topics
 from gateway.apis.api_versions import API_VERSIONS, unsupported
-from gateway.apis.context import Deferred, RequestContext, Services
+from gateway.apis.context import Deferred, RequestContext
 from gateway.apis.internal_topics import Screened
-from gateway.coordinator.rate_limited_warning import RateLimitedWarning
-from gateway.net.room import Room
+from gateway.net.listener import AuthenticationFailed, Listener
 from gateway.net.stream import ClientGone, ClientStream, Place
 from gateway.security.authentication import Session
 from gateway.upstream.connections import Upstream, UpstreamLost
@@ -40,41 +38,6 @@ from gateway.wire.framing import (
     request_header,
     size_of,
 )
-from gateway.wire.limits import Limits
-
-
-class AuthenticationFailed(ConnectionError):
-    """The client did not authenticate, or failed to."""
-
-
-class ConnectionLog:
-    """The log lines about ended connections. Clients cause them, so they are limited: see
-    `RateLimitedWarning`.
-    """
-
-    def __init__(self) -> None:
-        self.closed = RateLimitedWarning("a connection was closed", "connections")
-        self.failed = RateLimitedWarning("a connection failed", "connections", level="error")
-        self.refused = RateLimitedWarning("a connection was refused: there are too many", "refused")
-
-
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """The listener that a client connected to: that of broker `node_id`, or the first listener (None), which
-    any broker may serve. `forwarding` bounds the requests at brokers at one time, over all connections, and
-    `room` those at the coordinator. Requests that may be parked take no room, because the requests that end
-    their wait may need it. `users` None: clients do not have to authenticate.
-    """
-
-    node_id: int | None
-    services: Services
-    limits: Limits
-    forwarding: asyncio.Semaphore
-    room: Room
-    connect: Callable[[], Awaitable[Upstream]]
-    advertised_host: str | None
-    users: Mapping[str, str] | None
-    log_lines: "ConnectionLog"
 
 
 class _Kind(Enum):

@@ -10,7 +10,8 @@ from gateway.apis.context import SendingBackend, Services
 from gateway.authorization.authorizer import Authorizer
 from gateway.coordinator.fresh_groups import FreshGroups
 from gateway.coordinator.groups import Groups
-from gateway.net.connection import Connection, ConnectionLog, Listener
+from gateway.net.connection import Connection
+from gateway.net.listener import ConnectionLog, Listener
 from gateway.net.room import Room
 from gateway.net.stream import ClientStream
 from gateway.security.authentication import Security

@@ -1,0 +1,45 @@
+"""What the connections of one listener share, and how they report their ends."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from gateway.apis.context import Services
+from gateway.coordinator.rate_limited_warning import RateLimitedWarning
+from gateway.net.room import Room
+from gateway.upstream.connections import Upstream
+from gateway.wire.limits import Limits
+
+
+class AuthenticationFailed(ConnectionError):
+    """The client did not authenticate, or failed to."""
+
+
+class ConnectionLog:
+    """The log lines about ended connections. Clients cause them, so they are limited: see
+    `RateLimitedWarning`.
+    """
+
+    def __init__(self) -> None:
+        self.closed = RateLimitedWarning("a connection was closed", "connections")
+        self.failed = RateLimitedWarning("a connection failed", "connections", level="error")
+        self.refused = RateLimitedWarning("a connection was refused: there are too many", "refused")
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """The listener that a client connected to: that of broker `node_id`, or the first listener (None), which
+    any broker may serve. `forwarding` bounds the requests at brokers at one time, over all connections, and
+    `room` those at the coordinator. Requests that may be parked take no room, because the requests that end
+    their wait may need it. `users` None: clients do not have to authenticate.
+    """
+
+    node_id: int | None
+    services: Services
+    limits: Limits
+    forwarding: asyncio.Semaphore
+    room: Room
+    connect: Callable[[], Awaitable[Upstream]]
+    advertised_host: str | None
+    users: Mapping[str, str] | None
+    log_lines: ConnectionLog
