@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from cli.parameters import ADDRESS, HOST
+from gateway.authorization.sources import INTERVAL_S, AclOptions
 from gateway.security.authentication import Security
 from gateway.service import GatewayOptions
 from records.address import Address
@@ -16,6 +17,8 @@ from records.client_config import ClientConfig
 from records.layout import TopicLayout
 
 Command = Callable[..., Any]
+
+ACLS_OFF, ACLS_OF_CLUSTER = "off", "cluster"
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
@@ -26,7 +29,8 @@ class Listening:
 
     With `advertised_host` None, clients get the address they connected to. With `reply_partition` None, the
     gateway draws one. With `certificate` None, it listens in plain text. With `key` None, the key is in the
-    certificate's file. With `users` None, clients need not authenticate.
+    certificate's file. With `users` None, clients need not authenticate. `acls` is `off`, `cluster` or a
+    file.
     """
 
     listen: Address
@@ -36,6 +40,10 @@ class Listening:
     key: Path | None
     users: Path | None
     expose_internal_topics: bool
+    acls: str
+    acls_interval_s: float
+    super_users: str
+    allow_everyone_if_no_acl_found: bool
 
     def security(self) -> Security:
         """Read the files of the certificate, key and users. Raises SecurityError if one is unusable."""
@@ -51,6 +59,17 @@ class Listening:
             self.reply_partition,
             security=security,
             expose_internal_topics=self.expose_internal_topics,
+            acls=self._acl_options(),
+        )
+
+    def _acl_options(self) -> AclOptions | None:
+        if self.acls == ACLS_OFF:
+            return None
+        return AclOptions(
+            None if self.acls == ACLS_OF_CLUSTER else Path(self.acls),
+            frozenset(name.strip() for name in self.super_users.split(";") if name.strip()),
+            self.allow_everyone_if_no_acl_found,
+            self.acls_interval_s,
         )
 
 
@@ -101,6 +120,31 @@ def gateway_options(*names: str, default: str) -> Callable[[Command], Command]:
             "--expose-internal-topics",
             is_flag=True,
             help="Let clients write to the coordinator's own topics, as to any other topic.",
+        ),
+        click.option(
+            "--acls",
+            default=ACLS_OFF,
+            show_default=True,
+            metavar="off|cluster|FILE",
+            help="Check ACLs: those of the cluster, or of a file (TOML, JSON, output of kafka-acls --list).",
+        ),
+        click.option(
+            "--acls-interval-s",
+            type=click.FloatRange(min=0.1),
+            default=INTERVAL_S,
+            show_default=True,
+            help="Seconds until the ACLs are read again.",
+        ),
+        click.option(
+            "--super-users",
+            default="",
+            metavar="TYPE:NAME;...",
+            help="With --acls: principals that may do everything.",
+        ),
+        click.option(
+            "--allow-everyone-if-no-acl-found",
+            is_flag=True,
+            help="With --acls: allow everything on what no ACL is about.",
         ),
     )
 

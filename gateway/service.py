@@ -4,13 +4,15 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AsyncExitStack, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from uuid import uuid4
 
 import uvloop
 
 from clients.coordinator_client import CoordinatorClient
+from gateway.authorization.acl_file import AclsUnreadable
+from gateway.authorization.sources import AclOptions, CurrentAcls
 from gateway.coordinator.backend import CoordinatorBackend
 from gateway.coordinator.groups import GroupsReader
 from gateway.net.open_files import allow_open_files, files_for
@@ -31,14 +33,14 @@ class NoSuchReplyPartition(ValueError):
     """The responses topic has no such partition."""
 
 
-STARTUP_ERRORS = (CannotListen, NoSuchReplyPartition, SecurityError, UpstreamLost)
+STARTUP_ERRORS = (AclsUnreadable, CannotListen, NoSuchReplyPartition, SecurityError, UpstreamLost)
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayOptions:
     """`reply_partition` None: the gateway draws one. With `expose_internal_topics` clients see the
     coordinator's own topics as ordinary topics. With `shares_ports` other processes of the same gateway may
-    listen on the same ports.
+    listen on the same ports. `acls` None: every client may do everything.
     """
 
     client_config: ClientConfig
@@ -50,6 +52,7 @@ class GatewayOptions:
     security: Security = NO_SECURITY
     expose_internal_topics: bool = False
     shares_ports: bool = False
+    acls: AclOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +122,11 @@ async def _serve(
     groups: GroupsReader,
     running: Future[_Running],
 ) -> None:
+    cluster = Cluster(bootstrap, options.limits)
+    acls = None if options.acls is None else CurrentAcls.of(options.acls, cluster)
     gateway = Gateway(
         options.listen,
-        Cluster(bootstrap, options.limits),
+        cluster,
         backend,
         groups,
         limits=options.limits,
@@ -129,11 +134,17 @@ async def _serve(
         security=options.security,
         shares_ports=options.shares_ports,
         internal_topics=InternalTopics(() if options.expose_internal_topics else options.layout.topics),
+        authorizer=None if acls is None else acls.authorizer,
     )
     try:
+        if acls is not None:
+            await acls.refresh()  # before any client can connect
         await gateway.start()
         stop = asyncio.Event()
         running.set_result(_Running(gateway.address, asyncio.get_running_loop(), stop))
-        await stop.wait()
+        async with AsyncExitStack() as stack:
+            if acls is not None:
+                await stack.enter_async_context(acls.followed())
+            await stop.wait()
     finally:
         await gateway.close()

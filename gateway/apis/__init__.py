@@ -21,6 +21,7 @@ from gateway.apis import (
     offset_commit,
     offset_delete,
     offset_fetch,
+    passed_on,
     sasl,
     sync_group,
     transactions,
@@ -107,12 +108,14 @@ def decode(header: RequestHeader, message: bytes) -> Any:
     return codec.decode_request(header, message)
 
 
-# Passed to the broker, except for the entries that name the coordinator's own topics.
+# Passed to the broker, except for the entries that name the coordinator's own topics. With ACLs, the entries
+# that the client may not send are taken out, too (`passed_on.GUARDED`).
 SCREENED = internal_topics.SCREENED
 
 
 async def _restrict(context: RequestContext, response: Any) -> None:
-    api_versions.restrict(response, OWN_VERSIONS, BOUNDS, HIDDEN)
+    hidden = HIDDEN | passed_on.HIDDEN if context.services.checks_passed_on else HIDDEN
+    api_versions.restrict(response, OWN_VERSIONS, BOUNDS, hidden)
 
 
 REWRITTEN: Mapping[int, Rewrite] = MappingProxyType(
@@ -137,7 +140,7 @@ OWN_VERSIONS: Mapping[int, range] = MappingProxyType(
 )
 # DescribeQuorum responses carry the controllers' addresses from version 2 on.
 BOUNDS: Mapping[int, range] = MappingProxyType(
-    {key: codec.versions(key) for key in REWRITTEN.keys() | SCREENED}
+    {key: codec.versions(key) for key in REWRITTEN.keys() | SCREENED | passed_on.GUARDED}
     # Brokers name versions of Produce that they no longer accept, because librdkafka detects features by
     # them.
     | {DESCRIBE_QUORUM: range(2), PRODUCE: range(codec.versions(PRODUCE).stop)}

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 from msgspec import Struct
 
 from clients.coordinator_client import Header
+from gateway.apis.fetch_sessions import FetchSessions
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.authorization.authorizer import Authorizer
 from gateway.coordinator.backend import Backend
@@ -35,7 +36,8 @@ class SendingBackend(Backend, Protocol):
 @dataclass(frozen=True, slots=True)
 class Services:
     """The services of handlers. `listener_port` returns the port of a broker's listener, opening it if
-    needed. `authorizer` None: the gateway checks no ACLs.
+    needed. `authorizer` None: the gateway checks no ACLs. With `checks_passed_on` it also checks the requests
+    that pass to the brokers.
     """
 
     backend: SendingBackend
@@ -44,6 +46,7 @@ class Services:
     listener_port: Callable[[int], Awaitable[int]]
     internal_topics: InternalTopics
     authorizer: Authorizer | None = None
+    checks_passed_on: bool = False
 
 
 class Deferred(Struct, frozen=True):
@@ -71,6 +74,7 @@ class RequestContext(Struct, frozen=True):
     host: str
     node_id: int | None
     session: Session
+    fetches: FetchSessions
 
     @property
     def version(self) -> int:

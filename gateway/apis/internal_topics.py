@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from gateway.apis.context import RequestContext
+from gateway.apis.screened import Screened
 from gateway.wire import codec
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
@@ -32,21 +33,6 @@ _ERROR: Fields = MappingProxyType(
         "error_message": "clients of the gateway may not change the coordinator's internal topics",
     }
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Screened:
-    """A request after screening. `remaining` is the message for the broker, None if nothing is left of it.
-    `refused` is a response with the errors of the refused entries.
-    """
-
-    remaining: bytes | None
-    refused: Fields
-
-    def complete(self, response: Any) -> None:
-        """Add the errors of the refused entries to the broker's response."""
-        for name, entries in self.refused.items():
-            codec.extend(response, name, entries)
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,8 +77,8 @@ def _fields(version: int, answer: JoinGroupResponse) -> Fields:
 
 
 async def _partitions_per_topic(context: RequestContext, protocols: Iterable[Any]) -> dict[str, int]:
-    """The numbers of partitions, by topic, of the topics that the coordinator may have to assign. A topic that
-    the client may not describe is treated like one that does not exist.
+    """The numbers of partitions, by topic, of the topics that the coordinator may have to assign. A topic
+    that the client may not describe is treated like one that does not exist.
     """
     topics: set[str] = set()
     for protocol in protocols:

@@ -1,10 +1,11 @@
 """Where the ACLs come from, and how they are kept current."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import structlog
 
@@ -35,9 +36,22 @@ _REASONS = {
 # Failures to read are logged at most so often.
 _COMPLAINT_INTERVAL_S = 60.0
 
+INTERVAL_S = 5.0
+"""The default time between two readings of the ACLs."""
+
 Read = Callable[[], Awaitable[Sequence[Acl]]]
 
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class AclOptions:
+    """Which ACLs the gateway checks. `file` None: those of the cluster. See `Authorizer` for the others."""
+
+    file: Path | None = None
+    super_users: frozenset[str] = frozenset()
+    allow_everyone_if_no_acl_found: bool = False
+    interval_s: float = INTERVAL_S
 
 
 def of_cluster(cluster: Cluster) -> Read:
@@ -96,15 +110,23 @@ def of_file(path: Path) -> Read:
 
 
 class CurrentAcls:
-    """Keeps an authorizer's ACLs current. They hold on while they cannot be read again."""
+    """Keeps the ACLs of `authorizer` current. They hold on while they cannot be read again."""
 
     def __init__(self, authorizer: Authorizer, read: Read, interval_s: float) -> None:
-        self._authorizer = authorizer
+        self.authorizer = authorizer
         self._read = read
         self._interval_s = interval_s
         self._read_at_s: float | None = None
         self._complained_at_s: float | None = None
-        self._wanted = asyncio.Event()
+
+    @classmethod
+    def of(cls, options: AclOptions, cluster: Cluster) -> Self:
+        """ACLs as the options say."""
+        authorizer = Authorizer(
+            options.super_users, allow_everyone_if_no_acl_found=options.allow_everyone_if_no_acl_found
+        )
+        read = of_cluster(cluster) if options.file is None else of_file(options.file)
+        return cls(authorizer, read, options.interval_s)
 
     @property
     def age_s(self) -> float | None:
@@ -119,20 +141,20 @@ class CurrentAcls:
         if self._complained_at_s is not None:
             self._complained_at_s = None
             log.info("the ACLs are read again")
-        if self._authorizer.replace(acls):
-            log.info("the ACLs have changed", acls=len(self._authorizer))
+        if self.authorizer.replace(acls):
+            log.info("the ACLs have changed", acls=len(self.authorizer))
 
-    def refresh_soon(self) -> None:
-        """Read the ACLs without a wait for the end of the interval."""
-        self._wanted.set()
-
-    async def follow(self) -> None:
+    @asynccontextmanager
+    async def followed(self) -> AsyncIterator[None]:
         """Read the ACLs again and again."""
+        async with asyncio.TaskGroup() as tasks:
+            following = tasks.create_task(self._follow())
+            yield
+            following.cancel()
+
+    async def _follow(self) -> None:
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._interval_s):
-                    await self._wanted.wait()
-            self._wanted.clear()
+            await asyncio.sleep(self._interval_s)
             try:
                 await self.refresh()
             except AclsUnreadable as error:

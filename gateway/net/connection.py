@@ -19,10 +19,11 @@ from functools import partial
 from typing import Any
 
 from gateway import apis
-from gateway.apis import find_coordinator, internal_topics
+from gateway.apis import find_coordinator, screening
 from gateway.apis.api_versions import API_VERSIONS, unsupported
 from gateway.apis.context import Deferred, RequestContext
-from gateway.apis.internal_topics import Screened
+from gateway.apis.fetch_sessions import FetchSessions
+from gateway.apis.screened import Screened
 from gateway.net.listener import AuthenticationFailed, Listener
 from gateway.net.stream import ClientGone, ClientStream, Place
 from gateway.security.authentication import Session
@@ -61,6 +62,7 @@ class Connection:
         self._client_host = f"/{self._peer}"  # as Java prints an address without a name
         self._own_host = listener.advertised_host or client.own_host
         self._session = Session(listener.users)
+        self._fetches = FetchSessions()
         self._latest: _Kind | None = None
         self._forwarded: asyncio.Queue[tuple[RequestHeader, Place, Screened | None]] = asyncio.Queue()
         self._forwarded_count = 0
@@ -114,10 +116,8 @@ class Connection:
             await self._authenticate(tasks, header, message, place)
         elif not apis.is_allowed(header.api_key, header.api_version):
             self._refuse(header, place)
-        elif header.api_key in apis.SCREENED:
-            await self._screen(tasks, header, message, place)
         elif header.api_key not in apis.SERVED:
-            await self._forward(tasks, header, message, place)
+            await self._pass_on(tasks, header, message, place)
         else:
             await self._serve(tasks, header, message, place)
 
@@ -197,7 +197,7 @@ class Connection:
             raise ProtocolError(f"a request of {len(message)} bytes to the coordinator")
         request = apis.decode(header, message)
         if header.api_key == apis.FIND_COORDINATOR and find_coordinator.is_upstreams(request):
-            await self._forward(tasks, header, message, place)
+            await self._pass_on(tasks, header, message, place)
             return
         await self._in_order(place, _Kind.ALONE if header.api_key in apis.ALONE else _Kind.COORDINATOR)
         if header.api_key in apis.BOUNDED:
@@ -249,13 +249,17 @@ class Connection:
             place.has_room = False
             self._listener.room.leave(place.request_bytes)
 
-    async def _screen(
+    async def _pass_on(
         self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, place: Place
     ) -> None:
-        """Forward the part of a request that is not about the coordinator's own topics."""
+        """Forward the part of a request that the client may send."""
+        context = self._call(header)
+        if not screening.is_needed(context):
+            await self._forward(tasks, header, message, place)
+            return
         if header.api_key != PRODUCE and len(message) > self._listener.limits.group_frame_bytes:
             raise ProtocolError(f"a request of {len(message)} bytes that has to be decoded")
-        screened = await internal_topics.screen(self._call(header), message)
+        screened = await screening.screen(context, message)
         if screened is None:
             await self._forward(tasks, header, message, place)
             return
@@ -266,7 +270,7 @@ class Connection:
             self._client.answer(place, framed(codec.encode_response(header, screened.refused)))
         if not has_response:
             # As a broker does, because a client that expects no response has no other sign of the error.
-            raise ProtocolError("a Produce with acks=0 to an internal topic of the coordinator")
+            raise ProtocolError("a Produce with acks=0 to a topic that the client may not change")
 
     async def _forward(
         self,
@@ -314,7 +318,9 @@ class Connection:
 
     async def _rewritten(self, header: RequestHeader, response: bytes, screened: Screened | None) -> bytes:
         is_rewritten = apis.is_rewritten(header.api_key, header.api_version, response)
-        if not is_rewritten and screened is None:
+        if screened is not None and screened.saw is not None:
+            screened.saw(response)
+        if not is_rewritten and (screened is None or not screened.changes_response):
             return response
         decoded: Any = codec.decode_response(header.api_key, header.api_version, response)
         if is_rewritten:
@@ -332,4 +338,5 @@ class Connection:
             host=self._own_host,
             node_id=self._listener.node_id,
             session=self._session,
+            fetches=self._fetches,
         )

@@ -37,8 +37,8 @@ class Gateway:
     are free ones that the system chooses.
 
     `advertised_host` is the gateway's host in responses, by default the address that the client connected to.
-    With `shares_ports` other processes may listen on the same ports (SO_REUSEPORT). `authorizer` None: no ACLs
-    are checked.
+    With `shares_ports` other processes may listen on the same ports (SO_REUSEPORT). `authorizer` None: no
+    ACLs are checked. `checks_passed_on`: they are also checked for requests that pass to the brokers.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class Gateway:
         internal_topics: InternalTopics = NO_INTERNAL_TOPICS,
         shares_ports: bool = False,
         authorizer: Authorizer | None = None,
+        checks_passed_on: bool = True,
     ) -> None:
         self._listen = listen
         self._cluster = cluster
@@ -68,6 +69,7 @@ class Gateway:
             self._listener_port,
             internal_topics,
             authorizer,
+            authorizer is not None and checks_passed_on,
         )
         self._room = Room(limits.at_coordinator, limits.bytes_at_coordinator)
         self._forwarding = asyncio.Semaphore(limits.forwarded)

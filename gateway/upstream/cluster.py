@@ -64,7 +64,7 @@ class Cluster:
             await self._metadata([])
 
     async def ask(self, api_key: int, api_version: int, body: codec.Fields) -> Any:
-        """Send a request of the gateway's own to any broker, and return the response. Raises UpstreamLost."""
+        """Send a request to any broker that answers, and return its response. Raises UpstreamLost."""
         async with self._asking:
             return await self._ask(api_key, api_version, body)
 

@@ -33,6 +33,22 @@ def produced_topics(header: RequestHeader, message: bytes) -> list[bytes]:
         raise ProtocolError("a Produce that is cut short") from None
 
 
+def transactional_id_of(header: RequestHeader, message: bytes) -> str | None:
+    """The transactional id of a Produce, None if it is not in a transaction. Raises ProtocolError."""
+    at = header.client_id_end
+    if header.api_version < _FIRST_TRANSACTIONAL:
+        return None
+    try:
+        if header.api_version >= _FIRST_FLEXIBLE:
+            size, at = read_varint(message, skip_tagged_fields(message, at))
+            size -= 1
+        else:
+            (size,), at = _INT16.unpack_from(message, at), at + _INT16.size
+        return None if size < 0 else message[at : at + size].decode()
+    except (struct.error, UnicodeDecodeError):
+        raise ProtocolError("a Produce without a readable transactional id") from None
+
+
 def _walk_flexible(message: bytes, at: int, *, by_id: bool) -> list[bytes]:
     at = skip_compact_bytes(message, skip_tagged_fields(message, at)) + _ACKS_AND_TIMEOUT_BYTES
     topics, left = [], PARTITIONS_MAX

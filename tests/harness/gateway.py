@@ -19,6 +19,7 @@ import uvloop
 from clients.coordinator_client import Header
 from gateway.apis import FIND_COORDINATOR
 from gateway.apis.api_versions import API_VERSIONS
+from gateway.authorization.authorizer import Authorizer
 from gateway.coordinator.backend import failed
 from gateway.net.server import NO_INTERNAL_TOPICS, NO_SECURITY, Gateway
 from gateway.security.authentication import Security
@@ -300,7 +301,10 @@ class World:
 
 @asynccontextmanager
 async def world(
-    limits: Limits, security: Security, internal_topics: InternalTopics = NO_INTERNAL_TOPICS
+    limits: Limits,
+    security: Security,
+    internal_topics: InternalTopics = NO_INTERNAL_TOPICS,
+    authorizer: Authorizer | None = None,
 ) -> AsyncIterator[World]:
     """Start a world and end it."""
     broker, core = StubBroker(), CoreBackend()
@@ -317,6 +321,7 @@ async def world(
         limits=limits,
         security=security,
         internal_topics=internal_topics,
+        authorizer=authorizer,
     )
     await gateway.start()
     playing = World(gateway, core, broker, cluster)
@@ -344,14 +349,18 @@ def played(
     *,
     security: Security = NO_SECURITY,
     internal_topics: InternalTopics = NO_INTERNAL_TOPICS,
+    authorizer: Callable[[], Authorizer] | None = None,
     **limits: Any,
 ) -> Callable[..., Any]:
-    """Make a test of a coroutine that gets its own world."""
+    """Make a test of a coroutine that gets its own world. `authorizer` makes that world's authorizer."""
     if test is None:
-        return partial(played, security=security, internal_topics=internal_topics, **limits)
+        return partial(
+            played, security=security, internal_topics=internal_topics, authorizer=authorizer, **limits
+        )
 
     async def play() -> None:
-        async with world(Limits(**limits), security, internal_topics) as playing:
+        mine = None if authorizer is None else authorizer()
+        async with world(Limits(**limits), security, internal_topics, mine) as playing:
             await test(playing)
 
     def run() -> None:

@@ -7,7 +7,7 @@ from assignors.kafka.consumer_protocol import decode_assignment, encode_subscrip
 from clients.pending import ClientClosed, ClientError, CoordinatorError, RequestNotSent, RequestTimedOut
 from gateway.apis import DESCRIBE_CLUSTER, FETCH, FIND_COORDINATOR, HIDDEN, OWN_VERSIONS
 from gateway.apis.api_versions import API_VERSIONS
-from gateway.apis.describe_groups import ALL_OPERATIONS
+from gateway.authorization.acls import SUPPORTED, ResourceType
 from gateway.coordinator.backend import error_code_of
 from gateway.upstream.cluster import METADATA
 from gateway.wire import codec
@@ -122,8 +122,8 @@ async def test_groups_are_described(world: World) -> None:
         assert (member.member_metadata, member.member_assignment) == (b"subscription", b"everything")
         assert (absent.group_state, absent.error_code) == ("Dead", 69 if version >= 6 else 0)
         if version >= 3:
-            assert group.authorized_operations == ALL_OPERATIONS
-            assert absent.authorized_operations == (None if version >= 6 else ALL_OPERATIONS)
+            assert group.authorized_operations == SUPPORTED[ResourceType.GROUP]
+            assert absent.authorized_operations == (None if version >= 6 else SUPPORTED[ResourceType.GROUP])
 
 
 @played

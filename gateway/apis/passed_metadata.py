@@ -1,0 +1,118 @@
+"""ACLs of Metadata and DescribeCluster, which pass to the brokers."""
+
+from typing import Any
+from uuid import UUID
+
+from gateway.apis.context import RequestContext
+from gateway.apis.screened import Screened
+from gateway.authorization.acls import CLUSTER_NAME, Operation, ResourceType
+from gateway.wire import codec
+from gateway.wire.codec import Fields
+from gateway.wire.errors import GatewayError
+
+_FIRST_WITH_CREATION_FLAG = 4
+_FIRST_NULL_FOR_ALL = 1
+_NO_ID = UUID(int=0)
+
+
+async def guard_metadata(context: RequestContext, message: bytes) -> Screened | None:
+    """DESCRIBE on each topic, and CREATE on one that the request would create.
+
+    Names that are denied do not reach the broker, which would create them. Topics by id, and all topics, are
+    taken out of the response.
+    """
+    request = codec.decode_request(context.header, message)
+    topics: list[Any] | None = request.topics
+    if topics is not None and not topics and context.version < _FIRST_NULL_FOR_ALL:
+        topics = None
+    hidden = set() if topics is None else await _hidden(context, request, topics)
+    is_by_id = topics is not None and any(not topic.name for topic in topics)
+    wants_operations = bool(
+        request.include_topic_authorized_operations or request.include_cluster_authorized_operations
+    )
+    if topics is not None and not hidden and not is_by_id and not wants_operations:
+        return None
+    remaining = message
+    if topics is not None and hidden:
+        request.topics = [topic for topic in topics if topic.name not in hidden]
+        remaining = codec.with_body(context.header, message, request)
+
+    def change(response: Any) -> None:
+        if topics is not None and context.version < _FIRST_NULL_FOR_ALL and not request.topics:
+            response.topics = []  # all names were hidden, and version 0 then asks for all topics
+        response.topics = _shown(context, response.topics, is_of_all=topics is None)
+        _put_operations(context, request, response)
+
+    refused = [_refused(topic.name) for topic in topics or () if topic.name in hidden]
+    return Screened(remaining, {"topics": refused} if refused else {}, change)
+
+
+async def guard_cluster(context: RequestContext, message: bytes) -> Screened | None:
+    """DescribeCluster shows the client's own operations."""
+    request = codec.decode_request(context.header, message)
+    if not request.include_cluster_authorized_operations:
+        return None
+
+    def change(response: Any) -> None:
+        response.authorized_operations = _cluster_operations(context)
+
+    return Screened(message, {}, change)
+
+
+async def _hidden(context: RequestContext, request: Any, topics: list[Any]) -> set[str]:
+    """The names that the client may not describe, or that the broker would create and it may not."""
+    names = {topic.name for topic in topics if topic.name}
+    hidden = {name for name in names if not context.may(Operation.DESCRIBE, ResourceType.TOPIC, name)}
+    would_create = context.version < _FIRST_WITH_CREATION_FLAG or request.allow_auto_topic_creation
+    if would_create and not context.may(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME):
+        others = {
+            name for name in names - hidden if not context.may(Operation.CREATE, ResourceType.TOPIC, name)
+        }
+        if others:
+            hidden |= others - (await context.services.cluster.topics(others)).keys()
+    return hidden
+
+
+def _refused(name: str) -> Fields:
+    return {
+        "error_code": GatewayError.TOPIC_AUTHORIZATION_FAILED,
+        "name": name,
+        "topic_id": _NO_ID,
+        "partitions": [],
+    }
+
+
+def _shown(context: RequestContext, topics: list[Any], *, is_of_all: bool) -> list[Any]:
+    """The topics that the client may describe. One that it named by id gets the error of an unknown id."""
+    shown = []
+    for topic in topics:
+        if not topic.name or context.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name):
+            shown.append(topic)
+        elif not is_of_all:
+            topic.error_code, topic.name = GatewayError.UNKNOWN_TOPIC_ID, None
+            topic.is_internal, topic.partitions = False, []
+            shown.append(topic)
+    return shown
+
+
+def _put_operations(context: RequestContext, request: Any, response: Any) -> None:
+    """Replace the operations that the gateway may do by those that the client may do."""
+    authorizer = context.services.authorizer
+    if authorizer is None:
+        return
+    if request.include_topic_authorized_operations:
+        for topic in response.topics:
+            if topic.name and not topic.error_code:
+                topic.authorized_operations = authorizer.operations(
+                    context.principal, context.client_host, ResourceType.TOPIC, topic.name
+                )
+    if request.include_cluster_authorized_operations:
+        response.authorized_operations = _cluster_operations(context)
+
+
+def _cluster_operations(context: RequestContext) -> frozenset[Operation]:
+    """None of them for a client that may not describe the cluster, as in Kafka."""
+    authorizer = context.services.authorizer
+    if authorizer is None or not context.may(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
+        return frozenset()
+    return authorizer.operations(context.principal, context.client_host, ResourceType.CLUSTER, CLUSTER_NAME)

@@ -1,0 +1,150 @@
+"""ACLs of Produce and Fetch, which pass to the brokers. A request that is allowed passes as it came."""
+
+from collections.abc import Iterable, Mapping
+from struct import Struct
+from typing import Any
+from uuid import UUID
+
+from gateway.apis.context import RequestContext
+from gateway.apis.fetch_sessions import NO_SESSION
+from gateway.apis.screened import Screened
+from gateway.authorization.acls import Operation, ResourceType
+from gateway.wire import codec
+from gateway.wire.codec import Fields
+from gateway.wire.errors import GatewayError
+from gateway.wire.framing import PRODUCE, ProtocolError
+from gateway.wire.produce import produced_topics, transactional_id_of
+
+_PRODUCE_FIRST_BY_ID = 13
+_FETCH_FIRST_BY_ID = 13
+_FETCH_FIRST_SESSION = 7
+_FETCH_FIRST_FLEXIBLE = 12
+
+# FetchMetadata: the epoch of a request that begins a session, and of one without a session.
+_INITIAL_EPOCH, _FINAL_EPOCH = 0, -1
+_SESSION_ID = Struct(">i")
+# The position of a Fetch response's session id: after correlation id, throttle time and error, and in
+# flexible versions after the header's tagged fields, which brokers leave empty.
+_SESSION_ID_AT = 10
+
+Key = str | UUID
+
+
+async def guard_produce(context: RequestContext, message: bytes) -> Screened | None:
+    """WRITE on each topic, and on the transactional id if there is one."""
+    header = context.header
+    named = produced_topics(header, message)
+    by_id = context.version >= _PRODUCE_FIRST_BY_ID
+    try:
+        keys: list[Key] = [UUID(bytes=key) if by_id else key.decode() for key in named]
+    except UnicodeDecodeError as error:
+        raise ProtocolError("a Produce with a topic that is not UTF-8") from error
+    transactional_id = transactional_id_of(header, message)
+    if transactional_id is not None and not context.may(
+        Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
+    ):
+        errors = dict.fromkeys(keys, GatewayError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    else:
+        errors = await _errors(context, keys, Operation.WRITE)
+    if not errors:
+        return None
+    if context.version not in codec.versions(PRODUCE):
+        raise ProtocolError(f"a Produce v{context.version} that is not allowed")
+    request = codec.decode_request(header, message)
+    refused = [
+        {
+            **_key_fields(topic.name, topic.topic_id, "name"),
+            "partition_responses": [
+                {"index": p.index, "base_offset": -1, "error_code": errors[topic.name or topic.topic_id]}
+                for p in topic.partition_data
+            ],
+        }
+        for topic in request.topic_data
+        if (topic.name or topic.topic_id) in errors
+    ]
+    request.topic_data = [t for t in request.topic_data if (t.name or t.topic_id) not in errors]
+    remaining = codec.with_body(header, message, request) if request.topic_data else None
+    return Screened(remaining, {"responses": refused})
+
+
+async def guard_fetch(context: RequestContext, message: bytes) -> Screened | None:
+    """READ on each topic.
+
+    A request with a topic that is denied goes on without it and without a session, so that the client names
+    the topic again in its next request, and gets the error again. A session that may not continue ends with
+    FETCH_SESSION_ID_NOT_FOUND, after which clients name all their topics.
+    """
+    header, authorizer = context.header, context.services.authorizer
+    assert authorizer is not None
+    version = authorizer.version
+    request = codec.decode_request(header, message)
+    by_id = context.version >= _FETCH_FIRST_BY_ID
+    topics = [topic.topic_id if by_id else topic.topic for topic in request.topics]
+    errors = await _errors(context, topics, Operation.READ)
+    has_session = context.version >= _FETCH_FIRST_SESSION
+    epoch = request.session_epoch if has_session else _FINAL_EPOCH
+    if epoch > _INITIAL_EPOCH:
+        if not errors and context.fetches.may_continue(request.session_id, version):
+            return None
+        ended = {"error_code": GatewayError.FETCH_SESSION_ID_NOT_FOUND, "session_id": NO_SESSION}
+        return Screened(None, ended)
+    if not errors:
+        if epoch == _FINAL_EPOCH:
+            return None
+        at = _SESSION_ID_AT + (1 if context.version >= _FETCH_FIRST_FLEXIBLE else 0)
+
+        def saw(response: bytes) -> None:
+            context.fetches.began(_SESSION_ID.unpack_from(response, at)[0], version)
+
+        return Screened(message, {}, saw=saw)
+    kept = [t for t, key in zip(request.topics, topics, strict=True) if key not in errors]
+    refused = [
+        _refused_fetch(topic, key, errors[key])
+        for topic, key in zip(request.topics, topics, strict=True)
+        if key in errors
+    ]
+    request.topics = kept
+    if has_session:
+        request.session_id, request.session_epoch = NO_SESSION, _FINAL_EPOCH
+    remaining = codec.with_body(header, message, request) if kept else None
+    return Screened(remaining, {"responses": refused})
+
+
+def _refused_fetch(topic: Any, key: Key, error: GatewayError) -> Fields:
+    nothing = {
+        "high_watermark": -1,
+        "last_stable_offset": -1,
+        "log_start_offset": -1,
+        "aborted_transactions": None,
+        "records": b"",
+    }
+    return {
+        **_key_fields(topic.topic, topic.topic_id, "topic"),
+        "partitions": [
+            {"partition_index": p.partition, "error_code": error, **nothing} for p in topic.partitions
+        ],
+    }
+
+
+def _key_fields(name: str | None, topic_id: UUID | None, field: str) -> Fields:
+    return {field: name} if name else {"topic_id": topic_id}
+
+
+async def _errors(
+    context: RequestContext, topics: Iterable[Key], operation: Operation
+) -> Mapping[Key, GatewayError]:
+    """The errors of the topics that the client may not use, by name or id. An id without a known topic is one
+    of them, because nothing tells which ACLs are about it. Raises UpstreamLost.
+    """
+    wanted = set(topics)
+    ids = [key for key in wanted if isinstance(key, UUID)]
+    found = await context.services.cluster.topics_by_id(ids) if ids else {}
+    errors: dict[Key, GatewayError] = {}
+    for key in wanted:
+        topic = found.get(key) if isinstance(key, UUID) else None
+        name = key if isinstance(key, str) else None if topic is None else topic.name
+        if name is None:
+            errors[key] = GatewayError.UNKNOWN_TOPIC_ID
+        elif not context.may(operation, ResourceType.TOPIC, name):
+            errors[key] = GatewayError.TOPIC_AUTHORIZATION_FAILED
+    return errors

@@ -1,0 +1,58 @@
+"""A request of which only a part goes on to the broker, or of which the response is changed."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.wire import codec
+from gateway.wire.codec import Fields
+
+
+@dataclass(frozen=True, slots=True)
+class Screened:
+    """A request after screening. `remaining` is the message for the broker, None if nothing is left of it.
+    `refused` is a response with the errors of the refused entries. `change` changes the broker's response,
+    `saw` sees its bytes. Without `refused` and `change` a response passes undecoded.
+    """
+
+    remaining: bytes | None
+    refused: Fields
+    change: Callable[[Any], None] | None = None
+    saw: Callable[[bytes], None] | None = None
+
+    @property
+    def changes_response(self) -> bool:
+        """Whether the broker's response has to be decoded for `complete`."""
+        return bool(self.refused) or self.change is not None
+
+    def complete(self, response: Any) -> None:
+        """Add the errors of the refused entries to the broker's response."""
+        if self.change is not None:
+            self.change(response)
+        for name, entries in self.refused.items():
+            codec.extend(response, name, entries)
+
+
+def both(first: Screened, second: Screened) -> Screened:
+    """One screening after another one, of what remained of it."""
+    lists = {*first.refused, *second.refused}
+    changes = [one.change for one in (first, second) if one.change is not None]
+    return Screened(
+        second.remaining,
+        {name: [*_entries(first, name), *_entries(second, name)] for name in lists},
+        _in_turn(changes) if changes else None,
+        first.saw or second.saw,
+    )
+
+
+def _entries(screened: Screened, name: str) -> Sequence[Fields]:
+    entries: Sequence[Fields] = screened.refused.get(name, ())
+    return entries
+
+
+def _in_turn(changes: Sequence[Callable[[Any], None]]) -> Callable[[Any], None]:
+    def change(response: Any) -> None:
+        for one in changes:
+            one(response)
+
+    return change
