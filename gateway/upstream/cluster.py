@@ -7,14 +7,14 @@ from itertools import count
 from typing import Any, TypeVar
 from uuid import UUID
 
-from gateway.upstream.connections import Address, Upstream, UpstreamLost
+from gateway.upstream.access import PLAIN_TEXT, Access
+from gateway.upstream.connections import CLIENT_ID, Address, Upstream, UpstreamLost
 from gateway.wire import codec
 from gateway.wire.limits import Limits
 
 METADATA = 3
 # The first version that finds topics by id (KIP-516).
 _METADATA_VERSION = 12
-_CLIENT_ID = "gateway"
 
 TOPIC_AGE_MAX_S = 30.0
 # How long the gateway caches that a topic does not exist. A new topic is found after this time.
@@ -44,14 +44,15 @@ class Cluster:
     """Requests metadata from the brokers, and caches it.
 
     `nodes` holds the address of every broker that was ever named, by its id. `live` holds the ids in the
-    latest metadata.
+    latest metadata. `access` is how the gateway reaches brokers, with its own principal.
     """
 
-    def __init__(self, bootstrap: Sequence[Address], limits: Limits) -> None:
+    def __init__(self, bootstrap: Sequence[Address], limits: Limits, access: Access = PLAIN_TEXT) -> None:
         self.nodes: dict[int, Address] = {}
         self.live: list[int] = []
         self._bootstrap = list(bootstrap)
         self._limits = limits
+        self.access = access
         self._upstream: Upstream | None = None
         self._asking = asyncio.Lock()
         self._numbers = count(1)
@@ -73,6 +74,15 @@ class Cluster:
         self.nodes.update(brokers)
         if all_of_them:
             self.live = sorted(brokers)
+
+    async def connect(self, address: Address) -> Upstream:
+        """Open a connection to a broker, with the gateway's own principal. Raises UpstreamLost."""
+        return await Upstream.open(address, self._limits, self.access)
+
+    async def ask(self, api_key: int, api_version: int, body: codec.Fields) -> Any:
+        """Send a request to any broker that answers, and return its response. Raises UpstreamLost."""
+        async with self._asking:
+            return await self._ask(api_key, api_version, body)
 
     def addresses(self) -> list[Address]:
         """The addresses of brokers, those of live brokers first."""
@@ -157,13 +167,15 @@ class Cluster:
         self, address: Address | None, api_key: int, api_version: int, body: codec.Fields
     ) -> Any:
         if address is not None:
-            self._upstream = await Upstream.open(address, self._limits)
+            self._upstream = await self.connect(address)
         upstream, self._upstream = self._upstream, None
         if upstream is None:
             raise UpstreamLost("no broker is connected")
-        request = codec.encode_request(api_key, api_version, next(self._numbers), _CLIENT_ID, body)
+        request = codec.encode_request(api_key, api_version, next(self._numbers), CLIENT_ID, body)
         try:
             async with asyncio.timeout(self._limits.upstream_timeout_s):
+                if upstream.is_due:
+                    await upstream.authenticate()
                 await upstream.send(request)
                 answer = await upstream.receive()
         except BaseException as error:

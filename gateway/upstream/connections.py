@@ -1,8 +1,13 @@
-"""Connections to the brokers behind the gateway."""
+"""Connections to the brokers behind the gateway: TCP, TLS, and SASL as the gateway's own principal."""
 
 import asyncio
-from typing import Self
+import random
+import ssl
+from typing import Any, Self
 
+from gateway.upstream.access import PLAIN_TEXT, Access
+from gateway.upstream.sasl import SaslError
+from gateway.wire import codec
 from gateway.wire.framing import FrameBuffer, ProtocolError, size_of
 from gateway.wire.limits import Limits
 from records.address import Address as Address
@@ -11,35 +16,130 @@ from records.address import Address as Address
 _RESPONSE_MAX_BYTES = 2**31 - 1
 READ_BYTES = 256 * 1024
 
+CLIENT_ID = "gateway"
+SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
+_HANDSHAKE_VERSION, _AUTHENTICATE_VERSION = 1, 2
+_UNSUPPORTED_SASL_MECHANISM = 33
+# The part of a session's lifetime after which it is renewed, as in Java's client: drawn for each session,
+# because connections that began together would be renewed together.
+_RENEWED_AFTER = 0.85, 0.95
+_TEXT_MAX_CHARS = 200
+
 
 class UpstreamLost(ConnectionError):
     """A broker cannot be reached, or closed the connection."""
 
 
+class UpstreamRefused(UpstreamLost):
+    """A broker and the gateway do not accept each other: a certificate, or the principal's credentials."""
+
+
 class Upstream:
     """One connection to a broker. Responses come in the order of the requests."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: Address) -> None:
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        address: Address,
+        limits: Limits,
+        access: Access,
+    ) -> None:
         self._reader = reader
         self._writer = writer
         self._address = address
+        self._limits = limits
+        self._access = access
         self._buffer = FrameBuffer(_RESPONSE_MAX_BYTES)
         self._frames: list[bytes] = []
+        self._due_at_s: float | None = None
 
     @classmethod
-    async def open(cls, address: Address, limits: Limits) -> Self:
-        """Connect. Raises UpstreamLost."""
+    async def open(cls, address: Address, limits: Limits, access: Access = PLAIN_TEXT) -> Self:
+        """Connect, and authenticate if `access` has SASL. Raises UpstreamLost."""
         try:
             async with asyncio.timeout(limits.connect_timeout_s):
-                reader, writer = await asyncio.open_connection(address.host, address.port, limit=READ_BYTES)
+                reader, writer = await asyncio.open_connection(
+                    address.host,
+                    address.port,
+                    limit=READ_BYTES,
+                    ssl=access.tls,
+                    server_hostname=None if access.tls is None else address.host,
+                )
+        except ssl.SSLError as error:
+            raise UpstreamRefused(
+                f"no TLS connection to the broker at {address}: {_reason(error)}"
+            ) from error
         except OSError as error:  # a TimeoutError is one
             raise UpstreamLost(f"no connection to the broker at {address}: {error!r}") from error
-        return cls(reader, writer, address)
+        upstream = cls(reader, writer, address, limits, access)
+        try:
+            await upstream.authenticate()
+        except BaseException:
+            upstream.close()
+            raise
+        return upstream
 
     @property
     def ended(self) -> bool:
         """Whether the broker has closed the connection and all its responses are read."""
         return self._reader.at_eof()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether to authenticate again, because the broker limits a session's lifetime (KIP-368)."""
+        return self._due_at_s is not None and asyncio.get_running_loop().time() >= self._due_at_s
+
+    async def authenticate(self) -> None:
+        """Authenticate if `access` has SASL. No request may be under way. Raises UpstreamLost."""
+        if self._access.sasl is None:
+            return
+        try:
+            async with asyncio.timeout(self._limits.upstream_timeout_s):
+                lifetime_ms = await self._log_in()
+        except TimeoutError as error:
+            raise self._lost(f"no authentication within {self._limits.upstream_timeout_s:g} s") from error
+        self._due_at_s = None
+        if lifetime_ms > 0:
+            part = random.uniform(*_RENEWED_AFTER)  # noqa: S311 - no secret
+            lifetime_s = lifetime_ms / 1000 * part
+            self._due_at_s = asyncio.get_running_loop().time() + lifetime_s
+
+    async def _log_in(self) -> int:
+        """Return the session's lifetime in ms, 0: without end."""
+        assert self._access.sasl is not None
+        mechanism = self._access.sasl.mechanism
+        agreed = await self._ask(SASL_HANDSHAKE, _HANDSHAKE_VERSION, {"mechanism": mechanism})
+        if agreed.error_code == _UNSUPPORTED_SASL_MECHANISM:
+            offered = ", ".join(agreed.mechanisms)
+            raise self._refused(f"it has no SASL mechanism {mechanism}, it has {offered}")
+        if agreed.error_code:
+            raise self._refused(f"it does not authenticate by SASL at this port (error {agreed.error_code})")
+        exchange = self._access.sasl.begin()
+        lifetime_ms = 0
+        while not exchange.is_done():
+            try:
+                # In a thread, because a token may have to be requested.
+                message = await asyncio.to_thread(exchange.auth_bytes)
+            except Exception as error:
+                raise self._refused(f"no message of {mechanism} can be made: {error!r}") from error
+            answer = await self._ask(SASL_AUTHENTICATE, _AUTHENTICATE_VERSION, {"auth_bytes": message})
+            if answer.error_code:
+                why = answer.error_message or f"error {answer.error_code}"
+                raise self._refused(f"authentication by {mechanism} failed: {why[:_TEXT_MAX_CHARS]}")
+            try:
+                exchange.receive(answer.auth_bytes)
+            except SaslError as error:
+                raise self._refused(str(error)) from error
+            lifetime_ms = answer.session_lifetime_ms
+        return lifetime_ms
+
+    async def _ask(self, api_key: int, api_version: int, body: codec.Fields) -> Any:
+        await self.send(codec.encode_request(api_key, api_version, 0, CLIENT_ID, body))
+        try:
+            return codec.decode_response(api_key, api_version, await self.receive())
+        except ProtocolError as error:
+            raise self._lost(f"its response is malformed: {error}") from error
 
     async def send(self, message: bytes) -> None:
         """Send a request. Raises UpstreamLost."""
@@ -47,7 +147,7 @@ class Upstream:
             self._writer.writelines((size_of(message), message))
             await self._writer.drain()
         except OSError as error:
-            raise self._lost(repr(error)) from error
+            raise self._lost(_reason(error)) from error
 
     async def receive(self) -> bytes:
         """Return the next response. Raises UpstreamLost. Cancellation loses no response."""
@@ -56,7 +156,7 @@ class Upstream:
                 data = await self._reader.read(READ_BYTES)
                 self._frames += reversed(self._buffer.feed(data))
             except (OSError, ProtocolError) as error:
-                raise self._lost(repr(error)) from error
+                raise self._lost(_reason(error)) from error
             if not data:
                 raise self._lost("it closed the connection")
         return self._frames.pop()
@@ -67,3 +167,15 @@ class Upstream:
 
     def _lost(self, why: str) -> UpstreamLost:
         return UpstreamLost(f"the broker at {self._address} is lost: {why}")
+
+    def _refused(self, why: str) -> UpstreamRefused:
+        return UpstreamRefused(f"the broker at {self._address}: {why}")
+
+
+def _reason(error: Exception) -> str:
+    """Why a connection failed. OpenSSL's own words are in the attributes of its errors."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or str(error)).replace("_", " ").lower()
+    return repr(error)

@@ -1,0 +1,151 @@
+"""A client's SASL exchange with the broker behind its listener. The broker decides. The gateway relays the
+messages unchanged and reads the name of the user, which it believes when the broker has accepted the client.
+"""
+
+import base64
+import binascii
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from gateway.upstream.connections import SASL_HANDSHAKE, Upstream, UpstreamLost
+from gateway.upstream.sasl import MECHANISMS
+from gateway.wire import codec
+from gateway.wire.errors import GatewayError
+from gateway.wire.framing import RequestHeader, correlation_id_of
+from gateway.wire.log_text import quoted
+
+
+class CannotRead(ValueError):
+    """A client's message from which the gateway cannot learn the principal. The message is a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The broker accepted the client as this user, for `lifetime_ms` (0: without end)."""
+
+    name: str
+    lifetime_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A response to a SASL request. `failed` is the reason to disconnect the client after it."""
+
+    response: bytes
+    accepted: Accepted | None = None
+    failed: str | None = None
+
+
+class PassedSasl:
+    """The SASL requests of one client's connection, also when it authenticates again (KIP-368)."""
+
+    def __init__(self) -> None:
+        self._mechanism: str | None = None
+        self._name: str | None = None
+
+    async def relay(self, header: RequestHeader, message: bytes, upstream: Upstream) -> Outcome:
+        """Have a request answered. No other request may be under way. Raises ProtocolError, UpstreamLost."""
+        request = codec.decode_request(header, message)
+        if header.api_key == SASL_HANDSHAKE:
+            return await self._handshake(header, request, message, upstream)
+        return await self._authenticate(header, request, message, upstream)
+
+    async def _handshake(
+        self, header: RequestHeader, request: Any, message: bytes, upstream: Upstream
+    ) -> Outcome:
+        self._mechanism = self._name = None
+        if request.mechanism not in MECHANISMS:
+            error = GatewayError.UNSUPPORTED_SASL_MECHANISM
+            fields = {"error_code": error, "mechanisms": list(MECHANISMS)}
+            return Outcome(
+                codec.encode_response(header, fields), failed=f"SASL mechanism {quoted(request.mechanism)}"
+            )
+        response, answer = await _ask(header, message, upstream)
+        if answer.error_code:
+            return Outcome(response, failed=f"the broker refused a SaslHandshake: error {answer.error_code}")
+        self._mechanism = request.mechanism
+        return Outcome(response)
+
+    async def _authenticate(
+        self, header: RequestHeader, request: Any, message: bytes, upstream: Upstream
+    ) -> Outcome:
+        if self._name is None and self._mechanism is not None:
+            try:
+                self._name = name_in(self._mechanism, request.auth_bytes)
+            except CannotRead as error:
+                code = GatewayError.SASL_AUTHENTICATION_FAILED
+                fields = {"error_code": code, "error_message": str(error), "auth_bytes": b""}
+                return Outcome(codec.encode_response(header, fields), failed=str(error))
+        response, answer = await _ask(header, message, upstream)
+        if answer.error_code:
+            who = "" if self._name is None else f" of user {quoted(self._name)}"
+            return Outcome(response, failed=f"authentication{who} failed at the broker")
+        if self._name is None or not self._is_end(answer.auth_bytes):
+            return Outcome(response)
+        accepted = Accepted(self._name, getattr(answer, "session_lifetime_ms", None) or 0)
+        self._mechanism = self._name = None
+        return Outcome(response, accepted)
+
+    def _is_end(self, auth_bytes: bytes) -> bool:
+        """Whether the broker's answer without an error is the last one. SCRAM's last one is the broker's
+        signature. OAUTHBEARER's is empty: one that is not has an error, and the client has to answer it.
+        """
+        if str(self._mechanism).startswith("SCRAM-"):
+            return auth_bytes.startswith(b"v=")
+        return not auth_bytes
+
+
+async def _ask(header: RequestHeader, message: bytes, upstream: Upstream) -> tuple[bytes, Any]:
+    await upstream.send(message)
+    response = await upstream.receive()
+    if correlation_id_of(response) != header.correlation_id:
+        raise UpstreamLost("the broker answers something else than what was asked")
+    return response, codec.decode_response(header.api_key, header.api_version, response)
+
+
+def name_in(mechanism: str, first: bytes) -> str:
+    """The user's name in the first message of an exchange. Raises CannotRead.
+
+    Sources: RFC 4616 (PLAIN), RFC 5802 (SCRAM), RFC 7628 (OAUTHBEARER).
+    """
+    try:
+        if mechanism == "PLAIN":
+            name = first.split(b"\0")[1].decode()
+        elif mechanism == "OAUTHBEARER":
+            name = _subject(first)
+        else:
+            name = _scram_name(first.decode())
+    except (ValueError, IndexError, KeyError, msgspec.MsgspecError) as error:
+        if isinstance(error, CannotRead):
+            raise
+        raise CannotRead(f"the gateway finds no user in a message of {mechanism}") from error
+    if not name:
+        raise CannotRead(f"the user in a message of {mechanism} has no name")
+    return name
+
+
+def _scram_name(first: str) -> str:
+    """`n,[a=AUTHORIZATION-ID],n=NAME,r=NONCE[,extensions]`"""
+    _, _, name, *rest = first.split(",")
+    if "tokenauth=true" in (attribute.lower() for attribute in rest):
+        raise CannotRead("a delegation token does not name its owner")
+    attribute, _, escaped = name.partition("=")
+    if attribute != "n":
+        raise CannotRead("a message of SCRAM without a name")
+    return escaped.replace("=2C", ",").replace("=3D", "=")
+
+
+def _subject(first: bytes) -> str:
+    r"""`n,[a=AUTHORIZATION-ID],\x01auth=Bearer TOKEN\x01...\x01\x01`, the token a JWT."""
+    fields = dict(field.split(b"=", 1) for field in first.split(b"\x01")[1:] if field)
+    scheme, _, token = fields[b"auth"].partition(b" ")
+    payload = token.strip().split(b".")[1]
+    try:
+        claims = msgspec.json.decode(base64.urlsafe_b64decode(payload + b"=" * (-len(payload) % 4)))
+    except binascii.Error as error:
+        raise CannotRead("a token that is no JWT") from error
+    if scheme.lower() != b"bearer" or not isinstance(subject := claims["sub"], str):
+        raise CannotRead("a token without the claim sub")
+    return subject

@@ -1,0 +1,108 @@
+"""The client's side of SASL towards the brokers, without IO: PLAIN, SCRAM and OAUTHBEARER.
+
+kafka-python has the mechanisms. This module adds to its SCRAM (RFC 5802) a lower bound of the iterations, and
+one calculation of the salted password for all connections, because that takes milliseconds and the gateway
+has a connection for each client.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from kafka.net.sasl import get_sasl_mechanism
+from kafka.net.sasl.scram import ScramClient
+
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+"""The mechanisms that the gateway can use, and whose names of users it can read from a client's exchange."""
+
+# Kafka's brokers store at least so many: org.apache.kafka.common.security.scram.internals.ScramMechanism.
+_MIN_ITERATIONS = 4096
+# A broker has one salt for a user and mechanism. It changes with the password.
+_SALTED_MAX = 16
+
+
+class SaslError(ValueError):
+    """The broker's side of the exchange is wrong. The message is a sentence."""
+
+
+class Exchange(Protocol):
+    """One authentication: `auth_bytes` and `receive` in turn until `is_done`."""
+
+    def auth_bytes(self) -> bytes:
+        """What the client sends next. May block while a token is requested."""
+
+    def receive(self, auth_bytes: bytes) -> object:
+        """Take the broker's answer. Raises SaslError."""
+
+    def is_done(self) -> bool:
+        """Whether the broker has accepted the client, and the client the broker."""
+
+
+class Sasl:
+    """How the gateway authenticates itself. `settings` are kafka-python's, by its names (`sasl_mechanism`,
+    `sasl_plain_username` and so on; a name for SCRAM is escaped already: RFC 5802, section 5.1). Raises
+    ValueError for another mechanism.
+    """
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self.mechanism: str = settings["sasl_mechanism"]
+        if self.mechanism not in MECHANISMS:
+            raise ValueError(
+                f"sasl.mechanism is {self.mechanism}, and the gateway has {', '.join(MECHANISMS)}"
+            )
+        self._settings = dict(settings)
+        self._salted: dict[tuple[bytes, int], bytes] = {}
+
+    def begin(self) -> Exchange:
+        """Begin an authentication."""
+        if self.mechanism.startswith("SCRAM-"):
+            return _Scram(self._settings, self._salted)
+        # Without `security_protocol`, for which it would log a warning for each connection.
+        given = {name: value for name, value in self._settings.items() if name.startswith("sasl_")}
+        exchange: Exchange = get_sasl_mechanism(self.mechanism)(**given)
+        return exchange
+
+
+class _Scram:
+    def __init__(self, settings: Mapping[str, Any], salted: dict[tuple[bytes, int], bytes]) -> None:
+        user, password = settings["sasl_plain_username"], settings["sasl_plain_password"]
+        self._client = _SaltingOnce(user, password, settings["sasl_mechanism"])
+        self._client.salted = salted
+        self._answers = 0
+
+    def auth_bytes(self) -> bytes:
+        message: bytes = self._client.final_message() if self._answers else self._client.first_message()
+        return message
+
+    def receive(self, auth_bytes: bytes) -> None:
+        try:
+            if self._answers:
+                self._client.process_server_final_message(auth_bytes)
+            else:
+                self._client.process_server_first_message(auth_bytes)
+        except SaslError:
+            raise
+        except (KeyError, ValueError) as error:
+            # Only a broker with the user's credentials can sign the exchange.
+            what = "does not prove that it has the user's credentials" if self._answers else "is malformed"
+            raise SaslError(f"its message of the SCRAM exchange {what}") from error
+        self._answers += 1
+
+    def is_done(self) -> bool:
+        return self._answers == 2
+
+
+class _SaltingOnce(ScramClient):  # type: ignore[misc]
+    salted: dict[tuple[bytes, int], bytes]
+
+    def create_salted_password(self, salt: bytes, iterations: int) -> None:
+        """As kafka-python's, from `salted` if it is there."""
+        if iterations < _MIN_ITERATIONS:
+            # So that an impostor cannot ask for a proof from which the password is easily found.
+            raise SaslError(f"it asks for {iterations} iterations of SCRAM, fewer than {_MIN_ITERATIONS}")
+        key = salt, iterations
+        if key not in self.salted:
+            super().create_salted_password(salt, iterations)
+            if len(self.salted) >= _SALTED_MAX:
+                self.salted.clear()
+            self.salted[key] = self.salted_password
+        self.salted_password = self.salted[key]
