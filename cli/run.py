@@ -95,7 +95,16 @@ class TopicsBelongToAnother(click.ClickException):
 @click.option(
     "--reply-partitions", type=click.IntRange(1), default=DEFAULT_REPLY_PARTITIONS, show_default=True
 )
-@click.option("--replication-factor", type=click.IntRange(1), default=1, show_default=True)
+@click.option(
+    "--replication-factor",
+    type=click.IntRange(1),
+    help="Replicas of new topics; default: 3, or as many as there are brokers.",
+)
+@click.option(
+    "--min-insync-replicas",
+    type=click.IntRange(1),
+    help="Replicas of new topics that must have a record before it counts; default: 2 of 3, else 1.",
+)
 @click.option(
     "--shards",
     type=SHARDS,
@@ -218,7 +227,8 @@ def _prepare(
     prefix: str,
     request_partitions: int,
     reply_partitions: int,
-    replication_factor: int,
+    replication_factor: int | None,
+    min_insync_replicas: int | None,
     shards: int | None,
     settings: tuple[str, ...],
     tick_interval_ms: int,
@@ -260,6 +270,7 @@ def _prepare(
         clock_lag_ms=clock_lag_ms,
         topic_interval_ms=topic_interval_ms,
         replication_factor=replication_factor,
+        min_insync_replicas=min_insync_replicas,
         shards=shards,
         take_over_topics=take_over_topics,
         standby=standby,

@@ -71,7 +71,8 @@ class Options:
     rest_interval_ms: int = REST_INTERVAL_MS
     clock_lag_ms: int = 0
     topic_interval_ms: int = DEFAULT_TOPIC_INTERVAL_MS
-    replication_factor: int = 1
+    replication_factor: int | None = None
+    min_insync_replicas: int | None = None
     shards: int | None = None
     take_over_topics: bool = False
     standby: bool = False
@@ -167,7 +168,12 @@ class Coordinator:
             if self._storage.path is None:
                 session = starting.enter_context(self._starting_spark(lock_fd))
             checkpoint = Checkpoint(self._storage.open(lambda: _session_of(session).spark))
-            found = prepare_topics(options.client_config, options.layout, options.replication_factor)
+            found = prepare_topics(
+                options.client_config,
+                options.layout,
+                options.replication_factor,
+                options.min_insync_replicas,
+            )
             identity = checkpoint.pin(found, options.shards, options.state_partitions)
             self._times.end_of("topics")
             if session is None:

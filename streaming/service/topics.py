@@ -1,8 +1,10 @@
 """The topics on the broker: created with the required settings, or refused if their settings differ."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import structlog
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError, NoError, TopicAlreadyExistsError, for_code
@@ -24,17 +26,51 @@ LONGEST_DOWNTIME_MS = 3 * DAY_MS
 BROKER_TIMEOUT_MS = 10_000
 _ERROR_MAX_CHARS = 300
 
+# On a cluster of three brokers or more, so that the loss of any one broker loses and stops nothing.
+REPLICAS, REPLICAS_IN_SYNC = 3, 2
+_MIN_IN_SYNC = "min.insync.replicas"
+
 Settings = Mapping[str, str]
+
+log = structlog.get_logger()
 
 
 class TopicsError(RuntimeError):
     """The topics cannot be used or created. The message names each topic and its problem."""
 
 
-def prepare_topics(client_config: ClientConfig, layout: TopicLayout, replication_factor: int = 1) -> Identity:
+@dataclass(frozen=True, slots=True)
+class Replication:
+    """The number of replicas of each partition, and how many must have a record before it is acknowledged."""
+
+    factor: int
+    min_in_sync: int
+
+    @classmethod
+    def on(cls, brokers: int, factor: int | None, min_in_sync: int | None) -> "Replication":
+        """The given numbers, and for None the default on a cluster with so many live brokers.
+
+        Raises TopicsError if no record could ever be written.
+        """
+        if factor is None:
+            factor = min(REPLICAS, brokers)
+        if min_in_sync is None:
+            min_in_sync = REPLICAS_IN_SYNC if factor >= REPLICAS else 1
+        if min_in_sync > factor:
+            raise TopicsError(f"{_MIN_IN_SYNC}={min_in_sync} is more than the replication factor, {factor}")
+        return cls(factor, min_in_sync)
+
+
+def prepare_topics(
+    client_config: ClientConfig,
+    layout: TopicLayout,
+    replication_factor: int | None = None,
+    min_insync_replicas: int | None = None,
+) -> Identity:
     """Create missing topics, check existing ones, and return the identity that the state would belong to.
 
-    Raises TopicsError with every problem. The identity's namespace is a new one.
+    None is the default of `Replication`. A log line names each existing topic that has less. Raises
+    TopicsError with every problem. The identity's namespace is a new one.
     """
     try:
         admin = kafka_clients.admin(client_config, bootstrap_timeout_ms=BROKER_TIMEOUT_MS)
@@ -43,7 +79,7 @@ def prepare_topics(client_config: ClientConfig, layout: TopicLayout, replication
     except KafkaError as error:
         raise TopicsError(f"no Kafka broker answers at {client_config}") from error
     try:
-        return _prepare(admin, layout, replication_factor)
+        return _prepare(admin, layout, replication_factor, min_insync_replicas)
     except KafkaError as error:
         # kafka-python's errors show the whole request and the whole response.
         reason = str(error)[:_ERROR_MAX_CHARS]
@@ -89,11 +125,16 @@ def wanted_settings(layout: TopicLayout) -> dict[str, tuple[int, Settings]]:
     }
 
 
-def _prepare(admin: KafkaAdminClient, layout: TopicLayout, replication_factor: int) -> Identity:
+def _prepare(
+    admin: KafkaAdminClient, layout: TopicLayout, factor: int | None, min_in_sync: int | None
+) -> Identity:
     wanted = wanted_settings(layout)
+    cluster = admin.describe_cluster()
+    live = [broker for broker in cluster["brokers"] if not broker.get("is_fenced")]
+    replication = Replication.on(len(live), factor, min_in_sync)
     missing = wanted.keys() - set(admin.list_topics())
     if missing:
-        _create(admin, {topic: wanted[topic] for topic in sorted(missing)}, replication_factor)
+        _create(admin, {topic: wanted[topic] for topic in sorted(missing)}, replication)
     described = {t["name"]: t for t in admin.describe_topics(list(wanted))}
     found = _configs(admin, list(wanted))
     problems = [
@@ -105,8 +146,10 @@ def _prepare(admin: KafkaAdminClient, layout: TopicLayout, replication_factor: i
     ]
     if problems:
         raise TopicsError("the topics are not fit for the coordinator:\n  " + "\n  ".join(problems))
+    for topic in sorted(wanted.keys() - missing):
+        _warn_of_less(topic, described[topic], found[topic], replication)
     return Identity(
-        cluster_id=str(admin.describe_cluster()["cluster_id"]),
+        cluster_id=str(cluster["cluster_id"]),
         requests_topic=layout.requests_topic,
         requests_topic_id=str(described[layout.requests_topic]["topic_id"]),
         request_partitions=layout.request_partitions,
@@ -115,14 +158,30 @@ def _prepare(admin: KafkaAdminClient, layout: TopicLayout, replication_factor: i
     )
 
 
+def _warn_of_less(topic: str, described: Mapping[str, Any], found: Settings, wanted: Replication) -> None:
+    """Log that the topic's records are less safe than those of a new topic on this cluster would be."""
+    factor = min(len(partition["replica_nodes"]) for partition in described["partitions"])
+    min_in_sync = int(found[_MIN_IN_SYNC])
+    if factor < wanted.factor or min_in_sync < wanted.min_in_sync:
+        log.warning(
+            "a topic has fewer replicas than a new one would have on this cluster",
+            topic=topic,
+            replication_factor=factor,
+            wanted_replication_factor=wanted.factor,
+            min_insync_replicas=min_in_sync,
+            wanted_min_insync_replicas=wanted.min_in_sync,
+        )
+
+
 def _create(
-    admin: KafkaAdminClient, topics: Mapping[str, tuple[int, Settings]], replication_factor: int
+    admin: KafkaAdminClient, topics: Mapping[str, tuple[int, Settings]], replication: Replication
 ) -> None:
     options = {
         topic: {
             "num_partitions": partitions,
-            "replication_factor": replication_factor,
-            "configs": dict(settings),
+            "replication_factor": replication.factor,
+            # Given in any case, because the brokers' own default may be more than there are replicas.
+            "configs": {**settings, _MIN_IN_SYNC: str(replication.min_in_sync)},
         }
         for topic, (partitions, settings) in topics.items()
     }
