@@ -19,7 +19,7 @@ from records.layout import TopicLayout
 Command = Callable[..., Any]
 
 ACLS_OFF, ACLS_OF_CLUSTER = "off", "cluster"
-
+GATEWAYS, CLIENTS = "gateway", "client"
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
@@ -29,7 +29,8 @@ class Listening:
 
     With `advertised_host` None, clients get the address they connected to. With `reply_partition` None, the
     gateway draws one. With `certificate` None, it listens in plain text. With `key` None, the key is in the
-    certificate's file. With `users` None, clients need not authenticate. `acls` is `off`, `cluster` or a
+    certificate's file. With `users` None, the gateway does not authenticate clients. `broker_principal` is
+    whose principal the brokers see in clients' requests: GATEWAYS or CLIENTS. `acls` is `off`, `cluster` or a
     file.
     """
 
@@ -39,6 +40,7 @@ class Listening:
     certificate: Path | None
     key: Path | None
     users: Path | None
+    broker_principal: str
     expose_internal_topics: bool
     acls: str
     acls_interval_s: float
@@ -47,7 +49,8 @@ class Listening:
 
     def security(self) -> Security:
         """Read the files of the certificate, key and users. Raises SecurityError if one is unusable."""
-        return Security.read(self.certificate, self.key, self.users)
+        by_broker = self.broker_principal == CLIENTS
+        return Security.read(self.certificate, self.key, self.users, by_broker=by_broker)
 
     def options(self, client_config: ClientConfig, layout: TopicLayout, security: Security) -> GatewayOptions:
         """Return the options of a gateway that listens this way, for the coordinator with these topics."""
@@ -115,6 +118,14 @@ def gateway_options(*names: str, default: str) -> Callable[[Command], Command]:
             "users",
             type=_FILE,
             help="Require SASL/PLAIN; the file has one NAME:PASSWORD a line.",
+        ),
+        click.option(
+            "--broker-principal",
+            type=click.Choice([GATEWAYS, CLIENTS]),
+            default=GATEWAYS,
+            show_default=True,
+            help="Whose requests the brokers see: the gateway's own, or the client's, whose SASL exchange "
+            "is passed to the broker.",
         ),
         click.option(
             "--expose-internal-topics",

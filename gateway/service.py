@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address, UpstreamLost
 from gateway.upstream.internal_topics import InternalTopics
 from gateway.wire.limits import Limits
-from records.client_config import ClientConfig
+from records.client_config import ClientConfig, ClientConfigError
 from records.layout import TopicLayout
 
 CLIENT_ID = "gateway"
@@ -33,7 +33,14 @@ class NoSuchReplyPartition(ValueError):
     """The responses topic has no such partition."""
 
 
-STARTUP_ERRORS = (AclsUnreadable, CannotListen, NoSuchReplyPartition, SecurityError, UpstreamLost)
+STARTUP_ERRORS = (
+    AclsUnreadable,
+    CannotListen,
+    ClientConfigError,
+    NoSuchReplyPartition,
+    SecurityError,
+    UpstreamLost,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +76,9 @@ def serving(options: GatewayOptions) -> Iterator[Address]:
     Raises one of STARTUP_ERRORS, ClientError of `clients.pending` if the coordinator's topics do not exist,
     KafkaError if no broker answers, ValueError if the servers are not HOST:PORT,... .
     """
-    bootstrap = [Address.parse(text) for text in options.client_config.bootstrap_servers.split(",")]
+    cluster = Cluster.of(options.client_config, options.limits)
+    if options.security.by_broker and cluster.access.sasl is None:
+        raise SecurityError("the brokers cannot authenticate the clients: security.protocol has no SASL")
     partitions = options.layout.reply_partitions
     if options.reply_partition is not None and not 0 <= options.reply_partition < partitions:
         raise NoSuchReplyPartition(
@@ -90,7 +99,7 @@ def serving(options: GatewayOptions) -> Iterator[Address]:
         running: Future[_Running] = Future()
         thread = threading.Thread(
             target=_run,
-            args=(running, lambda: _serve(options, bootstrap, backend, groups, running)),
+            args=(running, lambda: _serve(options, cluster, backend, groups, running)),
             name="gateway",
             daemon=True,
         )
@@ -117,7 +126,7 @@ def _run(running: Future[_Running], serve: Callable[[], Coroutine[None, None, No
 
 async def _serve(
     options: GatewayOptions,
-    bootstrap: Sequence[Address],
+    cluster: Cluster,
     backend: CoordinatorBackend,
     groups: GroupsReader,
     running: Future[_Running],

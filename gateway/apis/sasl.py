@@ -1,5 +1,5 @@
-"""SaslHandshake (key 17) and SaslAuthenticate (key 36), if the gateway itself authenticates its clients.
-Otherwise these requests pass to the broker like any other.
+"""SaslHandshake (key 17) and SaslAuthenticate (key 36), unless the broker authenticates the clients. Where
+nobody does, they are out of turn, as at a broker's listener without SASL.
 """
 
 from typing import Any

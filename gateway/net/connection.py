@@ -28,6 +28,7 @@ from gateway.net.listener import AuthenticationFailed, Listener
 from gateway.net.stream import ClientGone, ClientStream, Place
 from gateway.security.authentication import Session
 from gateway.upstream.connections import Upstream, UpstreamLost
+from gateway.upstream.passthrough import PassedSasl
 from gateway.wire import codec
 from gateway.wire.framing import (
     PRODUCE,
@@ -61,8 +62,9 @@ class Connection:
         self._peer = client.peer
         self._client_host = f"/{self._peer}"  # as Java prints an address without a name
         self._own_host = listener.advertised_host or client.own_host
-        self._session = Session(listener.users)
+        self._session = Session(listener.users, by_broker=listener.by_broker)
         self._fetches = FetchSessions()
+        self._passed_sasl = PassedSasl()
         self._latest: _Kind | None = None
         self._forwarded: asyncio.Queue[tuple[RequestHeader, Place, Screened | None]] = asyncio.Queue()
         self._forwarded_count = 0
@@ -112,8 +114,10 @@ class Connection:
         self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, place: Place
     ) -> None:
         """Start a request. When this returns, the next one may start."""
-        if self._session.is_asked and (header.api_key in apis.SASL or not self._session.is_open):
+        if header.api_key in apis.SASL or not self._session.is_open:
             await self._authenticate(tasks, header, message, place)
+        elif self._session.has_ended:
+            raise AuthenticationFailed("the client did not authenticate again in time")
         elif not apis.is_allowed(header.api_key, header.api_version):
             self._refuse(header, place)
         elif header.api_key not in apis.SERVED:
@@ -153,6 +157,7 @@ class Connection:
     def _may_start_at_once(self, header: RequestHeader, place: Place) -> bool:
         return (
             self._session.is_open
+            and not self._session.has_ended
             and (self._latest is _Kind.COORDINATOR or self._client.unanswered == 1)
             and place.request_bytes <= self._listener.limits.group_frame_bytes
             and apis.is_allowed(header.api_key, header.api_version)
@@ -172,6 +177,9 @@ class Connection:
             await self._forward(tasks, header, message, place)
         elif header.api_version in apis.SASL_VERSIONS.get(header.api_key, ()):
             await self._in_order(place, _Kind.ALONE)
+            if self._session.by_broker:
+                await self._pass_sasl(tasks, header, message, place)
+                return
             request = codec.decode_request(header, message)
             answer = await apis.SASL[header.api_key](self._call(header), request)
             if self._session.is_open:
@@ -182,6 +190,19 @@ class Connection:
                 raise AuthenticationFailed(self._session.failed)
         else:
             self._refuse(header, place)
+
+    async def _pass_sasl(
+        self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, place: Place
+    ) -> None:
+        """Have the broker authenticate the client."""
+        outcome = await self._passed_sasl.relay(header, message, await self._connected(tasks, place))
+        if outcome.accepted is not None:
+            self._session.accept(outcome.accepted.name, outcome.accepted.lifetime_ms)
+            self._client.authenticate()
+        self._client.answer(place, framed(outcome.response))
+        if outcome.failed is not None:
+            await self._client.answered()
+            raise AuthenticationFailed(outcome.failed)
 
     def _refuse(self, header: RequestHeader, place: Place) -> None:
         if header.api_key != API_VERSIONS:
@@ -282,26 +303,34 @@ class Connection:
     ) -> None:
         """Forward a request unchanged. `_return` brings the response and adds the errors of `screened`."""
         await self._in_order(place, _Kind.BROKERS)
-        if self._upstream is None or (self._upstream.ended and not self._forwarded_count):
-            # A broker closes idle connections. The client's connection is not idle.
-            await self._reconnect(tasks)
-        assert self._upstream is not None
+        upstream = await self._connected(tasks, place)
         if not expects_response(header, message):
-            await self._upstream.send(message)
+            await upstream.send(message)
             self._client.answer(place)
             return
         await self._listener.forwarding.acquire()
         self._forwarded_count += 1
         self._forwarded.put_nowait((header, place, screened))
-        await self._upstream.send(message)
+        await upstream.send(message)
 
-    async def _reconnect(self, tasks: asyncio.TaskGroup) -> None:
+    async def _connected(self, tasks: asyncio.TaskGroup, place: Place) -> Upstream:
+        """The connection to the broker, where the gateway has authenticated itself, or the client has."""
+        upstream = self._upstream
+        if upstream is not None and not (upstream.ended and not self._forwarded_count):
+            if upstream.is_due:
+                await self._client.turn(place)
+                await upstream.authenticate()
+            return upstream
+        # A broker closes idle connections. The client's connection is not idle.
+        if self._session.by_broker and self._session.is_open:
+            raise UpstreamLost("the broker closed the connection on which it had authenticated the client")
         if self._returning is not None:
             self._returning.cancel()
-        if self._upstream is not None:
-            self._upstream.close()
-        self._upstream = await self._listener.connect()
-        self._returning = tasks.create_task(self._return(self._upstream))
+        if upstream is not None:
+            upstream.close()
+        self._upstream = upstream = await self._listener.connect()
+        self._returning = tasks.create_task(self._return(upstream))
+        return upstream
 
     async def _return(self, upstream: Upstream) -> None:
         """Send the broker's responses to the client, in order."""

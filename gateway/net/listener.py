@@ -31,7 +31,8 @@ class Listener:
     """The listener that a client connected to: that of broker `node_id`, or the first listener (None), which
     any broker may serve. `forwarding` bounds the requests at brokers at one time, over all connections, and
     `room` those at the coordinator. Requests that may be parked take no room, because the requests that end
-    their wait may need it. `users` None: clients do not have to authenticate.
+    their wait may need it. `users` None: clients do not have to authenticate. With `by_broker`
+    the broker behind the listener authenticates them.
     """
 
     node_id: int | None
@@ -42,4 +43,5 @@ class Listener:
     connect: Callable[[], Awaitable[Upstream]]
     advertised_host: str | None
     users: Mapping[str, str] | None
+    by_broker: bool
     log_lines: ConnectionLog

@@ -121,10 +121,11 @@ class Gateway:
             connect=partial(self._connect, node_id),
             advertised_host=self._advertised_host,
             users=self._security.users,
+            by_broker=self._security.by_broker,
             log_lines=self._log_lines,
         )
         may_begin = partial(self._accept, listener)
-        authenticated = self._security.users is None
+        authenticated = self._security.users is None and not self._security.by_broker
         tls = self._security.tls
         where = Address(self._listen.host, port)
         if port > MAX_PORT:
@@ -149,12 +150,15 @@ class Gateway:
 
     async def _connect(self, node_id: int | None) -> Upstream:
         """Connect to this broker, or with None to the first that answers. Raises UpstreamLost."""
+        access = self._cluster.access
+        if self._security.by_broker:
+            access = access.without_sasl()
         if node_id is not None:
-            return await Upstream.open(self._cluster.nodes[node_id], self._limits)
+            return await Upstream.open(self._cluster.nodes[node_id], self._limits, access)
         failed = UpstreamLost("no broker is known")
         for address in self._cluster.addresses():
             try:
-                return await Upstream.open(address, self._limits)
+                return await Upstream.open(address, self._limits, access)
             except UpstreamLost as error:
                 failed = error
         raise failed

@@ -2,6 +2,7 @@
 
 import hmac
 import ssl
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,20 +21,27 @@ class SecurityError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """`tls` None: plain text. `users` holds passwords by name, None: clients do not authenticate."""
+    """`tls` None: plain text. `users` holds passwords by name, None: the gateway does not authenticate its
+    clients. With `by_broker` the broker behind a listener authenticates them by SASL.
+    """
 
     tls: ssl.SSLContext | None = None
     users: Mapping[str, str] | None = field(default=None, repr=False)
+    by_broker: bool = False
 
     @classmethod
-    def read(cls, certificate: Path | None, key: Path | None, users: Path | None) -> "Security":
+    def read(
+        cls, certificate: Path | None, key: Path | None, users: Path | None, *, by_broker: bool = False
+    ) -> "Security":
         """Read PEM files and a users file. Without `key`, the certificate's file also has the key. Raises
         SecurityError.
         """
+        if by_broker and users is not None:
+            raise SecurityError("the brokers authenticate the clients, so a users file would have no use")
         if key is not None and certificate is None:
             raise SecurityError("a TLS key needs its certificate")
         tls = None if certificate is None else _tls_context(certificate, key)
-        return cls(tls, None if users is None else _read_users(users))
+        return cls(tls, None if users is None else _read_users(users), by_broker)
 
 
 def _tls_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
@@ -68,20 +76,34 @@ class Session:
 
     `principal` is who the client is, as Kafka writes it: `User:NAME`. It is `ANONYMOUS` until the client has
     authenticated. `failed` is the reason why the authentication failed, after which the gateway closes the
-    connection. None if it has not failed.
+    connection. None if it has not failed. With `by_broker` the broker behind the listener authenticates the
+    client.
     """
 
-    def __init__(self, users: Mapping[str, str] | None) -> None:
+    def __init__(self, users: Mapping[str, str] | None, *, by_broker: bool = False) -> None:
         self._users = users
+        self.by_broker = by_broker
         self._has_mechanism = False
-        self.is_open = users is None
+        self._ends_at_s: float | None = None
+        self.is_open = users is None and not by_broker
         self.principal = ANONYMOUS
         self.failed: str | None = None
 
     @property
     def is_asked(self) -> bool:
         """Whether clients have to authenticate."""
-        return self._users is not None
+        return self._users is not None or self.by_broker
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the client should have authenticated again by now (KIP-368)."""
+        return self._ends_at_s is not None and time.monotonic() >= self._ends_at_s
+
+    def accept(self, name: str, lifetime_ms: int) -> None:
+        """The broker has accepted the client as this user, for so long (0: without end)."""
+        self.principal = f"User:{name}"
+        self.is_open = True
+        self._ends_at_s = time.monotonic() + lifetime_ms / 1000 if lifetime_ms else None
 
     def handshake(self, mechanism: str) -> ErrorCode | GatewayError:
         """Accept the mechanism. PLAIN is the only one."""

@@ -17,7 +17,7 @@ class Access:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
-        """By a Kafka client's settings under kafka-python's names. Raises ValueError."""
+        """By a Kafka client's settings under kafka-python's names. Raises ClientConfigError."""
         protocol = settings.get("security_protocol", "PLAINTEXT")
         tls = settings["ssl_context"] if protocol in ("SSL", "SASL_SSL") else None
         return cls(tls, Sasl(settings) if protocol.startswith("SASL_") else None)

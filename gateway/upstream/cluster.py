@@ -4,13 +4,15 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from uuid import UUID
 
 from gateway.upstream.access import PLAIN_TEXT, Access
 from gateway.upstream.connections import CLIENT_ID, Address, Upstream, UpstreamLost
 from gateway.wire import codec
 from gateway.wire.limits import Limits
+from records.client_config import ClientConfig
+from records.client_security import kafka_python_settings
 
 METADATA = 3
 # The first version that finds topics by id (KIP-516).
@@ -58,6 +60,14 @@ class Cluster:
         self._numbers = count(1)
         self._by_name: dict[str, _Known] = {}
         self._by_id: dict[UUID, _Known] = {}
+
+    @classmethod
+    def of(cls, client_config: ClientConfig, limits: Limits) -> Self:
+        """The cluster that these settings reach. Raises ClientConfigError, and ValueError if the servers are
+        not HOST:PORT,... .
+        """
+        bootstrap = [Address.parse(text) for text in client_config.bootstrap_servers.split(",")]
+        return cls(bootstrap, limits, Access.of(kafka_python_settings(client_config)))
 
     async def refresh(self) -> None:
         """Read the list of brokers. Raises UpstreamLost."""

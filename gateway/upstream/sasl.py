@@ -11,6 +11,8 @@ from typing import Any, Protocol
 from kafka.net.sasl import get_sasl_mechanism
 from kafka.net.sasl.scram import ScramClient
 
+from records.client_config import ClientConfigError
+
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 """The mechanisms that the gateway can use, and whose names of users it can read from a client's exchange."""
 
@@ -40,13 +42,13 @@ class Exchange(Protocol):
 class Sasl:
     """How the gateway authenticates itself. `settings` are kafka-python's, by its names (`sasl_mechanism`,
     `sasl_plain_username` and so on; a name for SCRAM is escaped already: RFC 5802, section 5.1). Raises
-    ValueError for another mechanism.
+    ClientConfigError for another mechanism.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self.mechanism: str = settings["sasl_mechanism"]
         if self.mechanism not in MECHANISMS:
-            raise ValueError(
+            raise ClientConfigError(
                 f"sasl.mechanism is {self.mechanism}, and the gateway has {', '.join(MECHANISMS)}"
             )
         self._settings = dict(settings)
