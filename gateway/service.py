@@ -131,7 +131,6 @@ async def _serve(
     groups: GroupsReader,
     running: Future[_Running],
 ) -> None:
-    cluster = Cluster(bootstrap, options.limits)
     acls = None if options.acls is None else CurrentAcls.of(options.acls, cluster)
     gateway = Gateway(
         options.listen,

@@ -43,7 +43,8 @@ async def guard_produce(context: RequestContext, message: bytes) -> Screened | N
     if transactional_id is not None and not context.may(
         Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
     ):
-        errors = dict.fromkeys(keys, GatewayError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        denied = GatewayError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        errors: Mapping[Key, GatewayError] = dict.fromkeys(keys, denied)
     else:
         errors = await _errors(context, keys, Operation.WRITE)
     if not errors:

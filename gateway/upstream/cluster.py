@@ -12,7 +12,6 @@ from gateway.upstream.connections import CLIENT_ID, Address, Upstream, UpstreamL
 from gateway.wire import codec
 from gateway.wire.limits import Limits
 from records.client_config import ClientConfig
-from records.client_security import kafka_python_settings
 
 METADATA = 3
 # The first version that finds topics by id (KIP-516).
@@ -67,17 +66,12 @@ class Cluster:
         not HOST:PORT,... .
         """
         bootstrap = [Address.parse(text) for text in client_config.bootstrap_servers.split(",")]
-        return cls(bootstrap, limits, Access.of(kafka_python_settings(client_config)))
+        return cls(bootstrap, limits, Access.of(client_config.kafka_python_settings()))
 
     async def refresh(self) -> None:
         """Read the list of brokers. Raises UpstreamLost."""
         async with self._asking:
             await self._metadata([])
-
-    async def ask(self, api_key: int, api_version: int, body: codec.Fields) -> Any:
-        """Send a request to any broker that answers, and return its response. Raises UpstreamLost."""
-        async with self._asking:
-            return await self._ask(api_key, api_version, body)
 
     def learn(self, brokers: Mapping[int, Address], *, all_of_them: bool = False) -> None:
         """Store the brokers' addresses from a broker's response."""
