@@ -65,7 +65,7 @@ class BrokerCluster:
         security: ClusterSecurity | None = None,
     ) -> None:
         self.data_dir = data_dir.absolute()
-        self.nodes = tuple(nodes)
+        self.nodes = self._controllers = tuple(nodes)
         self._overrides = dict(overrides)
         self._cluster_id = new_cluster_id()
         self.security = security
@@ -165,6 +165,16 @@ class BrokerCluster:
         self._brokers[node].stop()
         self._brokers[node].start()
 
+    def add(self, node: int) -> None:
+        """Start one broker more, which is no controller. It has no partitions until some are assigned to it."""
+        while (ports := free_ports()) and {*ports} & {port for taken in self._ports.values() for port in taken}:
+            pass
+        self._ports[node] = ports
+        self._mutual_ports[node] = free_ports().client
+        self._brokers[node] = self._broker(node)
+        self._brokers[node].start()
+        self.nodes = (*self.nodes, node)
+
     def in_sync(self) -> bool:
         """Whether all brokers serve clients and every partition has all its replicas in sync."""
         return _is_in_sync(self.config_of(ADMIN, "PLAIN"), self.nodes)
@@ -181,20 +191,18 @@ class BrokerCluster:
 
     def _broker(self, node: int) -> EmbeddedBroker:
         ports = self._ports[node]
-        voters = ",".join(f"{voter}@{HOST}:{ports.controller}" for voter, ports in self._ports.items())
+        voters = ",".join(f"{voter}@{HOST}:{self._ports[voter].controller}" for voter in self._controllers)
         security, secured = self.security, {}
         if security is not None:
             secured = security.broker_settings(ports, self._mutual_ports[node])
+        settings = {"node.id": str(node), "controller.quorum.voters": voters, **_SETTINGS, **secured}
+        if node not in self._controllers:
+            listeners = secured.get("listeners", f"CLIENT://{HOST}:{ports.client}")
+            settings |= {"process.roles": "broker", "listeners": listeners.partition(",CONTROLLER:")[0]}
         return EmbeddedBroker(
             self.data_dir / f"broker-{node}",
             ports=ports,
-            overrides={
-                "node.id": str(node),
-                "controller.quorum.voters": voters,
-                **_SETTINGS,
-                **secured,
-                **self._overrides,
-            },
+            overrides={**settings, **self._overrides},
             java_options=(*_JAVA_OPTIONS, *(security.java_options if security else ())),
             client_properties=security.client_properties() if security else {},
             cluster_id=self._cluster_id,

@@ -174,10 +174,12 @@ async def test_another_mechanism_or_order_is_refused(world: World) -> None:
 
 
 @played
-async def test_where_nobody_is_asked_sasl_is_the_brokers(world: World) -> None:
+async def test_where_nobody_is_asked_sasl_is_out_of_turn_and_reaches_no_broker(world: World) -> None:
+    """A broker would take it for the gateway's own. It says the same at a listener without SASL."""
     client = await world.client()
-    world.broker.answers[SASL_HANDSHAKE] = {"error_code": 34, "mechanisms": []}
     assert (await client.ask(SASL_HANDSHAKE, 1, mechanism="PLAIN")).error_code == 34
+    assert (await client.ask(SASL_AUTHENTICATE, 2, auth_bytes=b"\0ann\0secret")).error_code == 34
+    assert world.broker.passed == []
     assert (await client.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
 
 
