@@ -186,8 +186,7 @@ class Connection:
                 self._client.authenticate()  # before the response, which lets the client send
             self._client.answer(place, framed(codec.encode_response(header, answer)))
             if self._session.failed is not None:
-                await self._client.answered()
-                raise AuthenticationFailed(self._session.failed)
+                await self._end_unauthenticated(self._session.failed)
         else:
             self._refuse(header, place)
 
@@ -201,8 +200,15 @@ class Connection:
             self._client.authenticate()
         self._client.answer(place, framed(outcome.response))
         if outcome.failed is not None:
-            await self._client.answered()
-            raise AuthenticationFailed(outcome.failed)
+            await self._end_unauthenticated(outcome.failed)
+
+    async def _end_unauthenticated(self, why: str) -> None:
+        """End the connection a little after the last response, as a broker does. A client that finds the
+        response and the end together may report the end only.
+        """
+        await self._client.answered()
+        await asyncio.sleep(self._listener.limits.failed_authentication_delay_s)
+        raise AuthenticationFailed(why)
 
     def _refuse(self, header: RequestHeader, place: Place) -> None:
         if header.api_key != API_VERSIONS:

@@ -22,6 +22,7 @@ class Limits:
     frame_bytes: int = 100 * MIB  # socket.request.max.bytes
     unauthenticated_frame_bytes: int = 512 * 1024  # sasl.server.max.receive.size
     authentication_timeout_s: float = 30.0  # Kafka has only connections.max.idle.ms for this
+    failed_authentication_delay_s: float = 0.1  # connection.failed.authentication.delay.ms
     group_frame_bytes: int = 2 * MIB  # the limit of the requests topic
     connections: int = 10_000
     in_flight_per_connection: int = 512

@@ -1,17 +1,25 @@
-"""A gateway and a coordinator in front of three brokers: leaders move, a broker is killed and comes back, and a
-broker is added. Clients of three libraries go on through the gateway, and nothing is lost.
+"""A gateway and a coordinator in front of three brokers: leaders move, a broker is killed and comes back, a
+fourth is added. Clients of three libraries go on through the gateway, and nothing is lost.
 """
 
+import asyncio
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from itertools import count
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import pytest
+import uvloop
 from confluent_kafka import Producer
 from kafka import KafkaAdminClient, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.record import MemoryRecordsBuilder
 
+from gateway.apis import DESCRIBE_CLUSTER, FETCH, FIND_COORDINATOR, METADATA, PRODUCE
+from gateway.apis.find_coordinator import GROUP, TRANSACTION
 from gateway.service import GatewayOptions, serving
 from gateway.upstream.connections import Address
 from records import kafka_clients
@@ -22,6 +30,7 @@ from streaming.service.topics import wanted_settings
 from tests.e2e.gateway_clients import ConfluentMember, PythonMember
 from tests.e2e.harness import QUICK_SPARK, coordinating, wait_until
 from tests.harness.broker_cluster import BrokerCluster
+from tests.harness.gateway import RawClient
 from tests.harness.java_tools import ConsoleConsumer, JavaTools
 
 pytestmark = pytest.mark.e2e
@@ -32,6 +41,7 @@ TOPIC = "numbers"
 PARTITIONS = 6
 ADDED = 4
 PAUSE_S = 0.02
+COORDINATOR_NOT_AVAILABLE = 15
 CATCH_UP_TIMEOUT_S = 60.0
 
 
@@ -84,16 +94,13 @@ class Numbers:
             }
         )
         self._thread = threading.Thread(target=self._run, daemon=True)
-
-    @contextmanager
-    def being_written(self) -> Iterator["Numbers"]:
         self._thread.start()
-        try:
-            yield self
-        finally:
-            self._stopping.set()
-            self._thread.join()
-            self._producer.flush(CATCH_UP_TIMEOUT_S)
+
+    def stop(self) -> None:
+        """Stop, and wait until all is acknowledged."""
+        self._stopping.set()
+        self._thread.join()
+        self._producer.flush(CATCH_UP_TIMEOUT_S)
 
     def _run(self) -> None:
         for number in count():
@@ -104,7 +111,7 @@ class Numbers:
             )
             self._producer.poll(0)
 
-    def _told_of(self, number: int):  # type: ignore[no-untyped-def]
+    def _told_of(self, number: int) -> Callable[[object, object], None]:
         def told(error: object, _: object) -> None:
             if error is None:
                 self.acknowledged.add(number)
@@ -137,7 +144,9 @@ class Story:
     def go_on(self) -> None:
         """All that is written until some time from now is consumed, and offsets are committed."""
         after = max(self.numbers.acknowledged, default=0) + PARTITIONS
-        wait_until(lambda: max(self.numbers.acknowledged, default=0) > after, "more records", CATCH_UP_TIMEOUT_S)
+        wait_until(
+            lambda: max(self.numbers.acknowledged, default=0) > after, "more records", CATCH_UP_TIMEOUT_S
+        )
         self.catch_up()
         for member in self.members:
             member.commit()
@@ -161,15 +170,88 @@ def leaders(admin: KafkaAdminClient) -> dict[int, int]:
 def move_leaders(admin: KafkaAdminClient, replicas: dict[int, list[int]]) -> None:
     """Move each partition to these brokers, the first of which becomes its leader."""
     admin.alter_partition_reassignments({TopicPartition(TOPIC, p): nodes for p, nodes in replicas.items()})
-    wait_until(lambda: not admin.list_partition_reassignments()["topics"], "the partitions on their brokers")
+    wait_until(lambda: not admin.list_partition_reassignments(), "the partitions on their brokers")
     admin.elect_leaders(0, {TOPIC: list(replicas)}, raise_errors=False)
     wanted = {partition: nodes[0] for partition, nodes in replicas.items()}
     wait_until(lambda: leaders(admin) == wanted, "the preferred leaders")
 
 
-def test_topics_have_three_replicas_two_of_them_in_sync(admin: KafkaAdminClient) -> None:
-    from kafka.admin import ConfigResource, ConfigResourceType
+async def check_addresses(gateway: str, cluster: BrokerCluster) -> None:
+    """Every node in every answer that names nodes is a listener of the gateway."""
+    by_node: dict[int, RawClient] = {}
+    first = await _connected(gateway)
+    metadata = await first.ask(METADATA, 12, topics=[{"name": TOPIC, "topic_id": None}])
+    listeners = {broker.node_id: f"{broker.host}:{broker.port}" for broker in metadata.brokers}
+    assert listeners.keys() == set(cluster.nodes)
+    assert not set(listeners.values()) & {cluster.address(node) for node in cluster.nodes}
+    for node, listener in listeners.items():
+        by_node[node] = await _connected(listener)
+        described = await by_node[node].ask(DESCRIBE_CLUSTER, 1)
+        assert {b.broker_id: f"{b.host}:{b.port}" for b in described.brokers} == listeners
+    for kind, key in ((GROUP, TOPIC), (TRANSACTION, "a transaction")):
+        while True:
+            (found,) = (
+                await first.ask(FIND_COORDINATOR, 4, key_type=kind, coordinator_keys=[key])
+            ).coordinators
+            if found.error_code != COORDINATOR_NOT_AVAILABLE:
+                break
+            await asyncio.sleep(0.2)
+        assert f"{found.host}:{found.port}" == listeners[found.node_id]
+    (topic,) = metadata.topics
+    (partition,) = [p for p in topic.partitions if p.partition_index == 0]
+    (stranger,) = set(listeners) - set(partition.replica_nodes)
+    leader = {partition.leader_id: listeners[partition.leader_id]}
+    for api_key, version, body in (
+        (PRODUCE, 11, _produce(partition.partition_index)),
+        (FETCH, 16, _fetch(topic.topic_id, partition.partition_index)),
+    ):
+        answer = await by_node[stranger].ask(api_key, version, **body)
+        assert {e.node_id: f"{e.host}:{e.port}" for e in answer.node_endpoints} == leader
+    for client in (first, *by_node.values()):
+        client.writer.close()
 
+
+async def _connected(address: str) -> RawClient:
+    at = Address.parse(address)
+    return RawClient(*await asyncio.open_connection(at.host, at.port))
+
+
+def _produce(partition: int) -> dict[str, Any]:
+    records = MemoryRecordsBuilder(2, 0, 1_000)
+    records.append(0, None, b"-1")
+    records.close()
+    data = {"index": partition, "records": bytes(records.buffer())}
+    return {
+        "transactional_id": None,
+        "acks": -1,
+        "timeout_ms": 1_000,
+        "topic_data": [{"name": TOPIC, "partition_data": [data]}],
+    }
+
+
+def _fetch(topic_id: UUID, partition: int) -> dict[str, Any]:
+    asked = {
+        "partition": partition,
+        "current_leader_epoch": -1,
+        "fetch_offset": 0,
+        "last_fetched_epoch": -1,
+        "log_start_offset": -1,
+        "partition_max_bytes": 1_000,
+    }
+    return {
+        "max_wait_ms": 0,
+        "min_bytes": 0,
+        "max_bytes": 1_000,
+        "isolation_level": 0,
+        "session_id": 0,
+        "session_epoch": -1,
+        "topics": [{"topic_id": topic_id, "partitions": [asked]}],
+        "forgotten_topics_data": [],
+        "rack_id": "",
+    }
+
+
+def test_topics_have_three_replicas_two_of_them_in_sync(admin: KafkaAdminClient) -> None:
     topics = list(wanted_settings(LAYOUT))
     assert {
         (topic["name"], len(partition["replica_nodes"]))
@@ -178,7 +260,9 @@ def test_topics_have_three_replicas_two_of_them_in_sync(admin: KafkaAdminClient)
     } == {(topic, 3) for topic in topics}
     resources = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in topics]
     (found,) = admin.describe_configs(resources, config_filter="all").values()
-    assert {topic: found[topic]["min.insync.replicas"]["value"] for topic in topics} == dict.fromkeys(topics, "2")
+    assert {topic: found[topic]["min.insync.replicas"]["value"] for topic in topics} == dict.fromkeys(
+        topics, "2"
+    )
 
 
 def test_clients_and_the_query_go_on_while_brokers_come_and_go(
@@ -187,9 +271,12 @@ def test_clients_and_the_query_go_on_while_brokers_come_and_go(
     options = {"num_partitions": PARTITIONS, "replication_factor": 3}
     admin.create_topics({TOPIC: options}, wait_for_metadata=True)
     with ExitStack() as stack:
-        members = [stack.enter_context(closing(of(gateway, TOPIC, TOPIC))) for of in (PythonMember, ConfluentMember)]
+        members = [
+            stack.enter_context(closing(of(gateway, TOPIC, TOPIC))) for of in (PythonMember, ConfluentMember)
+        ]
         java = stack.enter_context(JavaTools(gateway, tmp_path).console_consumer(TOPIC, TOPIC))
-        numbers = stack.enter_context(Numbers(gateway).being_written())
+        numbers = Numbers(gateway)
+        stack.callback(numbers.stop)
         story = Story(numbers, members, java)
         story.share()
         story.go_on()
@@ -209,11 +296,14 @@ def test_clients_and_the_query_go_on_while_brokers_come_and_go(
         cluster.add(ADDED)
         move_leaders(admin, {p: [ADDED, 1 + p % 3, 1 + (p + 1) % 3] for p in range(PARTITIONS)})
         story.go_on()
-        # Every client has learned the fourth broker's address, because it leads all partitions. It is the gateway's.
+        # The fourth broker leads all partitions, so every client has learned its address, the gateway's.
         of_brokers = {cluster.address(node) for node in cluster.nodes}
         for member in members:
             addresses = {f"{host}:{port}" for host, port in member.brokers()}
             assert len(addresses) == 4
             assert not addresses & of_brokers
-    story.numbers_done()
+        uvloop.run(check_addresses(gateway, cluster))
+        numbers.stop()
+        story.catch_up()
+    assert numbers.failed == []
     assert coordinator.failure is None

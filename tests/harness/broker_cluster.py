@@ -166,8 +166,10 @@ class BrokerCluster:
         self._brokers[node].start()
 
     def add(self, node: int) -> None:
-        """Start one broker more, which is no controller. It has no partitions until some are assigned to it."""
-        while (ports := free_ports()) and {*ports} & {port for taken in self._ports.values() for port in taken}:
+        """Start one more broker, without a controller. It has no partitions until some are assigned to it."""
+        while (ports := free_ports()) and {*ports} & {
+            port for taken in self._ports.values() for port in taken
+        }:
             pass
         self._ports[node] = ports
         self._mutual_ports[node] = free_ports().client

@@ -1,0 +1,293 @@
+"""Whose requests a secured broker sees through the gateway: the gateway's own, or the client's. Each user may
+describe one topic only, so the topics that a client sees tell the principal.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from kafka import KafkaProducer
+from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
+from kafka.errors import KafkaError, TopicAuthorizationFailedError
+
+from gateway.apis import METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from gateway.apis.api_versions import API_VERSIONS
+from gateway.net.server import Gateway
+from gateway.security.authentication import Security
+from gateway.upstream.cluster import Cluster
+from gateway.upstream.connections import Address, UpstreamLost
+from gateway.upstream.sasl import Sasl
+from gateway.wire.limits import Limits
+from records import kafka_clients
+from records.client_config import ClientConfig
+from tests.harness.certificates import Authority
+from tests.harness.gateway import CoreBackend, RawClient
+from tests.harness.secured_broker import ADMIN, GATEWAY, ClusterSecurity, SecuredBroker
+
+pytestmark = pytest.mark.e2e
+
+HOST = "127.0.0.1"
+HEARTBEAT = 12
+BEAT = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
+UNKNOWN_MEMBER_ID = 25
+PASSWORDS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+LIFETIME_S = 2.0
+TOPICS = {GATEWAY: "gateways", "alice": "alices", "bob": "bobs"}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
+    """Each user of TOPICS may use one topic. Sessions by PLAIN end."""
+    folder = tmp_path_factory.mktemp("secured")
+    security = ClusterSecurity(folder / "security", authorizes=True)
+    lifetime = {"listener.name.client.plain.connections.max.reauth.ms": str(int(LIFETIME_S * 1000))}
+    with SecuredBroker(folder, security, overrides=lifetime) as broker:
+        with closing(kafka_clients.admin(broker.config_of(ADMIN))) as admin:
+            options = {"num_partitions": 1, "replication_factor": 1}
+            admin.create_topics(dict.fromkeys(TOPICS.values(), options), wait_for_metadata=True)
+            allow = ACLPermissionType.ALLOW
+            admin.create_acls(
+                [
+                    ACL(f"User:{user}", "*", operation, allow, ResourcePattern(ResourceType.TOPIC, topic))
+                    for user, topic in TOPICS.items()
+                    for operation in (ACLOperation.READ, ACLOperation.WRITE)
+                ]
+            )
+        yield broker
+
+
+@asynccontextmanager
+async def gateway_at(
+    config: ClientConfig, *, by_broker: bool = False
+) -> AsyncIterator[tuple[Gateway, CoreBackend]]:
+    """A gateway in front of a real broker and the coordinator's pure core."""
+    core, limits = CoreBackend(), Limits()
+    cluster = Cluster.of(config, limits)
+    security = Security(by_broker=by_broker)
+    gateway = Gateway(Address(HOST, 0), cluster, core, core, limits=limits, security=security)
+    try:
+        await gateway.start()
+        yield gateway, core
+    finally:
+        await gateway.close()
+
+
+@asynccontextmanager
+async def client_of(gateway: Gateway) -> AsyncIterator[RawClient]:
+    reader, writer = await asyncio.open_connection(HOST, gateway.address.port)
+    with closing(writer):
+        yield RawClient(reader, writer)
+
+
+async def topics_of(client: RawClient) -> set[str]:
+    answer = await client.ask(METADATA, 12, topics=None, allow_auto_topic_creation=False)
+    return {topic.name for topic in answer.topics}
+
+
+def login_of(broker: SecuredBroker, user: str, mechanism: str, folder: Path) -> ClientConfig:
+    """A user's settings. `folder` gets the token."""
+    if mechanism == "certificate":
+        return broker.config_by_certificate(user)
+    if mechanism == "OAUTHBEARER":
+        token = folder / "token"
+        token.write_text(broker.security.issuer.token(user))
+        return broker.config_by_token(token.as_uri(), user, "unused")
+    return broker.config_of(user, mechanism)
+
+
+async def log_in(client: RawClient, config: ClientConfig) -> Any:
+    """The last answer of a client's SASL exchange through the gateway."""
+    sasl = Sasl(config.kafka_python_settings())
+    assert (await client.ask(SASL_HANDSHAKE, 1, mechanism=sasl.mechanism)).error_code == 0
+    exchange = sasl.begin()
+    while True:
+        answer = await client.ask(SASL_AUTHENTICATE, 2, auth_bytes=exchange.auth_bytes())
+        if answer.error_code:
+            return answer
+        exchange.receive(answer.auth_bytes)
+        if exchange.is_done():
+            return answer
+
+
+def played(test: Callable[[], Awaitable[None]]) -> None:
+    async def play() -> None:
+        await test()
+
+    uvloop.run(play())
+
+
+@pytest.mark.parametrize("mechanism", [*PASSWORDS, "OAUTHBEARER", "certificate"])
+def test_the_broker_sees_the_gateways_own_principal(
+    broker: SecuredBroker, mechanism: str, tmp_path: Path
+) -> None:
+    async def play() -> None:
+        async with (
+            gateway_at(login_of(broker, GATEWAY, mechanism, tmp_path)) as (gateway, _),
+            client_of(gateway) as client,
+        ):
+            assert await topics_of(client) == {TOPICS[GATEWAY]}
+
+    played(play)
+
+
+@pytest.mark.parametrize("mechanism", [*PASSWORDS, "OAUTHBEARER"])
+def test_the_broker_and_the_coordinator_see_the_clients_principal(
+    broker: SecuredBroker, mechanism: str, tmp_path: Path
+) -> None:
+    async def play() -> None:
+        async with (
+            gateway_at(broker.config_of(GATEWAY), by_broker=True) as (gateway, core),
+            client_of(gateway) as client,
+        ):
+            await client.ask(API_VERSIONS, 0)
+            answer = await log_in(client, login_of(broker, "alice", mechanism, tmp_path))
+            assert answer.error_code == 0
+            assert await topics_of(client) == {TOPICS["alice"]}
+            assert (await client.ask(HEARTBEAT, 4, **BEAT)).error_code == UNKNOWN_MEMBER_ID
+            assert core.asked[-1].principal == "User:alice"
+
+    played(play)
+
+
+def test_nobody_is_served_whom_the_broker_did_not_accept(broker: SecuredBroker, tmp_path: Path) -> None:
+    """Bad credentials have the broker's answer, requests before any credentials have none."""
+    wrong = ClientConfig(
+        broker.bootstrap_servers,
+        ClusterSecurity(tmp_path, users={"alice": "a guess"}).client_properties("alice", "SCRAM-SHA-512"),
+    )
+
+    async def play() -> None:
+        async with gateway_at(broker.config_of(GATEWAY), by_broker=True) as (gateway, core):
+            async with client_of(gateway) as client:
+                answer = await log_in(client, wrong)
+                assert (answer.error_code, answer.error_message) == (
+                    58,
+                    "Authentication failed during authentication due to invalid credentials with SASL "
+                    "mechanism SCRAM-SHA-512",
+                )
+                assert await client.is_closed()
+            for api_key, body in ((HEARTBEAT, BEAT), (METADATA, {"topics": None})):
+                async with client_of(gateway) as client:
+                    await client.send(api_key, 4, **body)
+                    assert await client.is_closed()
+            async with client_of(gateway) as client:
+                answer = await client.ask(SASL_HANDSHAKE, 1, mechanism="GSSAPI")
+                assert (answer.error_code, answer.mechanisms) == (33, [*PASSWORDS, "OAUTHBEARER"])
+            assert core.asked == []
+
+    played(play)
+
+
+def test_producers_reach_the_topics_of_their_own_users(broker: SecuredBroker) -> None:
+    def send(servers: str, user: str, password: str) -> object:
+        """What kafka-python's producer says when it writes to Alice's topic."""
+        settings = {"sasl_mechanism": "SCRAM-SHA-512", "sasl_plain_username": user}
+        try:
+            with closing(
+                KafkaProducer(
+                    bootstrap_servers=servers,
+                    security_protocol="SASL_PLAINTEXT",
+                    sasl_plain_password=password,
+                    max_block_ms=10_000,
+                    **settings,
+                )
+            ) as producer:
+                return producer.send(TOPICS["alice"], b"a record").get(10).topic
+        except KafkaError as error:
+            return type(error)
+
+    async def play() -> None:
+        async with gateway_at(broker.config_of(GATEWAY), by_broker=True) as (gateway, _):
+            servers, passwords = str(gateway.address), broker.security.users
+            sent = [
+                await asyncio.to_thread(send, servers, user, password)
+                for user, password in (("alice", passwords["alice"]), ("bob", passwords["bob"]))
+            ]
+            assert sent == [TOPICS["alice"], TopicAuthorizationFailedError]
+
+    played(play)
+
+
+def test_the_gateway_authenticates_again_before_its_session_ends(broker: SecuredBroker) -> None:
+    """A broker closes a connection with a request after the session's end (KIP-368)."""
+
+    async def play() -> None:
+        async with (
+            gateway_at(broker.config_of(GATEWAY, "PLAIN")) as (gateway, _),
+            client_of(gateway) as client,
+        ):
+            began_s = time.monotonic()
+            while time.monotonic() - began_s < 2.5 * LIFETIME_S:
+                assert await topics_of(client) == {TOPICS[GATEWAY]}
+                await asyncio.sleep(0.1)
+
+    played(play)
+
+
+def test_a_client_authenticates_again_or_is_cut_off_at_its_sessions_end(broker: SecuredBroker) -> None:
+    """The lifetime is the broker's. The gateway holds the client to it for requests to the coordinator."""
+
+    async def play() -> None:
+        alice = broker.config_of("alice", "PLAIN")
+        async with (
+            gateway_at(broker.config_of(GATEWAY), by_broker=True) as (gateway, _),
+            client_of(gateway) as again,
+            client_of(gateway) as once,
+        ):
+            for client in (again, once):
+                answer = await log_in(client, alice)
+                assert answer.session_lifetime_ms == LIFETIME_S * 1000
+            await asyncio.sleep(0.8 * LIFETIME_S)
+            assert (await log_in(again, alice)).error_code == 0
+            await asyncio.sleep(0.3 * LIFETIME_S)
+            assert (await again.ask(HEARTBEAT, 4, **BEAT)).error_code == UNKNOWN_MEMBER_ID
+            assert await topics_of(again) == {TOPICS["alice"]}
+            await once.send(HEARTBEAT, 4, **BEAT)
+            assert await once.is_closed()
+
+    played(play)
+
+
+def test_a_broker_that_refuses_the_gateway_is_an_error_in_a_sentence(
+    broker: SecuredBroker, tmp_path: Path
+) -> None:
+    servers, security = broker.bootstrap_servers, broker.security
+    strangers = ClusterSecurity(tmp_path / "strangers", users={GATEWAY: "a guess"})
+    wrong = {**security.client_properties(GATEWAY, "PLAIN")}
+    wrong["sasl.jaas.config"] = strangers.client_properties(GATEWAY, "PLAIN")["sasl.jaas.config"]
+    good = security.client_properties(GATEWAY, "PLAIN")
+    stranger = Authority(tmp_path / "authority").issue(GATEWAY)
+    by_certificate = broker.config_by_certificate(GATEWAY)
+    named_otherwise = servers.replace(HOST, "127.1")
+    cases = {
+        "authentication by PLAIN failed: Authentication failed: Invalid username or password": ClientConfig(
+            servers, wrong
+        ),
+        "its certificate is not trusted: certificate signature failure": ClientConfig(
+            servers, {**good, **strangers.trust()}
+        ),
+        "its certificate is not trusted: Hostname mismatch": ClientConfig(named_otherwise, good),
+        "not certified": ClientConfig(
+            by_certificate.bootstrap_servers,
+            {**by_certificate.properties, "ssl.keystore.location": str(stranger.both)},
+        ),
+        "it closed the connection": ClientConfig(servers),
+    }
+
+    async def play() -> None:
+        for why, config in cases.items():
+            with pytest.raises(UpstreamLost) as error:
+                async with gateway_at(config):
+                    pass
+            assert why in str(error.value)
+            assert str(error.value).startswith(("the broker at ", "no TLS connection to the broker at "))
+        unchecked = ClientConfig(named_otherwise, {**good, "ssl.endpoint.identification.algorithm": ""})
+        async with gateway_at(unchecked) as (gateway, _), client_of(gateway) as client:
+            assert await topics_of(client) == {TOPICS[GATEWAY]}
+
+    played(play)
