@@ -167,11 +167,7 @@ class BrokerCluster:
 
     def add(self, node: int) -> None:
         """Start one more broker, without a controller. It has no partitions until some are assigned to it."""
-        while (ports := free_ports()) and {*ports} & {
-            port for taken in self._ports.values() for port in taken
-        }:
-            pass
-        self._ports[node] = ports
+        self._ports[node] = free_ports()
         self._mutual_ports[node] = free_ports().client
         self._brokers[node] = self._broker(node)
         self._brokers[node].start()
