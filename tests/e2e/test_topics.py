@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
+from structlog.testing import capture_logs
 
 from embedded.broker import HOST, EmbeddedBroker
 from records import kafka_clients
@@ -110,6 +111,24 @@ def test_topics_that_have_more_than_is_needed_are_taken(broker: EmbeddedBroker) 
     }
     create_topic(broker.client_config, layout.requests_topic, 1, generous)
     assert prepare_topics(broker.client_config, layout).requests_topic == layout.requests_topic
+
+
+def test_existing_topics_with_fewer_replicas_than_new_ones_are_named(broker: EmbeddedBroker) -> None:
+    layout = new_layout()
+    prepare_topics(broker.client_config, layout)
+    with capture_logs() as logs:
+        prepare_topics(broker.client_config, layout)
+    assert logs == []
+    with capture_logs() as logs:
+        prepare_topics(broker.client_config, layout, replication_factor=3)
+    assert [log.pop("topic") for log in logs] == sorted(wanted_settings(layout))
+    numbers = {
+        "replication_factor": 1,
+        "wanted_replication_factor": 3,
+        "min_insync_replicas": 1,
+        "wanted_min_insync_replicas": 2,
+    }
+    assert all(numbers.items() <= log.items() for log in logs)
 
 
 def test_what_the_broker_refuses_is_said_in_its_words(broker: EmbeddedBroker) -> None:
