@@ -86,9 +86,9 @@ class Authorizer:
         return len(self._acls or ())
 
     @property
-    def is_ready(self) -> bool:
-        """Whether there were ACLs, possibly none, to decide by."""
-        return self._acls is not None
+    def decisions(self) -> int:
+        """The number of decisions that are kept."""
+        return len(self._decisions)
 
     def replace(self, acls: Iterable[Acl]) -> bool:
         """Decide by these ACLs from now on. Returns whether they differ from those before."""
@@ -191,5 +191,6 @@ def java_address(host: str) -> str:
         return text
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
-    plain = ":".join(f"{int(part, 16):x}" for part in address.exploded.partition("%")[0].split(":"))
+    pairs = address.packed[::2], address.packed[1::2]
+    plain = ":".join(f"{high << 8 | low:x}" for high, low in zip(*pairs, strict=True))
     return plain if address.scope_id is None else f"{plain}%{address.scope_id}"

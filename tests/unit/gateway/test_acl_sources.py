@@ -1,0 +1,213 @@
+"""Where ACLs come from: the cluster's DescribeAcls, and files; and what holds while they cannot be read."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from gateway.authorization.acl_file import AclsUnreadable, read_acl_file
+from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
+from gateway.authorization.authorizer import Authorizer
+from gateway.authorization.sources import DESCRIBE_ACLS, AclOptions, CurrentAcls, of_cluster, of_file
+from gateway.upstream.cluster import Cluster
+from gateway.upstream.connections import Address
+from gateway.wire.limits import Limits
+from tests.harness.gateway import HOST, PATIENCE_S, World, played
+
+READ = Acl(ResourceType.GROUP, "pay", PatternType.PREFIXED, "User:ann", "*", Operation.READ, Permission.ALLOW)
+DELETE = READ._replace(operation=Operation.DELETE)
+TOML = """
+[[acls]]
+principal = "User:ann"
+resource_type = "GROUP"
+name = "pay"
+pattern_type = "PREFIXED"
+operations = ["READ", "DELETE"]
+
+[[acls]]
+principal = "User:CN=bob,O=acme"
+host = "10.0.0.1"
+permission = "DENY"
+resource_type = "topic"
+name = "orders"
+operations = ["All"]
+"""
+KAFKA_ACLS = """\
+Current ACLs for resource `ResourcePattern(resourceType=GROUP, name=pay, patternType=PREFIXED)`:
+ \t(principal=User:ann, host=*, operation=READ, permissionType=ALLOW)
+\t(principal=User:ann, host=*, operation=DELETE, permissionType=ALLOW)
+
+Current ACLs for resource `ResourcePattern(resourceType=TOPIC, name=orders, patternType=LITERAL)`:
+\t(principal=User:CN=bob,O=acme, host=10.0.0.1, operation=ALL, permissionType=DENY)
+"""
+BOBS = Acl(
+    ResourceType.TOPIC,
+    "orders",
+    PatternType.LITERAL,
+    "User:CN=bob,O=acme",
+    "10.0.0.1",
+    Operation.ALL,
+    Permission.DENY,
+)
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("name", ["acls.toml", "acls.json", "acls.txt"])
+def test_a_file_in_each_form(tmp_path: Path, name: str) -> None:
+    as_json = {
+        "acls": [
+            {
+                "principal": "User:ann",
+                "resource_type": "GROUP",
+                "name": "pay",
+                "pattern_type": "PREFIXED",
+                "operations": ["READ", "DELETE"],
+            },
+            {
+                "principal": "User:CN=bob,O=acme",
+                "host": "10.0.0.1",
+                "permission": "DENY",
+                "resource_type": "TOPIC",
+                "name": "orders",
+                "operations": ["ALL"],
+            },
+        ]
+    }
+    texts = {"acls.toml": TOML, "acls.json": json.dumps(as_json), "acls.txt": KAFKA_ACLS}
+    assert read_acl_file(written(tmp_path, name, texts[name])) == [READ, DELETE, BOBS]
+
+
+def test_the_cluster_needs_no_name_in_a_file(tmp_path: Path) -> None:
+    text = '[[acls]]\nprincipal = "User:ann"\nresource_type = "CLUSTER"\noperations = ["DESCRIBE"]\n'
+    (found,) = read_acl_file(written(tmp_path, "acls.toml", text))
+    assert (found.resource_type, found.name) == (ResourceType.CLUSTER, "kafka-cluster")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("acls.toml", TOML.replace("READ", "REED"), "'REED' is none of ALL, READ"),
+        ("acls.toml", TOML.replace("User:ann", "ann"), "'ann' is not TYPE:NAME"),
+        ("acls.toml", TOML.replace('"pay"', '""'), "the name of a resource is empty"),
+        ("acls.toml", TOML.replace("permission", "permision"), "permision"),
+        ("acls.toml", "[[acls", "acls.toml cannot be read"),
+        ("acls.json", "{}", "missing required field `acls`"),
+        ("acls.txt", "hello", "line 1 is not of the output of kafka-acls"),
+        ("acls.txt", KAFKA_ACLS.partition("\n")[2], "line 1 has no resource before it"),
+    ],
+)
+def test_a_malformed_file_names_what_is_wrong(tmp_path: Path, name: str, text: str, reason: str) -> None:
+    with pytest.raises(AclsUnreadable, match=reason.replace("(", r"\(")):
+        read_acl_file(written(tmp_path, name, text))
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(AclsUnreadable, match=r"none\.toml cannot be read"):
+        read_acl_file(tmp_path / "none.toml")
+    with pytest.raises(AclsUnreadable, match=r"none\.toml cannot be read"):
+        asyncio.run(of_file(tmp_path / "none.toml")())  # type: ignore[arg-type]
+
+
+def may_read(acls: CurrentAcls, group: str) -> bool:
+    return acls.authorizer.may("User:ann", HOST, Operation.READ, ResourceType.GROUP, group)
+
+
+async def until(acls: CurrentAcls, group: str, *, allowed: bool) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while may_read(acls, group) is not allowed:
+            await asyncio.sleep(0.01)
+
+
+def test_a_file_is_read_again_when_it_has_changed_and_holds_on_while_it_is_malformed(tmp_path: Path) -> None:
+    path = written(tmp_path, "acls.toml", TOML)
+
+    async def play() -> None:
+        acls = CurrentAcls(Authorizer(), of_file(path), 0.05)
+        assert not may_read(acls, "pay-1")
+        await acls.refresh()
+        assert may_read(acls, "pay-1")
+        async with acls.followed():
+            path.write_text("[[acls")
+            with capture_logs() as logs:
+                async with asyncio.timeout(PATIENCE_S):
+                    while not any("hold on" in line["event"] for line in logs):
+                        await asyncio.sleep(0.01)
+            assert may_read(acls, "pay-1")
+            assert acls.age_s is not None
+            # By the rename of a new file, as editors and Kubernetes do it.
+            written(tmp_path, "new", TOML.replace('"pay"', '"other"')).replace(path)
+            await until(acls, "pay-1", allowed=False)
+            assert may_read(acls, "other-1")
+
+    asyncio.run(play())
+
+
+def test_a_failure_is_logged_once_and_its_end_too() -> None:
+    outcomes: list[Sequence[Acl] | None] = [[READ], None, None, None, [READ]]
+
+    async def read() -> Sequence[Acl]:
+        if (outcome := outcomes.pop(0) if len(outcomes) > 1 else outcomes[0]) is None:
+            raise AclsUnreadable("gone")
+        return outcome
+
+    async def play() -> list[str]:
+        acls = CurrentAcls(Authorizer(), read, 0.001)
+        await acls.refresh()
+        with capture_logs() as logs:
+            async with acls.followed():
+                while len(outcomes) > 1:
+                    await asyncio.sleep(0.01)
+                    assert may_read(acls, "pay-1")
+        return [line["event"] for line in logs]
+
+    assert asyncio.run(play()) == ["the ACLs cannot be read: those known hold on", "the ACLs are read again"]
+
+
+DESCRIBED = [
+    {
+        "resource_type": 3,
+        "resource_name": "pay",
+        "pattern_type": 4,
+        "acls": [
+            {"principal": "User:ann", "host": "*", "operation": 3, "permission_type": 3},
+            {"principal": "User:ann", "host": "*", "operation": 99, "permission_type": 3},
+        ],
+    },
+    {"resource_type": 42, "resource_name": "x", "pattern_type": 3, "acls": []},
+]
+
+
+@played
+async def test_the_clusters_own_acls_and_what_is_unknown_of_a_newer_cluster(world: World) -> None:
+    world.broker.answers[DESCRIBE_ACLS] = {"error_code": 0, "resources": DESCRIBED}
+    assert await of_cluster(world.cluster)() == [READ]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"), [(54, "have no authorizer"), (31, "needs DESCRIBE on the cluster"), (41, "error 41")]
+)
+def test_why_the_clusters_acls_cannot_be_read(error: int, reason: str) -> None:
+    @played
+    async def play(world: World) -> None:
+        world.broker.answers[DESCRIBE_ACLS] = {"error_code": error, "resources": []}
+        with pytest.raises(AclsUnreadable, match=reason):
+            await of_cluster(world.cluster)()
+
+    play()
+
+
+def test_a_cluster_that_cannot_be_reached() -> None:
+    async def play() -> None:
+        nobody = Cluster([Address(HOST, 1)], Limits())
+        with pytest.raises(AclsUnreadable, match="no connection to the broker"):
+            await CurrentAcls.of(AclOptions(), nobody).refresh()
+
+    asyncio.run(play())
