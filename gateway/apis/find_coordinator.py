@@ -31,7 +31,7 @@ async def serve(context: RequestContext, request: Any) -> Fields:
     (only,) = found
     return {
         **{name: only[name] for name in ("node_id", "host", "port", "error_code")},
-        "error_message": only["error_message"] or ErrorCode.NONE.name,
+        "error_message": only["error_code"].name,
     }
 
 
@@ -61,7 +61,7 @@ def _refused(key: str, error: ErrorCode | GatewayError) -> dict[str, Any]:
         "host": "",
         "port": NOWHERE,
         "error_code": error,
-        "error_message": error.name,
+        "error_message": "",
     }
 
 

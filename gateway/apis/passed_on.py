@@ -199,7 +199,7 @@ _FOUND = _Entries(
     "coordinator_keys",
     "coordinators",
     _on_transaction,
-    lambda key, error: {"key": key, **_NOWHERE, "error_code": error, "error_message": error.name},
+    lambda key, error: {"key": key, **_NOWHERE, "error_code": error, "error_message": ""},
 )
 
 

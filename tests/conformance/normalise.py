@@ -1,9 +1,9 @@
 """Turns answers into a form in which two servers can be compared: a mapping of paths to values, all as text.
 
 Replaced are: a member id by the client that got it (`@A1` is A's first id); the random part of a member id
-that no client of the case got; group ids by their names in the script; topic ids by the topics' names. Sorted
-are members, groups and the results of OffsetFetch, which Kafka keeps in hash maps. All else is left as it
-came.
+that no client of the case got; group ids by their names in the script; topic ids by the topics' names; the
+addresses and the texts of errors in a FindCoordinator response. Sorted are members, groups and the results of
+OffsetFetch, which Kafka keeps in hash maps. All else is left as it came.
 """
 
 import re
@@ -26,13 +26,20 @@ _UNORDERED = {
     "results": ("group_id",),
     "topics": ("name", "topic_id"),
     "partitions": ("partition_index",),
+    "coordinators": ("key",),
 }
+# Fields of FindCoordinator whose values are each server's own, and the values that stand for none.
+_OWN = ("host", "port", "error_message")
+_NONE = ("''", "-1", "None")
 _ORDERED = ("OffsetCommitResponse", "OffsetDeleteResponse", "LeaveGroupResponse")
 
 
 def normalised(message: Any, told: Told) -> Answer:
     """Return a decoded answer's values by paths such as `topics.0.partitions.1.error_code`."""
     flat = dict(_flat("", message, told))
+    if type(message).__name__ == "FindCoordinatorResponse":
+        own = [path for path in flat if path.rpartition(".")[2] in _OWN]
+        flat.update({path: "none" if flat[path] in _NONE else "given" for path in own})
     if hasattr(message, "leader") and message.member_id:
         flat["member_id's form"] = _UUID.sub("<uuid>", message.member_id)
     return flat

@@ -1,15 +1,13 @@
 """Plays a case against one server over the wire and returns the answer to each step."""
 
 import asyncio
-from asyncio import StreamReader, StreamWriter, Task
-from collections.abc import Sequence
-from contextlib import suppress
+from asyncio import Task
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any
 
 from gateway.wire import codec
-from gateway.wire.framing import framed
+from tests.conformance.connection import Connection
 from tests.conformance.normalise import Answer, normalised
 from tests.conformance.requests import NEWEST, Told, body
 from tests.conformance.script import Case, Mode, Step
@@ -34,61 +32,29 @@ UNANSWERED: Answer = {"answer": "none"}
 CLOSED: Answer = {"answer": "the connection was closed"}
 
 
-class WrongOrder(AssertionError):
-    """A server did not answer the requests of a connection in their order."""
-
-
-class _Connection:
-    """A connection. Several requests may be in flight; the answers have to come in the requests' order."""
-
-    def __init__(self, reader: StreamReader, writer: StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
-        self._numbers = count(1)
-        self._reading = asyncio.Lock()  # fair: the tasks that wait for it get it in order
-
-    async def ask(self, api_key: int, version: int, client_id: str, fields: codec.Fields) -> bytes | None:
-        """Send a request and return the answer's bytes, or None if the server closes the connection. Raises
-        WrongOrder.
-        """
-        number = next(self._numbers)
-        self._writer.write(framed(codec.encode_request(api_key, version, number, client_id, fields)))
-        async with self._reading:
-            try:
-                await self._writer.drain()
-                size = int.from_bytes(await self._reader.readexactly(4))
-                answer = await self._reader.readexactly(size)
-            except (asyncio.IncompleteReadError, ConnectionError):
-                return None
-        if int.from_bytes(answer[:4]) != number:
-            raise WrongOrder(
-                f"the answer to request {int.from_bytes(answer[:4])} came before that to {number}"
-            )
-        return answer
-
-    async def close(self) -> None:
-        self._writer.close()
-        with suppress(ConnectionError):
-            await self._writer.wait_closed()
-
-
 @dataclass
 class _Client:
-    connection: _Connection | None = None
+    connection: Connection | None = None
     in_flight: Task[_Answered] | None = None
     left_open: Task[_Answered] | None = None
-    left_behind: list[_Connection] = field(default_factory=list)
+    left_behind: list[Connection] = field(default_factory=list)
     is_pipelining: bool = False
 
-    def all(self) -> list[_Connection]:
+    def all(self) -> list[Connection]:
         return [*self.left_behind, *([self.connection] if self.connection else [])]
 
 
 class Player:
-    """Plays one case at one server. `told.prefix` separates the case's groups from those of other cases."""
+    """Plays one case at one server. `told.prefix` separates the case's groups from those of other cases.
+    `login` returns the name and the password of a client, None: clients do not authenticate.
+    """
 
-    def __init__(self, host: str, port: int, told: Told) -> None:
+    def __init__(
+        self, host: str, port: int, told: Told, login: Callable[[str], tuple[str, str]] | None = None
+    ) -> None:
         self._address = (host, port)
         self._told = told
+        self._login = login
         self._clients: dict[str, _Client] = {}
         self._tasks: list[Task[_Answered]] = []
 
@@ -136,13 +102,15 @@ class Player:
         if client.connection is None or not is_free:
             if client.connection is not None:
                 client.left_behind.append(client.connection)
-            client.connection = _Connection(*await asyncio.open_connection(*self._address))
+            client.connection = Connection(*await asyncio.open_connection(*self._address))
+            if self._login is not None:
+                await client.connection.authenticate(*self._login(step.client))
         client.is_pipelining = step.mode is Mode.PIPELINED
         client.in_flight = asyncio.create_task(self._ask(step, client.connection))
         self._tasks.append(client.in_flight)
         return client.in_flight
 
-    async def _ask(self, step: Step, connection: _Connection) -> _Answered:
+    async def _ask(self, step: Step, connection: Connection) -> _Answered:
         key, newest = NEWEST[step.api]
         version = newest if step.version is None else step.version
         fields = body(step, version, self._told)

@@ -13,7 +13,7 @@ from tests.conformance.kept import KEPT, NOT_REACHED
 from tests.conformance.random_scripts import random_case
 from tests.conformance.requests import NEWEST
 from tests.conformance.script import Case, load
-from tests.conformance.servers import SETTINGS, Played, Servers, running
+from tests.conformance.servers import SECURED, SETTINGS, Played, Servers, running
 
 RANDOM_SCRIPTS = 60
 # So often a case that differs is played again.
@@ -27,6 +27,7 @@ _NAMES = {
     "delete": "DeleteGroups",
     "describe": "DescribeGroups",
     "fetch": "OffsetFetch",
+    "find": "FindCoordinator",
     "forget": "OffsetDelete",
     "heartbeat": "Heartbeat",
     "join": "JoinGroup",
@@ -60,7 +61,10 @@ def play_all(random_scripts: int = RANDOM_SCRIPTS) -> list[Played]:
     cases = [*load(), *map(random_case, range(random_scripts))]
     played = []
     for name, settings in SETTINGS.items():
-        with tempfile.TemporaryDirectory() as folder, running(Path(folder), settings) as servers:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            running(Path(folder), settings, secured=name == SECURED) as servers,
+        ):
             played += _settled(servers, servers.play([case for case in cases if case.servers == name]))
     return played
 

@@ -17,6 +17,7 @@ TIMEOUT_MS = "300000"
 NEWEST: Mapping[str, tuple[int, int]] = {
     "commit": (8, 9),
     "fetch": (9, 9),
+    "find": (10, 6),
     "join": (11, 9),
     "heartbeat": (12, 4),
     "leave": (13, 5),
@@ -31,6 +32,7 @@ NEWEST: Mapping[str, tuple[int, int]] = {
 _FIRST_BATCHED_LEAVE = 3
 _FIRST_FETCH_OF_GROUPS = 8
 _FIRST_BY_TOPIC_ID = 10
+_FIRST_FIND_OF_SEVERAL = 4
 NOBODY = UUID(int=7)
 
 Body = dict[str, Any]
@@ -209,6 +211,13 @@ def _fetch(step: Step, version: int, told: Told) -> Body:
     return {"groups": [{"group_id": told.group(name), "topics": topics} for name in names], **stable}
 
 
+def _find(step: Step, version: int, told: Told) -> Body:
+    names = step.options.get("groups", "g").split(",")
+    if version < _FIRST_FIND_OF_SEVERAL:
+        return {"key": told.group(names[0]), "key_type": 0}
+    return {"coordinator_keys": [told.group(name) for name in names], "key_type": 0}
+
+
 def _describe(step: Step, version: int, told: Told) -> Body:
     return {
         "groups": [told.group(name) for name in step.options.get("groups", "g").split(",")],
@@ -243,6 +252,7 @@ _BODIES: Mapping[str, Callable[[Step, int, Told], Body]] = {
     "delete": _delete,
     "describe": _describe,
     "fetch": _fetch,
+    "find": _find,
     "forget": _forget,
     "heartbeat": _heartbeat,
     "join": _join,

@@ -8,6 +8,8 @@ A file holds cases. A case is a line `== its name`, lines `key: value`, and step
     A join.{v}
     A join.{v}
 
+`acl` lines are its ACLs (see `acls.py`); they need `servers: secured`.
+
 `for` plays the case once for each version and replaces `{v}` by the version. A step is a client, an api with
 a version (by default the newest) and `name=value` options (see `requests.py`). A step waits for its answer,
 with these exceptions:
@@ -91,6 +93,7 @@ class Case:
     slow: bool
     quick: bool
     steps: tuple[Step, ...]
+    acls: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -121,10 +124,14 @@ def parse(text: str) -> Iterator[Case]:
 
 
 def _cases(name: str, lines: list[str]) -> Iterator[Case]:
-    heads = {}
+    heads: dict[str, str] = {}
+    acls = []
     while lines and ": " in lines[0]:
         key, _, value = lines.pop(0).partition(": ")
-        heads[key] = value
+        if key == "acl":
+            acls.append(value)
+        else:
+            heads[key] = value
     versions = _versions(heads.get("for", ""))
     for version in versions:
         steps = tuple(Step.parse(line.replace(_VERSION, str(version))) for line in lines)
@@ -136,6 +143,7 @@ def _cases(name: str, lines: list[str]) -> Iterator[Case]:
             slow=heads.get("slow") == "yes",
             quick=version == versions[-1] and heads.get("slow") != "yes" and len(steps) <= _QUICK_STEPS,
             steps=steps,
+            acls=tuple(acls),
         )
 
 

@@ -5,14 +5,17 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
 from kafka import TopicPartition
 
 from embedded.broker import EmbeddedBroker
+from gateway.authorization.sources import AclOptions
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
+from gateway.security.authentication import Security
 from gateway.service import GatewayOptions, serving
 from gateway.upstream.connections import Address
 from gateway.wire.limits import Limits
@@ -21,6 +24,16 @@ from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from records.pack import unpack
 from streaming.service.coordinator import Options
+from tests.conformance.acls import (
+    PASSWORD,
+    REFRESH_S,
+    SUPER_USERS,
+    Rule,
+    secured_listener,
+    set_acls,
+    user,
+    users_file,
+)
 from tests.conformance.normalise import Answer
 from tests.conformance.player import Player
 from tests.conformance.requests import Told
@@ -40,8 +53,12 @@ _COMMON = {
 SETTINGS: Mapping[str, Mapping[str, str]] = {
     "plain": {**_COMMON, "group.initial.rebalance.delay.ms": "0"},
     "delayed": {**_COMMON, "group.initial.rebalance.delay.ms": "8000"},
+    "secured": {**_COMMON, "group.initial.rebalance.delay.ms": "0"},
 }
 """The settings of both sides, by the name that a case asks for."""
+
+SECURED = "secured"
+"""The name of the settings with which clients authenticate, and have the ACLs of their case."""
 
 # One coordinator thread, so that answers leave in the order in which they are given.
 _ONE_OF_EACH = {"offsets.topic.num.partitions": "1", "num.network.threads": "1"}
@@ -62,12 +79,16 @@ class Played:
 
 @dataclass(frozen=True)
 class Servers:
-    """The addresses of both coordinators, and the topics of ours."""
+    """The addresses of both coordinators, and the topics of ours. `admin` is the broker's address for an
+    administrator, who does not authenticate. With `is_secured` clients do.
+    """
 
+    admin: Address
     kafka: Address
     ours: Address
     layout: TopicLayout
     topic_ids: Mapping[str, UUID]
+    is_secured: bool
 
     def play(self, cases: Sequence[Case]) -> list[Played]:
         """Play cases concurrently at both sides. The slow ones come last, so that no case delays them."""
@@ -77,6 +98,8 @@ class Servers:
     def _play(self, cases: Sequence[Case]) -> list[Played]:
         run = uuid.uuid4().hex[:8]
         prefixes = [f"{run}-{number}-" for number in range(len(cases))]
+        if self.is_secured:
+            asyncio.run(self._set_acls(cases, prefixes, run))
         answers = asyncio.run(self._play_all(cases, prefixes))
         rules = self._rules(prefixes)
         return [
@@ -89,21 +112,33 @@ class Servers:
     ) -> list[tuple[Sequence[Answer], Sequence[Answer]]]:
         room = asyncio.Semaphore(AT_ONCE)
 
-        async def both(case: Case, prefix: str) -> tuple[Sequence[Answer], Sequence[Answer]]:
+        async def both(number: int, case: Case, prefix: str) -> tuple[Sequence[Answer], Sequence[Answer]]:
             async with room:
+                login = partial(_login, number) if self.is_secured else None
                 players = [
-                    Player(at.host, at.port, Told(prefix, self.topic_ids)) for at in (self.kafka, self.ours)
+                    Player(at.host, at.port, Told(prefix, self.topic_ids), login)
+                    for at in (self.kafka, self.ours)
                 ]
                 kafkas, ours = await asyncio.gather(*(player.play(case) for player in players))
                 return kafkas, ours
 
-        return await asyncio.gather(*(both(*item) for item in zip(cases, prefixes, strict=True)))
+        return await asyncio.gather(
+            *(both(number, *item) for number, item in enumerate(zip(cases, prefixes, strict=True)))
+        )
+
+    async def _set_acls(self, cases: Sequence[Case], prefixes: Sequence[str], run: str) -> None:
+        rules = [
+            (number, Told(prefix, self.topic_ids), Rule.parse(line))
+            for number, (case, prefix) in enumerate(zip(cases, prefixes, strict=True))
+            for line in case.acls
+        ]
+        await set_acls(self.admin, self.ours, rules, run)
 
     def _rules(self, prefixes: Sequence[str]) -> dict[str, frozenset[str]]:
         """Return the rows of docs/rules.md that our answers and history name, by the case's prefix."""
         found: dict[str, set[str]] = {prefix: set() for prefix in prefixes}
         for topic in (self.layout.responses_topic, self.layout.events_topic):
-            for record in read_topic(ClientConfig(str(self.kafka)), topic):
+            for record in read_topic(ClientConfig(str(self.admin)), topic):
                 for encoded in unpack(record.value or b"{}"):
                     answer = json.loads(encoded)
                     prefix = "-".join(str(answer.get("group_id", "")).split("-")[:2]) + "-"
@@ -112,12 +147,19 @@ class Servers:
         return {prefix: frozenset(rules) for prefix, rules in found.items()}
 
 
+def _login(number: int, client: str) -> tuple[str, str]:
+    return user(number, client), PASSWORD
+
+
 @contextmanager
-def running(folder: Path, settings: Mapping[str, str]) -> Iterator[Servers]:
-    """Start a broker, a coordinator and a gateway, all with these Kafka settings."""
+def running(folder: Path, settings: Mapping[str, str], *, secured: bool = False) -> Iterator[Servers]:
+    """Start a broker, a coordinator and a gateway, all with these Kafka settings. With `secured`, clients
+    authenticate at the broker's second listener and at the gateway, which both check the cluster's ACLs.
+    """
     with ExitStack() as stack:
-        overrides = {**settings, **_ONE_OF_EACH}
-        broker = stack.enter_context(EmbeddedBroker(folder / "broker", overrides=overrides))
+        ports, kafka, more = secured_listener() if secured else (None, None, {})
+        overrides = {**settings, **_ONE_OF_EACH, **more}
+        broker = stack.enter_context(EmbeddedBroker(folder / "broker", ports=ports, overrides=overrides))
         servers = broker.client_config
         for topic, partitions in TOPICS.items():
             create_topic(servers, topic, partitions, {})
@@ -134,8 +176,15 @@ def running(folder: Path, settings: Mapping[str, str]) -> Iterator[Servers]:
         # These clients do not retry, and a coordinator whose JVM has just started may take longer than 3 s.
         patient = Limits(member_held_s=ANSWER_TIMEOUT_MS / 1000)
         wanted = GatewayOptions(servers, layout, Address("127.0.0.1", 0), limits=patient)
+        if secured:
+            wanted = replace(
+                wanted,
+                security=Security.read(None, None, users_file(folder)),
+                acls=AclOptions(super_users=SUPER_USERS, interval_s=REFRESH_S),
+            )
         gateway = stack.enter_context(serving(wanted))
-        yield Servers(Address.parse(str(servers)), gateway, layout, _topic_ids(str(servers)))
+        admin = Address.parse(str(servers))
+        yield Servers(admin, kafka or admin, gateway, layout, _topic_ids(str(servers)), secured)
 
 
 def _wake(servers: str) -> None:
