@@ -283,6 +283,7 @@ class World:
     core: CoreBackend
     broker: StubBroker
     cluster: Cluster
+    authorizer: Authorizer | None = None
     clients: list[RawClient] = field(default_factory=list)
 
     async def client(self, port: int | None = None, tls: ssl.SSLContext | None = None) -> RawClient:
@@ -324,7 +325,7 @@ async def world(
         authorizer=authorizer,
     )
     await gateway.start()
-    playing = World(gateway, core, broker, cluster)
+    playing = World(gateway, core, broker, cluster, authorizer)
     try:
         yield playing
     finally:
