@@ -6,6 +6,8 @@ DEFAULT_PREFIX = "group-coordinator"
 # The state has one partition whatever this is. Each partition of requests adds some 35 ms to a batch.
 DEFAULT_REQUEST_PARTITIONS = 1
 DEFAULT_REPLY_PARTITIONS = 16
+# A partition takes the outcomes of thousands of transactions a second.
+DEFAULT_TXN_MARKER_PARTITIONS = 1
 
 REQUEST_MAX_BYTES = 2 * 1024 * 1024
 RESPONSE_MAX_BYTES = 7 * 1024 * 1024
@@ -15,7 +17,11 @@ RECORD_OVERHEAD_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class TopicLayout:
-    """The topics that records go to. Sizes are in bytes of a record's value."""
+    """The topics that records go to. Sizes are in bytes of a record's value.
+
+    Nobody produces to `txn_markers_topic`. A partition of it takes part in each transaction that has offsets,
+    and the brokers write the outcome into it. All gateways have to agree on the number of its partitions.
+    """
 
     requests_topic: str
     responses_topic: str
@@ -24,8 +30,11 @@ class TopicLayout:
     events_topic: str
     dead_letters_topic: str
     owner_topic: str
+    txn_markers_topic: str
+    transactions_topic: str
     request_partitions: int = DEFAULT_REQUEST_PARTITIONS
     reply_partitions: int = DEFAULT_REPLY_PARTITIONS
+    txn_marker_partitions: int = DEFAULT_TXN_MARKER_PARTITIONS
     request_max_bytes: int = REQUEST_MAX_BYTES
     response_max_bytes: int = RESPONSE_MAX_BYTES
 
@@ -40,6 +49,8 @@ class TopicLayout:
             events_topic=f"{prefix}-events",
             dead_letters_topic=f"{prefix}-dead-letters",
             owner_topic=f"{prefix}-owner",
+            txn_markers_topic=f"{prefix}-txn-markers",
+            transactions_topic=f"{prefix}-transactions",
             **sizes,
         )
 
@@ -54,6 +65,8 @@ class TopicLayout:
             self.events_topic,
             self.dead_letters_topic,
             self.owner_topic,
+            self.txn_markers_topic,
+            self.transactions_topic,
         )
 
     @property

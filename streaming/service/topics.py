@@ -122,6 +122,11 @@ def wanted_settings(layout: TopicLayout) -> dict[str, tuple[int, Settings]]:
             {"cleanup.policy": "delete", "retention.ms": str(7 * DAY_MS), "max.message.bytes": output_bytes},
         ),
         layout.owner_topic: (1, {"cleanup.policy": "compact"}),
+        layout.txn_markers_topic: (
+            layout.txn_marker_partitions,
+            {"cleanup.policy": "delete", "retention.ms": str(7 * DAY_MS)},
+        ),
+        layout.transactions_topic: (layout.request_partitions, {"cleanup.policy": "compact"}),
     }
 
 

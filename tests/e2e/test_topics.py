@@ -43,6 +43,8 @@ def test_missing_topics_are_made_with_what_is_needed(broker: EmbeddedBroker, adm
         layout.events_topic: 3,
         layout.dead_letters_topic: 1,
         layout.owner_topic: 1,
+        layout.txn_markers_topic: 1,
+        layout.transactions_topic: 3,
     }
     for topic, (_, wanted) in wanted_settings(layout).items():
         assert wanted.items() <= settings_of(admin, topic).items()

@@ -29,6 +29,8 @@ LAYOUT = TopicLayout(
     events_topic="events",
     dead_letters_topic="dead-letters",
     owner_topic="owner",
+    txn_markers_topic="txn-markers",
+    transactions_topic="transactions",
     request_partitions=2,
     reply_partitions=4,
 )
