@@ -105,6 +105,35 @@ def offset_key(group_id: str, topic: str, partition: int) -> bytes:
     return encode((group_id, topic, partition))
 
 
+class PendingTransaction(Struct, frozen=True, kw_only=True):
+    """A record of the transactions topic: offsets of a group that are pending in a transaction, without the
+    offsets. A tombstone follows when they are pending no longer, for whatever reason.
+
+    `request` is the id of the TxnOffsetCommit, which was appended at `at_ms`. `partitions` is the number of
+    partitions whose offsets are pending. The other fields are those of the request. `incarnation` is the
+    group's.
+    """
+
+    group_id: str
+    incarnation: str
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    txn_version: int
+    txn_partition: int
+    txn_position: int
+    txn_topic_id: UUID | None
+    request: str
+    at_ms: int
+    partitions: int
+    version: int = RECORD_VERSION
+
+
+def transaction_key(group_id: str, producer_id: int, request: str) -> bytes:
+    """The key of a record of the transactions topic: a JSON array."""
+    return encode((group_id, producer_id, request))
+
+
 class Address(Struct, frozen=True):
     """The fields needed to answer a record that is not a valid request."""
 

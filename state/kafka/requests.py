@@ -5,12 +5,12 @@ have the bounds of Kafka's wire format. Bytes are base64 in JSON. Unknown fields
 clients/src/main/resources/common/message/*Request.json of Apache Kafka.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 from uuid import UUID
 
 from msgspec import Meta, Struct
 
-from state.messages import RECORD_VERSION, Int32, Int64, ReleaseGroup, Request, ShortStr
+from state.messages import RECORD_VERSION, Int16, Int32, Int64, ReleaseGroup, Request, ShortStr
 
 PartitionCount = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
@@ -113,6 +113,46 @@ class OffsetCommit(Request, frozen=True, kw_only=True, tag=True):
     topics: list[CommittedTopic]
 
 
+class TxnOffsetCommit(Request, frozen=True, kw_only=True, tag=True):
+    """Store offsets as a part of a producer's transaction: they are pending until the transaction ends.
+
+    The sender has checked that the transaction is open, and read `txn_position` before that check: the end of
+    partition `txn_partition` of the markers topic, whose topic id is `txn_topic_id` (None if unknown). So the
+    markers of the producer's earlier transactions are below `txn_position`, and the marker that ends this
+    transaction will be at or above it. `txn_version` is 2 if the transaction's end raises the producer's
+    epoch by one (KIP-890), else 1.
+    """
+
+    transactional_id: ShortStr
+    producer_id: Int64
+    producer_epoch: Int16
+    txn_version: Literal[1, 2]
+    txn_partition: Int32
+    txn_position: Int64
+    txn_topic_id: UUID | None = None
+    generation_id: Int32 = -1
+    member_id: ShortStr = ""
+    group_instance_id: ShortStr | None = None
+    topics: list[CommittedTopic]
+
+
+class TransactionMarker(Request, frozen=True, kw_only=True, tag=True):
+    """A marker that Kafka's transaction coordinator wrote at `txn_position` of a partition of the markers
+    topic: the end of a transaction of the producer. `committed` False: it was aborted.
+
+    It is about the pending offsets whose own `txn_position` is `first_position` at the least. The sender has
+    checked that no other marker that counts for these stands from `first_position` on below `txn_position`.
+    Kafka has no such request, because its coordinator reads the markers in its own log.
+    """
+
+    producer_id: Int64
+    producer_epoch: Int16
+    txn_partition: Int32
+    txn_position: Int64
+    first_position: Int64
+    committed: bool
+
+
 class TopicPartitions(Struct, frozen=True):
     """Partitions of one topic.
 
@@ -126,9 +166,13 @@ class TopicPartitions(Struct, frozen=True):
 
 
 class OffsetFetch(Request, frozen=True, kw_only=True, tag=True):
-    """Fetch the committed offsets of these partitions. `topics` None: fetch all committed offsets."""
+    """Fetch the committed offsets of these partitions. `topics` None: fetch all committed offsets.
+
+    `require_stable`: a partition with an offset that is pending in a transaction is an error.
+    """
 
     topics: list[TopicPartitions] | None = None
+    require_stable: bool = False
 
 
 class OffsetDelete(Request, frozen=True, kw_only=True, tag=True):
@@ -173,6 +217,8 @@ AnyAnswered = (
     | Heartbeat
     | LeaveGroup
     | OffsetCommit
+    | TxnOffsetCommit
+    | TransactionMarker
     | OffsetFetch
     | OffsetDelete
     | DescribeGroup

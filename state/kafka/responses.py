@@ -79,8 +79,18 @@ class OffsetCommitResponse(Response, frozen=True, kw_only=True, tag="OffsetCommi
     topics: list[TopicErrors] = []
 
 
+class TxnOffsetCommitResponse(Response, frozen=True, kw_only=True, tag="TxnOffsetCommit"):
+    """The outcome of each partition. `error_code` is set if all partitions have the same error."""
+
+    topics: list[TopicErrors] = []
+
+
+class TransactionMarkerResponse(Response, frozen=True, kw_only=True, tag="TransactionMarker"):
+    """Only the error code."""
+
+
 class FetchedPartition(Struct, frozen=True, omit_defaults=True):
-    """The committed offset of one partition, -1 if none is committed.
+    """The committed offset of one partition, -1 if none is committed or if `error_code` is set.
 
     `topic_id` is the id of the topic that the offset was committed for, None if it is unknown.
     """
@@ -90,6 +100,7 @@ class FetchedPartition(Struct, frozen=True, omit_defaults=True):
     committed_leader_epoch: int
     metadata: str
     topic_id: UUID | None = None
+    error_code: ErrorCode = ErrorCode.NONE
 
 
 class FetchedTopic(Struct, frozen=True):
@@ -141,6 +152,8 @@ AnyResponse = (
     | HeartbeatResponse
     | LeaveGroupResponse
     | OffsetCommitResponse
+    | TxnOffsetCommitResponse
+    | TransactionMarkerResponse
     | OffsetFetchResponse
     | OffsetDeleteResponse
     | DescribeGroupResponse
