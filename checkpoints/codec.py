@@ -10,7 +10,8 @@ keeps its encoding when others of its shard change.
 Decoding is strict: each version of a group has its own reader, which refuses a group with a field more or
 less. A group of an earlier version is migrated version by version (`checkpoints.migrations`).
 
-Rows of versions 1 to 3 had one group each, under the group's id, and no entries. `read_row` reads them too.
+Rows of versions 1 to 3 had one group each, under the group's id, and no entries. Rows of version 4 have the
+same map as those of version 5, whose groups may have offsets in transactions. `read_row` reads them all.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,13 +20,13 @@ import msgspec
 import pyarrow as pa
 from msgspec import Struct
 
-from checkpoints.migrations import GroupV1, GroupV2, v1_to_v2, v2_to_v3
+from checkpoints.migrations import GroupV1, GroupV2, GroupV3, v1_to_v2, v2_to_v3, v3_to_v4
 from state.dispatch import AnyGroup
 from state.rocketmq.group import Group as RocketMqGroup
 
-STATE_VERSION = 4
+STATE_VERSION = 5
 STATE_SCHEMA = "version int, payload binary"
-GROUP_VERSION = 3
+GROUP_VERSION = 4
 """The version of a group's own encoding. Up to version 3 it was the version of the row."""
 
 # The next deadline of a group whose row had none. It is in the past, so the first call finds the real one.
@@ -47,6 +48,7 @@ class Entry(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 _SIZE_BYTES = 4
+_FIRST_VERSION_WITH_ENTRIES = 4
 
 _encoder = msgspec.msgpack.Encoder()
 _zstd = pa.Codec("zstd", compression_level=1)
@@ -54,21 +56,27 @@ _entries_decoder = msgspec.msgpack.Decoder(dict[str, Entry])
 _groups_decoder = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 _v1 = msgspec.msgpack.Decoder(GroupV1 | RocketMqGroup)
 _v2 = msgspec.msgpack.Decoder(GroupV2 | RocketMqGroup)
-_v3: msgspec.msgpack.Decoder[AnyGroup] = msgspec.msgpack.Decoder(AnyGroup)
+_v3 = msgspec.msgpack.Decoder(GroupV3 | RocketMqGroup)
+_v4: msgspec.msgpack.Decoder[AnyGroup] = msgspec.msgpack.Decoder(AnyGroup)
 
 
 def _read_v1(encoded: bytes) -> AnyGroup:
     group = _v1.decode(encoded)
-    return group if isinstance(group, RocketMqGroup) else v2_to_v3(v1_to_v2(group))
+    return group if isinstance(group, RocketMqGroup) else v3_to_v4(v2_to_v3(v1_to_v2(group)))
 
 
 def _read_v2(encoded: bytes) -> AnyGroup:
     group = _v2.decode(encoded)
-    return group if isinstance(group, RocketMqGroup) else v2_to_v3(group)
+    return group if isinstance(group, RocketMqGroup) else v3_to_v4(v2_to_v3(group))
 
 
 def _read_v3(encoded: bytes) -> AnyGroup:
     group = _v3.decode(encoded)
+    return group if isinstance(group, RocketMqGroup) else v3_to_v4(group)
+
+
+def _read_v4(encoded: bytes) -> AnyGroup:
+    group = _v4.decode(encoded)
     # Fields of the current group have defaults, so msgspec would accept a group whose last fields are
     # missing.
     fields = 1 + len(group.__struct_fields__)  # the first field is the protocol
@@ -83,7 +91,12 @@ def _array_length(encoded: bytes) -> int:
     return first & 0x0F if first < 0xDC else int.from_bytes(length)
 
 
-_READERS: Mapping[int, Callable[[bytes], AnyGroup]] = {1: _read_v1, 2: _read_v2, 3: _read_v3}
+_READERS: Mapping[int, Callable[[bytes], AnyGroup]] = {
+    1: _read_v1,
+    2: _read_v2,
+    3: _read_v3,
+    4: _read_v4,
+}
 
 
 class StateError(RuntimeError):
@@ -138,7 +151,7 @@ def read_row(key: str, version: int, payload: bytes) -> dict[str, Entry]:
             f"the state of {key!r} is of version {version}; this code reads versions 1 to {STATE_VERSION}"
         )
     try:
-        if version == STATE_VERSION:
+        if version >= _FIRST_VERSION_WITH_ENTRIES:
             return _entries_decoder.decode(_decompressed(payload))
         groups = _groups_decoder.decode(payload)
     except (msgspec.DecodeError, OSError) as error:

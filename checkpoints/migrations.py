@@ -3,13 +3,14 @@
 A description of a version here never changes. A struct of `state.kafka.group` that an earlier version uses
 unchanged is not repeated here. Before such a struct is changed, its old form must be copied into this module.
 
-Version 2 added the partition counts that the coordinator assigns by. Version 3 added topic ids.
+Version 2 added the partition counts that the coordinator assigns by. Version 3 added topic ids. Version 4
+added offsets in transactions, and the position in the log of each offset.
 """
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from state.kafka.group import Group, GroupState, JoinPhase, Member, Offset, PendingMember
+from state.kafka.group import NO_POSITION, Group, GroupState, JoinPhase, Member, Offset, PendingMember
 
 
 class OffsetV1(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -20,6 +21,12 @@ class OffsetV1(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
     metadata: str
     committed_at_ms: int
     expire_at_ms: int | None
+
+
+class OffsetV3(OffsetV1, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """An offset in version 3."""
+
+    topic_id: bytes | None
 
 
 class GroupV1(Struct, array_like=True, forbid_unknown_fields=True, tag="Kafka"):
@@ -58,17 +65,36 @@ class GroupV2(GroupV1, tag="Kafka"):
     reported_partition_counts: dict[str, int]
 
 
+class GroupV3(GroupV2, tag="Kafka"):
+    """A group in version 3."""
+
+    offsets: dict[str, dict[int, OffsetV3]]  # type: ignore[assignment]
+    deleted_topic_ids: list[bytes]
+
+
 def v1_to_v2(group: GroupV1) -> GroupV2:
     """Version 1 has no partition counts."""
     return GroupV2(**asdict(group), partitions_per_topic={}, reported_partition_counts={})
 
 
-def v2_to_v3(group: GroupV2) -> Group:
+def v2_to_v3(group: GroupV2) -> GroupV3:
     """Version 2 has no topic ids."""
     offsets = {
         topic: {
-            partition: Offset(**asdict(offset), topic_id=None) for partition, offset in partitions.items()
+            partition: OffsetV3(**asdict(offset), topic_id=None) for partition, offset in partitions.items()
         }
         for topic, partitions in group.offsets.items()
     }
-    return Group(**{**asdict(group), "offsets": offsets})
+    return GroupV3(**{**asdict(group), "offsets": offsets}, deleted_topic_ids=[])
+
+
+def v3_to_v4(group: GroupV3) -> Group:
+    """Version 3 has no offsets in transactions. Its offsets precede every request to come."""
+    offsets = {
+        topic: {
+            partition: Offset(**asdict(offset), position=NO_POSITION)
+            for partition, offset in partitions.items()
+        }
+        for topic, partitions in group.offsets.items()
+    }
+    return Group(**{**asdict(group), "offsets": offsets}, pending=[], ended={})

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from state.dispatch import AnyRequest
 from state.errors import ErrorCode
+from state.kafka.group import Group, PendingOffsets
 from state.kafka.requests import TopicMetadata
 from state.messages import RECORD_VERSION, ErrorResponse, Int32, ShortStr
 from state.rocketmq.requests import ConnectionClosed
@@ -127,6 +128,24 @@ class PendingTransaction(Struct, frozen=True, kw_only=True):
     at_ms: int
     partitions: int
     version: int = RECORD_VERSION
+
+
+def pending_transaction(group: Group, entry: PendingOffsets) -> PendingTransaction:
+    """The record of an entry of the group's pending offsets."""
+    return PendingTransaction(
+        group_id=group.group_id,
+        incarnation=group.incarnation,
+        transactional_id=entry.transactional_id,
+        producer_id=entry.producer_id,
+        producer_epoch=entry.producer_epoch,
+        txn_version=entry.txn_version,
+        txn_partition=entry.txn_partition,
+        txn_position=entry.txn_position,
+        txn_topic_id=None if entry.txn_topic_id is None else UUID(bytes=entry.txn_topic_id),
+        request=entry.request,
+        at_ms=entry.at_ms,
+        partitions=sum(map(len, entry.offsets.values())),
+    )
 
 
 def transaction_key(group_id: str, producer_id: int, request: str) -> bytes:

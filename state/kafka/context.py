@@ -8,8 +8,17 @@ from msgspec import field
 from state.config import CoordinatorConfig
 from state.context import BaseContext
 from state.errors import ErrorCode
-from state.kafka.effects import Effects, OffsetChange, Reply
-from state.kafka.group import DEAD, LEGAL_PREVIOUS_STATES, Group, GroupState, Member, Offset
+from state.kafka.effects import Effects, OffsetChange, Reply, TransactionChange
+from state.kafka.group import (
+    DEAD,
+    LEGAL_PREVIOUS_STATES,
+    Group,
+    GroupState,
+    LogPosition,
+    Member,
+    Offset,
+    PendingOffsets,
+)
 from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.requests import ReplyTo
 from state.kafka.responses import AnyResponse
@@ -31,6 +40,7 @@ class StepContext(BaseContext[Group, CoordinatorConfig], eq=False):
     principal: str | None = None
     rules: list[str] = field(default_factory=list)
     offset_changes: list[OffsetChange] = field(default_factory=list)
+    transaction_changes: list[TransactionChange] = field(default_factory=list)
     retention_is_stale: bool = False  # whether the next expiry must be searched in all offsets
     _replies: list[Reply] = field(default_factory=list)
     _history: list[HistoryEntry] = field(default_factory=list)
@@ -52,7 +62,14 @@ class StepContext(BaseContext[Group, CoordinatorConfig], eq=False):
         self.record(rule, EntryType.GROUP_DELETED, reason, to_state=DEAD)
         for topic, partitions in self.group.offsets.items():
             self.offset_changes += [OffsetChange(topic, partition, None) for partition in partitions]
+        self.settle(self.group.pending)
         self._group = None
+
+    @property
+    def position(self) -> LogPosition:
+        """The place in the log of the request that is handled."""
+        record, _, n = self.cause.rpartition("-")[2].partition("#")
+        return int(record), int(n or 0)
 
     def commit(self, topic: str, partition: int, offset: Offset) -> None:
         """Store a committed offset."""
@@ -60,7 +77,7 @@ class StepContext(BaseContext[Group, CoordinatorConfig], eq=False):
         self.offset_changes.append(OffsetChange(topic, partition, offset))
 
     def forget(self, partitions: Mapping[str, Collection[int]]) -> None:
-        """Remove offsets. Each of them must exist."""
+        """Remove committed offsets. Each of them must exist."""
         self.retention_is_stale = True
         for topic, numbers in partitions.items():
             for partition in numbers:
@@ -68,6 +85,18 @@ class StepContext(BaseContext[Group, CoordinatorConfig], eq=False):
                 self.offset_changes.append(OffsetChange(topic, partition, None))
             if not self.group.offsets[topic]:
                 del self.group.offsets[topic]
+
+    def hold(self, entry: PendingOffsets) -> None:
+        """Add offsets that are pending in a transaction."""
+        self.group.pending.append(entry)
+        self.transaction_changes.append(TransactionChange(entry.producer_id, entry.request, entry))
+
+    def settle(self, entries: Collection[PendingOffsets]) -> None:
+        """Remove entries of pending offsets."""
+        settled = {id(entry) for entry in entries}
+        self.retention_is_stale = True
+        self.transaction_changes += [TransactionChange(e.producer_id, e.request, None) for e in entries]
+        self.group.pending = [entry for entry in self.group.pending if id(entry) not in settled]
 
     def effects(self) -> Effects:
         return Effects(
@@ -77,6 +106,7 @@ class StepContext(BaseContext[Group, CoordinatorConfig], eq=False):
             self.offset_changes,
             self.rules,
             self._earliest_armed_ms,
+            self.transaction_changes,
         )
 
     def deadline(self, delay_ms: int) -> int:

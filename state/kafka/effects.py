@@ -9,7 +9,7 @@ two different outcomes.
 
 from msgspec import Struct
 
-from state.kafka.group import Group, Offset
+from state.kafka.group import Group, Offset, PendingOffsets
 from state.kafka.history import HistoryEntry
 from state.kafka.responses import AnyResponse
 
@@ -29,6 +29,14 @@ class OffsetChange(Struct, frozen=True):
     offset: Offset | None
 
 
+class TransactionChange(Struct, frozen=True):
+    """The pending offsets of a request of a producer, as they are now. None: they are pending no longer."""
+
+    producer_id: int
+    request: str
+    pending: PendingOffsets | None
+
+
 class Effects(Struct, frozen=True):
     """The outcome of one step: the group after it (None if there is no group), and the messages.
 
@@ -42,3 +50,4 @@ class Effects(Struct, frozen=True):
     offsets: list[OffsetChange]
     rules: list[str]
     earliest_armed_ms: int | None
+    transactions: list[TransactionChange] = []

@@ -18,6 +18,14 @@ from state.errors import ErrorCode
 from state.kafka.requests import Protocol, ReplyTo
 from state.kafka.supported_protocols import SupportedProtocols
 
+LogPosition = tuple[int, int]
+"""The place of a request in its partition of the log: the offset of its record, and its number in the record,
+which is 0 unless the record is a pack. Positions compare in the log's order.
+"""
+
+NO_POSITION: LogPosition = (-1, 0)
+"""The position of an offset whose request is not known: it precedes every request."""
+
 
 class GroupState(StrEnum):
     """The state of a group in its rebalance.
@@ -106,10 +114,11 @@ class JoinPhase(Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class Offset(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The committed offset of one partition.
+    """The committed offset of one partition, or one that is pending in a transaction.
 
     `expire_at_ms` is the expiry time if the committer chose a retention time, else None. `topic_id` is the 16
-    bytes of the topic's UUID, None if it is unknown. Bytes decode in half the time of a UUID.
+    bytes of the topic's UUID, None if it is unknown. Bytes decode in half the time of a UUID. `position` is
+    that of the request with this offset.
     """
 
     offset: int
@@ -118,6 +127,39 @@ class Offset(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     committed_at_ms: int
     expire_at_ms: int | None
     topic_id: bytes | None
+    position: LogPosition = NO_POSITION
+
+
+class PendingOffsets(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The offsets of one TxnOffsetCommit, which are pending until their transaction ends.
+
+    `request` is the id of the TxnOffsetCommit, and `position` its place in the log. `txn_topic_id` is the
+    topic id of the markers topic in 16 bytes, None if it is unknown. The other fields are those of the
+    request. `offsets`, by topic and partition, are never changed in place.
+    """
+
+    request: str
+    position: LogPosition
+    at_ms: int
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    txn_version: int
+    txn_partition: int
+    txn_position: int
+    txn_topic_id: bytes | None
+    offsets: dict[str, dict[int, Offset]]
+
+
+class Ended(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The latest marker by which a transaction of a producer ended in a group: its place in the markers
+    topic, and the group's time at which the group learnt of it.
+    """
+
+    txn_partition: int
+    txn_position: int
+    txn_topic_id: bytes | None
+    at_ms: int
 
 
 class Group(Struct, array_like=True, forbid_unknown_fields=True, dict=True, tag="Kafka"):
@@ -163,6 +205,21 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True, dict=True, tag=
     reported_partition_counts: dict[str, int] = {}
     # Ids of topics that TopicMetadata showed to be deleted or replaced, the latest last.
     deleted_topic_ids: list[bytes] = []
+    # Offsets that wait for the end of their transactions, in the order of their requests.
+    pending: list[PendingOffsets] = []
+    ended: dict[int, Ended] = {}  # by producer id
+
+    def pending_partitions(self) -> dict[str, set[int]]:
+        """Return the partitions that have a pending offset, by topic."""
+        partitions: dict[str, set[int]] = {}
+        for entry in self.pending:
+            for topic, offsets in entry.offsets.items():
+                partitions.setdefault(topic, set()).update(offsets)
+        return partitions
+
+    def is_without_offsets(self) -> bool:
+        """Whether the group has neither a committed nor a pending offset."""
+        return not self.offsets and not self.pending
 
     def is_initial_rebalance(self) -> bool:
         """Whether the current PreparingRebalance started at Empty."""

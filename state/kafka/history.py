@@ -32,6 +32,7 @@ class EntryType(StrEnum):
     EMPTY = "Empty"
     OFFSETS_EXPIRED = "OffsetsExpired"
     OFFSETS_DELETED = "OffsetsDeleted"
+    TRANSACTION_DROPPED = "TransactionDropped"
     GROUP_DELETED = "GroupDeleted"
     APPLIED_LATE = "AppliedLate"
     QUARANTINED = "Quarantined"
@@ -82,3 +83,5 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     last_rebalance_at_ms: int | None = None
     replaced_member_id: str | None = None
     principal: str | None = None
+    transactional_id: str | None = None
+    producer_id: int | None = None

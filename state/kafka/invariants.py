@@ -1,5 +1,7 @@
 """Invariants of a group between two steps. Tests check them after every step."""
 
+from itertools import pairwise
+
 from msgspec import structs
 
 from assignors.kafka.api import TopicPartition
@@ -34,6 +36,7 @@ def _invariants(group: Group) -> list[tuple[str, bool]]:
     awaiting = any(m.pending_sync for m in members.values())
     quarantined = group.quarantined is not None
     subscribed = group.subscribed_topics or []
+    pending = group.pending
     return [
         ("the leader is a member", group.leader_id in members if members else group.leader_id is None),
         ("Empty means no members", (state is GroupState.EMPTY) <= (not members)),
@@ -66,7 +69,18 @@ def _invariants(group: Group) -> list[tuple[str, bool]]:
         ("no topic has an empty set of offsets", all(group.offsets.values())),
         (
             "an Empty group without offsets ends",
-            state is not GroupState.EMPTY or bool(group.offsets) or group.retention_deadline_ms is not None,
+            state is not GroupState.EMPTY
+            or not group.is_without_offsets()
+            or group.retention_deadline_ms is not None,
+        ),
+        ("no entry of pending offsets is empty", all(e.offsets and all(e.offsets.values()) for e in pending)),
+        (
+            "pending offsets are in the log's order",
+            all(before.position < entry.position for before, entry in pairwise(pending)),
+        ),
+        (
+            "pending offsets have the position of their request",
+            all(o.position == e.position for e in pending for of in e.offsets.values() for o in of.values()),
         ),
         (
             "while members rebalance nothing expires",

@@ -20,6 +20,7 @@ from state.kafka.offsets.commit import commit
 from state.kafka.offsets.delete import delete_offsets
 from state.kafka.offsets.fetch import fetch
 from state.kafka.offsets.topic_metadata import topic_metadata
+from state.kafka.offsets.transactions import transaction_marker, txn_commit
 from state.kafka.requests import (
     AnyAnswered,
     AnyRequest,
@@ -34,6 +35,8 @@ from state.kafka.requests import (
     ReplyTo,
     SyncGroup,
     TopicMetadata,
+    TransactionMarker,
+    TxnOffsetCommit,
 )
 from state.kafka.responses import (
     AnyResponse,
@@ -46,6 +49,8 @@ from state.kafka.responses import (
     OffsetDeleteResponse,
     OffsetFetchResponse,
     SyncGroupResponse,
+    TransactionMarkerResponse,
+    TxnOffsetCommitResponse,
 )
 from state.kafka.sync import sync
 from state.kafka.takeover import shift_deadlines, take_over
@@ -66,6 +71,8 @@ RESPONSE_TO: dict[type[AnyAnswered], type[AnyResponse]] = {
     Heartbeat: HeartbeatResponse,
     LeaveGroup: LeaveGroupResponse,
     OffsetCommit: OffsetCommitResponse,
+    TxnOffsetCommit: TxnOffsetCommitResponse,
+    TransactionMarker: TransactionMarkerResponse,
     OffsetFetch: OffsetFetchResponse,
     OffsetDelete: OffsetDeleteResponse,
     DescribeGroup: DescribeGroupResponse,
@@ -187,6 +194,8 @@ HANDLERS: dict[type[AnyAnswered], Callable[[StepContext, Any, ReplyTo], None]] =
     Heartbeat: heartbeat,
     LeaveGroup: leave,
     OffsetCommit: commit,
+    TxnOffsetCommit: txn_commit,
+    TransactionMarker: transaction_marker,
     OffsetFetch: fetch,
     OffsetDelete: delete_offsets,
     DescribeGroup: describe,

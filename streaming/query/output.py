@@ -8,7 +8,16 @@ from uuid import UUID
 import numpy as np
 import pandas as pd
 
-from records.codec import CommittedOffset, Reason, encode, is_packed, offset_key
+from records.codec import (
+    CommittedOffset,
+    PendingTransaction,
+    Reason,
+    encode,
+    is_packed,
+    offset_key,
+    pending_transaction,
+    transaction_key,
+)
 from records.layout import TopicLayout
 from records.pack import pack
 from records.partitioner import partition_of
@@ -51,6 +60,8 @@ class Output:
         self._layout = layout
         # The call's last offset by group, topic and partition. The compacted topic keeps no earlier one.
         self._offsets: dict[str, dict[tuple[str, int], CommittedOffset | None]] = {}
+        # The same of pending transactions, by group, producer id and request.
+        self._transactions: dict[str, dict[tuple[int, str], PendingTransaction | None]] = {}
         self._packs: dict[int, _Pack] = {}
         # One list of rows, because a frame of one array of objects is made in a fifth of the time of a frame
         # of four lists.
@@ -99,6 +110,13 @@ class Output:
                 record = self._committed(effects.group, change, message.id)
             group_id = key.decode()
             self._offsets.setdefault(group_id, {})[change.topic, change.partition] = record
+        for transaction in effects.transactions:
+            pending = None
+            if transaction.pending is not None:
+                assert effects.group is not None, "a group with pending offsets exists"
+                pending = pending_transaction(effects.group, transaction.pending)
+            of_group = self._transactions.setdefault(key.decode(), {})
+            of_group[transaction.producer_id, transaction.request] = pending
 
     def reply(self, reply: Reply | rocketmq.Reply, message: Message | None = None) -> None:
         """Add a response. A response that is too large for the topic becomes an error.
@@ -142,6 +160,25 @@ class Output:
             value = None if record is None else encode(record)
             key = offset_key(group_id, topic, partition)
             self._add(self._layout.offsets_topic, value, key, groups_partition)
+
+    def transactions(self, group_id: str) -> None:
+        """Add the group's offsets that became pending, or are pending no longer, in this call."""
+        changed = self._transactions.pop(group_id, None)
+        if changed is None:
+            return
+        groups_partition = partition_of(group_id, self._layout.request_partitions)
+        for (producer_id, request), record in changed.items():
+            value = None if record is None else encode(record)
+            key = transaction_key(group_id, producer_id, request)
+            self._add(self._layout.transactions_topic, value, key, groups_partition)
+
+    def all_transactions(self, group: Group) -> None:
+        """Add all pending transactions of a group whose records are not on the topic."""
+        groups_partition = partition_of(group.group_id, self._layout.request_partitions)
+        for entry in group.pending:
+            key = transaction_key(group.group_id, entry.producer_id, entry.request)
+            value = encode(pending_transaction(group, entry))
+            self._add(self._layout.transactions_topic, value, key, groups_partition)
 
     def all_offsets(self, group: Group) -> None:
         """Add all offsets of a group whose records are not on the topic. Their requests are not known."""

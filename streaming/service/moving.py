@@ -36,6 +36,8 @@ from records.reader import TopicReader
 from records.sharding import DEFAULT_SHARDS, shard_of, takes_packs
 from state.config import CoordinatorConfig
 from state.dispatch import next_deadline_ms
+from state.kafka.group import Group
+from state.kafka.offsets.positions import precede_other_log
 from streaming.query.seeding import StateRow, read_state, seed
 from streaming.service.continuing import Continuation
 from streaming.service.outage import is_of_the_watcher
@@ -251,7 +253,7 @@ def _shards(export: ExportFile, identity: Identity) -> dict[int, dict[str, codec
     """The groups by shard number. Each group is decoded once, for its next deadline and to find damage.
 
     A group that moves to other topics is marked, so that the first batch writes its records of compacted
-    topics.
+    topics. The positions of its offsets are then those of another log, so they are renumbered.
     """
     assert identity.shards is not None
     settings = export.header.epochs[-1].settings if export.header.epochs else {}
@@ -260,9 +262,12 @@ def _shards(export: ExportFile, identity: Identity) -> dict[int, dict[str, codec
     shards: dict[int, dict[str, codec.Entry]] = {}
     for exported in export.groups():
         entry = codec.Entry(exported.version, codec.UNPUBLISHED_DEADLINE_MS, exported.group)
-        deadline_ms = next_deadline_ms(codec.decode_group(exported.group_id, entry), config)
+        group = codec.decode_group(exported.group_id, entry)
         if not is_new_topic:
-            entry = replace(entry, next_deadline_ms=deadline_ms)
+            entry = replace(entry, next_deadline_ms=next_deadline_ms(group, config))
+        elif isinstance(group, Group) and not group.is_without_offsets():
+            precede_other_log(group)
+            entry = codec.encode_group(group, codec.UNPUBLISHED_DEADLINE_MS)
         partition = partition_of(exported.group_id, identity.request_partitions)
         shard = shards.setdefault(shard_of(exported.group_id, partition, identity.shards), {})
         if exported.group_id in shard:

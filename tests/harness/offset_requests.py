@@ -15,6 +15,8 @@ from state.kafka.requests import (
     TopicImage,
     TopicMetadata,
     TopicPartitions,
+    TransactionMarker,
+    TxnOffsetCommit,
 )
 from tests.harness import options
 from tests.harness.common import Common
@@ -30,11 +32,50 @@ def _commit(common: Common, given: Given) -> AnyRequest:
         member_id=given.get("id", ""),
         group_instance_id=None if instance == "none" else instance,
         retention_time_ms=options.milliseconds(given.get("retention", "-1")),
-        topics=[
-            CommittedTopic(topic, [_committed(number, what) for number, what in partitions], _topic_id(given))
-            for topic, partitions in options.partitions(given.get("offsets", ""))
-        ]
-        + _long_names(given),
+        topics=_committed_topics(given),
+    )
+
+
+def _committed_topics(given: Given) -> list[CommittedTopic]:
+    return [
+        CommittedTopic(topic, [_committed(number, what) for number, what in partitions], _topic_id(given))
+        for topic, partitions in options.partitions(given.get("offsets", ""))
+    ] + _long_names(given)
+
+
+def _txn_commit(common: Common, given: Given) -> AnyRequest:
+    """`producer=1 epoch=0 position=40`, and the offsets as in a commit. `txn-version=1`: its end keeps the
+    epoch.
+    """
+    instance = given.get("instance")
+    return TxnOffsetCommit(
+        **common,
+        transactional_id=f"t{given['producer']}",
+        producer_id=int(given["producer"]),
+        producer_epoch=int(given.get("epoch", 0)),
+        txn_version=1 if given.get("txn-version") == "1" else 2,
+        txn_partition=int(given.get("txn-partition", 0)),
+        txn_position=int(given["position"]),
+        txn_topic_id=topic_id(given["txn-topic-id"]) if "txn-topic-id" in given else None,
+        generation_id=int(given.get("generation", -1)),
+        member_id=given.get("id", ""),
+        group_instance_id=None if instance == "none" else instance,
+        topics=_committed_topics(given),
+    )
+
+
+def _marker(common: Common, given: Given) -> AnyRequest:
+    """`producer=1 epoch=1 position=40 outcome=commit`. `from=40` is the first position that it is about, by
+    default its own.
+    """
+    return TransactionMarker(
+        **common,
+        producer_id=int(given["producer"]),
+        producer_epoch=int(given["epoch"]),
+        txn_partition=int(given.get("txn-partition", 0)),
+        txn_position=int(given["position"]),
+        first_position=int(given.get("from", given["position"])),
+        committed=given["outcome"] == "commit",
     )
 
 
@@ -75,7 +116,11 @@ def _topics(given: Given) -> list[TopicPartitions]:
 
 
 def _fetch(common: Common, given: Given) -> AnyRequest:
-    return OffsetFetch(**common, topics=_topics(given) if "partitions" in given else None)
+    return OffsetFetch(
+        **common,
+        topics=_topics(given) if "partitions" in given else None,
+        require_stable=given.get("stable") == "yes",
+    )
 
 
 def _delete_offsets(common: Common, given: Given) -> AnyRequest:
@@ -92,6 +137,8 @@ def _topic_metadata(common: Common, given: Given) -> AnyRequest:
 # By the command's verb.
 REQUESTS: dict[str, Callable[[Common, Given], AnyRequest]] = {
     "commit": _commit,
+    "txn-commit": _txn_commit,
+    "marker": _marker,
     "fetch": _fetch,
     "delete-offsets": _delete_offsets,
     "topic-metadata": _topic_metadata,

@@ -34,6 +34,8 @@ from state.kafka.requests import (
     TopicImage,
     TopicMetadata,
     TopicPartitions,
+    TransactionMarker,
+    TxnOffsetCommit,
 )
 from state.kafka.responses import AnyResponse, HeartbeatResponse, JoinGroupResponse, SyncGroupResponse
 from state.messages import ReleaseGroup
@@ -75,6 +77,10 @@ ODD_KINDS = (
     "commit",
     "commit",
     "commit by nobody",
+    "txn commit",
+    "txn commit",
+    "marker",
+    "marker",
     "fetch",
     "delete offsets",
     "topic metadata",
@@ -279,8 +285,29 @@ def _about_offsets(
         case "commit by nobody":
             retention_time_ms = 90_000 if move.number % 3 == 0 else -1
             return OffsetCommit(**common, retention_time_ms=retention_time_ms, topics=committed)
+        case "txn commit":
+            return TxnOffsetCommit(
+                **common,
+                **_transaction(move),
+                transactional_id=f"t{move.client}",
+                txn_version=2 if move.api_version > 4 else 1,
+                generation_id=client.generation if move.with_instance else -1,
+                member_id=member_id,
+                group_instance_id=instance_id,
+                topics=committed,
+            )
+        case "marker":
+            marker = _transaction(move)
+            first_position = marker["txn_position"] - move.number % 20
+            return TransactionMarker(
+                **common, **marker, first_position=first_position, committed=move.number % 3 > 0
+            )
         case "fetch":
-            return OffsetFetch(**common, topics=partitions if move.number % 2 else None)
+            return OffsetFetch(
+                **common,
+                topics=partitions if move.number % 2 else None,
+                require_stable=move.number % 3 > 0,
+            )
         case "delete offsets":
             return OffsetDelete(**common, topics=partitions)
         case "topic metadata":
@@ -291,6 +318,16 @@ def _about_offsets(
         case "delete":
             return DeleteGroup(**common)
     raise ValueError(kind)
+
+
+def _transaction(move: Move) -> dict[str, int]:
+    """Two producers with few epochs, so that some markers find an entry."""
+    return {
+        "producer_id": move.client % 2,
+        "producer_epoch": move.number % 3,
+        "txn_partition": 0,
+        "txn_position": move.number % 50,
+    }
 
 
 def _join(move: Move, common: Common, member_id: str, instance_id: str | None) -> JoinGroup:

@@ -4,8 +4,8 @@ import re
 
 from assignors.kafka.consumer_protocol import decode_assignment, decode_subscribed_topics
 from state.inputs import Failed, Outage, Quarantine, Received
-from state.kafka.effects import Effects, OffsetChange
-from state.kafka.group import Group, Member
+from state.kafka.effects import Effects, OffsetChange, TransactionChange
+from state.kafka.group import Group, Member, PendingOffsets
 from state.kafka.history import HistoryEntry
 from state.kafka.requests import TopicMetadata
 from state.kafka.responses import (
@@ -17,6 +17,7 @@ from state.kafka.responses import (
     OffsetDeleteResponse,
     OffsetFetchResponse,
     SyncGroupResponse,
+    TxnOffsetCommitResponse,
 )
 from state.kafka.step import Event
 from state.kafka.timers import DeadlineReached
@@ -75,6 +76,7 @@ def tell(event: Event, at_ms: int, effects: Effects, names: Names) -> list[str]:
     lines += [f"  * {_entry(entry)} ({entry.rule})" for entry in effects.history]
     if effects.offsets:
         lines.append(f"  offsets {' '.join(_offset(change) for change in effects.offsets)}")
+    lines += [f"  pending {_transaction(change)}" for change in effects.transactions]
     if effects.rules:
         lines.append(f"  rules {' '.join(effects.rules)}")
     return [names.put_in(line) for line in lines]
@@ -83,6 +85,16 @@ def tell(event: Event, at_ms: int, effects: Effects, names: Names) -> list[str]:
 def _offset(change: OffsetChange) -> str:
     kept = "-" if change.offset is None else change.offset.offset
     return f"{change.topic}-{change.partition}={kept}"
+
+
+def _transaction(change: TransactionChange) -> str:
+    """`producer 1 p1.txn-commit t-0=5`, without offsets if they are pending no longer."""
+    kept = "-" if change.pending is None else _pending_offsets(change.pending)
+    return f"producer {change.producer_id} {change.request}: {kept}"
+
+
+def _pending_offsets(entry: PendingOffsets) -> str:
+    return " ".join(f"{t}-{p}={o.offset}" for t, offsets in entry.offsets.items() for p, o in offsets.items())
 
 
 def _event(event: Event) -> str:
@@ -138,7 +150,7 @@ def _reply(response: AnyResponse) -> str:
 
 def _about_offsets(response: AnyResponse) -> list[str]:
     match response:
-        case OffsetCommitResponse() | OffsetDeleteResponse():
+        case OffsetCommitResponse() | TxnOffsetCommitResponse() | OffsetDeleteResponse():
             return [
                 f"{t.name}-{p.partition_index}:{p.error_code.name}"
                 for t in response.topics
@@ -148,6 +160,7 @@ def _about_offsets(response: AnyResponse) -> list[str]:
             return [
                 f"{t.name}-{p.partition_index}={p.committed_offset}"
                 + (f":{p.metadata}" if p.metadata else "")
+                + (f":{p.error_code.name}" if p.error_code else "")
                 for t in response.topics
                 for p in t.partitions
             ]
@@ -198,6 +211,8 @@ def _entry(entry: HistoryEntry) -> str:
         "superseded": entry.superseded,
         "late_by": None if entry.late_by_ms is None else time_text(entry.late_by_ms),
         "client_reason": entry.client_reason,
+        "transactional_id": entry.transactional_id,
+        "producer_id": entry.producer_id,
     }
     told = [f"{name}={value}" for name, value in details.items() if value]
     return " ".join([*parts, "-", entry.reason, *([f"[{' '.join(told)}]"] if told else [])])
@@ -232,6 +247,13 @@ def describe(group: Group, names: Names) -> list[str]:
     for topic, partitions in group.offsets.items():
         kept = " ".join(f"{number}={offset.offset}" for number, offset in partitions.items())
         lines.append(f"  offsets of {topic}: {kept}")
+    for entry in group.pending:
+        transaction = (
+            f"producer {entry.producer_id}, epoch {entry.producer_epoch}, position {entry.txn_position}"
+        )
+        lines.append(f"  pending in {transaction}: {_pending_offsets(entry)}")
+    for producer_id, ended in group.ended.items():
+        lines.append(f"  ended: producer {producer_id} at {ended.txn_position}")
     if group.retention_deadline_ms is not None:
         lines.append(f"  retention deadline {time_text(group.retention_deadline_ms)}")
     if group.quarantined is not None:

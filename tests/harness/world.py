@@ -16,6 +16,9 @@ Commands, one a line:
     commit m1 offsets=t-0=5,t-1=7:note      a member's; `commit admin ...`: a client that never joined
     commit m1 offsets=t-0=5 retention=1h    (`x*9` in a note is nine of it)
     fetch m1 partitions=t-0,t-1             or all: `fetch m1`
+    fetch m1 stable=yes                     an error for partitions with a pending offset
+    txn-commit m1 producer=1 epoch=0 position=40 offsets=t-0=5   in a transaction (`txn-version=1`)
+    marker broker producer=1 epoch=1 position=40 outcome=commit  or `abort`; `from=40`
     delete-offsets admin partitions=t-0
     commit m1 offsets=t-0=5 topic-id=t2     for the topic of that id; `fetch` likewise
     topic-metadata watcher topics=t:t2,u:none   t has the id t2, u does not exist
@@ -65,7 +68,7 @@ DEFAULTS = {
     "type": "consumer",
     "api": "9",
 }
-API_OF = {"sync": 5, "heartbeat": 4, "leave": 5, "commit": 9}
+API_OF = {"sync": 5, "heartbeat": 4, "leave": 5, "commit": 9, "txn-commit": 5}
 REMEMBERED = (*DEFAULTS, "instance", "topics", "partitions")
 NEW_IDS = (EntryType.MEMBER_ID_ASSIGNED, EntryType.MEMBER_ADDED, EntryType.MEMBER_REPLACED)
 

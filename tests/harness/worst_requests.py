@@ -18,6 +18,8 @@ from assignors.kafka.user_data import Claim, encode_sticky_user_data
 from state.config import GROUP_MAX_PARTITIONS, INT32_MAX
 
 LONGEST_NAME = 32_767
+TRANSACTION = {"producer_id": 1, "producer_epoch": 0, "txn_partition": 0, "txn_position": 7}
+MARKER = {**TRANSACTION, "producer_epoch": 1, "first_position": 7, "committed": True}
 TOPIC = "t"
 
 
@@ -181,7 +183,15 @@ class WorstRequests:
             ),
             "OffsetCommit, much metadata": Worst(noted),
             "OffsetCommit, over many offsets": Worst(large, [large]),
+            "TxnOffsetCommit, many partitions": Worst(self.txn_commit(), [self.txn_commit()]),
+            "TransactionMarker, of many partitions": Worst(
+                self.padded("TransactionMarker", api_version=0, **MARKER), [large, self.txn_commit()]
+            ),
             "OffsetFetch, many partitions": Worst(self.array(fetch, str)),
+            "OffsetFetch, many pending": Worst(
+                self.array(fetch.replace(b'"topics"', b'"require_stable":true,"topics"'), str),
+                [self.txn_commit(), self.txn_commit()],
+            ),
             "OffsetFetch, one partition many times": Worst(self.array(fetch, lambda n: "0"), [noted]),
             "OffsetFetch, one topic many times": Worst(
                 self.array(
@@ -191,6 +201,7 @@ class WorstRequests:
                 [noted],
             ),
             "OffsetFetch, all": Worst(self.padded("OffsetFetch", api_version=9), [large]),
+            "OffsetDelete, of many pending": Worst(self.array(delete, str), [large, self.txn_commit()]),
             "OffsetDelete, many partitions": Worst(self.array(delete, str), [large]),
             "OffsetDelete, one partition many times": Worst(self.array(delete, lambda n: "0"), [large]),
             "OffsetDelete, one topic many times": Worst(
@@ -207,7 +218,9 @@ class WorstRequests:
                 ),
                 [subscribed],
             ),
-            "TopicMetadata, many": Worst(self.topic_metadata(lambda n: f'"{n:x}":null'), [large]),
+            "TopicMetadata, many": Worst(
+                self.topic_metadata(lambda n: f'"{n:x}":null'), [large, self.txn_commit()]
+            ),
             "TopicMetadata, of many offsets": Worst(
                 self.topic_metadata(lambda n: f'"{TOPIC}":null'), [large]
             ),
@@ -329,6 +342,17 @@ class WorstRequests:
     def padded(self, type_: str, **fields: Any) -> bytes:
         """Return a small request, enlarged by an unknown field."""
         return self.array(request(type_, **fields, unknown="@"), lambda n: "[{}]")
+
+    def txn_commit(self) -> bytes:
+        head = request(
+            "TxnOffsetCommit",
+            api_version=5,
+            **TRANSACTION,
+            txn_version=2,
+            transactional_id="t",
+            topics=[{"name": TOPIC, "partitions": "@"}],
+        )
+        return self.array(head, small_partition)
 
     def commit(self, partition: Callable[[int], str], group_id: str = "g", topic: str = TOPIC) -> bytes:
         head = request("OffsetCommit", group_id, api_version=9, topics=[{"name": topic, "partitions": "@"}])

@@ -6,7 +6,13 @@ Source: OffsetMetadataManager.commitOffset, ClassicGroup.validateOffsetCommit.
 from state.errors import ErrorCode
 from state.kafka.context import StepContext, Verdict
 from state.kafka.group import Group, GroupState, Offset
-from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, ReplyTo
+from state.kafka.requests import (
+    CommittedPartition,
+    CommittedTopic,
+    OffsetCommit,
+    ReplyTo,
+    TxnOffsetCommit,
+)
 from state.kafka.responses import OffsetCommitResponse, PartitionError, TopicErrors
 
 FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND = 9  # KIP-848
@@ -25,7 +31,7 @@ def commit(context: StepContext, request: OffsetCommit, reply_to: ReplyTo) -> No
     if error is not ErrorCode.NONE:
         context.reply(reply_to, OffsetCommitResponse, row, error)
         return
-    if _names_chars(request) > NAMES_MAX_CHARS:
+    if names_chars(request) > NAMES_MAX_CHARS:
         context.reply(
             reply_to, OffsetCommitResponse, context.rule("O12"), ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         )
@@ -43,7 +49,7 @@ def commit(context: StepContext, request: OffsetCommit, reply_to: ReplyTo) -> No
     context.reply(reply_to, OffsetCommitResponse, row, topics=topics)
 
 
-def _names_chars(request: OffsetCommit) -> int:
+def names_chars(request: OffsetCommit | TxnOffsetCommit) -> int:
     """Row O12: the number of characters of names in the records of this commit."""
     return 2 * sum(
         len(topic.partitions) * (len(request.group_id) + len(topic.name)) for topic in request.topics
@@ -83,7 +89,7 @@ def _commit_partition(
     context: StepContext, request: OffsetCommit, topic: CommittedTopic, partition: CommittedPartition
 ) -> ErrorCode:
     metadata = partition.committed_metadata or ""
-    if _java_length(metadata) > context.config.offset_metadata_max_bytes:
+    if is_metadata_too_long(context, metadata):
         context.rule("O9")
         return ErrorCode.OFFSET_METADATA_TOO_LARGE
     kept_for_ms = request.retention_time_ms
@@ -95,13 +101,14 @@ def _commit_partition(
         expire_at_ms=None
         if kept_for_ms == OWN_RETENTION_TIME
         else _expire_at_ms(context.now_ms, kept_for_ms),
-        topic_id=_topic_id(context.group, topic, partition.partition_index),
+        topic_id=topic_id_of(context.group, topic, partition.partition_index),
+        position=context.position,
     )
     context.commit(topic.name, partition.partition_index, offset)
     return ErrorCode.NONE
 
 
-def _topic_id(group: Group, topic: CommittedTopic, partition: int) -> bytes | None:
+def topic_id_of(group: Group, topic: CommittedTopic, partition: int) -> bytes | None:
     """The topic id of the request, else that of the offset that the commit replaces.
 
     The offset of a client without topic ids therefore belongs to the topic that it was committed for.
@@ -114,6 +121,11 @@ def _topic_id(group: Group, topic: CommittedTopic, partition: int) -> bytes | No
 
 def _expire_at_ms(now_ms: int, kept_for_ms: int) -> int:
     return min(now_ms + kept_for_ms, END_OF_TIME_MS)
+
+
+def is_metadata_too_long(context: StepContext, metadata: str) -> bool:
+    """Whether the metadata of an offset is longer than the setting allows."""
+    return _java_length(metadata) > context.config.offset_metadata_max_bytes
 
 
 def _java_length(text: str) -> int:

@@ -3,12 +3,13 @@
 Source: OffsetMetadataManager.deleteOffsets, ClassicGroup.validateOffsetDelete.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from state.errors import ErrorCode
 from state.kafka.context import RuleId, StepContext, Verdict, deciding
 from state.kafka.group import Group, GroupState
 from state.kafka.history import EntryType
+from state.kafka.offsets.pending import forget_pending
 from state.kafka.requests import OffsetDelete, ReplyTo, TopicPartitions
 from state.kafka.responses import OffsetDeleteResponse, PartitionError, TopicErrors
 
@@ -27,8 +28,9 @@ def delete_offsets(context: StepContext, request: OffsetDelete, reply_to: ReplyT
     deleted: RuleId | None = None
     verdicts: list[Verdict] = []
     topics = []
+    pending = group.pending_partitions()
     for topic in request.topics:
-        found = _found(group, topic, gone)
+        found = _found(group, topic, gone, pending.get(topic.name, ()))
         if topic.name in subscribed:
             verdict = context.rule("D3"), ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
         elif found:
@@ -42,17 +44,26 @@ def delete_offsets(context: StepContext, request: OffsetDelete, reply_to: ReplyT
             TopicErrors(topic.name, [PartitionError(p, verdict[1]) for p in topic.partition_indexes])
         )
     if deleted is not None:
+        forget_pending(context, lambda topic, partition, _: partition in gone.get(topic, ()))
         partitions = {topic: sorted(numbers) for topic, numbers in gone.items()}
-        context.forget(partitions)
+        context.forget(
+            {
+                topic: [p for p in numbers if p in group.offsets[topic]]
+                for topic, numbers in partitions.items()
+                if topic in group.offsets
+            }
+        )
         context.record(deleted, EntryType.OFFSETS_DELETED, "deleted by request", partitions=partitions)
     context.reply(reply_to, OffsetDeleteResponse, deciding(verdicts), topics=topics)
 
 
-def _found(group: Group, topic: TopicPartitions, gone: Mapping[str, set[int]]) -> set[int]:
-    """The requested partitions that have an offset and are not in `gone` already.
+def _found(
+    group: Group, topic: TopicPartitions, gone: Mapping[str, set[int]], pending: Container[int]
+) -> set[int]:
+    """The requested partitions that have an offset, committed or pending, and are not in `gone` already.
 
     A request may name a topic many times, so the work depends on the requested partitions, not on the
     group's.
     """
     offsets, seen = group.offsets.get(topic.name, {}), gone.get(topic.name, ())
-    return {p for p in topic.partition_indexes if p in offsets and p not in seen}
+    return {p for p in topic.partition_indexes if (p in offsets or p in pending) and p not in seen}

@@ -1,11 +1,12 @@
-"""OffsetFetch: the committed offsets. Rows Q1 to Q3, Q5.
+"""OffsetFetch: the committed offsets. Rows Q1 to Q5.
 
 Source: OffsetMetadataManager.fetchOffsets, fetchAllOffsets, isMismatchedTopicId.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from uuid import UUID
 
+from state.errors import ErrorCode
 from state.kafka.context import StepContext
 from state.kafka.group import Offset
 from state.kafka.requests import OffsetFetch, ReplyTo, TopicPartitions
@@ -16,25 +17,33 @@ _NOTHING = Offset(
 )
 
 Offsets = Mapping[str, Mapping[int, Offset]]
+Partitions = Mapping[str, Container[int]]
 
 
 def fetch(context: StepContext, request: OffsetFetch, reply_to: ReplyTo) -> None:
     """Answer with the committed offsets. A missing group or offset is not an error. No group is created."""
     offsets: Offsets = {}
+    unstable: Partitions = {}
     no_group = None
     if context.has_group:
         offsets = context.group.offsets
+        if request.require_stable:
+            unstable = context.group.pending_partitions()
     else:
         no_group = context.rule("Q1")
     if request.topics is None:
         row = context.rule("Q2")
         topics = [
-            FetchedTopic(name, [_fetched(p, offset) for p, offset in partitions.items()])
+            FetchedTopic(
+                name,
+                [_fetched(context, p, offset, unstable.get(name, ())) for p, offset in partitions.items()],
+            )
             for name, partitions in offsets.items()
         ]
     else:
         topics = [
-            _requested(context, topic, offsets.get(topic.name, {})) for topic in _each_once(request.topics)
+            _requested(context, topic, offsets.get(topic.name, {}), unstable.get(topic.name, ()))
+            for topic in _each_once(request.topics)
         ]
         row = context.rule("Q3")
     context.reply(reply_to, OffsetFetchResponse, no_group or row, topics=topics)
@@ -53,7 +62,9 @@ def _each_once(topics: Sequence[TopicPartitions]) -> list[TopicPartitions]:
     ]
 
 
-def _requested(context: StepContext, topic: TopicPartitions, offsets: Mapping[int, Offset]) -> FetchedTopic:
+def _requested(
+    context: StepContext, topic: TopicPartitions, offsets: Mapping[int, Offset], unstable: Container[int]
+) -> FetchedTopic:
     topic_id = None if topic.topic_id is None else topic.topic_id.bytes
     partitions = []
     for partition in topic.partition_indexes:
@@ -61,7 +72,7 @@ def _requested(context: StepContext, topic: TopicPartitions, offsets: Mapping[in
         if is_of_another_topic(offset, topic_id):
             context.rule("Q5")
             offset = _NOTHING
-        partitions.append(_fetched(partition, offset))
+        partitions.append(_fetched(context, partition, offset, unstable))
     return FetchedTopic(topic.name, partitions)
 
 
@@ -72,6 +83,11 @@ def is_of_another_topic(offset: Offset, topic_id: bytes | None) -> bool:
     return offset.topic_id is not None and topic_id is not None and offset.topic_id != topic_id
 
 
-def _fetched(partition: int, offset: Offset) -> FetchedPartition:
+def _fetched(
+    context: StepContext, partition: int, offset: Offset, unstable: Container[int]
+) -> FetchedPartition:
+    if partition in unstable:
+        context.rule("Q4")
+        return FetchedPartition(partition, -1, -1, "", error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT)
     topic_id = None if offset.topic_id is None else UUID(bytes=offset.topic_id)
     return FetchedPartition(partition, offset.offset, offset.leader_epoch, offset.metadata, topic_id)

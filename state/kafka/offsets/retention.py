@@ -1,4 +1,4 @@
-"""Retention: unused offsets expire. A group without members and offsets is deleted. Rows Z1 to Z6.
+"""Retention: unused offsets expire. A group without members and offsets is deleted. Rows Z1 to Z7.
 
 A pass is due at a multiple of `offsets.retention.check.interval.ms`. Only the first pass that could expire an
 offset is armed, so an idle group is not called. Source: OffsetMetadataManager.cleanupExpiredOffsets,
@@ -14,13 +14,17 @@ from state.kafka.history import EntryType
 
 
 def retention_pass(context: StepContext) -> None:
-    """Remove expired offsets. Delete the group if it has no members and no offsets."""
+    """Remove expired offsets. Delete the group if it has no members and no offsets, and none is pending."""
     group, config = context.group, context.config
     group.retention_deadline_ms = None
     expired: dict[str, list[int]] = {}
     own_times = set()
+    pending = group.pending_partitions()
     for topic, partition, offset in _expirable(context):
         if _due_ms(group, offset, config) <= context.now_ms:
+            if partition in pending.get(topic, ()):
+                context.rule("Z7")
+                continue
             own_times.add(offset.expire_at_ms is not None)
             expired.setdefault(topic, []).append(partition)
     if expired:
@@ -31,7 +35,7 @@ def retention_pass(context: StepContext) -> None:
             reason += ", or for as long as the committer chose"
         context.forget(expired)
         context.record(row, EntryType.OFFSETS_EXPIRED, reason, partitions=expired)
-    if group.state is GroupState.EMPTY and not group.offsets:
+    if group.state is GroupState.EMPTY and group.is_without_offsets():
         context.delete_group(context.rule("Z6"), "it has no members and no offsets")
     else:
         context.retention_is_stale = True
@@ -53,14 +57,21 @@ def arm(context: StepContext) -> None:
 def _arm_for_all(context: StepContext) -> None:
     group = context.group
     group.retention_deadline_ms = None
-    if group.state is GroupState.EMPTY and not group.offsets:
+    if group.state is GroupState.EMPTY and group.is_without_offsets():
         _arm_by(context, context.now_ms)
         return
     if group.offsets and not _can_expire(group):
         context.rule("Z5")
         return
+    # A partition with a pending offset does not expire, and this runs again when none is pending any more.
+    pending = group.pending_partitions()
     due_ms = min(
-        (_due_ms(group, offset, context.config) for _, _, offset in _expirable(context)), default=None
+        (
+            _due_ms(group, offset, context.config)
+            for topic, partition, offset in _expirable(context)
+            if partition not in pending.get(topic, ())
+        ),
+        default=None,
     )
     if due_ms is not None:
         _arm_by(context, due_ms)

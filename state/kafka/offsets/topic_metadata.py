@@ -4,12 +4,15 @@ Source: OffsetMetadataManager.onTopicsDeleted. Kafka's coordinator receives the 
 coordinator receives the existing topics from a watcher, whose broker may lag.
 """
 
+from collections.abc import Callable
+
 from msgspec.structs import replace
 
 from state.kafka.context import RuleId, StepContext
 from state.kafka.group import Offset
 from state.kafka.history import EntryType
 from state.kafka.offsets.fetch import is_of_another_topic
+from state.kafka.offsets.pending import forget_pending, set_topic_id
 from state.kafka.requests import TopicImage, TopicMetadata
 
 # The number of deleted topic ids that a group remembers.
@@ -22,35 +25,55 @@ def topic_metadata(context: StepContext, request: TopicMetadata) -> None:
     """
     if not context.has_group:
         return
+    pending = context.group.pending_partitions()
     for name, image in request.topics.items():
-        offsets = context.group.offsets.get(name)
-        if offsets is None:
+        if name not in context.group.offsets and name not in pending:
             continue
+        offsets = _offsets_of(context, name)
         if image is None:
-            _forget(context, context.rule("D6"), name, offsets, "the topic was deleted")
+            _forget(context, context.rule("D6"), name, lambda _: True, "the topic was deleted")
         elif image.id.bytes in context.group.deleted_topic_ids:
             context.rule("D9")
         else:
             _update_topic_id(context, name, image, offsets)
 
 
-def _update_topic_id(context: StepContext, name: str, image: TopicImage, offsets: dict[int, Offset]) -> None:
+def _offsets_of(context: StepContext, name: str) -> list[Offset]:
+    """The offsets of a topic, committed ones and those that are pending in transactions."""
+    group = context.group
+    offsets = list(group.offsets.get(name, {}).values())
+    for entry in group.pending:
+        offsets += entry.offsets.get(name, {}).values()
+    return offsets
+
+
+def _update_topic_id(context: StepContext, name: str, image: TopicImage, offsets: list[Offset]) -> None:
     topic_id = image.id.bytes
-    unknown = {p: offset for p, offset in offsets.items() if offset.topic_id is None}
-    if any(is_of_another_topic(offset, topic_id) for offset in offsets.values()):
-        row = context.rule("D7")
-        old = {p: offset for p, offset in offsets.items() if offset.topic_id != topic_id}
-        _forget(context, row, name, old, "the topic was deleted and made again")
-    elif unknown:
+    if any(is_of_another_topic(offset, topic_id) for offset in offsets):
+        why = "the topic was deleted and made again"
+        _forget(context, context.rule("D7"), name, lambda offset: offset.topic_id != topic_id, why)
+    elif any(offset.topic_id is None for offset in offsets):
         context.rule("D8")
-        for partition, offset in unknown.items():
-            context.commit(name, partition, replace(offset, topic_id=topic_id))
+        for partition, offset in list(context.group.offsets.get(name, {}).items()):
+            if offset.topic_id is None:
+                context.commit(name, partition, replace(offset, topic_id=topic_id))
+        set_topic_id(context, name, topic_id)
 
 
-def _forget(context: StepContext, rule: RuleId, name: str, offsets: dict[int, Offset], why: str) -> None:
-    ids = dict.fromkeys(offset.topic_id for offset in offsets.values() if offset.topic_id is not None)
-    deleted = [*(known for known in context.group.deleted_topic_ids if known not in ids), *ids]
-    context.group.deleted_topic_ids = deleted[-DELETED_IDS_MAX:]
-    gone = {name: sorted(offsets)}
-    context.forget(gone)
-    context.record(rule, EntryType.OFFSETS_DELETED, why, partitions=gone)
+def _forget(
+    context: StepContext, rule: RuleId, name: str, is_gone: Callable[[Offset], bool], why: str
+) -> None:
+    group = context.group
+    ids = dict.fromkeys(
+        offset.topic_id
+        for offset in _offsets_of(context, name)
+        if offset.topic_id is not None and is_gone(offset)
+    )
+    deleted = [*(known for known in group.deleted_topic_ids if known not in ids), *ids]
+    group.deleted_topic_ids = deleted[-DELETED_IDS_MAX:]
+    committed = {p for p, offset in group.offsets.get(name, {}).items() if is_gone(offset)}
+    pending = forget_pending(context, lambda topic, _, offset: topic == name and is_gone(offset))
+    if committed:
+        context.forget({name: sorted(committed)})
+    partitions = {name: sorted(committed | pending.get(name, set()))}
+    context.record(rule, EntryType.OFFSETS_DELETED, why, partitions=partitions)

@@ -20,7 +20,17 @@ from assignors.rocketmq.message_queue import MessageQueue
 from checkpoints import codec
 from checkpoints.codec import GROUP_VERSION, STATE_VERSION, Entry, StateError
 from state.dispatch import AnyGroup
-from state.kafka.group import Group, GroupState, JoinPhase, Member, Offset, PendingMember
+from state.kafka.group import (
+    NO_POSITION,
+    Ended,
+    Group,
+    GroupState,
+    JoinPhase,
+    Member,
+    Offset,
+    PendingMember,
+    PendingOffsets,
+)
 from state.kafka.requests import Protocol, ReplyTo
 from state.rocketmq import group as rocketmq
 from state.rocketmq.requests import ConsumeFromWhere, ConsumeType, MessageModel, SubscriptionData
@@ -28,7 +38,7 @@ from state.rocketmq.requests import ConsumeFromWhere, ConsumeType, MessageModel,
 DATA = Path(__file__).parents[2] / "data"
 PINNED = sorted(DATA.glob("state_v*.msgpack"))
 STORED = {
-    Group: (Group, Member, PendingMember, JoinPhase, Offset, Protocol, ReplyTo),
+    Group: (Group, Member, PendingMember, JoinPhase, Offset, PendingOffsets, Ended, Protocol, ReplyTo),
     rocketmq.Group: (
         rocketmq.Group,
         rocketmq.ClientChannelInfo,
@@ -39,6 +49,8 @@ STORED = {
     ),
 }
 DEADLINE_MS = 1_700_000_000_500
+# The version of the groups in the pinned payload of a version of the row.
+GROUP_VERSION_OF = {1: 1, 2: 2, 3: 3, 4: 3, 5: 4}
 ENUMS = (GroupState, MessageModel, ConsumeType, ConsumeFromWhere, MessageRequestMode)
 
 
@@ -58,6 +70,20 @@ def sample() -> Group:
         pending_sync=True,
         parked_join=ReplyTo(1, "c-1", "requests-0-1"),
         parked_sync=ReplyTo(2, "c-2", "requests-0-2"),
+    )
+    offset = Offset(6, 1, "note", 1_700_000_000_002, None, b"\x07" * 16, (5, 3))
+    pending = PendingOffsets(
+        request="requests-0-5#3",
+        position=(5, 3),
+        at_ms=1_700_000_000_002,
+        transactional_id="t-1",
+        producer_id=4001,
+        producer_epoch=7,
+        txn_version=2,
+        txn_partition=1,
+        txn_position=41,
+        txn_topic_id=b"\x05" * 16,
+        offsets={"t": {0: offset}},
     )
     return Group(
         group_id="grüppe",
@@ -82,11 +108,13 @@ def sample() -> Group:
         last_rebalance_reason="new member m-1 joined",
         quarantined="InjectedFault: told to",
         subscribed_topics=["t"],
-        offsets={"t": {0: Offset(5, 1, "note", 1_700_000_000_001, 1_700_000_900_000, b"\x07" * 16)}},
+        offsets={"t": {0: Offset(5, 1, "note", 1_700_000_000_001, 1_700_000_900_000, b"\x07" * 16, (4, 2))}},
         retention_deadline_ms=1_700_001_000_000,
         partitions_per_topic={"t": 4},
         reported_partition_counts={"t": 5},
         deleted_topic_ids=[b"\x03" * 16],
+        pending=[pending],
+        ended={4001: Ended(1, 40, b"\x05" * 16, 1_700_000_000_002)},
     )
 
 
@@ -130,6 +158,9 @@ def samples(version: int = GROUP_VERSION) -> dict[str, AnyGroup]:
     if version < 3:
         group.offsets["t"][0] = structs.replace(group.offsets["t"][0], topic_id=None)
         group.deleted_topic_ids = []
+    if version < 4:
+        group.offsets["t"][0] = structs.replace(group.offsets["t"][0], position=NO_POSITION)
+        group.pending, group.ended = [], {}
     return {"grüppe": group, "rüpel": rocketmq_sample()}
 
 
@@ -196,7 +227,14 @@ def test_the_pinned_payload_of_this_version_is_this_sample(request: pytest.Fixtu
 @pytest.mark.parametrize("path", PINNED, ids=lambda path: path.stem)
 def test_every_pinned_payload_is_read(path: Path) -> None:
     version = int(path.stem.removeprefix("state_v"))
-    assert decode("shard 0", version, path.read_bytes()) == samples(version)
+    assert decode("shard 0", version, path.read_bytes()) == samples(GROUP_VERSION_OF[version])
+
+
+def pinned(group_version: int, name: str) -> bytes:
+    """The pinned encoding of a group in a version of its own."""
+    version = next(row for row, of_groups in GROUP_VERSION_OF.items() if of_groups == group_version)
+    row = codec.read_row("shard 0", version, (DATA / f"state_v{version}.msgpack").read_bytes())
+    return row[name].group
 
 
 @pytest.mark.parametrize("name", samples())
@@ -204,9 +242,7 @@ def test_every_pinned_payload_is_read(path: Path) -> None:
 @pytest.mark.parametrize("version", range(1, GROUP_VERSION + 1))
 def test_a_group_of_one_version_is_refused_under_another(version: int, other: int, name: str) -> None:
     """The group must differ between the versions. RocketMQ's group is the same in all of them."""
-    payload = (DATA / f"state_v{version}.msgpack").read_bytes()
-    group = bytes(memoryview(msgspec.msgpack.decode(payload, type=dict[str, msgspec.Raw])[name]))
-    entry = Entry(other, None, group)
+    entry = Entry(other, None, pinned(version, name))
     if version == other or isinstance(samples()[name], rocketmq.Group):
         assert codec.decode_group(name, entry) == samples(version)[name]
     else:
@@ -229,6 +265,13 @@ def test_a_group_that_rests_keeps_its_bytes() -> None:
     again = codec.read_row("shard 0", *row)
     assert {name: again[name] for name in old} == old
     assert codec.write_row(again) == row
+
+
+def test_an_offset_of_an_earlier_version_precedes_every_request() -> None:
+    for version in (1, 2, 3, 4):
+        group = decode("shard 0", version, (DATA / f"state_v{version}.msgpack").read_bytes())["grüppe"]
+        assert isinstance(group, Group)
+        assert [offset.position < (0, 0) for offset in group.offsets["t"].values()] == [True]
 
 
 def test_an_offset_of_an_earlier_version_is_of_an_unknown_topic() -> None:
@@ -282,11 +325,11 @@ def _compressed(content: object) -> bytes:
         encode(samples())[1][4:],
         encode(samples())[1][:-1],
         _compressed(["g"]),
-        *(_compressed({"g": e}) for e in ([], [3, None], [3, None, WHOLE, 0], [3, "x", WHOLE])),
+        *(_compressed({"g": e}) for e in ([], [4, None], [4, None, WHOLE, 0], [4, "x", WHOLE])),
     ],
 )
 def test_a_damaged_row_is_refused_by_name(payload: bytes) -> None:
-    with pytest.raises(StateError, match=r"the state of 'shard 7' \(version 4\) is damaged"):
+    with pytest.raises(StateError, match=r"the state of 'shard 7' \(version 5\) is damaged"):
         codec.read_row("shard 7", STATE_VERSION, payload)
 
 
@@ -312,19 +355,19 @@ def test_groups_that_resemble_each_other_take_little_space() -> None:
         (_group_of("Kafka", "g", "i", "seven"), "is damaged"),
         (_group_of("Kafka", "g", "i", 0, 0, 0, "Dead"), "is damaged: .*'Dead'"),
         (_group_of("RocketMQ", "g", "i", 0, 0, 0, "Dead"), "is damaged: .*'Dead'"),
-        (_group_of("Kafka", "g", "i"), "is damaged: it has 3 fields instead of 28"),
+        (_group_of("Kafka", "g", "i"), "is damaged: it has 3 fields instead of 30"),
         (codec.encode_group(Group("h", "i"), None), "holds group 'h'"),
     ],
 )
 def test_a_damaged_group_is_refused_by_name(entry: Entry, why: str) -> None:
-    with pytest.raises(StateError, match=rf"the state of group 'g' \(version 3\) {why}"):
+    with pytest.raises(StateError, match=rf"the state of group 'g' \(version 4\) {why}"):
         codec.decode_group("g", entry)
 
 
 @pytest.mark.parametrize("version", [0, GROUP_VERSION + 1])
 def test_a_group_of_another_version_is_refused_by_name(version: int) -> None:
     with pytest.raises(
-        StateError, match=f"group 'g' is of version {version}; this code reads versions 1 to 3"
+        StateError, match=f"group 'g' is of version {version}; this code reads versions 1 to 4"
     ):
         codec.decode_group("g", Entry(version, None, WHOLE))
 

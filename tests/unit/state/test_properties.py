@@ -229,6 +229,7 @@ def test_a_failed_deadline_stops_its_group(log: Log, nth: int) -> None:
 def test_random_logs_reach_deep() -> None:
     """The logs above must reach rows of docs/rules.md that need a long sequence of moves."""
     deep = {"C1", "C2", "C3", "C4", "E7", "E8", "E9", "E10", "W2", "W3", "W4", "W5", "T3", "T4", "Y2"}
+    deep |= {"TO5", "TO6", "TO8", "TO10", "TO11", "TO12", "TO13", "TO14", "TO17", "Q4"}
     config = CoordinatorConfig()
     for seed in range(1_000):
         rows = realise(script(seed, 250), config)

@@ -16,7 +16,7 @@ CANNOT_OCCUR = "cannot occur: "
 def documented() -> dict[str, str]:
     """Return each row's last column: the scenario that reaches it, or why it cannot occur."""
     rows = re.findall(
-        r"^\| ([A-Z]\d+) \|.*\| ([^|]+) \|$", (ROOT / "docs/rules.md").read_text(), re.MULTILINE
+        r"^\| ([A-Z]+\d+) \|.*\| ([^|]+) \|$", (ROOT / "docs/rules.md").read_text(), re.MULTILINE
     )
     assert len(rows) == len(dict(rows)), "a row stands twice"
     return dict(rows)
@@ -34,7 +34,7 @@ def in_code() -> set[str]:
         for path in (ROOT / "state").rglob("*.py")
         for call in re.findall(r"context\.rule\(([^)]*)\)", path.read_text())
     ]
-    return {row for call in calls for row in re.findall(r'"([A-Z]\d+)"', call)}
+    return {row for call in calls for row in re.findall(r'"([A-Z]+\d+)"', call)}
 
 
 @cache

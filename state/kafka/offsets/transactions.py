@@ -1,0 +1,262 @@
+"""Offsets in transactions: they are pending until the marker of their transaction. Rows TO1 to TO14.
+
+The brokers' transaction coordinator decides the outcome. It writes a marker into a partition of the markers
+topic, and the coordinator service brings it here as a TransactionMarker. Which marker ends the transaction of
+an entry follows from positions in that partition: the producer's earlier markers stand below the position
+that the entry's request read, and its own marker stands at or above it. The epochs of a producer do not tell,
+because in transactions of version 1 the epoch stays.
+
+Source: OffsetMetadataManager.commitTransactionalOffset and completeTransaction,
+ClassicGroup.validateOffsetCommit.
+"""
+
+from msgspec.structs import replace
+
+from state.errors import ErrorCode
+from state.kafka.context import RuleId, StepContext, Verdict
+from state.kafka.group import Ended, Group, GroupState, Offset, PendingOffsets
+from state.kafka.history import EntryType
+from state.kafka.offsets.commit import NAMES_MAX_CHARS, is_metadata_too_long, names_chars, topic_id_of
+from state.kafka.offsets.outcome import Outcome, outcome_of
+from state.kafka.requests import (
+    CommittedPartition,
+    CommittedTopic,
+    ReplyTo,
+    TransactionMarker,
+    TxnOffsetCommit,
+)
+from state.kafka.responses import (
+    PartitionError,
+    TopicErrors,
+    TransactionMarkerResponse,
+    TxnOffsetCommitResponse,
+)
+
+# The asker of a TxnOffsetCommit gives up much earlier. A request that is written later still is held, and
+# dropped by the marker of its own transaction.
+ENDED_KEPT_MS = 15 * 60_000
+
+_FIRST_VERSION_WITH_ABORTABLE = 4
+_FIRST_VERSION_WITH_EPOCH_OF_EACH_TRANSACTION = 5
+
+
+def txn_commit(context: StepContext, request: TxnOffsetCommit, reply_to: ReplyTo) -> None:
+    """Hold each offset whose metadata is not too long until its transaction ends, if the committer is valid.
+
+    No session is extended, and the state of the group does not matter.
+    """
+    if context.has_group:
+        _prune_ended(context)
+    row, error = _validate(context, request)
+    if error is ErrorCode.NONE and names_chars(request) > NAMES_MAX_CHARS:
+        row, error = context.rule("O12"), ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    if error is not ErrorCode.NONE:
+        context.reply(reply_to, TxnOffsetCommitResponse, row, error)
+        return
+    offsets: dict[str, dict[int, Offset]] = {}
+    topics = [
+        TopicErrors(
+            topic.name,
+            [
+                PartitionError(p.partition_index, _take_partition(context, offsets, topic, p))
+                for p in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    row = context.rule("TO8")
+    if offsets:
+        context.hold(_entry(context, request, offsets))
+    context.reply(reply_to, TxnOffsetCommitResponse, row, topics=topics)
+
+
+def _validate(context: StepContext, request: TxnOffsetCommit) -> Verdict:
+    """Rows TO2 to TO6, the first that refuses."""
+    if not context.has_group:
+        if request.generation_id >= 0:
+            return context.rule("TO2"), ErrorCode.ILLEGAL_GENERATION
+        context.create_group(context.rule("TO3"), "first TxnOffsetCommit for this group id, by no member")
+    row, error = _validate_member(context, request)
+    if error is ErrorCode.NONE and is_over(context.group, request):
+        return context.rule("TO6"), _error_of_an_ended_transaction(request.api_version)
+    return row, error
+
+
+def _validate_member(context: StepContext, request: TxnOffsetCommit) -> Verdict:
+    group = context.group
+    has_no_generation = request.generation_id < 0
+    is_nobody = has_no_generation and not request.member_id and request.group_instance_id is None
+    if is_nobody or (has_no_generation and group.state is GroupState.EMPTY):
+        return context.rule("TO4"), ErrorCode.NONE
+    error = group.validate_member(request.member_id, request.group_instance_id)
+    if error is ErrorCode.NONE and request.generation_id != group.generation:
+        error = ErrorCode.ILLEGAL_GENERATION
+    return context.rule("TO5"), error
+
+
+def is_over(group: Group, request: TxnOffsetCommit) -> bool:
+    """Row TO6: whether the group has learnt already that the request's transaction ended, so that the client
+    has given the request up.
+    """
+    ended = group.ended.get(request.producer_id)
+    if ended is None or ended.txn_partition != request.txn_partition:
+        return False
+    topic_id = _bytes_of(request)
+    is_other_topic = None not in (topic_id, ended.txn_topic_id) and topic_id != ended.txn_topic_id
+    return not is_other_topic and request.txn_position <= ended.txn_position
+
+
+def _error_of_an_ended_transaction(api_version: int) -> ErrorCode:
+    if api_version >= _FIRST_VERSION_WITH_EPOCH_OF_EACH_TRANSACTION:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if api_version >= _FIRST_VERSION_WITH_ABORTABLE:
+        return ErrorCode.TRANSACTION_ABORTABLE
+    return ErrorCode.INVALID_TXN_STATE
+
+
+def _take_partition(
+    context: StepContext,
+    offsets: dict[str, dict[int, Offset]],
+    topic: CommittedTopic,
+    partition: CommittedPartition,
+) -> ErrorCode:
+    """Add the partition to the offsets of the entry, unless its metadata is too long."""
+    metadata = partition.committed_metadata or ""
+    if is_metadata_too_long(context, metadata):
+        context.rule("TO7")
+        return ErrorCode.OFFSET_METADATA_TOO_LARGE
+    offsets.setdefault(topic.name, {})[partition.partition_index] = Offset(
+        offset=partition.committed_offset,
+        leader_epoch=partition.committed_leader_epoch,
+        metadata=metadata,
+        committed_at_ms=context.now_ms,
+        expire_at_ms=None,
+        topic_id=topic_id_of(context.group, topic, partition.partition_index),
+        position=context.position,
+    )
+    return ErrorCode.NONE
+
+
+def _entry(
+    context: StepContext, request: TxnOffsetCommit, offsets: dict[str, dict[int, Offset]]
+) -> PendingOffsets:
+    return PendingOffsets(
+        request=context.cause,
+        position=context.position,
+        at_ms=context.now_ms,
+        transactional_id=request.transactional_id,
+        producer_id=request.producer_id,
+        producer_epoch=request.producer_epoch,
+        txn_version=request.txn_version,
+        txn_partition=request.txn_partition,
+        txn_position=request.txn_position,
+        txn_topic_id=_bytes_of(request),
+        offsets=offsets,
+    )
+
+
+def _bytes_of(request: TxnOffsetCommit) -> bytes | None:
+    return None if request.txn_topic_id is None else request.txn_topic_id.bytes
+
+
+def transaction_marker(context: StepContext, marker: TransactionMarker, reply_to: ReplyTo) -> None:
+    """Commit or drop the pending offsets whose transaction this marker ends. It is never an error, and it
+    creates no group.
+    """
+    row = None
+    if context.has_group:
+        _prune_ended(context)
+        row = _apply(context, marker)
+    context.reply(reply_to, TransactionMarkerResponse, row or context.rule("TO9"))
+
+
+def _apply(context: StepContext, marker: TransactionMarker) -> RuleId | None:
+    """Return the row that decided, None if no entry is concerned."""
+    row = None
+    settled: list[tuple[PendingOffsets, Outcome, RuleId]] = []
+    for entry in context.group.pending:
+        if is_reached(entry, marker):
+            row = context.rule("TO10" if entry.txn_version > 1 else "TO11")
+            outcome = outcome_of(
+                entry.txn_version, entry.producer_epoch, marker.producer_epoch, marker.committed
+            )
+            if outcome is not Outcome.IGNORED:
+                settled.append((entry, outcome, row))
+    if not settled:
+        return row
+    entries = [entry for entry, _, _ in settled]
+    context.settle(entries)
+    for entry, outcome, decided in settled:
+        _end(context, entry, outcome, decided, marker)
+    _note_ended(context, entries, marker)
+    return context.rule("TO14")
+
+
+def is_reached(entry: PendingOffsets, marker: TransactionMarker) -> bool:
+    """Row TO9: whether the marker is about this entry, as far as positions tell."""
+    return (
+        entry.producer_id == marker.producer_id
+        and entry.txn_partition == marker.txn_partition
+        and marker.first_position <= entry.txn_position <= marker.txn_position
+    )
+
+
+def _end(
+    context: StepContext,
+    entry: PendingOffsets,
+    outcome: Outcome,
+    row: RuleId,
+    marker: TransactionMarker,
+) -> None:
+    """Rows TO12, TO13: commit or drop the offsets of an entry that is settled."""
+    if outcome is Outcome.COMMIT:
+        context.rule("TO12")
+        _move(context, entry)
+        return
+    why = f"the transaction was not committed: a marker of epoch {marker.producer_epoch} ended it"
+    if outcome is Outcome.ABORT:
+        row, why = context.rule("TO13"), "the transaction was aborted"
+    context.record(
+        row,
+        EntryType.TRANSACTION_DROPPED,
+        why,
+        transactional_id=entry.transactional_id,
+        producer_id=entry.producer_id,
+        partitions={topic: sorted(offsets) for topic, offsets in entry.offsets.items()},
+    )
+
+
+def _move(context: StepContext, entry: PendingOffsets) -> None:
+    """Commit each offset that stands behind the committed one in the log."""
+    for topic, offsets in entry.offsets.items():
+        for partition, offset in offsets.items():
+            committed = context.group.offsets.get(topic, {}).get(partition)
+            if committed is None:
+                context.commit(topic, partition, offset)
+            elif is_behind(offset, committed):
+                topic_id = offset.topic_id if offset.topic_id is not None else committed.topic_id
+                context.commit(topic, partition, replace(offset, topic_id=topic_id))
+
+
+def is_behind(offset: Offset, committed: Offset) -> bool:
+    """Row TO12: whether the request of a pending offset stands behind that of the committed one."""
+    return offset.position > committed.position
+
+
+def _note_ended(context: StepContext, entries: list[PendingOffsets], marker: TransactionMarker) -> None:
+    """Row TO14: note how far the producer's transactions have ended."""
+    known = context.group.ended.get(marker.producer_id)
+    position = marker.txn_position
+    if known is not None and known.txn_partition == marker.txn_partition:
+        same_topic = known.txn_topic_id == entries[-1].txn_topic_id
+        position = max(position, known.txn_position) if same_topic else position
+    context.group.ended[marker.producer_id] = Ended(
+        marker.txn_partition, position, entries[-1].txn_topic_id, context.now_ms
+    )
+
+
+def _prune_ended(context: StepContext) -> None:
+    """Forget markers that no late request can meet any more."""
+    group, since_ms = context.group, context.now_ms - ENDED_KEPT_MS
+    if any(ended.at_ms < since_ms for ended in group.ended.values()):
+        group.ended = {p: ended for p, ended in group.ended.items() if ended.at_ms >= since_ms}
