@@ -112,6 +112,13 @@ def _kafka_text(
             "",
             f"Committed offsets: {count(offsets, 'partition')} of {count(len(group.offsets), 'topic')}",
         ]
+    if group.pending:
+        pending = sum(map(len, group.pending_partitions().values()))
+        transactions = {(entry.producer_id, entry.txn_position) for entry in group.pending}
+        lines += [
+            "",
+            f"Pending offsets: {count(pending, 'partition')} in {count(len(transactions), 'transaction')}",
+        ]
     lines += ["", "Timers:", *(INDENT + line for line in _timer_lines(group, names, at_ms, clock))]
     return "\n".join(lines) + "\n"
 

@@ -19,6 +19,8 @@ _ENTRY_NAMES = {
     "static_members": "static member",
     "pending_members": "pending member",
     "offsets": "offset of",
+    "pending": "pending offsets of",
+    "ended": "end of a transaction of producer",
     "partitions_per_topic": "partitions of",
     "reported_partition_counts": "reported partitions of",
     "channels": "consumer on",
@@ -64,7 +66,8 @@ def compare_groups(
 ) -> GroupChange | None:
     """Compare a group in two states, None: it is not there. Returns None if they are equal.
 
-    `ignore_times`: differences of times alone do not count, such as those that a heartbeat makes.
+    `ignore_times`: differences of times alone do not count, such as those that a heartbeat makes. Positions
+    in the log count as times.
     """
     if before is None or after is None:
         if before is after:
@@ -99,13 +102,19 @@ _Path = tuple[Any, ...]
 def _differences(path: _Path, before: Any, after: Any) -> Iterator[tuple[_Path, Any, Any]]:
     if isinstance(before, Struct) and type(before) is type(after):
         for name in before.__struct_fields__:
-            yield from _differences((*path, name), getattr(before, name), getattr(after, name))
+            yield from _differences((*path, name), _value(before, name), _value(after, name))
     elif isinstance(before, dict) and isinstance(after, dict):
         keys = [*before, *(key for key in after if key not in before)]
         for key in keys:
             yield from _entry((*path, key), before.get(key, _MISSING), after.get(key, _MISSING))
     elif before != after:
         yield path, before, after
+
+
+def _value(struct: Struct, name: str) -> Any:
+    """The value of a field. Entries of pending offsets are named by their requests."""
+    value = getattr(struct, name)
+    return {entry.request: entry for entry in value} if name == "pending" else value
 
 
 def _entry(path: _Path, before: Any, after: Any) -> Iterator[tuple[_Path, Any, Any]]:
@@ -157,7 +166,7 @@ def _key(key: Any) -> str:
 
 def _is_time(path: _Path) -> bool:
     name = str(path[-1])
-    return name.endswith("_ms") and name not in _DURATIONS
+    return name == "position" or (name.endswith("_ms") and name not in _DURATIONS)
 
 
 def _text(name: str, value: Any) -> str:

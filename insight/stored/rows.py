@@ -28,6 +28,7 @@ class Table(StrEnum):
     GROUPS = "groups"
     MEMBERS = "members"
     OFFSETS = "offsets"
+    PENDING = "pending"
     TIMERS = "timers"
     LOCKS = "locks"
 
@@ -46,7 +47,8 @@ class Role(StrEnum):
 class GroupRow(Struct, frozen=True, kw_only=True):
     """A group. Fields of the other protocol are None.
 
-    `members` counts members, or consumers' connections; `offsets` and `locks` count rows of these tables.
+    `members` counts members, or consumers' connections; `offsets`, `pending` and `locks` count rows of these
+    tables.
     `state_since_ms` is the time since which the group is in its state. `clock_ms` is the time of its last
     event. `state_version` is the version of its encoding.
     """
@@ -56,6 +58,7 @@ class GroupRow(Struct, frozen=True, kw_only=True):
     state: str
     members: int
     offsets: int
+    pending: int
     locks: int
     generation: int | None = None
     protocol_type: str | None = None
@@ -119,6 +122,29 @@ class OffsetRow(Struct, frozen=True, kw_only=True):
     topic_id: str | None
 
 
+class PendingRow(Struct, frozen=True, kw_only=True):
+    """The offset of a partition that is pending in a transaction, by the request with it.
+
+    `txn_position` is the end of partition `txn_partition` of the markers topic when the request was made: the
+    marker that ends the transaction stands there or behind. `requested_at_ms` is the time of the request,
+    which will be that of the commit.
+    """
+
+    group_id: str
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    txn_version: int
+    txn_partition: int
+    txn_position: int
+    request: str
+    requested_at_ms: int
+    topic: str
+    partition: int
+    offset: int
+    topic_id: str | None
+
+
 class TimerRow(Struct, frozen=True, kw_only=True):
     """An armed deadline: `heartbeat` (of a member), `join`, `sync`, `retention`, or RocketMQ's `scan`."""
 
@@ -140,11 +166,12 @@ class LockRow(Struct, frozen=True, kw_only=True):
     last_update_ms: int
 
 
-AnyRow = GroupRow | MemberRow | OffsetRow | TimerRow | LockRow
+AnyRow = GroupRow | MemberRow | OffsetRow | PendingRow | TimerRow | LockRow
 ROW_OF: dict[Table, type[AnyRow]] = {
     Table.GROUPS: GroupRow,
     Table.MEMBERS: MemberRow,
     Table.OFFSETS: OffsetRow,
+    Table.PENDING: PendingRow,
     Table.TIMERS: TimerRow,
     Table.LOCKS: LockRow,
 }
@@ -156,6 +183,7 @@ class GroupRows(Struct, frozen=True, kw_only=True):
     group: GroupRow
     members: list[MemberRow]
     offsets: list[OffsetRow]
+    pending: list[PendingRow]
     timers: list[TimerRow]
     locks: list[LockRow]
 
@@ -168,13 +196,15 @@ def rows_of(group: AnyGroup, state_version: int, config: CoordinatorConfig) -> G
     """Return the rows of a group. `config` decides RocketMQ's deadlines."""
     protocol = str(group_type_of(group))
     if isinstance(group, RocketMqGroup):
-        members, offsets, locks = list(_clients(group, protocol)), [], list(_locks(group))
+        members, offsets, pending, locks = list(_clients(group, protocol)), [], [], list(_locks(group))
     else:
         members, offsets, locks = list(_members(group, protocol)), list(_offsets(group)), []
+        pending = list(_pending(group))
     common: dict[str, Any] = {
         "group_id": group.group_id,
         "protocol": protocol,
         "offsets": len(offsets),
+        "pending": len(pending),
         "locks": len(locks),
         "clock_ms": group.clock_ms,
         "next_deadline_ms": next_deadline_ms(group, config),
@@ -187,6 +217,7 @@ def rows_of(group: AnyGroup, state_version: int, config: CoordinatorConfig) -> G
         group=GroupRow(**common, **_of_protocol(group)),
         members=members,
         offsets=offsets,
+        pending=pending,
         timers=list(_timers(group, protocol, config)),
         locks=locks,
     )
@@ -282,6 +313,27 @@ def _offsets(group: Group) -> Iterator[OffsetRow]:
                 expire_at_ms=committed.expire_at_ms,
                 topic_id=None if committed.topic_id is None else str(UUID(bytes=committed.topic_id)),
             )
+
+
+def _pending(group: Group) -> Iterator[PendingRow]:
+    for entry in group.pending:
+        for topic, partitions in entry.offsets.items():
+            for partition, offset in partitions.items():
+                yield PendingRow(
+                    group_id=group.group_id,
+                    transactional_id=entry.transactional_id,
+                    producer_id=entry.producer_id,
+                    producer_epoch=entry.producer_epoch,
+                    txn_version=entry.txn_version,
+                    txn_partition=entry.txn_partition,
+                    txn_position=entry.txn_position,
+                    request=entry.request,
+                    requested_at_ms=entry.at_ms,
+                    topic=topic,
+                    partition=partition,
+                    offset=offset.offset,
+                    topic_id=None if offset.topic_id is None else str(UUID(bytes=offset.topic_id)),
+                )
 
 
 def _clients(group: RocketMqGroup, protocol: str) -> Iterator[MemberRow]:

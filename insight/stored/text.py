@@ -4,7 +4,17 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from insight.admin.tables import Column, render_table
-from insight.stored.rows import AnyRow, GroupRow, GroupRows, LockRow, MemberRow, OffsetRow, Table, TimerRow
+from insight.stored.rows import (
+    AnyRow,
+    GroupRow,
+    GroupRows,
+    LockRow,
+    MemberRow,
+    OffsetRow,
+    PendingRow,
+    Table,
+    TimerRow,
+)
 
 _EVER_S = 253_402_300_799  # the last second of the year 9999
 
@@ -41,7 +51,7 @@ def _blocks(rows: GroupRows) -> Iterator[str]:
         remarks.append(f"Warning: group '{group.group_id}' is quarantined: {group.quarantined}")
     if remarks:
         yield _indented("\n".join(remarks))
-    for table in (Table.MEMBERS, Table.OFFSETS, Table.TIMERS, Table.LOCKS):
+    for table in (Table.MEMBERS, Table.OFFSETS, Table.PENDING, Table.TIMERS, Table.LOCKS):
         if of_table := rows.of(table):
             yield _indented(table_text(table, of_table, with_group=False))
 
@@ -67,7 +77,7 @@ def _group_cells(row: AnyRow) -> list[object]:
     assert isinstance(row, GroupRow)
     strategy = row.protocol_name or row.message_model
     cells: list[object] = [row.group_id, row.protocol, row.state, time_text(row.state_since_ms)]
-    cells += [row.generation, strategy, row.members, row.offsets, row.locks]
+    cells += [row.generation, strategy, row.members, row.offsets, row.pending or None, row.locks]
     return [*cells, time_text(row.clock_ms), time_text(row.next_deadline_ms)]
 
 
@@ -83,6 +93,13 @@ def _offset_cells(row: AnyRow) -> list[object]:
     assert isinstance(row, OffsetRow)
     cells: list[object] = [row.group_id, row.topic, row.partition, row.offset, row.leader_epoch]
     return [*cells, time_text(row.committed_at_ms), time_text(row.expire_at_ms), row.metadata or None]
+
+
+def _pending_cells(row: AnyRow) -> list[object]:
+    assert isinstance(row, PendingRow)
+    cells: list[object] = [row.group_id, row.topic, row.partition, row.offset]
+    cells += [row.transactional_id, row.producer_id, row.producer_epoch, row.txn_position]
+    return [*cells, time_text(row.requested_at_ms)]
 
 
 def _timer_cells(row: AnyRow) -> list[object]:
@@ -101,7 +118,7 @@ _LAYOUTS = {
     Table.GROUPS: (
         (
             *(_GROUP, "PROTOCOL", "STATE", "SINCE", "GENERATION", "STRATEGY", "#MEMBERS", "#OFFSETS"),
-            *("#LOCKS", "LAST-EVENT", "NEXT-DEADLINE"),
+            *("#PENDING", "#LOCKS", "LAST-EVENT", "NEXT-DEADLINE"),
         ),
         _group_cells,
     ),
@@ -115,6 +132,13 @@ _LAYOUTS = {
     Table.OFFSETS: (
         (_GROUP, "TOPIC", "PARTITION", "OFFSET", "LEADER-EPOCH", "COMMITTED", "EXPIRES", "METADATA"),
         _offset_cells,
+    ),
+    Table.PENDING: (
+        (
+            *(_GROUP, "TOPIC", "PARTITION", "PENDING-OFFSET", "TRANSACTIONAL-ID", "PRODUCER-ID"),
+            *("EPOCH", "POSITION", "REQUESTED"),
+        ),
+        _pending_cells,
     ),
     Table.TIMERS: ((_GROUP, "TIMER", "DEADLINE", "MEMBER-ID"), _timer_cells),
     Table.LOCKS: (

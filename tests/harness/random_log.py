@@ -8,7 +8,7 @@ other.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from assignors.kafka.api import Subscription
@@ -320,7 +320,7 @@ def _about_offsets(
     raise ValueError(kind)
 
 
-def _transaction(move: Move) -> dict[str, int]:
+def _transaction(move: Move) -> dict[str, Any]:
     """Two producers with few epochs, so that some markers find an entry."""
     return {
         "producer_id": move.client % 2,

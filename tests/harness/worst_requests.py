@@ -18,8 +18,8 @@ from assignors.kafka.user_data import Claim, encode_sticky_user_data
 from state.config import GROUP_MAX_PARTITIONS, INT32_MAX
 
 LONGEST_NAME = 32_767
-TRANSACTION = {"producer_id": 1, "producer_epoch": 0, "txn_partition": 0, "txn_position": 7}
-MARKER = {**TRANSACTION, "producer_epoch": 1, "first_position": 7, "committed": True}
+TRANSACTION: dict[str, Any] = {"producer_id": 1, "producer_epoch": 0, "txn_partition": 0, "txn_position": 7}
+MARKER: dict[str, Any] = {**TRANSACTION, "producer_epoch": 1, "first_position": 7, "committed": True}
 TOPIC = "t"
 
 

@@ -14,7 +14,15 @@ from insight.stored.rows import Table, rows_of
 from insight.stored.text import group_text, table_text
 from state.config import CoordinatorConfig
 from state.dispatch import AnyGroup
-from state.kafka.group import Group, GroupState, Member, Offset, PendingMember
+from state.kafka.group import (
+    Ended,
+    Group,
+    GroupState,
+    Member,
+    Offset,
+    PendingMember,
+    PendingOffsets,
+)
 from state.kafka.requests import Protocol, ReplyTo
 from state.rocketmq.group import ClientChannelInfo, LockEntry
 from state.rocketmq.group import Group as RocketMqGroup
@@ -158,10 +166,53 @@ def test_each_field_that_differs_is_in_words() -> None:
           removed: pending member c-1 (client id c, client host /h, heartbeat deadline 2026-11-22 01:46:42.000)
           offset of orders[0]: offset 41 -> 42
           offset of orders[0]: committed 2026-11-22 01:46:39.000 -> 2026-11-22 01:46:40.000
-          added: offset of prices[1] (offset 7, leader epoch 2, metadata note, committed 2026-11-22 01:46:40.000)""")
+          added: offset of prices[1] (offset 7, leader epoch 2, metadata note, committed 2026-11-22 01:46:40.000, position [-1, 0])""")
     )
     offset = next(field for field in change.fields if field.field == "offsets/orders/0/offset")
     assert (offset.kind, offset.before, offset.after) == (Kind.CHANGED, 41, 42)
+
+
+def pending(request: str, *offsets: int) -> PendingOffsets:
+    """Offsets of partitions 0, 1, ... of topic orders, pending in one transaction."""
+    position = (int(request.rpartition("-")[2]), 0)
+    held = {p: Offset(offset, -1, "", T, None, None, position) for p, offset in enumerate(offsets)}
+    return PendingOffsets(request, position, T, "app-1", 4001, 7, 2, 0, 40, None, {"orders": held})
+
+
+def test_the_table_of_pending_offsets() -> None:
+    group = kafka_group()
+    group.pending = [pending("requests-0-5", 42, 7), pending("requests-0-6", 43)]
+    text = text_of(group)
+    assert "#OFFSETS #PENDING" in text
+    assert text.split("\n\n")[4] == (
+        "  TOPIC  PARTITION PENDING-OFFSET TRANSACTIONAL-ID PRODUCER-ID EPOCH POSITION REQUESTED\n"
+        "  orders 0         42             app-1            4001        7     40       2026-11-22 01:46:40.000\n"
+        "  orders 1         7              app-1            4001        7     40       2026-11-22 01:46:40.000\n"
+        "  orders 0         43             app-1            4001        7     40       2026-11-22 01:46:40.000"
+    )
+    assert rows_of(group, 4, CONFIG).group.pending == 3
+
+
+def test_pending_offsets_are_named_by_their_request() -> None:
+    before, after = kafka_group(), kafka_group()
+    before.pending = [pending("requests-0-5", 42), pending("requests-0-6", 43, 44)]
+    after.pending = [pending("requests-0-6", 43)]
+    after.ended = {4001: Ended(0, 40, None, T)}
+    change = compare_groups("shop", before, after)
+    assert change is not None
+    assert [field.field for field in change.fields] == [
+        "pending/requests-0-5",
+        "pending/requests-0-6/offsets/orders/1",
+        "ended/4001",
+    ]
+    assert change.fields[2].text.startswith("added: end of a transaction of producer 4001 (")
+
+
+def test_a_commit_of_the_same_offset_differs_in_times_alone() -> None:
+    after = copy(kafka_group())
+    changed = replace(after.offsets["orders"][0], committed_at_ms=T, position=(9, 0))
+    after.offsets["orders"][0] = changed
+    assert compare_groups("shop", kafka_group(), after, ignore_times=True) is None
 
 
 def test_times_alone_can_be_ignored() -> None:

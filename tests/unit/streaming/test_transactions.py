@@ -1,0 +1,173 @@
+"""Offsets in transactions in the operator: their records on the topics, and a move to other topics."""
+
+import json
+from collections.abc import Sequence
+
+import msgspec
+import pandas as pd
+from msgspec import structs
+
+from checkpoints import codec
+from records.codec import PendingTransaction, encode, transaction_key
+from records.pack import pack, pack_key, slot_of
+from records.partitioner import partition_of
+from state.kafka.group import Group, Offset, PendingOffsets
+from state.kafka.offsets.positions import precede_other_log
+from state.kafka.requests import (
+    CommittedPartition,
+    CommittedTopic,
+    DeleteGroup,
+    OffsetDelete,
+    TopicPartitions,
+    TransactionMarker,
+    TxnOffsetCommit,
+)
+from tests.harness.common import Common
+from tests.harness.operator_call import call, contents, spark_state
+from tests.spark.log import LAYOUT, T0, Log
+
+PARTITION = partition_of("g", LAYOUT.request_partitions)
+PRODUCER_ID = 4001
+COMMON: Common = {
+    "group_id": "g",
+    "correlation_id": "c",
+    "reply_partition": 1,
+    "api_version": 5,
+    "client_id": "c",
+}
+
+
+def txn_commit(offset: int, position: int = 40) -> TxnOffsetCommit:
+    """Of partitions 0 and 1 of topic t."""
+    return TxnOffsetCommit(
+        **COMMON,
+        transactional_id="t-1",
+        producer_id=PRODUCER_ID,
+        producer_epoch=7,
+        txn_version=2,
+        txn_partition=0,
+        txn_position=position,
+        topics=[CommittedTopic("t", [CommittedPartition(p, offset) for p in (0, 1)])],
+    )
+
+
+def marker(position: int = 40, *, committed: bool = True) -> TransactionMarker:
+    return TransactionMarker(
+        **COMMON,
+        producer_id=PRODUCER_ID,
+        producer_epoch=8,
+        txn_partition=0,
+        txn_position=position,
+        first_position=position,
+        committed=committed,
+    )
+
+
+Written = dict[str, PendingTransaction | None]
+
+
+def pending_in(frames: Sequence[pd.DataFrame]) -> Written:
+    """The records of the transactions topic by the id of the request, None for a tombstone."""
+    found: Written = {}
+    for frame in frames:
+        for topic, partition, key, value in frame.itertuples(index=False):
+            if topic == LAYOUT.transactions_topic:
+                assert partition == PARTITION
+                group_id, producer_id, request = json.loads(key)
+                assert key == transaction_key(group_id, producer_id, request)
+                assert (group_id, producer_id) == ("g", PRODUCER_ID)
+                found[request] = (
+                    None if value is None else msgspec.json.decode(value, type=PendingTransaction)
+                )
+    return found
+
+
+def test_what_becomes_pending_is_published_and_has_a_tombstone_when_it_is_decided() -> None:
+    log, state = Log(), spark_state()
+    sent = log.request(T0, txn_commit(5))
+    assert pending_in(call([sent], state)) == {
+        sent.id: PendingTransaction(
+            group_id="g",
+            incarnation=sent.id,
+            transactional_id="t-1",
+            producer_id=PRODUCER_ID,
+            producer_epoch=7,
+            txn_version=2,
+            txn_partition=0,
+            txn_position=40,
+            txn_topic_id=None,
+            request=sent.id,
+            at_ms=T0,
+            partitions=2,
+        )
+    }
+    decided = log.request(T0 + 1, marker())
+    frames = call([decided], spark_state(tuple(state.get)))
+    assert pending_in(frames) == {sent.id: None}
+    offsets = contents(frames, LAYOUT.offsets_topic)
+    assert [(o["partition"], o["offset"], o["committed_at_ms"]) for o in offsets] == [(0, 5, T0), (1, 5, T0)]
+    assert {o["request"] for o in offsets} == {decided.id}
+    assert contents(frames, LAYOUT.events_topic) == []
+
+
+def test_an_entry_that_shrinks_is_published_again_and_one_that_goes_has_a_tombstone() -> None:
+    log, state = Log(), spark_state()
+    sent = log.request(T0, txn_commit(5))
+    call([sent], state)
+    one = OffsetDelete(**COMMON, topics=[TopicPartitions("t", [0])])
+    state = spark_state(tuple(state.get))
+    (record,) = pending_in(call([log.request(T0 + 1, one)], state)).values()
+    assert record is not None
+    assert record.partitions == 1
+    for request in (OffsetDelete(**COMMON, topics=[TopicPartitions("t", [1])]), DeleteGroup(**COMMON)):
+        frames = call([log.request(T0 + 2, request)], spark_state(tuple(state.get)))
+        assert pending_in(frames) == {sent.id: None}
+
+
+def test_an_entry_that_comes_and_goes_in_one_call_leaves_a_tombstone_alone() -> None:
+    log = Log()
+    sent = log.request(T0, txn_commit(5))
+    frames = call([sent, log.request(T0 + 1, marker(committed=False))], spark_state())
+    assert pending_in(frames) == {sent.id: None}
+    assert [entry["type"] for entry in contents(frames, LAYOUT.events_topic)] == [
+        "GroupCreated",
+        "TransactionDropped",
+    ]
+
+
+def test_requests_of_one_pack_have_positions_of_their_own() -> None:
+    """The later request of a pack is committed, in whatever order their transactions end."""
+    log, state = Log(), spark_state()
+    messages = [encode(txn_commit(5, 40)), encode(txn_commit(6, 41))]
+    record = log.append(T0, pack_key(slot_of("g")), pack(messages), PARTITION)
+    assert pending_in(call([record], state)).keys() == {f"{record.id}#0", f"{record.id}#1"}
+    markers = [log.request(T0 + 1, marker(41)), log.request(T0 + 2, marker(40))]
+    frames = call(markers, spark_state(tuple(state.get)))
+    assert {o["offset"] for o in contents(frames, LAYOUT.offsets_topic)} == {6}
+
+
+def test_a_group_that_moved_to_other_topics_publishes_what_is_pending() -> None:
+    log, state = Log(), spark_state()
+    sent = log.request(T0, txn_commit(5))
+    first = pending_in(call([sent], state))
+    entry = codec.read_row("shard 0", *state.get)["g"]
+    moved = structs.replace(entry, next_deadline_ms=codec.UNPUBLISHED_DEADLINE_MS)
+    state = spark_state(codec.write_row({"g": moved}), watermark_ms=T0 + 1, timed_out=True)
+    assert pending_in(call([], state)) == first
+
+
+def offset_at(position: tuple[int, int]) -> Offset:
+    return Offset(5, -1, "", T0, None, None, position)
+
+
+def test_positions_precede_those_of_another_log_and_keep_their_order() -> None:
+    group = Group("g", "i")
+    group.offsets = {"t": {0: offset_at((900, 3)), 1: offset_at((-1, 0))}, "u": {0: offset_at((900, 4))}}
+    held = PendingOffsets(
+        "r", (950, 0), T0, "t-1", PRODUCER_ID, 7, 2, 0, 40, None, {"t": {0: offset_at((950, 0))}}
+    )
+    group.pending = [held]
+    precede_other_log(group)
+    assert [o.position for of in group.offsets.values() for o in of.values()] == [(-3, 0), (-4, 0), (-2, 0)]
+    (moved,) = group.pending
+    assert (moved.position, moved.offsets["t"][0].position, moved.request) == ((-1, 0), (-1, 0), "r")
