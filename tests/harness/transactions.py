@@ -1,0 +1,214 @@
+"""A transactional producer that sends each request by hand, in a version that the test chooses.
+
+So a test can do what a client library does not: no data, a request too late, one left out. `TV1` and `TV2`
+are the two protocols of transactions (KIP-890): in TV2 a transaction ends with a new epoch.
+"""
+
+import socket
+import time
+from collections.abc import Callable, Iterable
+from itertools import count
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from kafka.protocol.producer import (
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from kafka.record.memory_records import MemoryRecordsBuilder
+
+from gateway.wire import codec
+from gateway.wire.framing import framed
+
+PRODUCE, FETCH, LIST_OFFSETS, FIND_COORDINATOR, INIT = 0, 1, 2, 10, 22
+ADD_PARTITIONS, ADD_OFFSETS, END, TXN_COMMIT, DESCRIBE_TRANSACTIONS = 24, 25, 26, 28, 65
+NONE, CONCURRENT_TRANSACTIONS = 0, 51
+TV1, TV2 = 1, 2
+_TIMEOUT_S = 30.0
+_OWN: dict[int, tuple[Any, Any]] = {
+    INIT: (InitProducerIdRequest, InitProducerIdResponse),
+    END: (EndTxnRequest, EndTxnResponse),
+}
+
+
+class Wire:
+    """A connection to a broker or a gateway. One request at a time."""
+
+    def __init__(self, bootstrap_servers: str, client_id: str = "by-hand") -> None:
+        host, port = bootstrap_servers.split(":")
+        self._socket = socket.create_connection((host, int(port)), _TIMEOUT_S)
+        self._numbers = count(1)
+        self._client_id = client_id
+
+    def ask(self, api_key: int, version: int, **body: Any) -> Any:
+        """Send a request and return its decoded answer."""
+        number = next(self._numbers)
+        if api_key in _OWN:
+            request = _OWN[api_key][0](**body, version=version)
+            request.with_header(correlation_id=number, client_id=self._client_id)
+            message = bytes(request.encode(header=True))
+        else:
+            message = codec.encode_request(api_key, version, number, self._client_id, body)
+        self._socket.sendall(framed(message))
+        answer = self._exactly(int.from_bytes(self._exactly(4), "big"))
+        assert int.from_bytes(answer[:4], "big") == number
+        kind = _OWN[api_key][1] if api_key in _OWN else codec.RESPONSES[api_key]
+        return kind.decode(answer, version=version, header=True)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _exactly(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            more = self._socket.recv(size - len(data))
+            if not more:
+                raise ConnectionError("the other side closed the connection")
+            data += more
+        return data
+
+
+class Identity(NamedTuple):
+    """What a producer is known by."""
+
+    producer_id: int
+    epoch: int
+
+
+class Producer:
+    """A transactional producer. Its requests carry `identity`, which `init` and TV2's `end` change."""
+
+    def __init__(self, wire: Wire, transactional_id: str, protocol: int) -> None:
+        self.wire = wire
+        self.transactional_id = transactional_id
+        self.protocol = protocol
+        self.identity = Identity(-1, -1)
+        self._sequences: dict[tuple[str, int], int] = {}
+
+    def init(self, timeout_ms: int = 60_000, *, is_kept: bool = False) -> Self:
+        """InitProducerId, again while an earlier transaction ends. With `is_kept` it is the same producer's
+        next epoch (KIP-360), else that of a new one.
+        """
+        known = self.identity if is_kept else Identity(-1, -1)
+        answer = until_not_concurrent(
+            lambda: self.wire.ask(
+                INIT,
+                4,
+                transactional_id=self.transactional_id,
+                transaction_timeout_ms=timeout_ms,
+                producer_id=known.producer_id,
+                producer_epoch=known.epoch,
+            )
+        )
+        assert answer.error_code == NONE
+        self.identity = Identity(answer.producer_id, answer.producer_epoch)
+        self._sequences.clear()
+        return self
+
+    def add(self, topic: str, partition: int = 0, *, waits: bool = True) -> int:
+        """AddPartitionsToTxn v3 for one partition. Returns its error code."""
+
+        def ask() -> int:
+            answer = self.wire.ask(
+                ADD_PARTITIONS,
+                3,
+                v3_and_below_transactional_id=self.transactional_id,
+                v3_and_below_producer_id=self.identity.producer_id,
+                v3_and_below_producer_epoch=self.identity.epoch,
+                v3_and_below_topics=[{"name": topic, "partitions": [partition]}],
+            )
+            (result,) = answer.results_by_topic_v3_and_below[0].results_by_partition
+            return int(result.partition_error_code)
+
+        if not waits:
+            return ask()
+        give_up_s = time.monotonic() + _TIMEOUT_S
+        while (error := ask()) == CONCURRENT_TRANSACTIONS and time.monotonic() < give_up_s:
+            time.sleep(0.02)
+        return error
+
+    def produce(self, topic: str, value: bytes = b"x", partition: int = 0) -> int:
+        """Produce one record in the transaction. Returns the error code. TV1 needs `add` before it."""
+        sequence = self._sequences.get((topic, partition), 0)
+        builder = MemoryRecordsBuilder(
+            2,
+            0,
+            16_384,
+            transactional=True,
+            producer_id=self.identity.producer_id,
+            producer_epoch=self.identity.epoch,
+            base_sequence=sequence,
+        )
+        builder.append(timestamp=round(time.time() * 1000), key=None, value=value, headers=[])
+        builder.close()
+        answer = self.wire.ask(
+            PRODUCE,
+            11 if self.protocol == TV1 else 12,
+            transactional_id=self.transactional_id,
+            acks=-1,
+            timeout_ms=10_000,
+            topic_data=[
+                {"name": topic, "partition_data": [{"index": partition, "records": builder.buffer()}]}
+            ],
+        )
+        error = int(answer.responses[0].partition_responses[0].error_code)
+        if error == NONE:
+            self._sequences[topic, partition] = sequence + 1
+        return error
+
+    def end(self, *, commit: bool) -> int:
+        """EndTxn, v4 in TV1 and v5 in TV2. Returns the error code."""
+        answer = self.wire.ask(
+            END,
+            4 if self.protocol == TV1 else 5,
+            transactional_id=self.transactional_id,
+            producer_id=self.identity.producer_id,
+            producer_epoch=self.identity.epoch,
+            committed=commit,
+        )
+        if answer.error_code == NONE and self.protocol == TV2:
+            self.identity = Identity(answer.producer_id, answer.producer_epoch)
+            self._sequences.clear()
+        return int(answer.error_code)
+
+    def described(self) -> Any:
+        """The transaction as DescribeTransactions shows it."""
+        answer = self.wire.ask(DESCRIBE_TRANSACTIONS, 0, transactional_ids=[self.transactional_id])
+        (state,) = answer.transaction_states
+        return state
+
+    def wait_until(self, *states: str) -> None:
+        """Wait until the transaction is in one of these states."""
+        wait_for(lambda: self.described().transaction_state in states, f"{self.transactional_id}: {states}")
+
+
+def until_not_concurrent(ask: Callable[[], Any]) -> Any:
+    """Ask again while the answer is CONCURRENT_TRANSACTIONS."""
+    give_up_s = time.monotonic() + _TIMEOUT_S
+    while (answer := ask()).error_code == CONCURRENT_TRANSACTIONS and time.monotonic() < give_up_s:
+        time.sleep(0.02)
+    return answer
+
+
+def wait_for(holds: Callable[[], Any], what: str, timeout_s: float = _TIMEOUT_S) -> Any:
+    """Wait until `holds` returns something true, and return it."""
+    give_up_s = time.monotonic() + timeout_s
+    while not (found := holds()):
+        assert time.monotonic() < give_up_s, f"in vain: {what}"
+        time.sleep(0.02)
+    return found
+
+
+def partitions_of(topics: Iterable[Any]) -> set[tuple[str, int]]:
+    """The (topic, partition) pairs of a described transaction."""
+    return {(topic.topic, partition) for topic in topics for partition in topic.partitions}
