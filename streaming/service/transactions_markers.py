@@ -16,6 +16,7 @@ from kafka.protocol.consumer import FetchRequest
 from kafka.record import MemoryRecords
 
 from records import kafka_clients
+from records.client_config import ClientConfig
 
 # The maximum time of a request to the brokers, beside the wait for data.
 BROKER_TIMEOUT_MS = 5_000
@@ -61,10 +62,10 @@ class MarkersTopic:
 class MarkersReader:
     """A reader of the markers topic. For one thread. All methods raise KafkaError."""
 
-    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+    def __init__(self, client_config: ClientConfig, topic: str) -> None:
         self._topic = topic
         self._admin = kafka_clients.admin(
-            bootstrap_servers,
+            client_config,
             bootstrap_timeout_ms=BROKER_TIMEOUT_MS,
             request_timeout_ms=BROKER_TIMEOUT_MS,
         )

@@ -33,7 +33,7 @@ _LATEST = -1
 
 @pytest.fixture(scope="module")
 def witness(broker: EmbeddedBroker) -> Witness:
-    return Witness.on(broker.bootstrap_servers)
+    return Witness.on(broker.client_config)
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_tl4_an_open_transaction_without_data_does_not_hold_the_stable_offset(
     witness: Witness, wire: Wire
 ) -> None:
     """I4: markers behind it can be read, whatever the isolation level."""
-    with Wire(witness.bootstrap_servers) as other:
+    with Wire(witness.client_config.bootstrap_servers) as other:
         hanging = witness.joined(other, TV2)
         producer = witness.joined(wire, TV2)
         began = producer.identity
@@ -163,7 +163,7 @@ def test_s4_markers_are_in_raw_fetches(witness: Witness, wire: Wire) -> None:
     )
     (found,) = answer.responses[0].partitions
     raw, next_offset = read_markers(bytes(found.records), 0)
-    with MarkersReader(witness.bootstrap_servers, witness.topic) as reader:
+    with MarkersReader(witness.client_config, witness.topic) as reader:
         fetched = reader.fetch(0, 0, 100)
         middle = reader.fetch(0, raw[-1].offset, 100)
         beyond = reader.fetch(0, next_offset + 7, 100)

@@ -1,4 +1,4 @@
-"""Ends of a transaction that need a broker of their own: its timeout, a restart of the broker (decision 23)."""
+"""Ends of a transaction that need a broker of their own: a timeout, and a restart (decision 23)."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +25,7 @@ def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBro
 @pytest.mark.parametrize("protocol", [TV1, TV2])
 def test_s1_s3_a_timeout_writes_an_abort_of_the_next_epoch(own_broker: EmbeddedBroker, protocol: int) -> None:
     """TE9: no request of a client ends the transaction."""
-    witness = Witness.on(own_broker.bootstrap_servers)
+    witness = Witness.on(own_broker.client_config)
     with Wire(own_broker.bootstrap_servers) as wire:
         producer = witness.joined(wire, protocol, _TIMEOUT_MS)
         assert witness.the_marker(producer.identity) == (1, False)
@@ -34,7 +34,7 @@ def test_s1_s3_a_timeout_writes_an_abort_of_the_next_epoch(own_broker: EmbeddedB
 
 def test_s1_a_restart_of_the_broker_changes_nothing(own_broker: EmbeddedBroker) -> None:
     """A killed broker forgets neither the partitions of an open transaction nor the written markers."""
-    witness = Witness.on(own_broker.bootstrap_servers)
+    witness = Witness.on(own_broker.client_config)
     with Wire(own_broker.bootstrap_servers) as wire:
         ended = {protocol: witness.joined(wire, protocol) for protocol in (TV1, TV2)}
         began = {protocol: producer.identity for protocol, producer in ended.items()}

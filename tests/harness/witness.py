@@ -3,6 +3,7 @@
 import uuid
 from dataclasses import dataclass
 
+from records.client_config import ClientConfig
 from streaming.service.transactions_markers import Marker, MarkersReader
 from tests.e2e.harness import create_topic
 from tests.harness.transactions import NONE, TV1, Identity, Producer, Wire, wait_for
@@ -17,16 +18,16 @@ class Witness:
     all of them takes a while.
     """
 
-    bootstrap_servers: str
+    client_config: ClientConfig
     topic: str
     data: str
 
     @classmethod
-    def on(cls, bootstrap_servers: str) -> "Witness":
+    def on(cls, client_config: ClientConfig) -> "Witness":
         """Make the topics."""
-        made = cls(bootstrap_servers, f"markers-{uuid.uuid4()}", f"data-{uuid.uuid4()}")
-        create_topic(bootstrap_servers, made.topic, 1, {})
-        create_topic(bootstrap_servers, made.data, DATA_PARTITIONS, {})
+        made = cls(client_config, f"markers-{uuid.uuid4()}", f"data-{uuid.uuid4()}")
+        create_topic(client_config, made.topic, 1, {})
+        create_topic(client_config, made.data, DATA_PARTITIONS, {})
         return made
 
     def producer(self, wire: Wire, protocol: int, timeout_ms: int = 60_000) -> Producer:
@@ -41,7 +42,7 @@ class Witness:
 
     def markers_of(self, producer_id: int, least: int = 1) -> list[Marker]:
         """The markers of a producer in the partition, once there are at least so many."""
-        with MarkersReader(self.bootstrap_servers, self.topic) as reader:
+        with MarkersReader(self.client_config, self.topic) as reader:
 
             def read() -> list[Marker]:
                 fetched = reader.fetch(0, 0, 100)
