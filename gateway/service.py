@@ -137,6 +137,7 @@ async def _serve(
         cluster,
         backend,
         groups,
+        layout=options.layout,
         limits=options.limits,
         advertised_host=options.advertised_host,
         security=options.security,

@@ -94,11 +94,9 @@ SASL_VERSIONS: Mapping[int, range] = MappingProxyType(
 # Refused, and hidden from ApiVersions, because a broker's own coordinator would silently serve the group.
 # ConsumerGroup* (KIP-848), ShareGroup* and their state (KIP-932), StreamsGroup* (KIP-1071).
 REFUSED = frozenset({68, 69, *range(76, 80), *range(83, 93)})
-HIDDEN = REFUSED | {ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT}
-
 
 # Not parked, and answered by way of the coordinator.
-BOUNDED = SERVED.keys() - {FIND_COORDINATOR, JOIN_GROUP, SYNC_GROUP, ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT}
+BOUNDED = SERVED.keys() - {FIND_COORDINATOR, JOIN_GROUP, SYNC_GROUP, ADD_OFFSETS_TO_TXN}
 
 
 def decode(header: RequestHeader, message: bytes) -> Any:
@@ -114,7 +112,7 @@ SCREENED = internal_topics.SCREENED
 
 
 async def _restrict(context: RequestContext, response: Any) -> None:
-    hidden = HIDDEN | passed_on.HIDDEN if context.services.checks_passed_on else HIDDEN
+    hidden = REFUSED | passed_on.HIDDEN if context.services.checks_passed_on else REFUSED
     api_versions.restrict(response, OWN_VERSIONS, BOUNDS, hidden)
 
 
@@ -136,7 +134,7 @@ NODE_ENDPOINTS_TAG = 0
 FIRST_VERSION_WITH_ENDPOINTS: Mapping[int, int] = MappingProxyType({PRODUCE: 10, FETCH: 16})
 
 OWN_VERSIONS: Mapping[int, range] = MappingProxyType(
-    {key: codec.versions(key) for key in SERVED if key not in HIDDEN and key not in REWRITTEN}
+    {key: codec.versions(key) for key in SERVED if key not in REWRITTEN}
 )
 # DescribeQuorum responses carry the controllers' addresses from version 2 on.
 BOUNDS: Mapping[int, range] = MappingProxyType(

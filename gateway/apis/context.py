@@ -17,6 +17,7 @@ from gateway.security.authentication import Session
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address
 from gateway.upstream.internal_topics import InternalTopics
+from gateway.upstream.transactions import Transactions
 from gateway.wire.codec import Fields
 from gateway.wire.framing import RequestHeader
 from records.partitioner import partition_of
@@ -45,6 +46,7 @@ class Services:
     groups: FreshGroups
     listener_port: Callable[[int], Awaitable[int]]
     internal_topics: InternalTopics
+    transactions: Transactions
     authorizer: Authorizer | None = None
     checks_passed_on: bool = False
 

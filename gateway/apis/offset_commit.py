@@ -35,10 +35,10 @@ def serve_at_once(context: RequestContext, request: Any) -> Fields | Deferred | 
 
 def _serve(context: RequestContext, request: Any, topics: Sequence[NamedTopic]) -> Fields | Deferred:
     outcomes = Outcomes()
-    valid = _valid(context, request, topics, outcomes)
+    valid = valid_partitions(context, request, topics, outcomes)
     if not valid:
         return {"topics": outcomes.fields()}
-    return Deferred(_commit(context, request, valid), partial(_fields, valid, outcomes))
+    return Deferred(_commit(context, request, valid), partial(outcome_fields, valid, outcomes))
 
 
 def _refused(request: Any, error: Codes) -> Fields:
@@ -50,7 +50,7 @@ def _refused(request: Any, error: Codes) -> Fields:
     return {"topics": outcomes.fields()}
 
 
-def _valid(
+def valid_partitions(
     context: RequestContext, request: Any, topics: Sequence[NamedTopic], outcomes: Outcomes
 ) -> list[tuple[NamedTopic, list[Any]]]:
     """Return the partitions that can be committed. Adds the errors of the others to `outcomes`."""
@@ -80,13 +80,13 @@ def _commit(
             member_id=request.member_id,
             group_instance_id=request.group_instance_id,
             retention_time_ms=request.retention_time_ms,
-            topics=[_committed(named, partitions) for named, partitions in valid],
+            topics=[committed_topic(named, partitions) for named, partitions in valid],
         ),
         OffsetCommitResponse,
     )
 
 
-def _fields(
+def outcome_fields(
     valid: Sequence[tuple[NamedTopic, list[Any]]], outcomes: Outcomes, answer: OffsetCommitResponse
 ) -> Fields:
     """The errors of all partitions. `outcomes` has those of the partitions that do not exist."""
@@ -103,7 +103,7 @@ def _fields(
     return {"topics": outcomes.fields()}
 
 
-def _committed(named: NamedTopic, partitions: Sequence[Any]) -> CommittedTopic:
+def committed_topic(named: NamedTopic, partitions: Sequence[Any]) -> CommittedTopic:
     assert named.topic is not None
     return CommittedTopic(
         named.topic.name,

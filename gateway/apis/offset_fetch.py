@@ -1,7 +1,7 @@
 """OffsetFetch (key 9): of one group up to version 7, of several from 8 on (KIP-709), by topic id from 10 on.
 
-The coordinator keeps no offsets of transactions, so every committed offset is stable (`require_stable`,
-KIP-447). Only groups of KIP-848 use the member id and epoch of version 9.
+With `require_stable` (from version 7 on, KIP-447) a partition with an offset that is pending in a transaction
+has UNSTABLE_OFFSET_COMMIT. Only groups of KIP-848 use the member id and epoch of version 9.
 """
 
 import asyncio
@@ -44,11 +44,15 @@ class _Part:
 async def serve(context: RequestContext, request: Any) -> Deferred:
     """Return the committed offsets of the groups. The coordinator gets one request for each group."""
     if context.version < _FIRST_VERSION_WITH_GROUPS:
-        return Deferred(await _start(context, request), partial(_of_group, context.version, request))
+        return Deferred(
+            await _start(context, request.require_stable, request),
+            partial(_of_group, context.version, request),
+        )
     if len(request.groups) == 1:
         (wanted,) = request.groups
-        return Deferred(await _start(context, wanted), lambda fetched: _of_groups([_named(wanted, fetched)]))
-    fetched = asyncio.create_task(each(partial(_fetch, context), request.groups))
+        started = await _start(context, request.require_stable, wanted)
+        return Deferred(started, lambda fetched: _of_groups([_named(wanted, fetched)]))
+    fetched = asyncio.create_task(each(partial(_fetch, context, request.require_stable), request.groups))
     return Deferred(fetched, _of_groups, holds_back=True)
 
 
@@ -67,11 +71,11 @@ def _named(wanted: Any, fetched: Fields) -> Fields:
     return {"group_id": wanted.group_id, **fetched}
 
 
-async def _fetch(context: RequestContext, wanted: Any) -> Fields:
-    return _named(wanted, await (await _start(context, wanted)))
+async def _fetch(context: RequestContext, require_stable: bool, wanted: Any) -> Fields:
+    return _named(wanted, await (await _start(context, require_stable, wanted)))
 
 
-async def _start(context: RequestContext, wanted: Any) -> asyncio.Future[Fields]:
+async def _start(context: RequestContext, require_stable: bool, wanted: Any) -> asyncio.Future[Fields]:
     """Request the committed offsets of one group. `wanted` is the request, or its part for this group. When
     this returns, the coordinator's request is on its way.
     """
@@ -84,9 +88,10 @@ async def _start(context: RequestContext, wanted: Any) -> asyncio.Future[Fields]
         if found is None and by_id:
             return _ended(_failed(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         part = _visible(context, wanted, found)
-    response = context.ask(
-        OffsetFetch(**context.to_group(part.group_id), topics=_wanted(part)), OffsetFetchResponse
+    fetch = OffsetFetch(
+        **context.to_group(part.group_id), topics=_wanted(part), require_stable=require_stable
     )
+    response = context.ask(fetch, OffsetFetchResponse)
     return asyncio.create_task(_fetched(context, part, response))
 
 
@@ -195,7 +200,7 @@ def _partition(partition: FetchedPartition) -> dict[str, Any]:
         "committed_offset": partition.committed_offset,
         "committed_leader_epoch": partition.committed_leader_epoch,
         "metadata": partition.metadata,
-        "error_code": ErrorCode.NONE,
+        "error_code": partition.error_code,
     }
 
 

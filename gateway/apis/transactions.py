@@ -1,33 +1,210 @@
-"""AddOffsetsToTxn (key 25) and TxnOffsetCommit (key 28): no offsets in transactions are supported.
+"""AddOffsetsToTxn (key 25) and TxnOffsetCommit (key 28): offsets in transactions, docs/decisions/0023.
 
-ApiVersions does not name these two. A client that sends them nevertheless gets an error. A forwarded
-request would be wrong, because the broker's own coordinator would store offsets that the group
-never sees.
+The brokers coordinate transactions. A partition of the markers topic takes part in each transaction that has
+offsets, so that the brokers write the outcome there. The group's coordinator keeps the offsets pending until
+it knows the outcome. Rows TG1 to TG11.
 """
 
+import asyncio
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from gateway.apis.context import RequestContext
+from gateway.apis.authorized import transaction_error
+from gateway.apis.context import Deferred, RequestContext
+from gateway.apis.offset_commit import committed_topic, outcome_fields, valid_partitions
+from gateway.apis.topics import Codes, NamedTopic, Outcomes, look_up
+from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
+from gateway.upstream.connections import UpstreamLost
+from gateway.upstream.transactions import (
+    ADD_PARTITIONS_LAST_VERSION,
+    CoordinatorRefused,
+    Position,
+    Producer,
+    Transactions,
+)
 from gateway.wire.codec import Fields
+from gateway.wire.errors import GatewayError
 from state.errors import ErrorCode
+from state.kafka.requests import TxnOffsetCommit
+from state.kafka.responses import TxnOffsetCommitResponse
+
+# The time for all requests to the brokers. With ANSWER_TIMEOUT_MS less than the 30 s that clients give.
+BROKERS_TIMEOUT_S = 4.0
+# As Kafka's AddPartitionsToTxnManager for a Produce. The group's own request is not repeated there.
+_CONCURRENT_RETRY_S, _CONCURRENT_PAUSE_S = 0.1, 0.02
+
+_FIRST_VERSION_OF_TV2 = 5
+_FIRST_VERSION_WITH_ABORTABLE = 4
+_LAST_VERSION_WITHOUT_LOADING = 1
+_ONGOING = "Ongoing"
+_PREPARE = frozenset({"PrepareCommit", "PrepareAbort"})
 
 
 async def serve_add_offsets(context: RequestContext, request: Any) -> Fields:
-    """Refuse."""
-    return {"error_code": ErrorCode.UNSUPPORTED_VERSION}
+    """Add the group's markers partition to the transaction, in place of one of __consumer_offsets.
+
+    The broker behind the listener is the transaction's coordinator, if the client has looked it up.
+    """
+    denied = transaction_error(context, request.transactional_id, request.group_id)
+    if denied is not None:
+        return {"error_code": denied}
+    transactions = context.services.transactions
+    producer = Producer(request.transactional_id, request.producer_id, request.producer_epoch)
+    version = min(context.version, ADD_PARTITIONS_LAST_VERSION)
+    try:
+        async with asyncio.timeout(BROKERS_TIMEOUT_S):
+            code = await transactions.add(
+                context.node_id, version, producer, transactions.partition(request.group_id)
+            )
+    except (UpstreamLost, TimeoutError):
+        return {"error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    return {"error_code": _refusal(transactions, code) or code}
 
 
-async def serve_commit(context: RequestContext, request: Any) -> Fields:
-    """Refuse every partition."""
-    return {
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [
-                    {"partition_index": p.partition_index, "error_code": ErrorCode.UNSUPPORTED_VERSION}
-                    for p in topic.partitions
-                ],
-            }
-            for topic in request.topics
-        ]
-    }
+async def serve_commit(context: RequestContext, request: Any) -> Fields | Deferred:
+    """Commit the offsets of the existing partitions when the transaction commits."""
+    denied = transaction_error(context, request.transactional_id, request.group_id)
+    if denied is not None:
+        return _refused(request, denied)
+    topics = await look_up(context, request.topics, by_id=False)
+    if topics is None:
+        return _refused(request, _loading(context))
+    outcomes = Outcomes()
+    valid = valid_partitions(context, request, topics, outcomes)
+    if not valid:
+        return {"topics": outcomes.fields()}
+    if not request.group_id:
+        return _refused_valid(valid, outcomes, ErrorCode.INVALID_GROUP_ID)
+    transactions = context.services.transactions
+    partition = transactions.partition(request.group_id)
+    producer = Producer(request.transactional_id, request.producer_id, request.producer_epoch)
+    try:
+        async with asyncio.timeout(BROKERS_TIMEOUT_S):
+            found = await _position(context, transactions, producer, partition)
+    except (UpstreamLost, TimeoutError):
+        found = _loading(context)
+    except CoordinatorRefused as error:
+        found = _code(error.error_code)
+    if not isinstance(found, Position):
+        return _refused_valid(valid, outcomes, found)
+    response = context.ask(
+        TxnOffsetCommit(
+            **context.to_group(request.group_id),
+            transactional_id=request.transactional_id,
+            producer_id=request.producer_id,
+            producer_epoch=request.producer_epoch,
+            txn_version=2 if context.version >= _FIRST_VERSION_OF_TV2 else 1,
+            txn_partition=partition,
+            txn_position=found.offset,
+            txn_topic_id=found.topic_id,
+            generation_id=request.generation_id,
+            member_id=request.member_id,
+            group_instance_id=request.group_instance_id,
+            topics=[committed_topic(named, partitions) for named, partitions in valid],
+        ),
+        TxnOffsetCommitResponse,
+        ANSWER_TIMEOUT_MS,
+    )
+    return Deferred(response, partial(outcome_fields, valid, outcomes))
+
+
+async def _position(
+    context: RequestContext, transactions: Transactions, producer: Producer, partition: int
+) -> Position | Codes:
+    """The end of the markers partition at a time when it takes part in the transaction, which is open later.
+    So the markers of the producer's earlier transactions are before it, the marker of this one is not. Else
+    the error.
+    """
+    if context.version >= _FIRST_VERSION_OF_TV2:
+        code = await _add(transactions, producer, partition)
+        if code == GatewayError.PRODUCER_FENCED:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        if code:
+            return _refusal(transactions, code) or _code(code)
+    position = await transactions.position(partition)
+    described = await transactions.described(producer.transactional_id)
+    error = _not_open(context.version, transactions.topic, described, producer, partition)
+    return position if error is None else error
+
+
+async def _add(transactions: Transactions, producer: Producer, partition: int) -> int:
+    """Add the partition. While an earlier transaction ends, ask again for a short time."""
+    loop = asyncio.get_running_loop()
+    give_up_s = loop.time() + _CONCURRENT_RETRY_S
+    while True:
+        code = await transactions.add_at_coordinator(producer, partition)
+        if code != GatewayError.CONCURRENT_TRANSACTIONS or loop.time() > give_up_s:
+            return code
+        await asyncio.sleep(_CONCURRENT_PAUSE_S)
+
+
+def _not_open(version: int, topic: str, described: Any, producer: Producer, partition: int) -> Codes | None:
+    """The error if this is no open transaction of the producer that has the partition. Row TG8."""
+    code = int(described.error_code)
+    if code == GatewayError.TRANSACTIONAL_ID_NOT_FOUND or (
+        not code and described.producer_id != producer.producer_id
+    ):
+        return GatewayError.INVALID_PRODUCER_ID_MAPPING
+    if code:
+        return _code(code)
+    if described.transaction_state in _PREPARE:
+        return GatewayError.CONCURRENT_TRANSACTIONS
+    if described.producer_epoch != producer.epoch:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    has_partition = any(t.topic == topic and partition in t.partitions for t in described.topics)
+    if described.transaction_state == _ONGOING and has_partition:
+        return None
+    return _is_over(version)
+
+
+def _is_over(version: int) -> ErrorCode:
+    """The error of a transaction that is over, by the version of TxnOffsetCommit."""
+    if version >= _FIRST_VERSION_OF_TV2:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if version >= _FIRST_VERSION_WITH_ABORTABLE:
+        return ErrorCode.TRANSACTION_ABORTABLE
+    return ErrorCode.INVALID_TXN_STATE
+
+
+def _refusal(transactions: Transactions, code: int) -> Codes | None:
+    """The client's error where the markers topic cannot be added. The client does not know of this topic."""
+    if code == GatewayError.UNKNOWN_TOPIC_OR_PARTITION:
+        transactions.forget_topic()
+        transactions.warning.add(error="the topic does not exist: a start of the coordinator makes it")
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if code == GatewayError.TOPIC_AUTHORIZATION_FAILED:
+        transactions.warning.add(error="the gateway's principal may not WRITE to the topic")
+        return GatewayError.GROUP_AUTHORIZATION_FAILED
+    return None
+
+
+def _loading(context: RequestContext) -> Codes:
+    """After this error a client asks again. The first versions do not know COORDINATOR_LOAD_IN_PROGRESS."""
+    if context.version <= _LAST_VERSION_WITHOUT_LOADING:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return GatewayError.COORDINATOR_LOAD_IN_PROGRESS
+
+
+def _code(code: int) -> Codes:
+    """A broker's error code as one of those that the gateway returns."""
+    for errors in (ErrorCode, GatewayError):
+        if code in errors:
+            return errors(code)
+    return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def _refused(request: Any, error: Codes) -> Fields:
+    """The same error for all partitions."""
+    outcomes = Outcomes()
+    for topic in request.topics:
+        named = NamedTopic(topic.name, None, None)
+        outcomes.add_all(named, (p.partition_index for p in topic.partitions), error)
+    return {"topics": outcomes.fields()}
+
+
+def _refused_valid(valid: Sequence[tuple[NamedTopic, list[Any]]], outcomes: Outcomes, error: Codes) -> Fields:
+    """The same error for all partitions that have none in `outcomes`."""
+    for named, partitions in valid:
+        outcomes.add_all(named, (p.partition_index for p in partitions), error)
+    return {"topics": outcomes.fields()}

@@ -18,12 +18,15 @@ from gateway.security.authentication import Security
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address, Upstream, UpstreamLost
 from gateway.upstream.internal_topics import InternalTopics
+from gateway.upstream.transactions import Transactions
 from gateway.wire.limits import Limits
 from records.address import MAX_PORT
+from records.layout import TopicLayout
 
 _BACKLOG = 1_024
 NO_SECURITY = Security()
 NO_INTERNAL_TOPICS = InternalTopics()
+DEFAULT_LAYOUT = TopicLayout.named()
 
 log = structlog.get_logger()
 
@@ -48,6 +51,7 @@ class Gateway:
         backend: SendingBackend,
         groups: Groups,
         *,
+        layout: TopicLayout = DEFAULT_LAYOUT,
         limits: Limits,
         advertised_host: str | None = None,
         security: Security = NO_SECURITY,
@@ -68,6 +72,7 @@ class Gateway:
             FreshGroups(backend, groups, limits),
             self._listener_port,
             internal_topics,
+            Transactions(cluster, limits, layout),
             authorizer,
             authorizer is not None and checks_passed_on,
         )
@@ -102,6 +107,7 @@ class Gateway:
         for task in serving:
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
+        self._services.transactions.close()
         self._cluster.close()
 
     async def _listener_port(self, node_id: int) -> int:

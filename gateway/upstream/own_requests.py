@@ -1,0 +1,74 @@
+"""The gateway's own requests to chosen brokers, over connections that are kept."""
+
+import asyncio
+from contextlib import suppress
+from itertools import count
+from typing import Any
+
+from gateway.upstream.cluster import Cluster
+from gateway.upstream.connections import CLIENT_ID, Address, Upstream, UpstreamLost
+from gateway.wire import codec
+from gateway.wire.limits import Limits
+
+# A broker handles the requests of one connection one after the other.
+CONNECTIONS_PER_BROKER = 8
+
+
+class OwnRequests:
+    """Sends requests to brokers by their node ids. A broker has at most CONNECTIONS_PER_BROKER of these
+    connections at a time, each with one request under way. A connection without a request is kept.
+
+    Only for requests that may be sent twice, because a kept connection may have ended unseen.
+    """
+
+    def __init__(self, cluster: Cluster, limits: Limits) -> None:
+        self._cluster = cluster
+        self._limits = limits
+        self._numbers = count(1)
+        self._kept: dict[Address, list[Upstream]] = {}
+        self._room: dict[Address, asyncio.Semaphore] = {}
+
+    async def ask(self, node_id: int | None, api_key: int, version: int, body: codec.Fields) -> Any:
+        """Return the response of this broker, or with None of any. Raises UpstreamLost."""
+        if node_id is None:
+            return await self._cluster.ask(api_key, version, body)
+        address = await self._address(node_id)
+        async with self._room.setdefault(address, asyncio.Semaphore(CONNECTIONS_PER_BROKER)):
+            kept = self._kept.setdefault(address, [])
+            while kept:
+                with suppress(UpstreamLost):
+                    return await self._ask_on(kept.pop(), kept, api_key, version, body)
+            upstream = await self._cluster.connect(address)
+            return await self._ask_on(upstream, kept, api_key, version, body)
+
+    def close(self) -> None:
+        """Close the kept connections. The others end with their requests."""
+        for kept in self._kept.values():
+            for upstream in kept:
+                upstream.close()
+            kept.clear()
+
+    async def _address(self, node_id: int) -> Address:
+        if node_id not in self._cluster.nodes:
+            await self._cluster.refresh()
+        if node_id not in self._cluster.nodes:
+            raise UpstreamLost(f"no broker has the node id {node_id}")
+        return self._cluster.nodes[node_id]
+
+    async def _ask_on(
+        self, upstream: Upstream, kept: list[Upstream], api_key: int, version: int, body: codec.Fields
+    ) -> Any:
+        request = codec.encode_request(api_key, version, next(self._numbers), CLIENT_ID, body)
+        try:
+            async with asyncio.timeout(self._limits.upstream_timeout_s):
+                if upstream.is_due:
+                    await upstream.authenticate()
+                await upstream.send(request)
+                answer = await upstream.receive()
+        except BaseException as error:
+            upstream.close()  # on cancellation too, because a late response would be mistaken for the next
+            if isinstance(error, TimeoutError):
+                raise UpstreamLost(f"no answer within {self._limits.upstream_timeout_s:.0f} s") from error
+            raise
+        kept.append(upstream)
+        return codec.decode_response(api_key, version, answer)

@@ -1,0 +1,201 @@
+"""What the gateway asks the brokers about clients' transactions: docs/decisions/0023.
+
+A partition of the markers topic takes part in each transaction that has offsets of a group. The group's id
+chooses the partition. The transaction's coordinator is a broker's own.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
+
+from gateway.coordinator.rate_limited_warning import RateLimitedWarning
+from gateway.upstream.cluster import METADATA, Cluster
+from gateway.upstream.connections import Address, UpstreamLost
+from gateway.upstream.own_requests import OwnRequests
+from gateway.wire.errors import GatewayError
+from gateway.wire.limits import Limits
+from records.layout import TopicLayout
+from records.partitioner import partition_of
+from state.errors import ErrorCode
+
+LIST_OFFSETS, FIND_COORDINATOR, ADD_PARTITIONS_TO_TXN, DESCRIBE_TRANSACTIONS = 2, 10, 24, 65
+_METADATA_VERSION, _LIST_OFFSETS_VERSION, _FIND_COORDINATOR_VERSION, _DESCRIBE_VERSION = 12, 7, 3, 0
+# The last version of AddPartitionsToTxn for clients. Later versions are for brokers.
+ADD_PARTITIONS_LAST_VERSION = 3
+_TRANSACTION = 1  # FindCoordinatorRequest.CoordinatorType
+_LATEST, _NO_REPLICA, _READ_UNCOMMITTED = -1, -1, 0
+
+_COORDINATORS_KEPT = 10_000
+_TOPIC_AGE_MAX_S = 5.0
+_RETRY_PAUSE_S = 0.05
+
+# The transaction's coordinator is another broker, or will be one soon.
+_AGAIN = frozenset(
+    {
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        GatewayError.COORDINATOR_LOAD_IN_PROGRESS,
+        GatewayError.NOT_COORDINATOR,
+    }
+)
+
+T = TypeVar("T")
+
+
+class CoordinatorRefused(Exception):
+    """The brokers do not name the coordinator of a transaction. `error_code` is Kafka's."""
+
+    def __init__(self, error_code: int) -> None:
+        super().__init__(f"the coordinator of the transaction is not named: error {error_code}")
+        self.error_code = error_code
+
+
+class Producer(NamedTuple):
+    """The producer that a request names."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+
+
+class Position(NamedTuple):
+    """The end of a markers partition, and the id of its topic."""
+
+    topic_id: UUID | None
+    offset: int
+
+
+class Transactions:
+    """Requests about clients' transactions. They wait for a coordinator or a leader that moves: the caller
+    limits the time. `warning` is for what an operator has to mend.
+    """
+
+    def __init__(self, cluster: Cluster, limits: Limits, layout: TopicLayout) -> None:
+        self.topic = layout.txn_markers_topic
+        self.warning = RateLimitedWarning("the topic of markers cannot be used")
+        self._cluster = cluster
+        self._partitions = layout.txn_marker_partitions
+        self._own = OwnRequests(cluster, limits)
+        self._coordinators: dict[str, int] = {}
+        self._leaders: dict[int, int] = {}
+        self._topic_id: UUID | None = None
+        self._looked_at_s = float("-inf")
+
+    def partition(self, group_id: str) -> int:
+        """The markers partition of a group."""
+        return partition_of(group_id, self._partitions)
+
+    async def add(self, node_id: int | None, version: int, producer: Producer, partition: int) -> int:
+        """Add a markers partition to a transaction by a request to this broker (None: any). Returns the error
+        code. Raises UpstreamLost.
+        """
+        body = {
+            "v3_and_below_transactional_id": producer.transactional_id,
+            "v3_and_below_producer_id": producer.producer_id,
+            "v3_and_below_producer_epoch": producer.epoch,
+            "v3_and_below_topics": [{"name": self.topic, "partitions": [partition]}],
+        }
+        answer = await self._own.ask(node_id, ADD_PARTITIONS_TO_TXN, version, body)
+        (topic,) = answer.results_by_topic_v3_and_below
+        (result,) = topic.results_by_partition
+        return int(result.partition_error_code)
+
+    async def add_at_coordinator(self, producer: Producer, partition: int) -> int:
+        """As `add`, at the transaction's coordinator. Raises UpstreamLost, CoordinatorRefused."""
+
+        def ask(node_id: int) -> Awaitable[int]:
+            return self.add(node_id, ADD_PARTITIONS_LAST_VERSION, producer, partition)
+
+        return await self._at_coordinator(producer.transactional_id, ask, int)
+
+    async def described(self, transactional_id: str) -> Any:
+        """The transaction as its coordinator describes it, an entry of DescribeTransactionsResponse. Raises
+        UpstreamLost, CoordinatorRefused.
+        """
+
+        async def ask(node_id: int) -> Any:
+            body = {"transactional_ids": [transactional_id]}
+            answer = await self._own.ask(node_id, DESCRIBE_TRANSACTIONS, _DESCRIBE_VERSION, body)
+            return answer.transaction_states[0]
+
+        return await self._at_coordinator(transactional_id, ask, lambda state: int(state.error_code))
+
+    async def position(self, partition: int) -> Position:
+        """The end of a markers partition at its leader: all records before it can be read. Raises
+        UpstreamLost.
+        """
+        while True:
+            leader = await self._leader(partition)
+            offset = None if leader is None else await self._end(leader, partition)
+            if offset is not None:
+                return Position(self._topic_id, offset)
+            self._looked_at_s = float("-inf")
+            await asyncio.sleep(_RETRY_PAUSE_S)
+
+    def forget_topic(self) -> None:
+        """Look the markers topic up again: it may have been made again."""
+        self._looked_at_s = float("-inf")
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._own.close()
+
+    async def _at_coordinator(
+        self, transactional_id: str, ask: Callable[[int], Awaitable[T]], error_of: Callable[[T], int]
+    ) -> T:
+        """Ask a transaction's coordinator. If it has moved, or its broker is lost, ask the next one."""
+        while True:
+            node_id = await self._coordinator(transactional_id)
+            try:
+                answer = await ask(node_id)
+            except UpstreamLost:
+                self._coordinators.pop(transactional_id, None)
+            else:
+                if error_of(answer) not in _AGAIN:
+                    return answer
+                self._coordinators.pop(transactional_id, None)
+            await asyncio.sleep(_RETRY_PAUSE_S)
+
+    async def _coordinator(self, transactional_id: str) -> int:
+        """The node id of a transaction's coordinator."""
+        while transactional_id not in self._coordinators:
+            body = {"key": transactional_id, "key_type": _TRANSACTION}
+            found = await self._own.ask(None, FIND_COORDINATOR, _FIND_COORDINATOR_VERSION, body)
+            if found.error_code in _AGAIN:
+                await asyncio.sleep(_RETRY_PAUSE_S)
+            elif found.error_code:
+                raise CoordinatorRefused(found.error_code)
+            else:
+                self._cluster.learn({found.node_id: Address(found.host, found.port)})
+                if len(self._coordinators) >= _COORDINATORS_KEPT:
+                    del self._coordinators[next(iter(self._coordinators))]
+                self._coordinators[transactional_id] = found.node_id
+        return self._coordinators[transactional_id]
+
+    async def _leader(self, partition: int) -> int | None:
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._looked_at_s > _TOPIC_AGE_MAX_S:
+            wanted = [{"name": self.topic, "topic_id": None}]
+            body = {"topics": wanted, "allow_auto_topic_creation": False}
+            answer = await self._own.ask(None, METADATA, _METADATA_VERSION, body)
+            self._cluster.learn({b.node_id: Address(b.host, b.port) for b in answer.brokers})
+            (topic,) = answer.topics
+            self._topic_id = topic.topic_id
+            self._leaders = {p.partition_index: p.leader_id for p in topic.partitions if p.leader_id >= 0}
+            self._looked_at_s = now_s
+        return self._leaders.get(partition)
+
+    async def _end(self, leader: int, partition: int) -> int | None:
+        """The high watermark of a partition. None: ask again."""
+        wanted = {"partition_index": partition, "timestamp": _LATEST}
+        body = {
+            "replica_id": _NO_REPLICA,
+            "isolation_level": _READ_UNCOMMITTED,
+            "topics": [{"name": self.topic, "partitions": [wanted]}],
+        }
+        try:
+            answer = await self._own.ask(leader, LIST_OFFSETS, _LIST_OFFSETS_VERSION, body)
+        except UpstreamLost:
+            return None
+        (found,) = answer.topics[0].partitions
+        return None if found.error_code else int(found.offset)
