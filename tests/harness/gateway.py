@@ -157,7 +157,7 @@ class CoreBackend:
 @dataclass
 class StubBroker:
     """A broker of one node. `answers` are bodies by api key; a request without one is answered by its own
-    bytes.
+    bytes. `scripts` make the body of a request.
 
     `passed` are the requests that arrived, except the gateway's own. `messages` are the whole messages.
     """
@@ -166,6 +166,7 @@ class StubBroker:
     topics: dict[str, int] = field(default_factory=lambda: dict(TOPICS))
     ids: dict[str, UUID] = field(default_factory=lambda: {name: topic_id(name) for name in TOPICS})
     answers: dict[int, codec.Fields] = field(default_factory=dict)
+    scripts: dict[int, Callable[[Any], codec.Fields]] = field(default_factory=dict)
     passed: list[RequestHeader] = field(default_factory=list)
     messages: list[bytes] = field(default_factory=list)
     open: asyncio.Event = field(default_factory=asyncio.Event)
@@ -194,6 +195,9 @@ class StubBroker:
     def _answer(self, header: RequestHeader, message: bytes) -> bytes:
         if header.api_key == METADATA:
             return codec.encode_response(header, self._metadata(header, message))
+        if header.api_key in self.scripts:
+            answer = self.scripts[header.api_key](codec.decode_request(header, message))
+            return codec.encode_response(header, answer)
         if header.api_key in self.answers:
             return codec.encode_response(header, self.answers[header.api_key])
         return header.correlation_id.to_bytes(4, "big") + message[header.client_id_end :]

@@ -5,7 +5,7 @@ import pytest
 from assignors.kafka.api import Subscription
 from assignors.kafka.consumer_protocol import decode_assignment, encode_subscription
 from clients.pending import ClientClosed, ClientError, CoordinatorError, RequestNotSent, RequestTimedOut
-from gateway.apis import DESCRIBE_CLUSTER, FETCH, FIND_COORDINATOR, HIDDEN, OWN_VERSIONS
+from gateway.apis import DESCRIBE_CLUSTER, FETCH, FIND_COORDINATOR, OWN_VERSIONS, REFUSED
 from gateway.apis.api_versions import API_VERSIONS
 from gateway.authorization.acls import SUPPORTED, ResourceType
 from gateway.coordinator.backend import error_code_of
@@ -218,7 +218,7 @@ async def test_api_versions_tell_what_is_served(world: World) -> None:
         named = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
         expected = {3: (0, 13), 55: (0, 1), 71: (0, 0), 1: (4, 18)}
         assert named == expected | {k: (v.start, v.stop - 1) for k, v in OWN_VERSIONS.items()}
-        assert not named.keys() & HIDDEN
+        assert not named.keys() & REFUSED
         if version >= 3:
             assert [feature.name for feature in answer.supported_features] == ["kraft.version"]
 
@@ -240,16 +240,6 @@ async def test_a_broker_may_refuse_to_tell_its_versions(world: World) -> None:
         number = await client.send(API_VERSIONS, version)
         header = RequestHeader(API_VERSIONS, version, number, None, 0)
         assert await client.receive_bytes() == codec.encode_response(header, {"error_code": 42})
-
-
-@played
-async def test_offsets_in_transactions_are_refused(world: World) -> None:
-    client = await world.client()
-    ids = {"transactional_id": "t", "producer_id": 1, "producer_epoch": 0, "group_id": "g"}
-    assert (await client.ask(25, 3, **ids)).error_code == 35
-    topics = [{"name": "orders", "partitions": [{"partition_index": 0, "committed_offset": 7}]}]
-    assert outcomes(await client.ask(28, 3, **ids, topics=topics)) == [("orders", 0, 35)]
-    assert world.broker.passed == []
 
 
 @pytest.mark.parametrize("api_key", [68, 69, 76, 78, 88])

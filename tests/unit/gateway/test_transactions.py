@@ -1,0 +1,372 @@
+"""AddOffsetsToTxn and TxnOffsetCommit over the coordinator's core and scripted brokers: rows TG1 to TG11.
+
+tests/e2e/test_transactions.py has what a real broker answers. Here it answers what is hard to bring about.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from gateway.apis import ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT, transactions
+from gateway.upstream.transactions import (
+    ADD_PARTITIONS_TO_TXN,
+    DESCRIBE_TRANSACTIONS,
+    FIND_COORDINATOR,
+    LIST_OFFSETS,
+)
+from gateway.wire import codec
+from records.layout import TopicLayout
+from state.kafka.requests import TxnOffsetCommit
+from tests.harness.gateway import NODE_ID, RawClient, World, played, topic_id
+from tests.harness.gateway_requests import NO_SUCH, OFFSET_FETCH, outcomes
+
+MARKERS = TopicLayout.named().txn_markers_topic
+PRODUCER = {"transactional_id": "t", "producer_id": 4001, "producer_epoch": 7}
+X = 40
+FENCED = 90
+VERSIONS = range(6)
+
+Each = Callable[[], Any]
+
+
+@dataclass
+class Brokers:
+    """The transaction coordinator and the leader of the markers partition, by a script.
+
+    `adds` and `finds` are the error codes of the next requests, then the last one for ever. `asked` are the
+    api keys of the gateway's requests, in order.
+    """
+
+    adds: list[int] = field(default_factory=lambda: [0])
+    finds: list[int] = field(default_factory=lambda: [0])
+    ends: list[int] = field(default_factory=lambda: [0])
+    describes: list[int] = field(default_factory=lambda: [0])
+    state: str = "Ongoing"
+    producer: tuple[int, int] = (4001, 7)
+    partitions: tuple[int, ...] = (0,)
+    asked: list[int] = field(default_factory=list)
+    added: list[Any] = field(default_factory=list)
+
+    def on(self, world: World) -> "Brokers":
+        """Answer for the world's broker. It has the markers topic."""
+        world.broker.topics[MARKERS] = 1
+        world.broker.scripts.update(
+            {
+                FIND_COORDINATOR: self._find,
+                ADD_PARTITIONS_TO_TXN: self._add,
+                LIST_OFFSETS: self._end,
+                DESCRIBE_TRANSACTIONS: self._describe,
+            }
+        )
+        return self
+
+    def _next(self, api_key: int, codes: list[int]) -> int:
+        self.asked.append(api_key)
+        return codes.pop(0) if len(codes) > 1 else codes[0]
+
+    def _find(self, request: Any) -> codec.Fields:
+        assert (request.key, request.key_type) == ("t", 1)
+        code = self._next(FIND_COORDINATOR, self.finds)
+        return {"error_code": code, "node_id": NODE_ID, "host": "broker.invalid", "port": 9092}
+
+    def _add(self, request: Any) -> codec.Fields:
+        self.added.append(request)
+        code = self._next(ADD_PARTITIONS_TO_TXN, self.adds)
+        results = [{"partition_index": 0, "partition_error_code": code}]
+        return {"results_by_topic_v3_and_below": [{"name": MARKERS, "results_by_partition": results}]}
+
+    def _end(self, request: Any) -> codec.Fields:
+        ((topic,),) = (request.topics,)
+        assert (topic.name, topic.partitions[0].timestamp, request.isolation_level) == (MARKERS, -1, 0)
+        code = self._next(LIST_OFFSETS, self.ends)
+        found = {"partition_index": 0, "error_code": code, "offset": -1 if code else X}
+        return {"topics": [{"name": MARKERS, "partitions": [found]}]}
+
+    def _describe(self, request: Any) -> codec.Fields:
+        assert request.transactional_ids == ["t"]
+        state = {
+            "error_code": self._next(DESCRIBE_TRANSACTIONS, self.describes),
+            "transactional_id": "t",
+            "transaction_state": self.state,
+            "producer_id": self.producer[0],
+            "producer_epoch": self.producer[1],
+            "topics": [{"topic": MARKERS, "partitions": list(self.partitions)}],
+        }
+        return {"transaction_states": [state]}
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "BROKERS_TIMEOUT_S", 0.5)
+
+
+def topics_of(*offsets: tuple[str, int, int]) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "partitions": [{"partition_index": p, "committed_offset": offset}]}
+        for name, p, offset in offsets
+    ]
+
+
+async def commit(client: RawClient, version: int, *offsets: tuple[str, int, int], **more: Any) -> Any:
+    wanted = offsets or (("orders", 0, 7),)
+    fields = {**PRODUCER, "group_id": "g", "topics": topics_of(*wanted), **more}
+    return outcomes(await client.ask(TXN_OFFSET_COMMIT, version, **fields))
+
+
+async def add_offsets(client: RawClient, version: int) -> int:
+    return int((await client.ask(ADD_OFFSETS_TO_TXN, version, **PRODUCER, group_id="g")).error_code)
+
+
+async def committed(client: RawClient, *, stable: bool) -> tuple[int, int]:
+    """The (offset, error code) of orders-0."""
+    topics = [{"name": "orders", "partition_indexes": [0]}]
+    answer = await client.ask(OFFSET_FETCH, 7, group_id="g", topics=topics, require_stable=stable)
+    (found,) = answer.topics[0].partitions
+    return found.committed_offset, found.error_code
+
+
+@played
+async def test_tg1_the_partition_of_markers_is_added_to_the_transaction(world: World) -> None:
+    """By a request of the client's own version, up to the last one for clients, to this listener's broker."""
+    brokers = Brokers().on(world)
+    client = await world.client(await world.broker_port())
+    for version in range(5):
+        assert await add_offsets(client, version) == 0
+    assert brokers.asked == [ADD_PARTITIONS_TO_TXN] * 5
+    assert [request.API_VERSION for request in brokers.added] == [0, 1, 2, 3, 3]
+    for request in brokers.added:
+        assert request.v3_and_below_transactional_id == "t"
+        assert (request.v3_and_below_producer_id, request.v3_and_below_producer_epoch) == (4001, 7)
+        (topic,) = request.v3_and_below_topics
+        assert (topic.name, topic.partitions) == (MARKERS, [0])
+    assert world.broker.passed == []
+
+
+@pytest.mark.parametrize(
+    ("code", "told"), [*((c, c) for c in (14, 16, 42, 47, 49, 51, 53, FENCED)), (3, 15), (29, 30)]
+)
+def test_tg2_errors_of_add_offsets(code: int, told: int) -> None:
+    @played
+    async def play(world: World) -> None:
+        Brokers(adds=[code]).on(world)
+        assert await add_offsets(await world.client(), 3) == told
+
+    play()
+
+
+@played
+async def test_tg2_a_lost_broker_is_looked_up_again(world: World) -> None:
+    Brokers().on(world)
+    client = await world.client(await world.broker_port())
+    world.broker.silent = True
+    assert await add_offsets(client, 3) == 15
+
+
+@played
+async def test_tg4_what_does_not_exist_does_not_reach_the_transaction(world: World) -> None:
+    brokers = Brokers().on(world)
+    client = await world.client()
+    assert await commit(client, 3, (NO_SUCH, 0, 7), ("orders", 9, 7)) == [(NO_SUCH, 0, 3), ("orders", 9, 3)]
+    assert (brokers.asked, world.core.asked) == ([], [])
+    assert await commit(client, 3, (NO_SUCH, 0, 7), ("orders", 1, 7)) == [(NO_SUCH, 0, 3), ("orders", 1, 0)]
+
+
+@played
+async def test_tc3_an_empty_group_id_is_refused_before_the_transaction(world: World) -> None:
+    brokers = Brokers().on(world)
+    assert await commit(await world.client(), 3, group_id="") == [("orders", 0, 24)]
+    assert brokers.asked == []
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_tg5_to_tg8_the_order_of_the_questions(version: int) -> None:
+    """The position is read after the partition was added, and before the transaction is seen to be open."""
+
+    @played
+    async def play(world: World) -> None:
+        brokers = Brokers().on(world)
+        assert await commit(await world.client(), version) == [("orders", 0, 0)]
+        # An old version adds nothing, because a late request could begin a transaction.
+        added = [FIND_COORDINATOR, ADD_PARTITIONS_TO_TXN, LIST_OFFSETS, DESCRIBE_TRANSACTIONS]
+        not_added = [LIST_OFFSETS, FIND_COORDINATOR, DESCRIBE_TRANSACTIONS]
+        assert brokers.asked == (added if version == 5 else not_added)
+        (asked,) = world.core.asked
+        assert isinstance(asked, TxnOffsetCommit)
+        assert (asked.txn_partition, asked.txn_position, asked.txn_topic_id) == (0, X, topic_id(MARKERS))
+        assert (asked.transactional_id, asked.producer_id, asked.producer_epoch) == ("t", 4001, 7)
+        assert asked.txn_version == (2 if version == 5 else 1)
+        (topic,) = asked.topics
+        assert (topic.name, topic.topic_id) == ("orders", topic_id("orders"))
+
+    play()
+
+
+@played
+async def test_tg5_an_ending_transaction_is_waited_for_a_short_time(world: World) -> None:
+    brokers = Brokers(adds=[51, 51, 0]).on(world)
+    client = await world.client()
+    assert await commit(client, 5) == [("orders", 0, 0)]
+    assert brokers.asked.count(ADD_PARTITIONS_TO_TXN) == 3
+    brokers.adds = [51]
+    assert await commit(client, 5) == [("orders", 0, 51)]
+    assert brokers.asked.count(ADD_PARTITIONS_TO_TXN) > 4
+
+
+@pytest.mark.parametrize(
+    ("code", "told"), [(FENCED, 47), (47, 47), (49, 49), (53, 53), (3, 15), (29, 30), (48, 48)]
+)
+def test_tg5_errors_of_adding_the_partition(code: int, told: int) -> None:
+    @played
+    async def play(world: World) -> None:
+        Brokers(adds=[code]).on(world)
+        assert await commit(await world.client(), 5) == [("orders", 0, told)]
+        assert world.core.asked == []
+
+    play()
+
+
+@pytest.mark.parametrize("code", [14, 15, 16])
+@pytest.mark.parametrize("where", ["adds", "describes", "finds"])
+def test_tg5_tg8_a_coordinator_that_moves_is_found_again(where: str, code: int) -> None:
+    @played
+    async def play(world: World) -> None:
+        brokers = Brokers(**{where: [code, 0]}).on(world)
+        client = await world.client()
+        assert await commit(client, 5) == [("orders", 0, 0)]
+        assert brokers.asked.count(FIND_COORDINATOR) == 2
+        assert await commit(client, 5) == [("orders", 0, 0)]
+        assert brokers.asked.count(FIND_COORDINATOR) == 2  # the coordinator is remembered
+
+    play()
+
+
+@pytest.mark.parametrize("code", [3, 5, 6, 74, 78])
+def test_tg7_the_end_is_asked_for_until_the_leader_knows_it(code: int) -> None:
+    """OFFSET_NOT_AVAILABLE: a new leader does not know yet whether it has all markers."""
+
+    @played
+    async def play(world: World) -> None:
+        brokers = Brokers(ends=[code, code, 0]).on(world)
+        assert await commit(await world.client(), 3) == [("orders", 0, 0)]
+        assert brokers.asked.count(LIST_OFFSETS) == 3
+
+    play()
+
+
+@dataclass(frozen=True)
+class NotOpen:
+    """A transaction that is not open for the producer, and the errors by version."""
+
+    what: str
+    brokers: Callable[[], Brokers]
+    told: tuple[int, int, int, int, int, int]
+
+
+OVER = (48, 48, 48, 48, 120, 47)
+NOT_OPEN = [
+    NotOpen("commits", lambda: Brokers(state="PrepareCommit", producer=(4001, 8)), (51,) * 6),
+    NotOpen("aborts", lambda: Brokers(state="PrepareAbort"), (51,) * 6),
+    NotOpen("other epoch", lambda: Brokers(producer=(4001, 8)), (47,) * 6),
+    NotOpen("other producer", lambda: Brokers(producer=(4002, 7)), (49,) * 6),
+    NotOpen("no producer", lambda: Brokers(producer=(-1, -1), state="Empty", partitions=()), (49,) * 6),
+    NotOpen("unknown", lambda: Brokers(describes=[105]), (49,) * 6),
+    NotOpen("not allowed", lambda: Brokers(describes=[53]), (53,) * 6),
+    NotOpen("coordinator not allowed", lambda: Brokers(finds=[53]), (53,) * 6),
+    NotOpen("committed", lambda: Brokers(state="CompleteCommit", partitions=()), OVER),
+    NotOpen("aborted", lambda: Brokers(state="CompleteAbort", partitions=()), OVER),
+    NotOpen("empty", lambda: Brokers(state="Empty", partitions=()), OVER),
+    NotOpen("without our partition", lambda: Brokers(partitions=(1,)), OVER),
+]
+
+
+@pytest.mark.parametrize("case", NOT_OPEN, ids=lambda case: case.what)
+def test_tg8_a_transaction_that_is_not_open_is_refused(case: NotOpen) -> None:
+    @played
+    async def play(world: World) -> None:
+        case.brokers().on(world)
+        client = await world.client()
+        told = [await commit(client, version) for version in VERSIONS]
+        assert told == [[("orders", 0, code)] for code in case.told]
+        assert world.core.asked == []
+
+    play()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_tg9_brokers_that_do_not_answer(version: int) -> None:
+    """COORDINATOR_LOAD_IN_PROGRESS, which versions 0 and 1 do not know."""
+
+    @played
+    async def play(world: World) -> None:
+        Brokers(finds=[15]).on(world)
+        told = await commit(await world.client(), version)
+        assert told == [("orders", 0, 15 if version < 2 else 14)]
+        assert world.core.asked == []
+
+    play()
+
+
+@played
+async def test_tg10_a_request_of_a_client_that_has_gone_is_forgotten(world: World) -> None:
+    """The less a given-up request is written late, the better."""
+    brokers = Brokers(finds=[15]).on(world)
+    client = await world.client()
+    await client.send(TXN_OFFSET_COMMIT, 3, **PRODUCER, group_id="g", topics=topics_of(("orders", 0, 7)))
+    while FIND_COORDINATOR not in brokers.asked:
+        await asyncio.sleep(0.01)
+    client.writer.close()
+    while world.gateway.connections():
+        await asyncio.sleep(0.01)
+    brokers.finds = [0]
+    await asyncio.sleep(0.2)
+    assert DESCRIBE_TRANSACTIONS not in brokers.asked
+    assert world.core.asked == []
+
+
+@played
+async def test_tg11_a_coordinator_that_does_not_answer(world: World) -> None:
+    Brokers().on(world)
+    world.core.away = True
+    assert await commit(await world.client(), 3) == [("orders", 0, 15)]
+
+
+@played
+async def test_tg11_the_groups_own_errors(world: World) -> None:
+    """A generation of a group that does not exist: ILLEGAL_GENERATION in every version."""
+    Brokers().on(world)
+    client = await world.client()
+    told = [await commit(client, version, generation_id=1, member_id="m") for version in (3, 4, 5)]
+    assert told == [[("orders", 0, 22)]] * 3
+
+
+@played
+async def test_a_pending_offset_is_unstable_and_not_committed(world: World) -> None:
+    Brokers().on(world)
+    client = await world.client()
+    assert await commit(client, 3) == [("orders", 0, 0)]
+    assert await committed(client, stable=True) == (-1, 88)
+    assert await committed(client, stable=False) == (-1, 0)
+
+
+@played(connect_timeout_s=1.0)
+async def test_connections_to_brokers_are_kept(world: World) -> None:
+    brokers = Brokers().on(world)
+    client = await world.client()
+    for _ in range(20):
+        assert await commit(client, 5) == [("orders", 0, 0)]
+    assert len(brokers.asked) == 1 + 20 * 3
+    # The client's own one is not opened, one is the cluster's, one is kept for the broker.
+    assert len(world.broker.writers) <= 3
+
+
+@played
+async def test_a_kept_connection_that_ended_is_replaced(world: World) -> None:
+    Brokers().on(world)
+    client = await world.client()
+    assert await commit(client, 5) == [("orders", 0, 0)]
+    for writer in world.broker.writers:
+        writer.close()
+    assert await commit(client, 5) == [("orders", 0, 0)]
