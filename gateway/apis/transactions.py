@@ -6,8 +6,9 @@ it knows the outcome. Rows TG1 to TG11.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from gateway.apis.authorized import transaction_error
@@ -39,6 +40,7 @@ _FIRST_VERSION_WITH_ABORTABLE = 4
 _LAST_VERSION_WITHOUT_LOADING = 1
 _ONGOING = "Ongoing"
 _PREPARE = frozenset({"PrepareCommit", "PrepareAbort"})
+_CODES: Mapping[int, Codes] = MappingProxyType({code: code for code in (*GatewayError, *ErrorCode)})
 
 
 async def serve_add_offsets(context: RequestContext, request: Any) -> Fields:
@@ -188,10 +190,7 @@ def _loading(context: RequestContext) -> Codes:
 
 def _code(code: int) -> Codes:
     """A broker's error code as one of those that the gateway returns."""
-    for errors in (ErrorCode, GatewayError):
-        if code in errors:
-            return errors(code)
-    return ErrorCode.UNKNOWN_SERVER_ERROR
+    return _CODES.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 def _refused(request: Any, error: Codes) -> Fields:

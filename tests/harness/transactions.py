@@ -26,6 +26,7 @@ PRODUCE, FETCH, LIST_OFFSETS, FIND_COORDINATOR, INIT = 0, 1, 2, 10, 22
 ADD_PARTITIONS, ADD_OFFSETS, END, TXN_COMMIT, DESCRIBE_TRANSACTIONS = 24, 25, 26, 28, 65
 NONE, CONCURRENT_TRANSACTIONS = 0, 51
 TV1, TV2 = 1, 2
+_AGAIN = {14, 15, 16, CONCURRENT_TRANSACTIONS}
 _TIMEOUT_S = 30.0
 _OWN: dict[int, tuple[Any, Any]] = {
     INIT: (InitProducerIdRequest, InitProducerIdResponse),
@@ -100,7 +101,9 @@ class Producer:
         next epoch (KIP-360), else that of a new one.
         """
         known = self.identity if is_kept else Identity(-1, -1)
-        answer = until_not_concurrent(
+        # The first search makes the topic of the coordinators.
+        self._until(lambda: self.wire.ask(FIND_COORDINATOR, 3, key=self.transactional_id, key_type=1))
+        answer = self._until(
             lambda: self.wire.ask(
                 INIT,
                 4,
@@ -110,7 +113,6 @@ class Producer:
                 producer_epoch=known.epoch,
             )
         )
-        assert answer.error_code == NONE
         self.identity = Identity(answer.producer_id, answer.producer_epoch)
         self._sequences.clear()
         return self
@@ -181,6 +183,14 @@ class Producer:
             self._sequences.clear()
         return int(answer.error_code)
 
+    def _until(self, ask: Callable[[], Any]) -> Any:
+        """Ask again while the coordinator moves, or an earlier transaction ends."""
+        give_up_s = time.monotonic() + _TIMEOUT_S
+        while (answer := ask()).error_code in _AGAIN and time.monotonic() < give_up_s:
+            time.sleep(0.02)
+        assert answer.error_code == NONE
+        return answer
+
     def described(self) -> Any:
         """The transaction as DescribeTransactions shows it."""
         answer = self.wire.ask(DESCRIBE_TRANSACTIONS, 0, transactional_ids=[self.transactional_id])
@@ -190,14 +200,6 @@ class Producer:
     def wait_until(self, *states: str) -> None:
         """Wait until the transaction is in one of these states."""
         wait_for(lambda: self.described().transaction_state in states, f"{self.transactional_id}: {states}")
-
-
-def until_not_concurrent(ask: Callable[[], Any]) -> Any:
-    """Ask again while the answer is CONCURRENT_TRANSACTIONS."""
-    give_up_s = time.monotonic() + _TIMEOUT_S
-    while (answer := ask()).error_code == CONCURRENT_TRANSACTIONS and time.monotonic() < give_up_s:
-        time.sleep(0.02)
-    return answer
 
 
 def wait_for(holds: Callable[[], Any], what: str, timeout_s: float = _TIMEOUT_S) -> Any:

@@ -1,0 +1,171 @@
+"""The follower of transactions: it tells groups how the transactions of their pending offsets ended.
+
+It reads the open entries from the transactions topic and the outcomes from the markers topic, and appends a
+TransactionMarker to the requests topic for each group concerned. So the requests topic stays the only input of
+a group. The follower keeps no state of its own, and two of them do no harm. It asks a group again until the
+entry's tombstone is on the transactions topic. Nobody reads the responses to its requests.
+"""
+
+import socket
+import threading
+import time
+from contextlib import ExitStack
+from itertools import count
+
+import structlog
+from kafka import KafkaProducer
+from kafka.errors import KafkaError
+
+from records import kafka_clients
+from records.client_config import ClientConfig
+from records.codec import UNREADABLE, encode
+from records.layout import TopicLayout
+from records.partitioner import partition_of
+from records.reader import TopicReader
+from state.kafka.requests import TransactionMarker
+from streaming.service.transactions_markers import BROKER_TIMEOUT_MS, MarkersReader
+from streaming.service.transactions_pending import Decision, PendingTransactions, Summary
+
+CLIENT_ID = "transactions-follower"
+RETRY_PAUSE_S = 1.0
+# While nothing is pending, a broker gets a Fetch of the transactions topic as often as this.
+_REST_FETCH_MS = 5_000
+_REST_POLL_MS = 500
+# While something is pending: the wait for a marker is a Fetch that the broker holds.
+_POLL_MS = 10
+_MARKER_WAIT_MS = 100
+_REPLY_PARTITION = 0
+_ALARM_LOG_S = 60.0
+
+log = structlog.get_logger()
+
+
+class TransactionsFollower:
+    """Follows until stopped. A thread of the coordinator's process. It continues when a broker is
+    unreachable. `summary` is what it last saw.
+    """
+
+    def __init__(self, client_config: ClientConfig, layout: TopicLayout) -> None:
+        self._client_config = client_config
+        self._layout = layout
+        self._host = socket.gethostname()
+        self._numbers = count(1)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="transactions-follower", daemon=True)
+        self._is_failing = False
+        self._alarms_logged_at_s = float("-inf")
+        self.summary = Summary()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                with ExitStack() as connections:
+                    reader = connections.enter_context(
+                        TopicReader(
+                            self._client_config,
+                            max_record_bytes=self._layout.response_record_max_bytes,
+                            timeout_ms=2 * _REST_FETCH_MS,
+                            fetch_min_bytes=1,
+                            fetch_max_wait_ms=_REST_FETCH_MS,
+                        )
+                    )
+                    markers = connections.enter_context(
+                        MarkersReader(self._client_config, self._layout.txn_markers_topic)
+                    )
+                    producer = kafka_clients.topic_metadata_producer(
+                        self._client_config,
+                        timeout_ms=BROKER_TIMEOUT_MS,
+                        max_request_bytes=self._layout.request_record_max_bytes,
+                    )
+                    connections.callback(producer.close, timeout=2 * BROKER_TIMEOUT_MS / 1000)
+                    self._follow(reader, markers, producer)
+            except Exception as error:  # noqa: BLE001 - without this thread, offsets stay pending for ever
+                self._failed(error)
+
+    def _follow(self, reader: TopicReader, markers: MarkersReader, producer: KafkaProducer) -> None:
+        """Read both topics until stopped. Raises KafkaError."""
+        pending = PendingTransactions(markers.describe().topic_id)
+        partitions = reader.partitions_of(self._layout.transactions_topic)
+        reader.start(beginning=partitions)
+        ends = reader.ends(partitions)
+        is_behind = True
+        while not self._stopped.is_set():
+            self._take(reader, pending, _POLL_MS if pending else _REST_POLL_MS)
+            is_behind = is_behind and not reader.has_read(ends)
+            if is_behind:
+                continue
+            self._read(markers, pending)
+            self._ask(producer, pending)
+            self.summary = pending.summary(round(time.time() * 1000))
+            self._log_alarms()
+            self._is_failing = False
+
+    def _take(self, reader: TopicReader, pending: PendingTransactions, timeout_ms: int) -> None:
+        for record in reader.poll(timeout_ms):
+            try:
+                pending.take(record.key, record.value)
+            except UNREADABLE as error:
+                log.warning("a pending transaction's record cannot be read", error=str(error))
+
+    def _read(self, markers: MarkersReader, pending: PendingTransactions) -> None:
+        """Wait a short time for new markers. Raises KafkaError."""
+        positions = pending.positions()
+        if pending and not positions:
+            self._stopped.wait(_MARKER_WAIT_MS / 1000)
+        for partition, position in positions.items():
+            pending.read(partition, markers.fetch(partition, position, _MARKER_WAIT_MS // len(positions)))
+
+    def _ask(self, producer: KafkaProducer, pending: PendingTransactions) -> None:
+        """Append the requests that are due, and wait for all. Raises KafkaError."""
+        decisions = pending.due(time.monotonic())
+        try:
+            sent = [
+                producer.send(
+                    self._layout.requests_topic,
+                    key=decision.group_id.encode(),
+                    value=encode(self._request(decision)),
+                    partition=partition_of(decision.group_id, self._layout.request_partitions),
+                )
+                for decision in decisions
+            ]
+            for future in sent:
+                future.get(timeout=2 * BROKER_TIMEOUT_MS / 1000)
+        except KafkaError:
+            pending.not_asked(decisions)
+            raise
+
+    def _request(self, decision: Decision) -> TransactionMarker:
+        marker = decision.marker
+        return TransactionMarker(
+            group_id=decision.group_id,
+            correlation_id=f"{CLIENT_ID}-{next(self._numbers)}",
+            reply_partition=_REPLY_PARTITION,
+            api_version=0,
+            client_id=CLIENT_ID,
+            client_host=self._host,
+            producer_id=marker.producer_id,
+            producer_epoch=marker.producer_epoch,
+            txn_partition=decision.partition,
+            txn_position=marker.offset,
+            first_position=decision.first_position,
+            committed=marker.committed,
+        )
+
+    def _log_alarms(self) -> None:
+        alarms, now_s = self.summary.alarms, time.monotonic()
+        if alarms and now_s - self._alarms_logged_at_s > _ALARM_LOG_S:
+            log.error("transactions without an outcome", transactions=len(alarms), first=alarms[0])
+            self._alarms_logged_at_s = now_s
+
+    def _failed(self, error: Exception) -> None:
+        if not self._is_failing:
+            log.warning("following transactions failed, trying again", error=repr(error))
+        self._is_failing = True
+        self._stopped.wait(RETRY_PAUSE_S)
