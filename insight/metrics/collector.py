@@ -18,13 +18,17 @@ from insight.metrics.rocketmq import rocketmq_gauges
 from records.history import KAFKA
 from state.kafka.group import DEAD, GroupState
 from state.kafka.history import EntryType
+from state.kafka.offsets.outcome import Outcome
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqGroup
 from streaming.service.status import Phase, Status
+from streaming.service.transactions_pending import Summary
 
 MANAGER = "kafka_coordinator_group_groupmetadatamanager"
 COORDINATOR = "kafka_server_group_coordinator_metrics"
 EXPORTER = "kafka_consumergroup"
 OWN = "group_coordinator"
+
+DECIDED = (Outcome.COMMIT, Outcome.ABORT, Outcome.DROPPED)
 
 
 class MetricsStateCollector(Collector):
@@ -148,6 +152,40 @@ def _by_partition(
         for topic, value in sums.items():
             total.add_metric((group_id, topic), value)
     return each, total
+
+
+class TransactionsCollector(Collector):
+    """Transactions whose outcome the groups do not have yet, as their follower saw them last."""
+
+    def __init__(self, summary: Callable[[], Summary]) -> None:
+        self._summary = summary
+
+    def collect(self) -> Iterator[Metric]:
+        summary = self._summary()
+        yield GaugeMetricFamily(
+            f"{OWN}_transactions_pending",
+            "TxnOffsetCommits with offsets that are pending in a transaction.",
+            summary.pending,
+        )
+        yield GaugeMetricFamily(
+            f"{OWN}_transactions_oldest_age_seconds",
+            "Age of the oldest pending one, 0 if there is none.",
+            summary.oldest_age_ms / 1000,
+        )
+        yield GaugeMetricFamily(
+            f"{OWN}_transactions_follower_lag",
+            "Offsets of the topic of markers that are not read yet, while something is pending.",
+            summary.lag,
+        )
+        decided = CounterMetricFamily(
+            f"{OWN}_transactions_decided",
+            "TxnOffsetCommits whose offsets are pending no longer, by outcome.",
+            labels=("outcome",),
+        )
+        counts = dict(summary.decided)
+        for outcome in DECIDED:
+            decided.add_metric((outcome.value,), counts.get(outcome.value, 0))
+        yield decided
 
 
 class ServiceCollector(Collector):

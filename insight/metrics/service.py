@@ -7,7 +7,7 @@ from typing import Self
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
-from insight.metrics.collector import OWN, MetricsStateCollector, ServiceCollector
+from insight.metrics.collector import OWN, MetricsStateCollector, ServiceCollector, TransactionsCollector
 from insight.metrics.follower import Follower
 from insight.metrics.metrics_state import MetricsState
 from insight.metrics.sentences import log_sentence
@@ -17,6 +17,7 @@ from state.kafka.history import EntryType, HistoryEntry
 from streaming.query.progress import BatchProgress
 from streaming.service.coordinator import Coordinator
 from streaming.service.status import Status
+from streaming.service.transactions_pending import Summary
 
 BATCH_BUCKETS_S = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1, 1.5, 2.5, 5, 10, 30, 60)
 REBALANCE_BUCKETS_S = (0.1, 0.5, 1, 2.5, 5, 10, 20, 30, 45, 60, 120, 300, 600)
@@ -104,6 +105,7 @@ class Metrics:
         *,
         status: Callable[[], Status],
         ticker_age_s: Callable[[], float],
+        transactions: Callable[[], Summary],
         log_rebalances: bool,
     ) -> None:
         self._host = host
@@ -114,6 +116,7 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._registry.register(MetricsStateCollector(self._metrics_state))
         self._registry.register(ServiceCollector(status, ticker_age_s, self._follower.read_age_s))
+        self._registry.register(TransactionsCollector(transactions))
         self._batches = BatchMetrics(self._registry)
         self._rebalances = RebalanceMetrics(self._registry)
         self._stop_serving: Callable[[], None] = lambda: None
@@ -176,6 +179,7 @@ def metrics_of(
         port,
         status=lambda: coordinator.status.current,
         ticker_age_s=coordinator.ticker_age_s,
+        transactions=coordinator.transactions,
         log_rebalances=log_rebalances,
     )
     coordinator.on_batch = metrics.take_batch

@@ -43,6 +43,8 @@ from streaming.service.ticker import DEFAULT_INTERVAL_MS, Ticker
 from streaming.service.topic_watcher import DEFAULT_INTERVAL_MS as DEFAULT_TOPIC_INTERVAL_MS
 from streaming.service.topic_watcher import TopicWatcher
 from streaming.service.topics import TopicsError, prepare_topics
+from streaming.service.transactions import TransactionsFollower
+from streaming.service.transactions_pending import Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,7 @@ class Coordinator:
         self._first_request: FirstRequest | None = None
         self._running = ExitStack()
         self._times = StartTimes()
+        self._transactions = TransactionsFollower(options.client_config, options.layout)
 
     @property
     def ui_url(self) -> str | None:
@@ -140,6 +143,10 @@ class Coordinator:
     def ticker_age_s(self) -> float:
         """Seconds since the last acknowledged clock record, infinite before the ticker starts."""
         return self._ticker.age_s() if self._ticker is not None else float("inf")
+
+    def transactions(self) -> Summary:
+        """The transactions whose outcome the groups do not have yet."""
+        return self._transactions.summary
 
     @property
     def jvm_pid(self) -> int:
@@ -321,12 +328,13 @@ class Coordinator:
         )
         self._ticker.start()
         started.callback(self._ticker.stop)
-        members = MembersWatcher(options.client_config, options.layout, self._pace)
-        members.start()
-        started.callback(members.stop)
-        watcher = TopicWatcher(options.client_config, options.layout, interval_ms=options.topic_interval_ms)
-        watcher.start()
-        started.callback(watcher.stop)
+        for thread in (
+            MembersWatcher(options.client_config, options.layout, self._pace),
+            TopicWatcher(options.client_config, options.layout, interval_ms=options.topic_interval_ms),
+            self._transactions,
+        ):
+            thread.start()
+            started.callback(thread.stop)
 
     def _start_supervisor(
         self, started: ExitStack, checkpoint: Checkpoint, operator: Operator, session: Session
@@ -348,6 +356,7 @@ class Coordinator:
             first_request=self._first_request,
             first_request_wait_s=options.first_request_wait_s,
             times=self._times,
+            alarm=lambda: self._transactions.summary.alarm,
             on_batch=lambda batch: self.on_batch(batch),
             on_end=self._end,
         )

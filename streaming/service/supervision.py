@@ -63,9 +63,10 @@ class Supervisor:
     """Keeps the query of one coordinator running, on a thread of its own, until `stop`.
 
     `first_request` is what ends the outage where gateways are processes of their own, None where the gateway
-    of this process listens already; it is waited for at most `first_request_wait_s` seconds. `on_batch` is
-    called with each committed batch. `on_end` is called at most once, when no query can run any more: with
-    the reason, and whether the topics have another owner. Both are called on the supervisor's thread.
+    of this process listens already; it is waited for at most `first_request_wait_s` seconds. `alarm` returns
+    the alarm of another part of the service. `on_batch` is called with each committed batch. `on_end` is
+    called at most once, when no query can run any more: with the reason, and whether the topics have another
+    owner. All are called on the supervisor's thread.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Supervisor:
         first_request: FirstRequest | None,
         first_request_wait_s: float,
         times: StartTimes,
+        alarm: Callable[[], str | None],
         on_batch: Callable[[BatchProgress], None],
         on_end: Callable[[str, bool], None],
     ) -> None:
@@ -102,6 +104,7 @@ class Supervisor:
         self._first_request = first_request
         self._first_request_wait_s = first_request_wait_s
         self._times = times
+        self._other_alarm = alarm
         self._on_batch = on_batch
         self._on_end = on_end
         self._committed_pin = CommittedPin(checkpoint, layout.requests_topic)
@@ -353,7 +356,8 @@ class Supervisor:
         alarm = self._ticker.alarm
         if alarm is None and self._ticker.age_s() > TICKER_ALARM_AGE_S:
             alarm = f"no clock record was acknowledged for {self._ticker.age_s():.0f} s: time stands still"
-        self._status.set_alarm("; ".join(filter(None, (self._disk_alarm, alarm))) or None)
+        alarms = filter(None, (self._disk_alarm, alarm, self._other_alarm()))
+        self._status.set_alarm("; ".join(alarms) or None)
 
 
 def first_line(error: BaseException) -> str:

@@ -1,8 +1,8 @@
 """The follower of transactions: it tells groups how the transactions of their pending offsets ended.
 
-It reads the open entries from the transactions topic and the outcomes from the markers topic, and appends a
-TransactionMarker to the requests topic for each group concerned. So the requests topic stays the only input of
-a group. The follower keeps no state of its own, and two of them do no harm. It asks a group again until the
+It reads the open entries from the transactions topic and the outcomes from the markers topic. It appends a
+TransactionMarker to the requests topic for each group concerned, so that this topic stays the only input of a
+group. The follower keeps no state of its own, and two of them do no harm. It asks a group again until the
 entry's tombstone is on the transactions topic. Nobody reads the responses to its requests.
 """
 

@@ -71,6 +71,13 @@ class Summary:
     decided: tuple[tuple[str, int], ...] = ()
     alarms: tuple[str, ...] = ()
 
+    @property
+    def alarm(self) -> str | None:
+        """The first of the alarms, and how many there are. None if there is none."""
+        if len(self.alarms) < 2:
+            return "".join(self.alarms) or None
+        return f"{self.alarms[0]} ({len(self.alarms)} such transactions)"
+
 
 class PendingTransactions:
     """The open entries and their markers. `topic_id` is that of the markers topic."""

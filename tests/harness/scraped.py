@@ -6,7 +6,7 @@ import msgspec
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
 
-from insight.metrics.collector import MetricsStateCollector, ServiceCollector
+from insight.metrics.collector import MetricsStateCollector, ServiceCollector, TransactionsCollector
 from insight.metrics.metrics_state import MetricsState
 from insight.metrics.service import BatchMetrics, RebalanceMetrics
 from records.codec import CommittedOffset, DeadLetter, Reason, encode, offset_key
@@ -25,6 +25,7 @@ from state.rocketmq.requests import MessageModel, RegisterProducer
 from state.rocketmq.snapshot import snapshot as rocketmq_view
 from streaming.query.progress import BatchProgress, Source, StateOperator
 from streaming.service.status import Phase, Status
+from streaming.service.transactions_pending import Summary
 from tests.harness.rocketmq_broker import Broker, of
 
 LAYOUT = TopicLayout.named("test", request_partitions=2)
@@ -42,6 +43,8 @@ class Scraped:
         self.status = Status(Phase.READY, "batches are being committed", 0, batch_id=41)
         self.registry.register(MetricsStateCollector(self.metrics_state))
         self.registry.register(ServiceCollector(lambda: self.status, lambda: 0.25, lambda: 0.5))
+        self.transactions = Summary(2, 61_500, 3, (("abort", 4), ("commit", 40)))
+        self.registry.register(TransactionsCollector(lambda: self.transactions))
         if complete:
             self.metrics_state.complete()
 

@@ -10,6 +10,7 @@ import pytest
 from insight.metrics.service import Metrics, MetricsUnavailable
 from records.client_config import ClientConfig
 from streaming.service.status import Phase, Status
+from streaming.service.transactions_pending import Summary
 from tests.harness.ports import free_port
 from tests.harness.scraped import LAYOUT
 
@@ -24,6 +25,7 @@ def metrics(client_config: ClientConfig, port: int) -> Metrics:
         port,
         status=lambda: Status(Phase.STARTING, "", 0),
         ticker_age_s=lambda: 0.0,
+        transactions=Summary,
         log_rebalances=False,
     )
 

@@ -1,0 +1,282 @@
+"""What the follower of transactions decides from the two topics: rows TW1 to TW7, without a broker."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from records.codec import PendingTransaction, encode, transaction_key
+from streaming.service import transactions_pending
+from streaming.service.transactions_markers import Fetched, Marker
+from streaming.service.transactions_pending import OVERDUE_MS, Decision, PendingTransactions
+
+TOPIC = UUID(int=1)
+T0 = 1_700_000_000_000
+TV1, TV2 = 1, 2
+
+
+def entry(
+    position: int,
+    *,
+    request: str = "requests-0-900",
+    group: str = "g",
+    producer: int = 4001,
+    epoch: int = 7,
+    version: int = TV1,
+    topic_id: UUID | None = TOPIC,
+    partition: int = 0,
+    partitions: int = 1,
+) -> tuple[bytes, bytes]:
+    pending = PendingTransaction(
+        group_id=group,
+        incarnation="i",
+        transactional_id="t",
+        producer_id=producer,
+        producer_epoch=epoch,
+        txn_version=version,
+        txn_partition=partition,
+        txn_position=position,
+        txn_topic_id=topic_id,
+        request=request,
+        at_ms=T0,
+        partitions=partitions,
+    )
+    return transaction_key(group, producer, request), encode(pending)
+
+
+def marker(offset: int, epoch: int = 7, *, committed: bool = True, producer: int = 4001) -> Marker:
+    return Marker(offset, producer, epoch, committed)
+
+
+def log_of(*markers: Marker, start: int = 0, end: int | None = None) -> Fetched:
+    """A log of markers, read to its end."""
+    last = max((m.offset for m in markers), default=start - 1) + 1
+    return Fetched(list(markers), max(last, start), start, last if end is None else end)
+
+
+def read(pending: PendingTransactions, *markers: Marker, start: int = 0) -> None:
+    """Read each partition from its position to the end of this log."""
+    for number, position in pending.positions().items():
+        found = [m for m in markers if m.offset >= position]
+        log = log_of(*markers, start=start)
+        pending.read(number, Fetched(found, max(log.next_offset, position), log.start, log.end))
+
+
+def outcomes(pending: PendingTransactions, now_s: float = 0.0) -> list[tuple[int, int, bool]]:
+    """(first position, marker's offset, committed) of what is due."""
+    return [(d.first_position, d.marker.offset, d.marker.committed) for d in pending.due(now_s)]
+
+
+def opened(*entries: tuple[bytes, bytes]) -> PendingTransactions:
+    pending = PendingTransactions(TOPIC)
+    for key, value in entries:
+        pending.take(key, value)
+    return pending
+
+
+def test_tw1_reading_begins_at_the_least_position() -> None:
+    pending = opened(entry(50, request="a"), entry(40, request="b"), entry(45, request="c"))
+    assert pending.positions() == {0: 40}
+
+
+def test_tw1_without_entries_nothing_is_read() -> None:
+    pending = PendingTransactions(TOPIC)
+    assert (pending.positions(), pending.due(0.0), bool(pending)) == ({}, [], False)
+
+
+def test_tw1_each_partition_has_its_own_position() -> None:
+    pending = opened(entry(40, request="a"), entry(7, request="b", partition=3))
+    assert pending.positions() == {0: 40, 3: 7}
+
+
+@pytest.mark.parametrize(
+    ("version", "markers", "decided"),
+    [
+        pytest.param(TV1, [marker(40)], [(40, 40, True)], id="5.2 commit"),
+        pytest.param(TV2, [marker(40, 8)], [(40, 40, True)], id="5.1 commit"),
+        pytest.param(TV1, [marker(40, committed=False)], [(40, 40, False)], id="abort"),
+        pytest.param(TV1, [marker(40, 8, committed=False)], [(40, 40, False)], id="5.6 fenced"),
+        pytest.param(
+            TV2, [marker(40, 8, committed=False)], [(40, 40, False)], id="5.6 fenced, second protocol"
+        ),
+        pytest.param(TV1, [marker(39), marker(41)], [(40, 41, True)], id="an earlier transaction's is below"),
+        pytest.param(TV2, [marker(40, 7), marker(41, 8)], [(40, 41, True)], id="5.13 an echo is ignored"),
+        pytest.param(TV1, [marker(40, 6), marker(41)], [(40, 41, True)], id="an older epoch is ignored"),
+        pytest.param(
+            TV1, [marker(40), marker(41, committed=False)], [(40, 40, True)], id="the first one counts"
+        ),
+        pytest.param(TV1, [marker(40, producer=9)], [], id="another producer's"),
+        pytest.param(TV1, [], [], id="none yet"),
+    ],
+)
+def test_tw3_the_first_marker_that_counts(
+    version: int, markers: Sequence[Marker], decided: list[tuple[int, int, bool]]
+) -> None:
+    pending = opened(entry(40, version=version))
+    read(pending, *markers)
+    assert outcomes(pending) == decided
+
+
+def test_tw3_a_group_is_asked_again_until_the_tombstone() -> None:
+    key, value = entry(40)
+    pending = opened((key, value))
+    read(pending, marker(40))
+    asked_at_s = [at_s for at_s in range(300) if pending.due(float(at_s))]
+    assert asked_at_s == [0, 5, 15, 35, 75, 135, 195, 255]
+    pending.take(key, None)
+    assert not pending
+    assert pending.due(1e9) == []
+
+
+def test_tw3_what_could_not_be_written_is_due_at_once() -> None:
+    pending = opened(entry(40))
+    read(pending, marker(40))
+    due = pending.due(0.0)
+    assert due == [Decision("g", 0, 40, marker(40))]
+    assert pending.due(0.1) == []
+    pending.not_asked(due)
+    assert pending.due(0.2) == due
+
+
+def test_tw3_entries_of_one_transaction_are_one_request() -> None:
+    """5.4: a repeated TxnOffsetCommit."""
+    pending = opened(entry(41, request="a"), entry(40, request="b"), entry(40, request="c", group="other"))
+    read(pending, marker(42))
+    assert pending.due(0.0) == [Decision("g", 0, 40, marker(42)), Decision("other", 0, 40, marker(42))]
+
+
+def test_tw3_transactions_of_one_producer_are_requests_of_their_own() -> None:
+    """5.5: the coordinator was away while the next transaction began, with the same epoch."""
+    pending = opened(entry(40, request="a"), entry(41, request="b"))
+    read(pending, marker(40), marker(41, committed=False))
+    assert outcomes(pending) == [(40, 40, True), (41, 41, False)]
+
+
+def test_tw4_an_entry_whose_marker_has_passed_is_found_among_those_kept() -> None:
+    """5.11: a request that was written late."""
+    pending = opened(entry(30, producer=1, request="open"))
+    read(pending, marker(40, committed=False), marker(41))
+    pending.take(*entry(40, request="late"))
+    assert pending.positions() == {0: 42}
+    assert outcomes(pending) == [(40, 40, False)]
+
+
+def test_tw4_an_entry_before_what_is_kept_is_looked_up_in_the_log_again() -> None:
+    pending = opened(entry(41, producer=1, request="open"))
+    read(pending, marker(40, committed=False), marker(41))
+    pending.take(*entry(40, request="late"))
+    assert pending.positions() == {0: 40}
+    read(pending, marker(40, committed=False), marker(41))
+    assert outcomes(pending) == [(40, 40, False)]
+
+
+def test_tw5_only_so_many_markers_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions_pending, "MARKERS_KEPT", 10)
+    pending = opened(entry(0, producer=1, request="open"))
+    markers = [marker(offset, producer=2) for offset in range(100)]
+    read(pending, *markers)
+    pending.take(*entry(95, producer=2, request="kept"))
+    assert (pending.positions(), outcomes(pending)) == ({0: 100}, [(95, 95, True)])
+    pending.take(*entry(50, producer=2, request="older"))
+    assert pending.positions() == {0: 50}
+
+
+def test_nothing_is_kept_when_nothing_is_pending() -> None:
+    """TW1 again: the next entry begins at its own position, however much was written meanwhile."""
+    key, value = entry(40)
+    pending = opened((key, value))
+    read(pending, marker(40))
+    pending.take(key, None)
+    pending.take(*entry(9_000, request="later"))
+    assert pending.positions() == {0: 9_000}
+
+
+def test_an_entry_that_shrinks_stays_decided() -> None:
+    """5.14: OffsetDelete while it is pending."""
+    key, value = entry(40, partitions=2)
+    pending = opened((key, value))
+    read(pending, marker(40))
+    assert len(pending.due(0.0)) == 1
+    pending.take(*entry(40, partitions=1))
+    assert (pending.due(1.0), len(pending.due(5.0))) == ([], 1)
+
+
+def test_tw6_an_overdue_transaction_is_named() -> None:
+    pending = opened(entry(40))
+    assert pending.summary(T0 + OVERDUE_MS).alarm is None
+    alarm = pending.summary(T0 + OVERDUE_MS + 1).alarm
+    assert alarm is not None
+    assert all(named in alarm for named in ("'t'", "4001", "'g'", "16 minutes", "abort-pending"))
+
+
+def test_tw6_several_are_counted() -> None:
+    pending = opened(entry(40, request="a"), entry(40, request="b"))
+    alarm = pending.summary(T0 + OVERDUE_MS + 1).alarm
+    assert alarm is not None
+    assert alarm.endswith("(2 such transactions)")
+
+
+def test_tw7_an_entry_of_another_topic_is_never_decided() -> None:
+    """The topic was deleted and made again: its positions mean nothing there."""
+    pending = opened(entry(40, topic_id=UUID(int=2)), entry(1, request="new", producer=2))
+    read(pending, marker(40), marker(41, producer=2))
+    assert outcomes(pending) == [(1, 41, True)]
+    alarm = pending.summary(T0).alarm
+    assert alarm is not None
+    assert "another topic" in alarm
+
+
+def test_tw7_a_log_that_begins_above_the_position_decides_nothing() -> None:
+    """The marker may be gone, and the next one may be a later transaction's."""
+    pending = opened(entry(40), entry(60, request="later", producer=2))
+    pending.read(0, log_of(marker(50), marker(61, producer=2), start=50))
+    assert outcomes(pending) == [(60, 61, True)]
+    assert pending.positions() == {}
+    alarm = pending.summary(T0).alarm
+    assert alarm is not None
+    assert "was deleted" in alarm
+
+
+def test_tw7_the_log_may_lose_what_was_read() -> None:
+    pending = opened(entry(40))
+    read(pending, marker(45, producer=9))
+    pending.read(0, log_of(marker(50), start=46))
+    assert outcomes(pending) == [(40, 50, True)]
+
+
+def test_tw7_a_position_out_of_the_log() -> None:
+    """OFFSET_OUT_OF_RANGE: below its start, or above its end."""
+    pending = opened(entry(40))
+    pending.read(0, Fetched([], 40, 0, 10, is_out_of_range=True))
+    assert pending.positions() == {0: 40}
+    pending.read(0, Fetched([], 40, 50, 60, is_out_of_range=True))
+    assert pending.summary(T0).alarm is not None
+
+
+def test_what_operators_see() -> None:
+    first, second = entry(40, request="a"), entry(41, request="b")
+    pending = opened(first, second)
+    summary = pending.summary(T0 + 61_500)
+    assert (summary.pending, summary.oldest_age_ms, summary.lag) == (2, 61_500, 0)
+    pending.read(0, Fetched([marker(40), marker(41, committed=False)], 42, 0, 50))
+    assert pending.summary(T0).lag == 8
+    for key, _ in (first, second):
+        pending.take(key, None)
+    summary = pending.summary(T0)
+    assert (summary.pending, summary.oldest_age_ms, summary.lag) == (0, 0, 0)
+    assert dict(summary.decided) == {"commit": 1, "abort": 1}
+
+
+def test_a_dropped_one_is_counted_as_such() -> None:
+    """TO11: a COMMIT of a higher epoch is another transaction's."""
+    key, value = entry(40)
+    pending = opened((key, value))
+    read(pending, marker(41, 9))
+    pending.take(key, None)
+    assert dict(pending.summary(T0).decided) == {"dropped": 1}
+
+
+def test_an_unreadable_record_is_refused() -> None:
+    with pytest.raises(msgspec.DecodeError):
+        PendingTransactions(TOPIC).take(b"key", b"[]")
