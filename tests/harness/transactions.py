@@ -6,17 +6,11 @@ are the two protocols of transactions (KIP-890): in TV2 a transaction ends with 
 
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from kafka.protocol.producer import (
-    EndTxnRequest,
-    EndTxnResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-)
 from kafka.record.memory_records import MemoryRecordsBuilder
 
 from gateway.wire import codec
@@ -24,14 +18,11 @@ from gateway.wire.framing import framed
 
 PRODUCE, FETCH, LIST_OFFSETS, FIND_COORDINATOR, INIT = 0, 1, 2, 10, 22
 ADD_PARTITIONS, ADD_OFFSETS, END, TXN_COMMIT, DESCRIBE_TRANSACTIONS = 24, 25, 26, 28, 65
-NONE, CONCURRENT_TRANSACTIONS = 0, 51
+OFFSET_FETCH = 9
+NONE, CONCURRENT_TRANSACTIONS, UNSTABLE = 0, 51, 88
 TV1, TV2 = 1, 2
 _AGAIN = {14, 15, 16, CONCURRENT_TRANSACTIONS}
 _TIMEOUT_S = 30.0
-_OWN: dict[int, tuple[Any, Any]] = {
-    INIT: (InitProducerIdRequest, InitProducerIdResponse),
-    END: (EndTxnRequest, EndTxnResponse),
-}
 
 
 class Wire:
@@ -46,17 +37,11 @@ class Wire:
     def ask(self, api_key: int, version: int, **body: Any) -> Any:
         """Send a request and return its decoded answer."""
         number = next(self._numbers)
-        if api_key in _OWN:
-            request = _OWN[api_key][0](**body, version=version)
-            request.with_header(correlation_id=number, client_id=self._client_id)
-            message = bytes(request.encode(header=True))
-        else:
-            message = codec.encode_request(api_key, version, number, self._client_id, body)
+        message = codec.encode_request(api_key, version, number, self._client_id, body)
         self._socket.sendall(framed(message))
         answer = self._exactly(int.from_bytes(self._exactly(4), "big"))
         assert int.from_bytes(answer[:4], "big") == number
-        kind = _OWN[api_key][1] if api_key in _OWN else codec.RESPONSES[api_key]
-        return kind.decode(answer, version=version, header=True)
+        return codec.decode_response(api_key, version, answer)
 
     def close(self) -> None:
         self._socket.close()
@@ -191,6 +176,42 @@ class Producer:
         assert answer.error_code == NONE
         return answer
 
+    def add_offsets(self, group_id: str, version: int = 3) -> int:
+        """AddOffsetsToTxn, again while an earlier transaction ends. Returns the error code."""
+        give_up_s = time.monotonic() + _TIMEOUT_S
+        while True:
+            answer = self.wire.ask(ADD_OFFSETS, version, **self._named(), group_id=group_id)
+            if answer.error_code != CONCURRENT_TRANSACTIONS or time.monotonic() > give_up_s:
+                return int(answer.error_code)
+            time.sleep(0.02)
+
+    def commit_offsets(
+        self, group_id: str, offsets: Mapping[tuple[str, int], int], version: int | None = None, **member: Any
+    ) -> int:
+        """TxnOffsetCommit, v3 in TV1 and v5 in TV2. Returns the error code, the same of all partitions."""
+        topics: dict[str, list[dict[str, Any]]] = {}
+        for (topic, partition), offset in offsets.items():
+            topics.setdefault(topic, []).append(
+                {"partition_index": partition, "committed_offset": offset, "committed_metadata": ""}
+            )
+        answer = self.wire.ask(
+            TXN_COMMIT,
+            version if version is not None else (3 if self.protocol == TV1 else 5),
+            **self._named(),
+            group_id=group_id,
+            topics=[{"name": name, "partitions": partitions} for name, partitions in topics.items()],
+            **member,
+        )
+        (error,) = {p.error_code for topic in answer.topics for p in topic.partitions}
+        return int(error)
+
+    def _named(self) -> dict[str, Any]:
+        return {
+            "transactional_id": self.transactional_id,
+            "producer_id": self.identity.producer_id,
+            "producer_epoch": self.identity.epoch,
+        }
+
     def described(self) -> Any:
         """The transaction as DescribeTransactions shows it."""
         answer = self.wire.ask(DESCRIBE_TRANSACTIONS, 0, transactional_ids=[self.transactional_id])
@@ -209,6 +230,27 @@ def wait_for(holds: Callable[[], Any], what: str, timeout_s: float = _TIMEOUT_S)
         assert time.monotonic() < give_up_s, f"in vain: {what}"
         time.sleep(0.02)
     return found
+
+
+def fetched(wire: Wire, group_id: str, topic: str, partition: int = 0, *, stable: bool) -> tuple[int, int]:
+    """The committed offset of a partition, and its error code."""
+    topics = [{"name": topic, "partition_indexes": [partition]}]
+    answer = wire.ask(OFFSET_FETCH, 7, group_id=group_id, topics=topics, require_stable=stable)
+    assert answer.error_code == NONE
+    (found,) = answer.topics[0].partitions
+    return int(found.committed_offset), int(found.error_code)
+
+
+def stable_offset(wire: Wire, group_id: str, topic: str, partition: int = 0) -> int:
+    """The committed offset of a partition, once none is pending."""
+
+    def stable() -> tuple[int] | None:
+        offset, error = fetched(wire, group_id, topic, partition, stable=True)
+        assert error in (NONE, UNSTABLE)
+        return None if error else (offset,)
+
+    (offset,) = wait_for(stable, f"a stable offset of {topic}-{partition} in {group_id}", 60.0)
+    return int(offset)
 
 
 def partitions_of(topics: Iterable[Any]) -> set[tuple[str, int]]:
