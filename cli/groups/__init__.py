@@ -12,6 +12,7 @@ import click
 from cli.groups.change import delete, delete_offsets, release, remove_members
 from cli.groups.read import describe, list_
 from cli.groups.reset import reset_offsets
+from cli.groups.transactions import abort_pending
 
 USAGE_EXIT_CODE = 1
 
@@ -32,5 +33,14 @@ def groups() -> None:
     """List, describe, reset, delete and release consumer groups."""
 
 
-for _command in (list_, describe, reset_offsets, delete, delete_offsets, remove_members, release):
+for _command in (
+    list_,
+    describe,
+    reset_offsets,
+    delete,
+    delete_offsets,
+    remove_members,
+    release,
+    abort_pending,
+):
     groups.add_command(_command)

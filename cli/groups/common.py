@@ -18,9 +18,12 @@ from insight.admin.directory import consumer_groups, list_groups
 from insight.admin.log_offsets import LogOffsets
 from insight.admin.requests import GroupRequests
 from insight.admin.reset import ResetError
+from insight.admin.transactions import abort_pending, pending_transactions
 from records.client_config import ClientConfig
+from records.codec import PendingTransaction
 from records.layout import DEFAULT_PREFIX, TopicLayout
 from records.truncation import AnyView
+from state.errors import ErrorCode
 from state.kafka.snapshot import GroupSnapshot
 
 CLIENT_ID = "group-coordinator-groups"
@@ -44,12 +47,25 @@ class Cluster:
         return layout_on(self._client_config, self._prefix)
 
     @cached_property
-    def requests(self) -> GroupRequests:
+    def client(self) -> CoordinatorClient:
         """The client that sends requests to the coordinator."""
         client = CoordinatorClient(
             self._client_config, self.layout, client_id=CLIENT_ID, request_timeout_ms=self._timeout_ms
         )
-        return GroupRequests(self._stack.enter_context(client))
+        return self._stack.enter_context(client)
+
+    @cached_property
+    def requests(self) -> GroupRequests:
+        """The requests of an administrator."""
+        return GroupRequests(self.client)
+
+    def pending_transactions(self) -> list[PendingTransaction]:
+        """Return the offsets that are pending in transactions, without the offsets."""
+        return pending_transactions(self._client_config, self.layout, self._timeout_ms)
+
+    def abort_pending(self, pending: Sequence[PendingTransaction]) -> list[ErrorCode]:
+        """Drop these pending offsets. Returns the coordinator's answer for each."""
+        return abort_pending(self.client, pending)
 
     @cached_property
     def log(self) -> LogOffsets:

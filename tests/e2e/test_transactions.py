@@ -1,17 +1,21 @@
-"""Offsets in transactions, through the gateway and the coordinator, on a real broker: the timelines of decision
-23 that can be brought about from outside, and unmodified clients.
+"""Offsets in transactions, through the gateway and the coordinator, on a real broker: unmodified clients, and the
+timelines of decision 23 that can be brought about from outside.
 """
 
+import json
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import Producer as ConfluentProducer
 from confluent_kafka import TopicPartition as ConfluentPartition
 from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
 
+from cli.groups import groups
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from records.layout import TopicLayout
@@ -20,6 +24,7 @@ from state.kafka.requests import CommittedPartition, CommittedTopic, TxnOffsetCo
 from state.kafka.responses import TxnOffsetCommitResponse
 from tests.e2e.gateway_clients import new_group, produce
 from tests.e2e.harness import Member, create_topic
+from tests.harness.shared import PREFIX
 from tests.harness.transactions import (
     NONE,
     TV1,
@@ -246,6 +251,34 @@ def test_tg8_other_producers_are_refused(wire: Wire, group: str, topic: str) -> 
         unknown.identity = producer.identity
         assert unknown.commit_offsets(group, {(topic, 0): 2}, version) == 49
         assert producer.end(commit=False) == NONE
+
+
+def test_pending_offsets_are_dropped_by_hand(
+    broker: EmbeddedBroker, wire: Wire, group: str, topic: str
+) -> None:
+    """`groups abort-pending`: what the brokers decide later changes nothing."""
+
+    def abort_pending(*options: str) -> list[dict[str, Any]]:
+        servers = broker.client_config.bootstrap_servers
+        given = ["abort-pending", "--bootstrap-servers", servers, "--prefix", PREFIX, "--group", group]
+        result = CliRunner().invoke(groups, [*given, "-o", "json", *options])
+        assert result.exit_code == 0, result.output
+        return list(json.loads(result.stdout))
+
+    producers = [producer_of(wire, protocol) for protocol in (TV1, TV2)]
+    for partition, producer in enumerate(producers):
+        pend(producer, group, topic, 100, partition)
+    shown = abort_pending()
+    assert [(one["transactional_id"], one["dropped"]) for one in shown] == [
+        (producer.transactional_id, False) for producer in producers
+    ]
+    for partition, producer in enumerate(producers):
+        (dropped,) = abort_pending("--transactional-id", producer.transactional_id, "--execute")
+        assert (dropped["producer_id"], dropped["dropped"]) == (producer.identity.producer_id, True)
+        assert stable_offset(wire, group, topic, partition) == NOTHING
+        assert producer.end(commit=True) == NONE
+    assert abort_pending() == []
+    assert [stable_offset(wire, group, topic, partition) for partition in (0, 1)] == [NOTHING, NOTHING]
 
 
 class KafkaPython:
