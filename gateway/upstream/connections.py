@@ -52,6 +52,7 @@ class Upstream:
         self._access = access
         self._buffer = FrameBuffer(_RESPONSE_MAX_BYTES)
         self._frames: list[bytes] = []
+        self._is_answered = False
         self._due_at_s: float | None = None
 
     @classmethod
@@ -158,7 +159,9 @@ class Upstream:
             except (OSError, ProtocolError) as error:
                 raise self._lost(_reason(error)) from error
             if not data:
-                raise self._lost("it closed the connection")
+                hint = "" if self._is_answered else ", as one that expects another security.protocol"
+                raise self._lost(f"it closed the connection{hint}")
+        self._is_answered = True
         return self._frames.pop()
 
     def close(self) -> None:
@@ -177,5 +180,8 @@ def _reason(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
-        return (error.reason or str(error)).replace("_", " ").lower()
+        reason = (error.reason or str(error)).replace("_", " ").lower()
+        if "alert" in reason and ("certificate" in reason or "unknown ca" in reason):
+            return f"it does not accept the gateway's certificate: {reason}"
+        return reason
     return repr(error)

@@ -95,6 +95,7 @@ class _Scram:
 
 class _SaltingOnce(ScramClient):  # type: ignore[misc]
     salted: dict[tuple[bytes, int], bytes]
+    salted_password: bytes
 
     def create_salted_password(self, salt: bytes, iterations: int) -> None:
         """As kafka-python's, from `salted` if it is there."""

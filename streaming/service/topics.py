@@ -75,7 +75,9 @@ def prepare_topics(
     try:
         admin = kafka_clients.admin(client_config, bootstrap_timeout_ms=BROKER_TIMEOUT_MS)
     except ValueError as error:
-        raise TopicsError(f"{client_config!r} is not a list of HOST:PORT: {error}") from error
+        raise TopicsError(
+            f"{client_config.bootstrap_servers!r} is not a list of HOST:PORT: {error}"
+        ) from error
     except KafkaError as error:
         raise TopicsError(f"no Kafka broker answers at {client_config}") from error
     try:

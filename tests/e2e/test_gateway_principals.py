@@ -15,11 +15,11 @@ from kafka import KafkaProducer
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
 from kafka.errors import KafkaError, TopicAuthorizationFailedError
 
-from gateway.apis import METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from gateway.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from gateway.apis.api_versions import API_VERSIONS
 from gateway.net.server import Gateway
 from gateway.security.authentication import Security
-from gateway.upstream.cluster import Cluster
+from gateway.upstream.cluster import METADATA, Cluster
 from gateway.upstream.connections import Address, UpstreamLost
 from gateway.upstream.sasl import Sasl
 from gateway.wire.limits import Limits
@@ -272,11 +272,11 @@ def test_a_broker_that_refuses_the_gateway_is_an_error_in_a_sentence(
             servers, {**good, **strangers.trust()}
         ),
         "its certificate is not trusted: Hostname mismatch": ClientConfig(named_otherwise, good),
-        "not certified": ClientConfig(
+        "it does not accept the gateway's certificate": ClientConfig(
             by_certificate.bootstrap_servers,
             {**by_certificate.properties, "ssl.keystore.location": str(stranger.both)},
         ),
-        "it closed the connection": ClientConfig(servers),
+        "it closed the connection, as one that expects another security.protocol": ClientConfig(servers),
     }
 
     async def play() -> None:

@@ -18,10 +18,12 @@ from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.record import MemoryRecordsBuilder
 
-from gateway.apis import DESCRIBE_CLUSTER, FETCH, FIND_COORDINATOR, METADATA, PRODUCE
+from gateway.apis import DESCRIBE_CLUSTER, FETCH, FIND_COORDINATOR
 from gateway.apis.find_coordinator import GROUP, TRANSACTION
 from gateway.service import GatewayOptions, serving
+from gateway.upstream.cluster import METADATA
 from gateway.upstream.connections import Address
+from gateway.wire.framing import PRODUCE
 from records import kafka_clients
 from records.client_config import ClientConfig
 from records.layout import TopicLayout
