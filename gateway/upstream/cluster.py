@@ -1,6 +1,7 @@
 """The gateway's view of the cluster behind it: brokers, topics and partitions."""
 
 import asyncio
+import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -89,8 +90,11 @@ class Cluster:
             return await self._ask(api_key, api_version, body)
 
     def addresses(self) -> list[Address]:
-        """The addresses of brokers, those of live brokers first."""
-        return [*(self.nodes[node_id] for node_id in self.live), *self._bootstrap]
+        """The addresses of brokers, those of live brokers first, in an order that is drawn each time: so
+        clients spread over the brokers, and do not all wait for the same one where one hangs.
+        """
+        live = random.sample(self.live, len(self.live))
+        return [*(self.nodes[node_id] for node_id in live), *self._bootstrap]
 
     async def topics(self, names: Iterable[str], age_max_s: float = TOPIC_AGE_MAX_S) -> dict[str, Topic]:
         """The existing topics of these names, by metadata no older than `age_max_s`. Raises UpstreamLost."""

@@ -68,7 +68,7 @@ async def gateway_at(
     """A gateway in front of a real broker and the coordinator's pure core."""
     core, limits = CoreBackend(), Limits()
     cluster = Cluster.of(config, limits)
-    security = Security(by_broker=by_broker)
+    security = Security.read(None, None, None, by_broker=by_broker)
     gateway = Gateway(Address(HOST, 0), cluster, core, core, limits=limits, security=security)
     try:
         await gateway.start()

@@ -1,0 +1,46 @@
+"""Whose requests the brokers see: what is refused at the start, and which broker a first contact reaches."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.security.authentication import Security, SecurityError
+from gateway.service import GatewayOptions, serving
+from gateway.upstream.cluster import Cluster
+from gateway.upstream.connections import Address
+from gateway.wire.limits import Limits
+from records.client_config import ClientConfig
+from records.layout import TopicLayout
+from tests.unit.gateway.test_security import PEM
+
+HOST = "127.0.0.1"
+
+
+def test_the_broker_authenticates_the_clients_or_the_gateway_does(tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    users.write_text("ann:secret\n")
+    with pytest.raises(SecurityError, match="the brokers authenticate the clients"):
+        Security.read(PEM, None, users, by_broker=True)
+
+
+@pytest.mark.parametrize("properties", [{}, {"security.protocol": "SSL"}])
+def test_brokers_without_sasl_cannot_authenticate_clients(properties: dict[str, str]) -> None:
+    options = GatewayOptions(
+        ClientConfig("broker.invalid:9092", properties),
+        TopicLayout.named("t"),
+        Address(HOST, 0),
+        security=Security.read(None, None, None, by_broker=True),
+    )
+    with pytest.raises(SecurityError, match=r"security\.protocol has no SASL"), serving(options):
+        pass
+
+
+def test_first_contacts_spread_over_the_live_brokers() -> None:
+    """Else all would wait for the first broker where it hangs."""
+    bootstrap = Address("bootstrap", 9092)
+    cluster = Cluster([bootstrap], Limits())
+    cluster.learn({node: Address(f"broker-{node}", 9092) for node in range(3)}, all_of_them=True)
+    cluster.learn({7: Address("gone", 9092)})
+    drawn = [cluster.addresses() for _ in range(200)]
+    assert {addresses[0].host for addresses in drawn} == {"broker-0", "broker-1", "broker-2"}
+    assert all(len(set(addresses)) == 4 and addresses[-1] == bootstrap for addresses in drawn)
