@@ -123,7 +123,7 @@ class Upstream:
                 # In a thread, because a token may have to be requested.
                 message = await asyncio.to_thread(exchange.auth_bytes)
             except Exception as error:
-                raise self._refused(f"no message of {mechanism} can be made: {error!r}") from error
+                raise self._refused(f"no message of {mechanism} can be made: {error}") from error
             answer = await self._ask(SASL_AUTHENTICATE, _AUTHENTICATE_VERSION, {"auth_bytes": message})
             if answer.error_code:
                 why = answer.error_message or f"error {answer.error_code}"
