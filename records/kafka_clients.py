@@ -238,7 +238,7 @@ def _connected(make: Callable[..., C], client_config: ClientConfig, **settings: 
         try:
             return make(**settings, bootstrap_timeout_ms=timeout_ms, kafka_client=refusals.client)
         except KafkaTimeoutError as error:
-            refusals.raise_first(error)
+            refusals.raise_first(error, is_last=is_last)
             if is_last:
                 raise
             attempt_ms = int(attempt_ms * ATTEMPT_FACTOR)

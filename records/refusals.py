@@ -1,11 +1,12 @@
 """Why a client of kafka-python does not reach its cluster: what it tries again and only writes to its log."""
 
 import ssl
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from kafka.errors import (
     IllegalSaslStateError,
+    InvalidReceiveError,
     KafkaConfigurationError,
     KafkaConnectionError,
     KafkaError,
@@ -30,31 +31,40 @@ class Refusals:
     """Collects why connections failed, for one client that is given `client` as its `kafka_client`."""
 
     def __init__(self) -> None:
-        self._found: list[ClusterRefused] = []
+        self._found: list[str] = []
+        self._guessed: list[str] = []
 
     def client(self, **settings: Any) -> KafkaNetClient:
         """kafka-python's network client, which reports here."""
         net = NetworkSelector(**settings)
-        return KafkaNetClient(net=net, manager=_Manager(self._note, net, **settings))
+        return KafkaNetClient(net=net, manager=_Manager(self, net, **settings))
 
-    def raise_first(self, error: Exception) -> None:
-        """Raise the first refusal, if there was one. `error` is what the client's maker raised."""
-        if self._found:
-            raise self._found[0] from error
+    def raise_first(self, error: Exception, *, is_last: bool) -> None:
+        """Raise ClusterRefused if there was a refusal. `error` is what the client's maker raised. After the
+        last attempt a connection that the broker closed counts, too.
+        """
+        if found := self._found or (self._guessed if is_last else []):
+            raise ClusterRefused(found[0]) from error
 
-    def _note(self, address: str, settings: dict[str, Any], error: Exception) -> None:
+    def note(self, address: str, settings: dict[str, Any], error: Exception | None) -> None:
+        """A connection to a broker ended with this error."""
         reason = _reason(address, settings, error)
+        cause = error.args[0] if isinstance(error, KafkaConnectionError) and error.args else None
         if reason is not None:
-            self._found.append(ClusterRefused(reason))
+            self._found.append(reason)
+        elif cause == "socket disconnected" or isinstance(cause, ConnectionError):
+            protocol = settings["security_protocol"]
+            self._guessed.append(
+                f"the broker at {address} closes connections by {protocol}: does it want another "
+                "security.protocol, or a certificate (ssl.keystore)?"
+            )
 
 
 class _Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python ships no types
     """Tells why each connection failed."""
 
-    def __init__(
-        self, note: Callable[[str, dict[str, Any], Exception], None], net: NetworkSelector, **settings: Any
-    ) -> None:
-        self._note = note
+    def __init__(self, refusals: Refusals, net: NetworkSelector, **settings: Any) -> None:
+        self._refusals = refusals
         super().__init__(net, **settings)
 
     def get_connection(self, node_id: Any, *given: Any, **options: Any) -> Any:
@@ -63,11 +73,26 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python shi
         if is_new:
             node = self.cluster.broker_metadata(node_id)
             address = f"{node.host}:{node.port}"
-            connection.init_future.add_errback(lambda error: self._note(address, self.config, error))
+            note = partial(self._refusals.note, address, self.config)
+            connection.close_future.add_errback(note)
         return connection
 
+    async def _build_transport(self, *given: Any, **options: Any) -> Any:
+        transport = await super()._build_transport(*given, **options)
+        receive = transport._sock_recv
 
-def _reason(address: str, settings: dict[str, Any], error: Exception) -> str | None:
+        def receive_all() -> tuple[bytes, Exception | None]:
+            """A broker that refuses a login says why and hangs up. kafka-python drops what it reads together
+            with the end of the connection. The end is read again.
+            """
+            data, error = receive()
+            return (data, None) if data else (data, error)
+
+        transport._sock_recv = receive_all
+        return transport
+
+
+def _reason(address: str, settings: dict[str, Any], error: Exception | None) -> str | None:
     """A sentence for an error that another attempt will not mend, None for others."""
     mechanism = settings.get("sasl_mechanism")
     if isinstance(error, TokenError):
@@ -80,6 +105,8 @@ def _reason(address: str, settings: dict[str, Any], error: Exception) -> str | N
         return f"the broker at {address} has no login by {mechanism} (sasl.mechanism): {_last(error)}"
     if isinstance(error, KafkaConfigurationError):
         return str(error)
+    if isinstance(error, InvalidReceiveError):  # it is TLS's alert
+        return f"the broker at {address} does not speak {settings['security_protocol']} (security.protocol)"
     if isinstance(error, IllegalSaslStateError):
         return f"the broker at {address} expects no login on this port (security.protocol)"
     if isinstance(error, KafkaConnectionError):
@@ -97,8 +124,8 @@ def _reason_of_tls(address: str, error: BaseException | None) -> str | None:
         )
     if isinstance(error, ssl.SSLError) and error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
         return f"the broker at {address} does not speak TLS on this port (security.protocol)"
-    if isinstance(error, ssl.SSLError) and "CERTIFICATE_REQUIRED" in (error.reason or ""):
-        return f"the broker at {address} wants a certificate of the client (ssl.keystore)"
+    if isinstance(error, ssl.SSLError) and "CERTIFICATE" in (error.reason or ""):
+        return f"the broker at {address} wants a client with a certificate that it trusts (ssl.keystore)"
     if isinstance(error, ssl.SSLError):
         return f"no TLS connection to the broker at {address}: {error.reason or error}"
     return None

@@ -1,0 +1,156 @@
+"""Clients of both libraries at a real broker with TLS and SASL: who is let in, and what others are told."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException, TopicPartition
+
+from records import kafka_clients
+from records.client_config import ClientConfig
+from records.refusals import ClusterRefused
+from tests.harness.certificates import Authority
+from tests.harness.secured_broker import ADMIN, TOOLS, SecuredBroker
+from tests.harness.tokens import TokenEndpoint, TokenIssuer
+
+pytestmark = pytest.mark.e2e
+
+SECRET = "k3y-0f-the-house"
+# Less than the time of one attempt, because each refusal lasts for so long.
+TIMEOUT_MS = 700
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
+    with SecuredBroker(tmp_path_factory.mktemp("secured")) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def endpoint(secured: SecuredBroker) -> Iterator[TokenEndpoint]:
+    with TokenEndpoint(secured.security.issuer, {ADMIN: SECRET}) as endpoint:
+        yield endpoint
+
+
+def use(config: ClientConfig) -> None:
+    """Make a topic by kafka-python, write to it and read it by librdkafka."""
+    topic = "used"
+    with closing(kafka_clients.admin(config)) as admin:
+        if topic not in admin.list_topics():
+            admin.create_topics({topic: {"num_partitions": 1}}, wait_for_metadata=True)
+    producer = kafka_clients.request_producer(config, timeout_ms=20_000, max_request_bytes=1_000_000)
+    failed: list[object] = []
+    producer.produce(topic, b"value", partition=0, on_delivery=lambda error, _: failed.append(error))
+    assert producer.flush(20) == 0
+    assert failed == [None]
+    with closing(kafka_clients.claims_consumer(config)) as consumer:
+        # As the guard of the owner does it: before any poll.
+        _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=20, cached=False)
+        consumer.assign([TopicPartition(topic, 0, end - 1)])
+        record = consumer.poll(20)
+        assert record is not None
+        assert (record.error(), record.value()) == (None, b"value")
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_a_password_lets_in(secured: SecuredBroker, mechanism: str) -> None:
+    use(secured.config_of(TOOLS, mechanism))
+
+
+def test_a_certificate_lets_in(secured: SecuredBroker) -> None:
+    use(secured.config_by_certificate("alice"))
+
+
+def test_tokens_of_an_endpoint_let_in(secured: SecuredBroker, endpoint: TokenEndpoint) -> None:
+    use(secured.config_by_token(endpoint.url, ADMIN, SECRET))
+
+
+def test_a_token_in_a_file_lets_in(secured: SecuredBroker, tmp_path: Path) -> None:
+    use(by_token_file(secured, tmp_path, secured.security.issuer.token("alice")))
+
+
+def by_token_file(secured: SecuredBroker, folder: Path, token: str) -> ClientConfig:
+    (folder / "token").write_text(token)
+    properties = secured.security.token_properties((folder / "token").as_uri(), "", "")
+    module = properties["sasl.jaas.config"].split()[0]
+    return ClientConfig(secured.bootstrap_servers, properties | {"sasl.jaas.config": f"{module} required;"})
+
+
+def refused(config: ClientConfig) -> str:
+    with pytest.raises(ClusterRefused) as raised:
+        kafka_clients.admin(config, bootstrap_timeout_ms=TIMEOUT_MS)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+def test_a_wrong_password_is_told(secured: SecuredBroker, mechanism: str) -> None:
+    properties = secured.security.client_properties(TOOLS, mechanism)
+    login = properties["sasl.jaas.config"].replace("Passw0rd", SECRET)
+    reason = refused(ClientConfig(secured.bootstrap_servers, properties | {"sasl.jaas.config": login}))
+    expected = f"the broker at {secured.bootstrap_servers} refuses the login as {TOOLS} by {mechanism}: "
+    assert reason.startswith(expected)
+    assert SECRET not in reason
+
+
+def test_a_forged_token_is_told(secured: SecuredBroker, tmp_path: Path) -> None:
+    forged = TokenIssuer(tmp_path / "other").token("alice")
+    reason = refused(by_token_file(secured, tmp_path, forged))
+    assert reason.startswith(f"the broker at {secured.bootstrap_servers} refuses the login by OAUTHBEARER: ")
+    assert forged not in reason
+
+
+def test_a_refusal_of_the_token_endpoint_is_told(secured: SecuredBroker, endpoint: TokenEndpoint) -> None:
+    assert refused(secured.config_by_token(endpoint.url, ADMIN, "wrong")) == (
+        f"the token endpoint {endpoint.url} gives client {ADMIN} no token: it answers 401 invalid_client"
+    )
+
+
+def test_an_untrusted_broker_is_told(secured: SecuredBroker, tmp_path: Path) -> None:
+    properties = secured.security.client_properties(TOOLS)
+    properties["ssl.truststore.location"] = str(Authority(tmp_path, "another").certificate)
+    assert refused(ClientConfig(secured.bootstrap_servers, properties)) == (
+        f"the certificate of the broker at {secured.bootstrap_servers} is not trusted (ssl.truststore): "
+        "unable to get local issuer certificate"
+    )
+
+
+@pytest.mark.parametrize("has_one", [False, True])
+def test_a_client_without_a_trusted_certificate_is_told(
+    secured: SecuredBroker, tmp_path: Path, has_one: bool
+) -> None:
+    config = secured.config_by_certificate("alice")
+    properties = {"security.protocol": "SSL", **secured.security.trust()}
+    if has_one:
+        properties["ssl.keystore.location"] = str(Authority(tmp_path, "another").issue("alice").both)
+    reason = refused(ClientConfig(config.bootstrap_servers, properties))
+    # The broker's alert is sometimes lost with the connection.
+    expected = (
+        "wants a client with a certificate that it trusts (ssl.keystore)",
+        "or a certificate (ssl.keystore)?",
+    )
+    assert reason.startswith(f"the broker at {config.bootstrap_servers} ")
+    assert reason.endswith(expected)
+
+
+def test_another_protocol_is_told(secured: SecuredBroker) -> None:
+    servers = secured.bootstrap_servers
+    assert refused(ClientConfig(servers)) == (
+        f"the broker at {servers} does not speak PLAINTEXT (security.protocol)"
+    )
+    trusting = ClientConfig(servers, {"security.protocol": "SSL", **secured.security.trust()})
+    assert "closes connections by SSL" in refused(trusting)
+    mutual = secured.config_by_certificate(TOOLS)
+    login = secured.security.client_properties(TOOLS)
+    both = ClientConfig(mutual.bootstrap_servers, dict(mutual.properties) | login)
+    assert refused(both) == (
+        f"the broker at {mutual.bootstrap_servers} expects no login on this port (security.protocol)"
+    )
+
+
+def test_librdkafka_is_refused_as_well(secured: SecuredBroker) -> None:
+    properties = secured.security.client_properties(TOOLS, "SCRAM-SHA-256")
+    login = properties["sasl.jaas.config"].replace("Passw0rd", "wrong")
+    config = ClientConfig(secured.bootstrap_servers, properties | {"sasl.jaas.config": login})
+    with closing(kafka_clients.claims_consumer(config)) as consumer, pytest.raises(KafkaException):
+        consumer.list_topics(timeout=2)
