@@ -13,6 +13,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from embedded.broker import EmbeddedBroker
 from tests.harness import examples
+from tests.harness.secured_broker import ClusterSecurity
 from tests.harness.shared import Owner, Remote, Server, Services
 
 HYPOTHESIS_EXAMPLES = 100
@@ -27,6 +28,11 @@ _is_kept = pytest.StashKey[bool]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add our options."""
     parser.addoption("--rewrite", action="store_true", help="write the golden files anew")
+    parser.addoption(
+        "--secured",
+        action="store_true",
+        help="the shared broker is one of three with TLS and SASL; see docs/tests.md for the tests that do",
+    )
     parser.addoption(
         "--examples",
         type=float,
@@ -59,7 +65,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_services] = Remote(worker_input["services"])
         return
     config.stash[_folder] = Path(tempfile.mkdtemp(prefix="shared-"))
-    config.stash[_services] = Owner(config.stash[_folder])
+    folder = config.stash[_folder]
+    security = ClusterSecurity(folder / "security") if config.getoption("secured") else None
+    config.stash[_services] = Owner(folder, security)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -65,7 +65,10 @@ REDACTED_TEXTS = "spark.sql.redaction.string.regex"
 _REDACTED: Mapping[str, str] = {
     REDACTED_SETTINGS: r"(?i)secret|password|passphrase|token|credential|jaas|keystore|access[.]?key",
     REDACTED_OPTIONS: r"(?i)url|secret|password|token|^kafka\.(sasl|ssl)\.",
-    REDACTED_TEXTS: r"(?s)[\w.]+LoginModule\s+\w+[^;]*;?|-----BEGIN [A-Z ]+-----.*?-----END [A-Z ]+-----",
+    REDACTED_TEXTS: (
+        r"""(?s)[\w.]+LoginModule\s+\w+(\s+[\w.]+\s*=\s*("(\\.|[^"\\])*"|[^\s;]+))*\s*;?"""
+        r"|-----BEGIN [A-Z ]+-----.*?-----END [A-Z ]+-----"
+    ),
 }
 # Settings that are joined with ours, by what separates their values.
 _JOINED = {DRIVER_CLASS_PATH: os.pathsep, JARS: ",", **dict.fromkeys(_REDACTED, "|")}

@@ -14,6 +14,7 @@ from checkpoints.metadata import Identity
 from records import kafka_clients
 from records.client_config import ClientConfig
 from records.layout import TopicLayout
+from records.refusals import ClusterRefused
 from records.sharding import DEFAULT_SHARDS
 
 HOUR_MS = 3_600_000
@@ -75,9 +76,10 @@ def prepare_topics(
     try:
         admin = kafka_clients.admin(client_config, bootstrap_timeout_ms=BROKER_TIMEOUT_MS)
     except ValueError as error:
-        raise TopicsError(
-            f"{client_config.bootstrap_servers!r} is not a list of HOST:PORT: {error}"
-        ) from error
+        servers = client_config.bootstrap_servers
+        raise TopicsError(f"{servers!r} is not a list of HOST:PORT: {error}") from error
+    except ClusterRefused as error:
+        raise TopicsError(str(error)) from error
     except KafkaError as error:
         raise TopicsError(f"no Kafka broker answers at {client_config}") from error
     try:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import TopicPartition as ConfluentPartition
-from kafka import ConsumerRebalanceListener, KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
@@ -22,6 +22,7 @@ from kafka.errors import FencedInstanceIdError, KafkaConnectionError
 from assignors.kafka.uniform import UniformAssignor
 from clients.assignor_adapter import CoordinatorAdapter
 from gateway.service import GatewayOptions
+from records import kafka_clients
 from state.kafka.history import EntryType
 from tests.e2e.harness import history_of, wait_until
 
@@ -332,5 +333,5 @@ def members_added(options: GatewayOptions, group_id: str) -> int:
 def assert_coordinated(options: GatewayOptions, group_id: str, *, joins: int) -> None:
     """The group is this coordinator's, so many members joined it, and the broker knows of no such group."""
     assert members_added(options, group_id) == joins
-    with closing(KafkaAdminClient(bootstrap_servers=options.client_config)) as admin:
+    with closing(kafka_clients.admin(options.client_config)) as admin:
         assert group_id not in {group["group_id"] for group in admin.list_groups()}

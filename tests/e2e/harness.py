@@ -48,7 +48,8 @@ def new_layout(**sizes: int) -> TopicLayout:
 def create_topic(servers: ClientConfig, topic: str, partitions: int, settings: dict[str, str]) -> None:
     """Make a topic with these settings, and wait until it can be used."""
     admin = kafka_clients.admin(servers)
-    options = {"num_partitions": partitions, "replication_factor": 1, "configs": settings}
+    # As many replicas as topics have on that cluster.
+    options = {"num_partitions": partitions, "replication_factor": -1, "configs": settings}
     try:
         admin.create_topics({topic: options}, wait_for_metadata=True)
     finally:

@@ -5,13 +5,24 @@ SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER), the other for clients with a certifi
 reach each other by certificates, too.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from kafka.admin import UserScramCredentialUpsertion
+from kafka.admin import (
+    ACL,
+    ACLOperation,
+    ACLPermissionType,
+    ACLResourcePatternType,
+    ResourcePattern,
+    ResourceType,
+    UserScramCredentialUpsertion,
+)
 
 from embedded.broker import HOST, EmbeddedBroker, Ports, free_ports
+from embedded.broker_settings import escaped
 from records import kafka_clients
 from records.client_config import ClientConfig
 from tests.harness.certificates import Authority, Issued
@@ -43,6 +54,17 @@ _MODULES = {
     "OAUTHBEARER": f"{_SECURITY}.oauthbearer.OAuthBearerLoginModule",
 }
 _OAUTH_HANDLERS = f"{_SECURITY}.oauthbearer.OAuthBearer"
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What a user may do with a resource, by Kafka's names."""
+
+    user: str
+    resource: str
+    name: str
+    pattern: str
+    operations: tuple[str, ...]
 
 
 class ClusterSecurity:
@@ -219,6 +241,31 @@ class SecuredBroker(EmbeddedBroker):
         except BaseException:
             self.stop()
             raise
+
+
+def write_properties(path: Path, properties: Mapping[str, str]) -> None:
+    """Write client settings into a file that nobody else may read."""
+    path.touch(mode=0o600)
+    path.write_text("".join(f"{name}={escaped(value)}\n" for name, value in properties.items()))
+
+
+def grant(client_config: ClientConfig, acls: Iterable[Allowed]) -> None:
+    """Add ACLs to a cluster."""
+    made = [
+        ACL(
+            f"User:{allowed.user}",
+            "*",
+            ACLOperation[operation],
+            ACLPermissionType.ALLOW,
+            ResourcePattern(
+                ResourceType[allowed.resource], allowed.name, ACLResourcePatternType[allowed.pattern]
+            ),
+        )
+        for allowed in acls
+        for operation in allowed.operations
+    ]
+    with closing(kafka_clients.admin(client_config)) as admin:
+        assert not admin.create_acls(made)["failed"]
 
 
 def _quoted(value: str) -> str:

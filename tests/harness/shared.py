@@ -7,9 +7,9 @@ started ends with it, also if it is killed.
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -18,6 +18,8 @@ import pytest
 
 from cli.demo.children import Children
 from embedded.broker import EmbeddedBroker, Ports
+from tests.harness.broker_cluster import BrokerCluster
+from tests.harness.secured_broker import ADMIN, COORDINATOR, ClusterSecurity, write_properties
 
 PREFIX = "shared"
 """The prefix of the shared coordinator's topics."""
@@ -37,21 +39,27 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1"
 
 @dataclass(frozen=True)
 class BrokerAt:
-    """A broker that runs: its folder and its ports."""
+    """A broker that runs: its folder, its ports and the settings with which clients log in."""
 
     folder: Path
     ports: Ports
+    client_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def handle(self) -> EmbeddedBroker:
         """For its address. Its owner starts and stops the broker, not this."""
-        return EmbeddedBroker(self.folder, ports=self.ports)
+        return EmbeddedBroker(self.folder, ports=self.ports, client_properties=self.client_properties)
 
 
 @dataclass(frozen=True)
 class Coordinated:
-    """A coordinator and the gateway in front of it: where clients reach the gateway."""
+    """A coordinator and the gateway in front of it: where clients reach the gateway.
+
+    `pid` is its process id, `ready` is what it said when it was ready.
+    """
 
     gateway: str
+    pid: int
+    ready: Mapping[str, str]
 
 
 class Services(Protocol):
@@ -65,10 +73,18 @@ class Services(Protocol):
 
 
 class Owner:
-    """Starts what is asked for, each once, in a folder; `close` stops it."""
+    """Starts what is asked for, each once, in a folder; `close` stops it.
 
-    def __init__(self, folder: Path) -> None:
+    With `security` the broker is one of three with TLS, to which tests log in as its administrator and the
+    coordinator as a user of its own, by SCRAM. `arguments` are further ones for the coordinator.
+    """
+
+    def __init__(
+        self, folder: Path, security: ClusterSecurity | None = None, arguments: Sequence[str] = ()
+    ) -> None:
         self._folder = folder
+        self._security = security
+        self._arguments = arguments
         self._stack = ExitStack()
         self._broker = _Once(self._start_broker)
         self._coordinator = _Once(self._start_coordinator)
@@ -83,15 +99,28 @@ class Owner:
         self._stack.close()
 
     def _start_broker(self) -> BrokerAt:
+        if self._security is not None:
+            return self._start_cluster(self._security)
         broker = self._stack.enter_context(EmbeddedBroker(self._folder / "broker"))
         assert broker.ports is not None
         return BrokerAt(broker.data_dir, broker.ports)
 
+    def _start_cluster(self, security: ClusterSecurity) -> BrokerAt:
+        cluster = self._stack.enter_context(BrokerCluster(self._folder / "brokers", security=security))
+        _, port = cluster.address(cluster.nodes[0]).split(":")
+        ports = Ports(client=int(port), controller=0)
+        return BrokerAt(cluster.data_dir, ports, security.client_properties(ADMIN, "SCRAM-SHA-512"))
+
     def _start_coordinator(self) -> Coordinated:
-        servers = self.broker().handle().bootstrap_servers
+        broker = self.broker().handle()
+        settings = self._folder / "client.properties"
+        security = self._security
+        properties = security.client_properties(COORDINATOR, "SCRAM-SHA-512") if security else {}
+        write_properties(settings, properties)
         logs = self._folder / "coordinator-logs"
         logs.mkdir()
-        arguments = ["run", "--json", "--bootstrap-servers", servers, "--prefix", PREFIX]
+        arguments = ["run", "--json", "--bootstrap-servers", broker.bootstrap_servers, "--prefix", PREFIX]
+        arguments += ["--client-config", str(settings), *self._arguments]
         arguments += ["--data-dir", str(self._folder / "data"), "--tick-interval-ms", "100"]
         arguments += ["--topic-interval-ms", "500"]
         for setting in SETTINGS.items():
@@ -101,7 +130,7 @@ class Owner:
             patch.setenv("JAVA_TOOL_OPTIONS", QUICK_JAVA)
             child = children.start("coordinator", *arguments)
         ready = json.loads(child.wait_for_line(lambda line: "requests_topic" in line, START_TIMEOUT_S))
-        return Coordinated(gateway=ready["gateway"])
+        return Coordinated(gateway=ready["gateway"], pid=child.pid, ready=ready)
 
 
 class _Once(Generic[T]):

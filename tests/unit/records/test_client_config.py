@@ -80,7 +80,7 @@ def test_text_of_it_has_no_setting() -> None:
             "bootstrap.servers=kafka:1\nacks=all",
             r"client\.properties: acks: no known setting",
         ),
-        (f"ssl.key={SECRET}\\u12", r"client settings in .* cannot be read: InvalidUEscapeError"),
+        (f"ssl.key={SECRET}\\u12", r"settings in .* cannot be read: InvalidUEscapeError"),
     ],
 )
 def test_errors_name_the_setting_and_no_value(tmp_path: Path, text: str, error: str) -> None:

@@ -1,15 +1,20 @@
 """Spark's settings: which may be given, what a cluster needs, and where executors find the driver."""
 
 import os
+import re
 
 import pytest
 
 from embedded.jars import spark_jars
+from records.client_security import JAAS, KEY, SETTINGS
 from streaming.query.spark_settings import (
     CHECKPOINT_FILE_MANAGER,
     CLUSTER_TASK_FAILURES,
     FIXED,
     LOOPBACK,
+    REDACTED_OPTIONS,
+    REDACTED_SETTINGS,
+    REDACTED_TEXTS,
     SettingRefused,
     check_given,
     check_master,
@@ -114,3 +119,23 @@ def test_the_drivers_own_address_is_listened_at_and_behind_another_name_all_are(
 )
 def test_hosts_of_a_master(master: str, hosts: list[tuple[str, int]]) -> None:
     assert hosts_of(master) == hosts
+
+
+def test_settings_of_secured_clients_are_hidden_in_plans() -> None:
+    hidden = re.compile(settings()[REDACTED_OPTIONS])
+    names = [name for name in SETTINGS if name.startswith(("ssl.", "sasl."))]
+    assert not [name for name in names if not hidden.search(f"kafka.{name}")]
+    assert not hidden.search("kafka.bootstrap.servers")
+    texts = re.compile(settings()[REDACTED_TEXTS])
+    login = 'a.b.ScramLoginModule required username="u" password="se;c\\"ret";'
+    key = "-----BEGIN PRIVATE KEY-----\nsecret\n-----END PRIVATE KEY-----"
+    assert texts.sub("", f"[x={login}, y={key}, z=1]") == "[x=, y=, z=1]"
+    names_hidden = re.compile(settings()[REDACTED_SETTINGS])
+    assert not [name for name in (JAAS, KEY, "KAFKA_PASSWORD") if not names_hidden.search(name)]
+
+
+def test_what_a_user_hides_is_hidden_too() -> None:
+    for name in (REDACTED_OPTIONS, REDACTED_SETTINGS, REDACTED_TEXTS):
+        hidden = re.compile(merged(settings(), {name: "mine"})[name])
+        assert hidden.search("mine")
+        assert hidden.search("x.PlainLoginModule required p=1; password kafka.ssl.keystore.key")

@@ -1,0 +1,175 @@
+"""A coordinator and its gateway on three brokers with TLS, SCRAM and ACLs: stories of clients, what each
+principal may do, and that no secret is shown.
+
+`pytest --secured tests/e2e/test_gateway_clients.py` and others plays whole suites on such a cluster.
+"""
+
+import json
+import re
+import subprocess
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from cli.demo.children import GROUP_COORDINATOR, Children
+from clients.coordinator_client import layout_on
+from gateway.service import GatewayOptions
+from records import kafka_clients
+from records.address import Address
+from records.client_config import ClientConfig
+from records.layout import DEFAULT_PREFIX, TopicLayout
+from tests.e2e.gateway_clients import PARTITIONS, PythonMember, new_group, share
+from tests.e2e.harness import create_topic
+from tests.e2e.test_gateway_clients import LIBRARIES, Told, tell
+from tests.harness import secrets
+from tests.harness.secured_broker import (
+    COORDINATOR,
+    GATEWAY,
+    TOOLS,
+    Allowed,
+    ClusterSecurity,
+    grant,
+    write_properties,
+)
+from tests.harness.shared import PREFIX, Coordinated, Owner
+
+pytestmark = pytest.mark.e2e
+
+STORIES = ("commits", "static-members", "administration")
+AT_ONCE = len(STORIES) * len(LIBRARIES)
+PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+# What a gateway's clients do with brokers: the gateway of `run` and that of a process of its own.
+OF_CLIENTS = [
+    Allowed(user, "TOPIC", "orders-", "PREFIXED", ("DESCRIBE", "READ", "WRITE"))
+    for user in (COORDINATOR, GATEWAY)
+]
+
+
+def recommended() -> list[Allowed]:
+    """The ACLs of docs/security.md, for the prefix of these tests."""
+    row = re.compile(r"^\| (\w+) \| (\w+) \| `([^`]+)` \| (\w+) \| ([A-Z_, ]+) \|$", re.MULTILINE)
+    found = []
+    for user, resource, name, pattern, operations in row.findall(PAGE.read_text()):
+        if resource == "TOPIC":
+            name = name.replace(f"{DEFAULT_PREFIX}-", f"{PREFIX}-")
+        found.append(Allowed(user, resource, name, pattern, tuple(operations.split(", "))))
+    return found
+
+
+@dataclass(frozen=True)
+class Secured:
+    """The coordinator with its folder. `client_config` is the administrator's."""
+
+    folder: Path
+    security: ClusterSecurity
+    client_config: ClientConfig
+    layout: TopicLayout
+    coordinated: Coordinated
+
+    def config_of(self, user: str) -> ClientConfig:
+        properties = self.security.client_properties(user, "SCRAM-SHA-512")
+        return ClientConfig(self.client_config.bootstrap_servers, properties)
+
+    def options_of(self, user: str, folder: Path) -> tuple[str, ...]:
+        """The options with which a command logs in as this user."""
+        path = folder / f"{user}.properties"
+        write_properties(path, self.config_of(user).properties)
+        servers = self.client_config.bootstrap_servers
+        return ("--bootstrap-servers", servers, "--client-config", str(path), "--prefix", PREFIX)
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    folder = tmp_path_factory.mktemp("secured")
+    (folder / "spark-events").mkdir()
+    settings = {"enabled": "true", "compress": "false", "dir": str(folder / "spark-events")}
+    logged = [f"--spark-conf=spark.eventLog.{name}={value}" for name, value in settings.items()]
+    security = ClusterSecurity(tmp_path_factory.mktemp("security"), authorizes=True)
+    owner = Owner(folder, security, logged)
+    try:
+        client_config = owner.broker().handle().client_config
+        grant(client_config, [*recommended(), *OF_CLIENTS])
+        coordinated = owner.coordinator()
+        yield Secured(folder, security, client_config, layout_on(client_config, PREFIX), coordinated)
+    finally:
+        owner.close()
+
+
+@pytest.fixture(scope="module")
+def told(secured: Secured, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+    options = GatewayOptions(secured.client_config, secured.layout, Address("127.0.0.1", 0))
+    gateway, logs = secured.coordinated.gateway, tmp_path_factory.mktemp("logs")
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        yield {
+            (name, library): pool.submit(tell, name, library, options, gateway, logs)
+            for name in STORIES
+            for library in LIBRARIES
+        }
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("story", STORIES)
+def test_story(told: Told, story: str, library: str) -> None:
+    told[story, library].result()
+
+
+def test_recommended_acls_are_enough_for_a_gateway_and_for_the_tools(
+    secured: Secured, tmp_path: Path
+) -> None:
+    topic, group_id = f"orders-{uuid.uuid4()}", new_group()
+    create_topic(secured.client_config, topic, PARTITIONS, {})
+    with Children(tmp_path) as children:
+        arguments = ("gateway", *secured.options_of(GATEWAY, tmp_path), "--listen", "127.0.0.1:0", "--json")
+        child = children.start("gateway", *arguments)
+        ready = json.loads(child.wait_for_line(lambda line: '"gateway"' in line, 60))
+        with closing(PythonMember(ready["gateway"], group_id, topic)) as member:
+            share(member)
+            tools = secured.options_of(TOOLS, tmp_path)
+            for command in (("groups", "list"), ("groups", "describe", group_id), ("why", group_id)):
+                done = subprocess.run(
+                    [str(GROUP_COORDINATOR), *command, *tools], capture_output=True, text=True, timeout=60
+                )
+                assert done.returncode == 0, done.stderr
+                assert group_id in done.stdout
+
+
+def test_who_has_no_acl_cannot_write_requests(secured: Secured) -> None:
+    refused: list[str] = []
+    producer = kafka_clients.request_producer(
+        secured.config_of("alice"), timeout_ms=20_000, max_request_bytes=1_000_000
+    )
+    topic = secured.layout.requests_topic
+    producer.produce(topic, b"value", partition=0, on_delivery=lambda error, _: refused.append(error.name()))
+    producer.flush(20)
+    assert refused == ["TOPIC_AUTHORIZATION_FAILED"]
+
+
+def test_no_secret_is_shown_or_kept(secured: Secured) -> None:
+    """No page of Spark's UI or REST API, no log, event log, checkpoint, status, command line, metric and
+    record has the coordinator's password, in any of its forms.
+    """
+    ready, layout = secured.coordinated.ready, secured.layout
+    own = (str(secured.folder / "brokers"), str(secured.folder / "client.properties"))
+    looked_at = {
+        "pages": [*secrets.pages(ready["ui"]), *secrets.page(ready["metrics"])],
+        "files": [found for found in secrets.files(secured.folder) if not found[0].startswith(own)],
+        "processes": list(secrets.command_lines(secured.coordinated.pid)),
+        "topics": list(secrets.topics(secured.client_config, layout.topics)),
+    }
+    password = secured.security.users[COORDINATOR]
+    for kind, places in looked_at.items():
+        assert not [where for where, content in places if secrets.found_in(content, [password])], kind
+    # The search reaches what it should: the prefix of the topics is found in each place.
+    reached = {
+        kind: [where for where, content in places if PREFIX.encode() in content]
+        for kind, places in looked_at.items()
+    }
+    assert [where for where in reached["pages"] if "/SQL/execution" in where]
+    assert [where for where in reached["files"] if "spark-events" in where]
+    assert reached["processes"]
+    assert layout.events_topic in " ".join(reached["topics"])
