@@ -76,6 +76,34 @@ class Listening:
         )
 
 
+_ACL_OPTIONS = (
+    click.option(
+        "--acls",
+        default=ACLS_OFF,
+        show_default=True,
+        metavar="off|cluster|FILE",
+        help="Check ACLs: those of the cluster, or of a file (TOML, JSON, output of kafka-acls --list).",
+    ),
+    click.option(
+        "--acls-interval-s",
+        type=click.FloatRange(min=0.1),
+        default=INTERVAL_S,
+        show_default=True,
+        help="Seconds until the ACLs are read again.",
+    ),
+    click.option(
+        "--super-users",
+        default="",
+        metavar="TYPE:NAME;...",
+        help="With --acls: principals that may do everything.",
+    ),
+    click.option(
+        "--allow-everyone-if-no-acl-found",
+        is_flag=True,
+        help="With --acls: allow everything on what no ACL is about.",
+    ),
+)
+
 LISTENING = tuple(field.name for field in fields(Listening))
 """Click's names of the options."""
 
@@ -132,31 +160,7 @@ def gateway_options(*names: str, default: str) -> Callable[[Command], Command]:
             is_flag=True,
             help="Let clients write to the coordinator's own topics, as to any other topic.",
         ),
-        click.option(
-            "--acls",
-            default=ACLS_OFF,
-            show_default=True,
-            metavar="off|cluster|FILE",
-            help="Check ACLs: those of the cluster, or of a file (TOML, JSON, output of kafka-acls --list).",
-        ),
-        click.option(
-            "--acls-interval-s",
-            type=click.FloatRange(min=0.1),
-            default=INTERVAL_S,
-            show_default=True,
-            help="Seconds until the ACLs are read again.",
-        ),
-        click.option(
-            "--super-users",
-            default="",
-            metavar="TYPE:NAME;...",
-            help="With --acls: principals that may do everything.",
-        ),
-        click.option(
-            "--allow-everyone-if-no-acl-found",
-            is_flag=True,
-            help="With --acls: allow everything on what no ACL is about.",
-        ),
+        *_ACL_OPTIONS,
     )
 
     def decorated(command: Command) -> Command:

@@ -41,7 +41,7 @@ class Gateway:
 
     `advertised_host` is the gateway's host in responses, by default the address that the client connected to.
     With `shares_ports` other processes may listen on the same ports (SO_REUSEPORT). `authorizer` None: no
-    ACLs are checked. `checks_passed_on`: they are also checked for requests that pass to the brokers.
+    ACLs are checked. Where brokers see the clients' own principals, they check what passes to them.
     """
 
     def __init__(
@@ -58,7 +58,6 @@ class Gateway:
         internal_topics: InternalTopics = NO_INTERNAL_TOPICS,
         shares_ports: bool = False,
         authorizer: Authorizer | None = None,
-        checks_passed_on: bool = True,
     ) -> None:
         self._listen = listen
         self._cluster = cluster
@@ -74,7 +73,7 @@ class Gateway:
             internal_topics,
             Transactions(cluster, limits, layout),
             authorizer,
-            authorizer is not None and checks_passed_on,
+            authorizer is not None and not security.by_broker,
         )
         self._room = Room(limits.at_coordinator, limits.bytes_at_coordinator)
         self._forwarding = asyncio.Semaphore(limits.forwarded)
