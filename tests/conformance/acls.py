@@ -13,10 +13,8 @@ the same.
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from embedded.broker import HOST, Ports, free_ports
 from gateway.apis.passed_on import CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS
 from gateway.authorization.acls import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
 from gateway.upstream.connections import Address
@@ -91,33 +89,6 @@ class Rule:
 def user(case: int, client: str) -> str:
     """The user that this client of the case with this number is."""
     return f"{case}-{client}" if client in _CLIENTS else _SUPER
-
-
-def secured_listener() -> tuple[Ports, Address, Mapping[str, str]]:
-    """The ports of a broker, the address of its listener with SASL/PLAIN, and its settings for that and for
-    ACLs. On its other listener, without authentication, everyone is a super user.
-    """
-    ports = free_ports()
-    secured = Address(HOST, free_ports().client)
-    users = " ".join(f'user_{name}="{password}"' for name, password in USERS.items())
-    login = "org.apache.kafka.common.security.plain.PlainLoginModule"
-    settings = {
-        "listeners": f"CLIENT://{HOST}:{ports.client},CONTROLLER://{HOST}:{ports.controller},USERS://{secured}",
-        "advertised.listeners": f"CLIENT://{HOST}:{ports.client},USERS://{secured}",
-        "listener.security.protocol.map": "CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT,USERS:SASL_PLAINTEXT",
-        "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.users.plain.sasl.jaas.config": f"{login} required {users};",
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": f"User:ANONYMOUS;User:{_SUPER}",
-    }
-    return ports, secured, settings
-
-
-def users_file(folder: Path) -> Path:
-    """The users for the gateway."""
-    path = folder / "users"
-    path.write_text("".join(f"{name}:{password}\n" for name, password in USERS.items()))
-    return path
 
 
 SUPER_USERS = frozenset({f"User:{_SUPER}"})

@@ -28,17 +28,17 @@ from tests.conformance.acls import (
     PASSWORD,
     REFRESH_S,
     SUPER_USERS,
+    USERS,
     Rule,
-    secured_listener,
     set_acls,
     user,
-    users_file,
 )
 from tests.conformance.normalise import Answer
 from tests.conformance.player import Player
 from tests.conformance.requests import Told
 from tests.conformance.script import Case
 from tests.e2e.harness import QUICK_SPARK, coordinating, create_topic, new_layout, read_topic
+from tests.harness.users_listener import users_file, users_listener
 
 TOPICS: Mapping[str, int] = {"orders": 2, "payments": 1}
 """The topics of the scripts, and their numbers of partitions."""
@@ -157,7 +157,7 @@ def running(folder: Path, settings: Mapping[str, str], *, secured: bool = False)
     authenticate at the broker's second listener and at the gateway, which both check the cluster's ACLs.
     """
     with ExitStack() as stack:
-        ports, kafka, more = secured_listener() if secured else (None, None, {})
+        ports, kafka, more = users_listener(USERS, SUPER_USERS) if secured else (None, None, {})
         overrides = {**settings, **_ONE_OF_EACH, **more}
         broker = stack.enter_context(EmbeddedBroker(folder / "broker", ports=ports, overrides=overrides))
         servers = broker.client_config
@@ -179,7 +179,7 @@ def running(folder: Path, settings: Mapping[str, str], *, secured: bool = False)
         if secured:
             wanted = replace(
                 wanted,
-                security=Security.read(None, None, users_file(folder)),
+                security=Security.read(None, None, users_file(folder, USERS)),
                 acls=AclOptions(super_users=SUPER_USERS, interval_s=REFRESH_S),
             )
         gateway = stack.enter_context(serving(wanted))

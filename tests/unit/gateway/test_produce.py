@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.wire import codec, produce
 from gateway.wire.framing import PRODUCE, ProtocolError, request_header
-from gateway.wire.produce import produced_topics
+from gateway.wire.produce import produced_topics, transactional_id_of
 
 partitions = st.lists(st.fixed_dictionaries({"index": st.integers(0, 9), "records": st.none() | st.binary()}))
 topics_data = st.lists(st.tuples(st.text(), st.uuids(), partitions), max_size=4)
@@ -25,6 +25,7 @@ def test_the_topics_of_a_produce_are_found_without_decoding_it(
     expected = [key.bytes if version >= 13 else n.encode() for n, key, _ in topics]
     header = request_header(message)
     assert produced_topics(header, message) == expected
+    assert transactional_id_of(header, message) == transactional_id
     for end in range(header.client_id_end, len(message) - 1):
         with pytest.raises(ProtocolError):
             produced_topics(header, message[:end])

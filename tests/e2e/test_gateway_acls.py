@@ -1,0 +1,366 @@
+"""Requests that pass to the brokers, by users with ACLs: at a real broker with StandardAuthorizer, and at a
+gateway that reaches the broker as a super user and checks the same ACLs for its clients.
+
+The conformance scripts compare the APIs of groups (`tests/conformance/scripts/acls.txt`).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from kafka.record import MemoryRecordsBuilder
+
+from embedded.broker import EmbeddedBroker
+from gateway.apis import passed_on as apis
+from gateway.authorization.acls import Operation, PatternType, Permission, ResourceType
+from gateway.authorization.sources import AclOptions, CurrentAcls
+from gateway.net.server import Gateway
+from gateway.security.authentication import Security
+from gateway.upstream.cluster import METADATA, Cluster
+from gateway.upstream.connections import Address
+from gateway.wire import codec
+from gateway.wire.limits import Limits
+from tests.conformance.connection import Connection
+from tests.e2e.harness import create_topic, wait_until
+from tests.harness.gateway import HOST, CoreBackend, RawClient
+from tests.harness.users_listener import users_file, users_listener
+
+pytestmark = pytest.mark.e2e
+
+PASSWORD = "not-secret"
+ANN, BOB, ROOT = "ann", "bob", "root"
+USERS = dict.fromkeys((ANN, BOB, ROOT), PASSWORD)
+SUPER = f"User:{ROOT}"
+TOPICS = ("seen", "read", "written", "hidden")
+TOPIC, CLUSTER, TRANSACTION = ResourceType.TOPIC, ResourceType.CLUSTER, ResourceType.TRANSACTIONAL_ID
+
+# What ann may do. Bob may do nothing.
+ANNS = (
+    (Operation.DESCRIBE, TOPIC, "seen"),
+    (Operation.READ, TOPIC, "read"),
+    (Operation.WRITE, TOPIC, "written"),
+    (Operation.CREATE, TOPIC, "new"),
+    (Operation.DELETE, TOPIC, "gone"),
+    (Operation.DESCRIBE_CONFIGS, TOPIC, "seen"),
+    (Operation.WRITE, TRANSACTION, "mine"),
+)
+ALL_USERS = (ANN, BOB, ROOT)
+NO_ID = UUID(int=7)
+
+# What two answers cannot have in common: addresses, words, what the broker counts up, times.
+OWN_FIELDS = frozenset(
+    {
+        "host",
+        "port",
+        "error_message",
+        "throttle_time_ms",
+        "producer_id",
+        "producer_epoch",
+        "log_append_time_ms",
+        "cluster_id",
+    }
+)
+FROM_OFFSETS = frozenset(
+    {"base_offset", "high_watermark", "last_stable_offset", "records", "offset", "end_offset"}
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One request of one version, by each of `users`."""
+
+    api_key: int
+    version: int
+    label: str
+    body: Mapping[str, Any]
+    users: Sequence[str] = ALL_USERS
+
+    def __str__(self) -> str:
+        return f"{codec.REQUESTS[self.api_key].name}-{self.version}-{self.label}"
+
+
+def each(
+    api_key: int, label: str, versions: range | None = None, users: Sequence[str] = ALL_USERS, **body: Any
+) -> Iterator[Case]:
+    for version in versions or codec.versions(api_key):
+        yield Case(api_key, version, label, body, users)
+
+
+def records() -> bytes:
+    builder = MemoryRecordsBuilder(2, 0, 1_000)
+    builder.append(timestamp=1, key=None, value=b"x")
+    builder.close()
+    return bytes(builder.buffer())
+
+
+def named(*topics: str, **fields: Any) -> list[dict[str, Any]]:
+    return [{"name": topic, **fields} for topic in topics]
+
+
+def cases() -> Iterator[Case]:
+    for make in (seeing, reading, writing, changing_topics, in_transactions, of_the_cluster):
+        yield from make()
+
+
+def seeing() -> Iterator[Case]:
+    for operations in (False, True):
+        flags = {
+            "include_topic_authorized_operations": operations,
+            "include_cluster_authorized_operations": operations,
+            "allow_auto_topic_creation": False,
+        }
+        label = "with-operations" if operations else "plain"
+        names = named("seen", "hidden", "nowhere", "written")
+        yield from each(METADATA, f"named-{label}", topics=names, **flags)
+        yield from each(METADATA, f"all-{label}", range(1, 14), topics=None, **flags)
+    ids = [{"topic_id": topic, "name": None} for topic in ("<id of seen>", "<id of hidden>", NO_ID)]
+    yield from each(METADATA, "by-id", range(12, 14), topics=ids, allow_auto_topic_creation=False)
+    yield from each(METADATA, "all-of-the-oldest", range(1), topics=[])
+    # The broker of the tests creates no topic, but Kafka asks for CREATE all the same.
+    yield from each(
+        METADATA, "creating", topics=named("nowhere", "new", "seen", "hidden"), allow_auto_topic_creation=True
+    )
+    partitions = [{"partition_index": 0, "timestamp": -1}]
+    listed = named("seen", "hidden", "nowhere", partitions=partitions)
+    yield from each(apis.LIST_OFFSETS, "latest", replica_id=-1, topics=listed)
+    epochs = [
+        {"topic": name, "partitions": [{"partition": 0, "leader_epoch": 0}]} for name in ("seen", "hidden")
+    ]
+    yield from each(apis.EPOCHS, "epochs", replica_id=-1, topics=epochs)
+    configs = [{"resource_type": 2, "resource_name": name} for name in ("seen", "read")]
+    keyed = [{**one, "configuration_keys": ["retention.ms"]} for one in configs]
+    broker = {"resource_type": 4, "resource_name": "1", "configuration_keys": ["log.dirs"]}
+    yield from each(apis.DESCRIBE_CONFIGS, "configs", resources=[*keyed, broker])
+    producers = named("read", "seen", partition_indexes=[0])
+    yield from each(apis.DESCRIBE_PRODUCERS, "producers", topics=producers)
+
+
+def reading() -> Iterator[Case]:
+    limits = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 1_000, "replica_id": -1}
+    whole = {"session_id": 0, "session_epoch": -1}
+    wanted = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1_000}]
+    topics = [{"topic": name, "partitions": wanted} for name in ("read", "seen", "nowhere", "hidden")]
+    yield from each(apis.FETCH, "by-name", range(4, 13), topics=topics, **limits, **whole)
+    ids = [{"topic_id": f"<id of {name}>", "partitions": wanted} for name in ("read", "seen", "hidden")]
+    yield from each(apis.FETCH, "by-id", range(13, 19), topics=ids, **limits, **whole)
+    for more in (1, 12, 18):
+        if more >= 7:
+            unknown = {"session_id": 77, "session_epoch": 3, "topics": []}
+            yield Case(apis.FETCH, more, "of-no-session", {**limits, **unknown})
+
+
+def writing() -> Iterator[Case]:
+    data = [{"index": 0, "records": records()}]
+    topics = named("written", "read", "hidden", partition_data=data)
+    yield from each(apis.PRODUCE, "by-name", range(3, 13), acks=-1, timeout_ms=5_000, topic_data=topics)
+    ids = [{"topic_id": f"<id of {name}>", "partition_data": data} for name in ("written", "read", "hidden")]
+    yield from each(apis.PRODUCE, "by-id", range(13, 14), acks=-1, timeout_ms=5_000, topic_data=ids)
+    others = {"transactional_id": "others", "acks": -1, "timeout_ms": 5_000, "topic_data": topics}
+    yield from each(apis.PRODUCE, "of-anothers-transaction", range(3, 13), (ANN, BOB), **others)
+    at = [{"partition_index": 0, "offset": 0}]
+    yield from each(
+        apis.DELETE_RECORDS, "records", users=(ANN, BOB), topics=named("read", "hidden", partitions=at)
+    )
+
+
+def changing_topics() -> Iterator[Case]:
+    made = [{"name": name, "num_partitions": 1, "replication_factor": 1} for name in ("new", "other")]
+    yield from each(apis.CREATE_TOPICS, "validated", topics=made, validate_only=True, timeout_ms=5_000)
+    names = ["gone", "hidden", "seen"]
+    yield from each(
+        apis.DELETE_TOPICS, "by-name", range(1, 6), (ANN, BOB), topic_names=names, timeout_ms=5_000
+    )
+    topics = [{"name": name, "topic_id": UUID(int=0)} for name in names]
+    yield from each(apis.DELETE_TOPICS, "by-name", range(6, 7), (ANN, BOB), topics=topics, timeout_ms=5_000)
+    yield from each(
+        apis.CREATE_PARTITIONS,
+        "partitions",
+        users=(ANN, BOB),
+        topics=[{"name": name, "count": 5} for name in ("read", "hidden")],
+        validate_only=True,
+        timeout_ms=5_000,
+    )
+    for api_key, entry in (
+        (apis.ALTER_CONFIGS, {"name": "retention.ms", "value": "1"}),
+        (apis.INCREMENTAL_ALTER_CONFIGS, {"name": "retention.ms", "value": "1", "config_operation": 0}),
+    ):
+        resources = [
+            {"resource_type": kind, "resource_name": name, "configs": [entry]}
+            for kind, name in ((2, "read"), (2, "hidden"), (4, "1"), (32, "g"))
+        ]
+        yield from each(api_key, "configs", users=(ANN, BOB), resources=resources, validate_only=True)
+
+
+def in_transactions() -> Iterator[Case]:
+    started = {"transaction_timeout_ms": 60_000, "producer_id": -1, "producer_epoch": -1}
+    yield from each(apis.INIT_PRODUCER_ID, "idempotent", range(6), transactional_id=None, **started)
+    yield from each(
+        apis.INIT_PRODUCER_ID, "of-another", range(6), (ANN, BOB), transactional_id="others", **started
+    )
+    ended = {"transactional_id": "others", "producer_id": 1, "producer_epoch": 1, "committed": True}
+    yield from each(apis.END_TXN, "of-another", users=(ANN, BOB), **ended)
+    for name in ("mine", "others"):
+        yield from each(
+            apis.ADD_PARTITIONS,
+            f"of-{name}",
+            range(4),
+            (ANN, BOB),
+            v3_and_below_transactional_id=name,
+            v3_and_below_producer_id=1,
+            v3_and_below_producer_epoch=1,
+            v3_and_below_topics=named("written", "read", partitions=[0]),
+        )
+        yield from each(apis.FIND_COORDINATOR, f"of-{name}", range(1, 4), (ANN, BOB), key=name, key_type=1)
+    yield from each(
+        apis.FIND_COORDINATOR, "several", range(4, 7), coordinator_keys=["mine", "others"], key_type=1
+    )
+    yield from each(apis.DESCRIBE_TRANSACTIONS, "several", transactional_ids=["mine", "others"])
+    filters = {"state_filters": [], "producer_id_filters": []}
+    yield from each(apis.LIST_TRANSACTIONS, "all", **filters)
+
+
+def of_the_cluster() -> Iterator[Case]:
+    for operations in (False, True):
+        label = "with-operations" if operations else "plain"
+        yield from each(
+            apis.DESCRIBE_CLUSTER, label, include_cluster_authorized_operations=operations, endpoint_type=1
+        )
+    filters = {
+        "resource_type_filter": 1,
+        "resource_name_filter": None,
+        "pattern_type_filter": 1,
+        "principal_filter": None,
+        "host_filter": None,
+        "operation": 1,
+        "permission_type": 1,
+    }
+    yield from each(apis.DESCRIBE_ACLS, "all", **filters)
+    yield from each(apis.DELETE_ACLS, "all", users=(ANN, BOB), filters=[filters])
+    yield from each(apis.CREATE_ACLS, "one", users=(ANN, BOB), creations=[creation(*ANNS[0])])
+
+
+def creation(operation: Operation, kind: ResourceType, name: str) -> dict[str, Any]:
+    return {
+        "resource_type": kind,
+        "resource_name": name,
+        "resource_pattern_type": PatternType.LITERAL,
+        "principal": f"User:{ANN}",
+        "host": "*",
+        "operation": operation,
+        "permission_type": Permission.ALLOW,
+    }
+
+
+def renamed(value: Any, ids: Mapping[str, UUID]) -> Any:
+    if isinstance(value, Mapping):
+        return {key: renamed(item, ids) for key, item in value.items()}
+    if isinstance(value, list):
+        return [renamed(item, ids) for item in value]
+    return ids.get(value, value) if isinstance(value, str) else value
+
+
+def comparable(value: Any, *, hides: frozenset[str] = OWN_FIELDS) -> Any:
+    """The answer without what is each server's own, and with its lists in one order. Offsets count only where
+    there is an error, because both servers write to the same topics.
+    """
+    if isinstance(value, Mapping):
+        hidden = hides if value.get("error_code") else hides | FROM_OFFSETS
+        return {key: comparable(item) for key, item in value.items() if key not in hidden}
+    if isinstance(value, list):
+        return sorted((comparable(item) for item in value), key=repr)
+    return sorted(value) if isinstance(value, set | frozenset) else value
+
+
+async def ask(address: Address, user: str, api_key: int, version: int, body: Mapping[str, Any]) -> Any:
+    """An answer as nested dicts, None if the connection is closed instead."""
+    connection = Connection(*await asyncio.open_connection(address.host, address.port))
+    try:
+        await connection.authenticate(user, PASSWORD)
+        raw = await connection.ask(api_key, version, user, body)
+    finally:
+        await connection.close()
+    return None if raw is None else codec.decode_response(api_key, version, raw).to_dict(json=False)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The broker's listener for users, and the gateway."""
+
+    runner: asyncio.Runner
+    broker: Address
+    gateway: Address
+    ids: Mapping[str, UUID]
+    acls: CurrentAcls
+
+    def ask(self, user: str, case: Case) -> tuple[Any, Any]:
+        """The broker's answer, and the gateway's."""
+        body = renamed(case.body, self.ids)
+        request = user, case.api_key, case.version, body
+        return self.runner.run(ask(self.broker, *request)), self.runner.run(ask(self.gateway, *request))
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    folder = tmp_path_factory.mktemp("acls")
+    ports, secured, settings = users_listener(USERS, [SUPER])
+    with (
+        EmbeddedBroker(folder / "broker", ports=ports, overrides=settings) as broker,
+        asyncio.Runner() as runner,
+    ):
+        for topic in TOPICS:
+            create_topic(broker.client_config, topic, 1, {})
+        admin = Address.parse(broker.bootstrap_servers)
+        ids = runner.run(prepared(admin))
+        serving = serve(admin, users_file(folder, USERS))
+        gateway, acls = runner.run(anext(serving))
+        wait_until(lambda: acls_are_there(runner, acls), "the ACLs")
+        pair = Pair(runner, secured, gateway, ids, acls)
+        find = Case(apis.FIND_COORDINATOR, 4, "", {"coordinator_keys": ["mine"], "key_type": 1})
+        # The first that is asked makes the broker create the topic of transactions.
+        wait_until(lambda: not pair.ask(ROOT, find)[0]["coordinators"][0]["error_code"], "a coordinator")
+        yield pair
+        runner.run(serving.aclose())
+
+
+async def serve(admin: Address, users: Path) -> AsyncIterator[tuple[Address, CurrentAcls]]:
+    limits, core = Limits(), CoreBackend()
+    cluster = Cluster([admin], limits)
+    acls = CurrentAcls.of(AclOptions(super_users=frozenset({SUPER}), interval_s=0.1), cluster)
+    gateway = Gateway(
+        Address(HOST, 0),
+        cluster,
+        core,
+        core,
+        limits=limits,
+        security=Security.read(None, None, users),
+        authorizer=acls.authorizer,
+    )
+    await gateway.start()
+    yield gateway.address, acls
+    await gateway.close()
+
+
+async def prepared(admin: Address) -> dict[str, UUID]:
+    """Make the ACLs. Returns the topics' ids by what stands for them in the cases."""
+    client = RawClient(*await asyncio.open_connection(admin.host, admin.port))
+    created = await client.ask(apis.CREATE_ACLS, 3, creations=[creation(*one) for one in ANNS])
+    assert not any(result.error_code for result in created.results)
+    metadata = await client.ask(METADATA, 12, topics=named(*TOPICS), allow_auto_topic_creation=False)
+    client.writer.close()
+    return {f"<id of {topic.name}>": topic.topic_id for topic in metadata.topics}
+
+
+def acls_are_there(runner: asyncio.Runner, acls: CurrentAcls) -> bool:
+    runner.run(acls.refresh())
+    return len(acls.authorizer) == len(ANNS)
+
+
+@pytest.mark.parametrize("case", list(cases()), ids=str)
+def test_the_gateway_answers_each_user_as_the_broker_does(pair: Pair, case: Case) -> None:
+    for user in case.users:
+        kafkas, ours = pair.ask(user, case)
+        assert comparable(ours) == comparable(kafkas), user

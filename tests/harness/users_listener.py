@@ -1,0 +1,39 @@
+"""A broker with a second listener, where clients authenticate by SASL/PLAIN, and with Kafka's authorizer."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from embedded.broker import HOST, Ports, free_ports
+from records.address import Address
+
+_LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+
+
+def users_listener(
+    users: Mapping[str, str], super_users: Collection[str]
+) -> tuple[Ports, Address, Mapping[str, str]]:
+    """The ports of a broker, the address of its second listener, and its settings for that. `users` are
+    passwords by name, `super_users` are principals. At its first listener, without authentication, everyone
+    is a super user.
+    """
+    ports = free_ports()
+    secured = Address(HOST, free_ports().client)
+    listed = " ".join(f'user_{name}="{password}"' for name, password in users.items())
+    client, controller = f"CLIENT://{HOST}:{ports.client}", f"CONTROLLER://{HOST}:{ports.controller}"
+    settings = {
+        "listeners": f"{client},{controller},USERS://{secured}",
+        "advertised.listeners": f"{client},USERS://{secured}",
+        "listener.security.protocol.map": "CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT,USERS:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.users.plain.sasl.jaas.config": f"{_LOGIN} required {listed};",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": ";".join(["User:ANONYMOUS", *super_users]),
+    }
+    return ports, secured, settings
+
+
+def users_file(folder: Path, users: Mapping[str, str]) -> Path:
+    """The users for a gateway."""
+    path = folder / "users"
+    path.write_text("".join(f"{name}:{password}\n" for name, password in users.items()))
+    return path
