@@ -234,7 +234,7 @@ def request_of(move: Move, group: list[Client]) -> AnyRequest:
     client = group[move.client]
     kind = client.wants if move.kind == "next" else move.kind
     if kind == "heartbeat" and move.kind == "next" and move.number % 2:
-        kind = "commit"
+        kind = ("commit", "commit", "txn commit", "marker")[move.number // 2 % 4]
     common: Common = {
         "group_id": move.group_id,
         "correlation_id": str(move.client),
@@ -298,7 +298,8 @@ def _about_offsets(
             )
         case "marker":
             marker = _transaction(move)
-            first_position = marker["txn_position"] - move.number % 20
+            marker |= {"txn_position": 25 + move.number % 50, "producer_epoch": 1 + move.number // 3 % 2}
+            first_position = move.number % 50 if move.number % 5 == 0 else 0
             return TransactionMarker(
                 **common, **marker, first_position=first_position, committed=move.number % 3 > 0
             )
@@ -324,7 +325,7 @@ def _transaction(move: Move) -> dict[str, Any]:
     """Two producers with few epochs, so that some markers find an entry."""
     return {
         "producer_id": move.client % 2,
-        "producer_epoch": move.number % 3,
+        "producer_epoch": move.number % 2,
         "txn_partition": 0,
         "txn_position": move.number % 50,
     }

@@ -6,7 +6,7 @@ from random import Random
 
 import msgspec
 
-from records.codec import clock_record, encode, is_packed, offset_key, record_of
+from records.codec import clock_record, encode, is_packed, offset_key, record_of, transaction_key
 from records.pack import pack, pack_key, slot_of, unpack
 from state.config import CoordinatorConfig
 from state.kafka.group import Group
@@ -101,9 +101,13 @@ def expected(
     return said
 
 
-def expected_offsets(rows: Sequence[Row], until_ms: int, config: CoordinatorConfig) -> dict[bytes, int]:
-    """The offsets committed at the end, by their key on the offsets topic."""
-    offsets = {}
+def expected_compacted(
+    rows: Sequence[Row], until_ms: int, config: CoordinatorConfig
+) -> tuple[dict[bytes, int], dict[bytes, int]]:
+    """The offsets committed at the end, by their key on the offsets topic, and the number of partitions of
+    each entry that is pending at the end, by its key on the transactions topic.
+    """
+    offsets, transactions = {}, {}
     for group_id in dict.fromkeys(row.request.group_id for row in rows):
         timeline = Timeline(group_id, None, config)
         for row in rows:
@@ -114,7 +118,10 @@ def expected_offsets(rows: Sequence[Row], until_ms: int, config: CoordinatorConf
             for topic, partitions in timeline.group.offsets.items():
                 for partition, offset in partitions.items():
                     offsets[offset_key(group_id, topic, partition)] = offset.offset
-    return offsets
+            for entry in timeline.group.pending:
+                key = transaction_key(group_id, entry.producer_id, entry.request)
+                transactions[key] = sum(map(len, entry.offsets.values()))
+    return offsets, transactions
 
 
 def records_of(rows: Sequence[Row], partition: int) -> list[Record]:

@@ -14,7 +14,7 @@ from tests.spark.harness import Bench, Written, make_operator
 from tests.spark.log import LAYOUT, Record
 
 CONFIG = CoordinatorConfig(group_initial_rebalance_delay_ms=3_000)
-LOG_SEED = 110
+LOG_SEED = 923
 LOG_LENGTH = 400
 WORDS = (
     b"no heartbeat within",
@@ -24,6 +24,7 @@ WORDS = (
     b'"Stable"',
     b'"Empty"',
 )
+TRANSACTIONS = (b'"TO8"', b'"TO14"', b'"TO6"')  # held, ended, refused
 BATCHES = 8
 KILLS = 3
 SAMPLE = ((1, 1), (2, 3))
@@ -65,6 +66,19 @@ def last_offsets(written: Iterable[Written]) -> dict[bytes, int]:
     return offsets
 
 
+def last_transactions(written: Iterable[Written]) -> dict[bytes, int]:
+    """The content of the compacted transactions topic: the number of pending partitions."""
+    partitions: dict[bytes, int] = {}
+    for record in written:
+        if record.topic == LAYOUT.transactions_topic:
+            assert record.key is not None
+            if record.value is None:
+                partitions.pop(record.key, None)
+            else:
+                partitions[record.key] = record.content["partitions"]
+    return partitions
+
+
 def kill_in_some(batches: int, seed: int) -> dict[int, list[float]]:
     """Batches in which the query dies, some of them twice: before, while or after its output is written."""
     random = Random(seed)
@@ -86,7 +100,10 @@ def test_the_recorded_log_has_all_that_happens_to_groups() -> None:
     rows = recorded_log.record(LOG_SEED, LOG_LENGTH, CONFIG)
     partitions, attested_ms = recorded_log.with_clock(rows, LOG_SEED)
     assert all(len(records) > 100 for records in partitions)
-    history = recorded_log.expected(rows, attested_ms, CONFIG)[LAYOUT.events_topic]
+    said = recorded_log.expected(rows, attested_ms, CONFIG)
+    answers = b"".join(chain(*said[LAYOUT.responses_topic].values()))
+    assert all(rule in answers for rule in TRANSACTIONS)
+    history = said[LAYOUT.events_topic]
     assert len(history) == len(recorded_log.NAMES)
     counts = Counter(word for event in chain(*history.values()) for word in WORDS if word in event)
     assert len(counts) == len(WORDS), counts
@@ -102,7 +119,9 @@ def check_cutting(bench: Bench, seed: int) -> None:
     run_to_the_end(bench, recorded_log.cut(partitions, BATCHES, seed), kills)
     assert not any(bench.failures.values()), "every kill happened"
     assert said_once(bench.written) == recorded_log.expected(rows, attested_ms, CONFIG)
-    assert last_offsets(bench.written) == recorded_log.expected_offsets(rows, attested_ms, CONFIG)
+    offsets, transactions = recorded_log.expected_compacted(rows, attested_ms, CONFIG)
+    assert last_offsets(bench.written) == offsets
+    assert last_transactions(bench.written) == transactions
 
 
 def make(make_bench: Callable[..., Bench], state_partitions: int = 1) -> Bench:

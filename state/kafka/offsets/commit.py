@@ -5,7 +5,7 @@ Source: OffsetMetadataManager.commitOffset, ClassicGroup.validateOffsetCommit.
 
 from state.errors import ErrorCode
 from state.kafka.context import StepContext, Verdict
-from state.kafka.group import Group, GroupState, Offset
+from state.kafka.group import Group, GroupState, LogPosition, Offset
 from state.kafka.requests import (
     CommittedPartition,
     CommittedTopic,
@@ -36,11 +36,12 @@ def commit(context: StepContext, request: OffsetCommit, reply_to: ReplyTo) -> No
             reply_to, OffsetCommitResponse, context.rule("O12"), ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         )
         return
+    position = context.position
     topics = [
         TopicErrors(
             topic.name,
             [
-                PartitionError(p.partition_index, _commit_partition(context, request, topic, p))
+                PartitionError(p.partition_index, _commit_partition(context, request, topic, p, position))
                 for p in topic.partitions
             ],
         )
@@ -86,7 +87,11 @@ def _validate_member(context: StepContext, request: OffsetCommit) -> Verdict:
 
 
 def _commit_partition(
-    context: StepContext, request: OffsetCommit, topic: CommittedTopic, partition: CommittedPartition
+    context: StepContext,
+    request: OffsetCommit,
+    topic: CommittedTopic,
+    partition: CommittedPartition,
+    position: LogPosition,
 ) -> ErrorCode:
     metadata = partition.committed_metadata or ""
     if is_metadata_too_long(context, metadata):
@@ -102,7 +107,7 @@ def _commit_partition(
         if kept_for_ms == OWN_RETENTION_TIME
         else _expire_at_ms(context.now_ms, kept_for_ms),
         topic_id=topic_id_of(context.group, topic, partition.partition_index),
-        position=context.position,
+        position=position,
     )
     context.commit(topic.name, partition.partition_index, offset)
     return ErrorCode.NONE

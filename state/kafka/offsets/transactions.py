@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from state.errors import ErrorCode
 from state.kafka.context import RuleId, StepContext, Verdict
-from state.kafka.group import Ended, Group, GroupState, Offset, PendingOffsets
+from state.kafka.group import Ended, Group, GroupState, LogPosition, Offset, PendingOffsets
 from state.kafka.history import EntryType
 from state.kafka.offsets.commit import NAMES_MAX_CHARS, is_metadata_too_long, names_chars, topic_id_of
 from state.kafka.offsets.outcome import Outcome, outcome_of
@@ -53,12 +53,13 @@ def txn_commit(context: StepContext, request: TxnOffsetCommit, reply_to: ReplyTo
     if error is not ErrorCode.NONE:
         context.reply(reply_to, TxnOffsetCommitResponse, row, error)
         return
+    position = context.position
     offsets: dict[str, dict[int, Offset]] = {}
     topics = [
         TopicErrors(
             topic.name,
             [
-                PartitionError(p.partition_index, _take_partition(context, offsets, topic, p))
+                PartitionError(p.partition_index, _take_partition(context, offsets, topic, p, position))
                 for p in topic.partitions
             ],
         )
@@ -119,6 +120,7 @@ def _take_partition(
     offsets: dict[str, dict[int, Offset]],
     topic: CommittedTopic,
     partition: CommittedPartition,
+    position: LogPosition,
 ) -> ErrorCode:
     """Add the partition to the offsets of the entry, unless its metadata is too long."""
     metadata = partition.committed_metadata or ""
@@ -132,7 +134,7 @@ def _take_partition(
         committed_at_ms=context.now_ms,
         expire_at_ms=None,
         topic_id=topic_id_of(context.group, topic, partition.partition_index),
-        position=context.position,
+        position=position,
     )
     return ErrorCode.NONE
 

@@ -44,6 +44,7 @@ OF_OTHER_RULES = {1, 2}
 # own process sent it.
 REMOVED_REQUESTS = {"TopicsDeleted"}
 FIRST_WITH_CLAIMS = 3
+FIRST_WITH_TRANSACTIONS = 5
 # Names of fields of the state in old code. They are not stored.
 RENAMED = {"awaiting_sync": "pending_sync"}
 
@@ -154,6 +155,8 @@ def test_a_history_has_groups_in_every_state(version: int) -> None:
     }
     kafka_fields = {name for group in groups if "state" in group for name, held in group.items() if held}
     assert {"static_members", "pending_members", "offsets", "join_phase"} <= kafka_fields
+    if version >= FIRST_WITH_TRANSACTIONS:
+        assert {"pending", "ended"} <= kafka_fields
     assert {"channels", "subscriptions", "producers", "locks"} <= {
         name for group in groups for name, held in group.items() if held
     }
