@@ -68,10 +68,12 @@ _NOT_KAFKAS = "not reached: Kafka's classic groups have no counterpart"
 NOT_REACHED: Mapping[str, str] = {
     **dict.fromkeys(("Q5", "D6", "D7", "D8", "D9"), _ONE_LIFE),
     "T3": "not reached: a new member's JoinGroup would have to be parked for five minutes",
-    **dict.fromkeys(("Z1", "Z2", "Z3", "Z4", "Z5", "Z6"), _DAYS),
+    **dict.fromkeys(("Z1", "Z2", "Z3", "Z4", "Z5", "Z6", "Z7"), _DAYS),
     **dict.fromkeys(("F1", "F2", "F3", "F4"), _OUR_OWN),
     "F5": "not reached: the coordinator would have to be down; `tests/scenarios/takeover.txt` covers it",
     **dict.fromkeys(("M1", "M2", "M3", "M4", "M5"), _NOT_KAFKAS),
+    "TO6": "not reached: a gateway would have to stand still for the length of a transaction; "
+    "`tests/e2e/test_transactions.py` writes such a request",
     "O12": "not reached: the bound is not Kafka's, where the size of a batch of the log is the bound",
 }
 """The rows of docs/rules.md that no script reaches, by row, each with the reason."""

@@ -1,9 +1,9 @@
 """Turns answers into a form in which two servers can be compared: a mapping of paths to values, all as text.
 
 Replaced are: a member id by the client that got it (`@A1` is A's first id); the random part of a member id
-that no client of the case got; group ids by their names in the script; topic ids by the topics' names; the
-addresses and the texts of errors in a FindCoordinator response. Sorted are members, groups and the results of
-OffsetFetch, which Kafka keeps in hash maps. All else is left as it came.
+that no client of the case got; producer ids; group ids by their names in the script; topic ids by the topics'
+names; the addresses and the texts of errors in a FindCoordinator response. Sorted are members, groups and the
+results of OffsetFetch, which Kafka keeps in hash maps. All else is left as it came.
 """
 
 import re
@@ -31,7 +31,7 @@ _UNORDERED = {
 # Fields of FindCoordinator whose values are each server's own, and the values that stand for none.
 _OWN = ("host", "port", "error_message")
 _NONE = ("''", "-1", "None")
-_ORDERED = ("OffsetCommitResponse", "OffsetDeleteResponse", "LeaveGroupResponse")
+_ORDERED = ("OffsetCommitResponse", "OffsetDeleteResponse", "LeaveGroupResponse", "TxnOffsetCommitResponse")
 
 
 def normalised(message: Any, told: Told) -> Answer:
@@ -63,6 +63,8 @@ def _flat(path: str, value: Any, told: Told) -> Iterator[tuple[str, str]]:
             yield from _flat(f"{path}.{index}", item, told)
     elif path.endswith("error_code"):
         yield path, ErrorCode(value).name.upper()
+    elif path.endswith("producer_id") and value >= 0:
+        yield path, "a producer's id"
     else:
         yield path, _text(value, told)
 

@@ -26,7 +26,15 @@ _BARRIER = Step.parse("barrier heartbeat id=nobody gen=0")
 _Answered = tuple[Any, bytes] | None
 
 # The values that `until` may name: an error, a group's state, the number of listed groups.
-_UNTIL_PATHS = ("error_code", "groups.0.group_state", "groups.length")
+_UNTIL_PATHS = (
+    "error_code",
+    "groups.0.group_state",
+    "groups.length",
+    "topics.0.partitions.0.error_code",
+)
+# What `until` waits for in a fetch: that no offset is pending in a transaction.
+_STABLE, _UNSTABLE = "stable", "UNSTABLE_OFFSET_COMMIT"
+_BEGIN, _END = "begin", "end"
 
 UNANSWERED: Answer = {"answer": "none"}
 CLOSED: Answer = {"answer": "the connection was closed"}
@@ -120,6 +128,8 @@ class Player:
         message = codec.decode_response(key, version, raw)
         if step.api == "join" and message.error_code in (0, _MEMBER_ID_REQUIRED):
             self._told.learn(step.client, message)
+        if step.api in (_BEGIN, _END):
+            self._told.learn_producer(step.client, message)
         return message, raw
 
     async def _repeat(self, step: Step, client: _Client) -> Task[_Answered]:
@@ -131,7 +141,10 @@ class Player:
             await task
             answer = self._outcome(task)
             values = [answer.get(path) for path in _UNTIL_PATHS]
-            if wanted in values or repr(wanted) in values or asyncio.get_running_loop().time() > give_up_s:
+            is_found = wanted in values or repr(wanted) in values
+            if wanted == _STABLE:
+                is_found = _UNSTABLE not in answer.values()
+            if is_found or asyncio.get_running_loop().time() > give_up_s:
                 return task
             await asyncio.sleep(REPEAT_INTERVAL_S)
 

@@ -21,7 +21,7 @@ REPLAYS = 2
 _ROOT = Path(__file__).parents[2]
 _REPORT = _ROOT / "docs" / "conformance.md"
 _RULES = _ROOT / "docs" / "rules.md"
-_ROW = re.compile(r"^\| ([A-Z]\d+) \| .* \| (.*) \|$", re.MULTILINE)
+_ROW = re.compile(r"^\| ([A-Z]+\d+) \| .* \| (.*) \|$", re.MULTILINE)
 _NAMES = {
     "commit": "OffsetCommit",
     "delete": "DeleteGroups",

@@ -26,6 +26,10 @@ NEWEST: Mapping[str, tuple[int, int]] = {
     "list": (16, 5),
     "delete": (42, 2),
     "forget": (47, 0),
+    "begin": (22, 4),
+    "add": (25, 4),
+    "end": (26, 5),
+    "txn": (28, 5),
 }
 """The key of each api, and the version that a step without a version sends."""
 
@@ -42,12 +46,15 @@ Body = dict[str, Any]
 class Told:
     """What the clients of a case know about one server.
 
-    `prefix` begins the ids of the case's groups. `names` maps member ids to `@A1`; `ids` maps `@A1` and `@A`
-    to member ids. `generations` and `protocols` (type, name) are by client.
+    `prefix` begins the ids of the case's groups. `side` begins transactional ids, because both servers have
+    the same brokers behind them. `producers` are producer id and epoch by client. `names` maps member ids to
+    `@A1`; `ids` maps `@A1` and `@A` to member ids. `generations` and `protocols` (type, name) are by client.
     """
 
     prefix: str
     topic_ids: Mapping[str, UUID]
+    side: str = ""
+    producers: dict[str, tuple[int, int]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     ids: dict[str, str] = field(default_factory=dict)
     generations: dict[str, int] = field(default_factory=dict)
@@ -64,6 +71,15 @@ class Told:
         if join_answer.error_code == 0:
             self.generations[client] = join_answer.generation_id
             self.protocols[client] = (join_answer.protocol_type, join_answer.protocol_name)
+
+    def learn_producer(self, client: str, answer: Any) -> None:
+        """Take the producer's id and epoch from the answer to InitProducerId or EndTxn."""
+        if answer.error_code == 0 and answer.producer_id >= 0:
+            self.producers[client] = answer.producer_id, answer.producer_epoch
+
+    def transactional_id(self, client: str) -> str:
+        """The transactional id of a client."""
+        return f"{self.side}-{self.prefix}{client}"
 
     def id(self, text: str) -> str:
         """Return the member id that `text` stands for, or `text` itself."""
@@ -247,10 +263,56 @@ def _forget(step: Step, version: int, told: Told) -> Body:
     }
 
 
+def _producer(step: Step, told: Told) -> Body:
+    """`of=A`: the transactional id of A. `pid=1`, `epoch=-1`: that much above the client's own."""
+    producer_id, epoch = told.producers.get(step.client, (-1, -1))
+    return {
+        "transactional_id": told.transactional_id(step.options.get("of", step.client)),
+        "producer_id": producer_id + int(step.options.get("pid", "0")),
+        "producer_epoch": epoch + int(step.options.get("epoch", "0")),
+    }
+
+
+def _begin(step: Step, version: int, told: Told) -> Body:
+    """InitProducerId, as a new producer."""
+    return {
+        "transactional_id": told.transactional_id(step.options.get("of", step.client)),
+        "transaction_timeout_ms": int(step.options.get("timeout", "60000")),
+    }
+
+
+def _add(step: Step, version: int, told: Told) -> Body:
+    """AddOffsetsToTxn."""
+    return {**_producer(step, told), "group_id": _group(step, told)}
+
+
+def _txn(step: Step, version: int, told: Told) -> Body:
+    """TxnOffsetCommit, without a member unless `gen`, `id` or `instance` is given."""
+    fields = _commit(step, version, told)
+    del fields["generation_id_or_member_epoch"], fields["retention_time_ms"]
+    for topic in fields["topics"]:
+        for partition in topic["partitions"]:
+            partition["committed_leader_epoch"] = -1
+    return {
+        **fields,
+        **_producer(step, told),
+        "generation_id": int(step.options.get("gen", "-1")),
+        "member_id": told.id(step.options.get("id", "")),
+    }
+
+
+def _end(step: Step, version: int, told: Told) -> Body:
+    """EndTxn: `commit=no` aborts."""
+    return {**_producer(step, told), "committed": step.options.get("commit") != "no"}
+
+
 _BODIES: Mapping[str, Callable[[Step, int, Told], Body]] = {
+    "add": _add,
+    "begin": _begin,
     "commit": _commit,
     "delete": _delete,
     "describe": _describe,
+    "end": _end,
     "fetch": _fetch,
     "find": _find,
     "forget": _forget,
@@ -259,4 +321,5 @@ _BODIES: Mapping[str, Callable[[Step, int, Told], Body]] = {
     "leave": _leave,
     "list": _list,
     "sync": _sync,
+    "txn": _txn,
 }

@@ -38,6 +38,7 @@ from tests.conformance.player import Player
 from tests.conformance.requests import Told
 from tests.conformance.script import Case
 from tests.e2e.harness import QUICK_SPARK, coordinating, create_topic, new_layout, read_topic
+from tests.harness.transactions import TV1, Producer, Wire
 from tests.harness.users_listener import users_file, users_listener
 
 TOPICS: Mapping[str, int] = {"orders": 2, "payments": 1}
@@ -61,7 +62,12 @@ SECURED = "secured"
 """The name of the settings with which clients authenticate, and have the ACLs of their case."""
 
 # One coordinator thread, so that answers leave in the order in which they are given.
-_ONE_OF_EACH = {"offsets.topic.num.partitions": "1", "num.network.threads": "1"}
+_ONE_OF_EACH = {
+    "offsets.topic.num.partitions": "1",
+    "num.network.threads": "1",
+    # The broker looks so often for transactions that are over their timeout.
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+}
 
 # The number of cases played at once. A case waits mostly for the coordinator's batches, not for other cases.
 AT_ONCE = 128
@@ -116,8 +122,8 @@ class Servers:
             async with room:
                 login = partial(_login, number) if self.is_secured else None
                 players = [
-                    Player(at.host, at.port, Told(prefix, self.topic_ids), login)
-                    for at in (self.kafka, self.ours)
+                    Player(at.host, at.port, Told(prefix, self.topic_ids, side), login)
+                    for side, at in (("kafka", self.kafka), ("ours", self.ours))
                 ]
                 kafkas, ours = await asyncio.gather(*(player.play(case) for player in players))
                 return kafkas, ours
@@ -188,10 +194,12 @@ def running(folder: Path, settings: Mapping[str, str], *, secured: bool = False)
 
 
 def _wake(servers: str) -> None:
-    """Make the broker start its coordinator, which happens when the first client looks for a coordinator."""
+    """Make the broker start its coordinators, which happens when the first client looks for one."""
     with closing(kafka_clients.group_consumer(ClientConfig(servers), "wake")) as consumer:
         consumer.assign([TopicPartition("orders", 0)])
         consumer.committed(TopicPartition("orders", 0))
+    with Wire(servers) as wire:
+        Producer(wire, "wake", TV1).init()
 
 
 def _topic_ids(servers: str) -> dict[str, UUID]:

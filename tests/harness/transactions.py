@@ -6,6 +6,7 @@ are the two protocols of transactions (KIP-890): in TV2 a transaction ends with 
 
 import socket
 import time
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from types import TracebackType
@@ -230,6 +231,18 @@ def wait_for(holds: Callable[[], Any], what: str, timeout_s: float = _TIMEOUT_S)
         assert time.monotonic() < give_up_s, f"in vain: {what}"
         time.sleep(0.02)
     return found
+
+
+def producer_of(wire: Wire, protocol: int) -> Producer:
+    """A new producer that may begin a transaction."""
+    return Producer(wire, f"app-{uuid.uuid4()}", protocol).init()
+
+
+def pend(producer: Producer, group_id: str, topic: str, offset: int, partition: int = 0) -> None:
+    """Commit an offset in the producer's open transaction, as a client does."""
+    if producer.protocol == TV1:
+        assert producer.add_offsets(group_id) == NONE
+    assert producer.commit_offsets(group_id, {(topic, partition): offset}) == NONE
 
 
 def fetched(wire: Wire, group_id: str, topic: str, partition: int = 0, *, stable: bool) -> tuple[int, int]:

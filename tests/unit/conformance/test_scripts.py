@@ -14,7 +14,7 @@ from tests.conformance.script import Case, Mode, Step, load, parse
 from tests.conformance.servers import SETTINGS, Played
 
 RULES = (Path(__file__).parents[3] / "docs" / "rules.md").read_text()
-ROWS = dict(re.findall(r"^\| ([A-Z]\d+) \| .* \| (.*) \|$", RULES, re.MULTILINE))
+ROWS = dict(re.findall(r"^\| ([A-Z]+\d+) \| .* \| (.*) \|$", RULES, re.MULTILINE))
 PREFIX = "run-1-"
 
 
