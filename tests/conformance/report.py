@@ -23,9 +23,12 @@ _REPORT = _ROOT / "docs" / "conformance.md"
 _RULES = _ROOT / "docs" / "rules.md"
 _ROW = re.compile(r"^\| ([A-Z]+\d+) \| .* \| (.*) \|$", re.MULTILINE)
 _NAMES = {
+    "add": "AddOffsetsToTxn",
+    "begin": "InitProducerId",
     "commit": "OffsetCommit",
     "delete": "DeleteGroups",
     "describe": "DescribeGroups",
+    "end": "EndTxn",
     "fetch": "OffsetFetch",
     "find": "FindCoordinator",
     "forget": "OffsetDelete",
@@ -34,6 +37,7 @@ _NAMES = {
     "leave": "LeaveGroup",
     "list": "ListGroups",
     "sync": "SyncGroup",
+    "txn": "TxnOffsetCommit",
 }
 
 _HEAD = """\
@@ -45,9 +49,12 @@ The tests send the same scripts of requests over the wire to two coordinators un
 broker's own coordinator (Apache Kafka 4.3), and this one through the gateway. Several clients take part in
 each script, over connections of their own. A request that one side parks has to be parked by the other side
 too. All answers are compared field by field, and each answer has to be exactly the bytes that its fields
-encode to. Two things are not compared: the random part of member ids (their form is compared), and the order
-of members, groups and OffsetFetch results, which Kafka keeps in hash maps. ListGroups is repeated until it
-shows the effect of the requests before it.
+encode to. Three things are not compared: the random part of member ids (their form is compared), producer
+ids, and the order of members, groups and OffsetFetch results, which Kafka keeps in hash maps. ListGroups is
+repeated until it shows the effect of the requests before it. After the end of a transaction OffsetFetch is
+repeated until no offset is pending, because a broker writes the outcome after its answer to EndTxn.
+
+InitProducerId and EndTxn reach the same broker on both sides. The requests about transactions need them.
 
 The scripts are in `tests/conformance/scripts`. A case is a script at one version of the api under test. In a
 random script three clients send random requests at random versions; both sides get the same steps.
