@@ -94,13 +94,14 @@ class MarkersReader:
         # The admin client has no request for records. Its manager has the connections, with TLS and SASL.
         manager = self._admin._manager
         answer = manager.run(manager.send, request, leader)
-        found = answer.responses[0].partitions[0] if answer.responses else None
-        error_code = answer.error_code if found is None else found.error_code
-        if error_code == OFFSET_OUT_OF_RANGE:
+        if not answer.responses:
+            raise for_code(answer.error_code)(f"{self._topic}-{partition}")
+        (found,) = answer.responses[0].partitions
+        if found.error_code == OFFSET_OUT_OF_RANGE:
             return Fetched([], offset, found.log_start_offset, found.high_watermark, is_out_of_range=True)
-        if error_code or found is None:
+        if found.error_code:
             self._leaders.clear()
-            raise for_code(error_code)(f"{self._topic}-{partition}")
+            raise for_code(found.error_code)(f"{self._topic}-{partition}")
         markers, next_offset = read_markers(found.records or b"", offset)
         return Fetched(markers, next_offset, found.log_start_offset, found.high_watermark)
 

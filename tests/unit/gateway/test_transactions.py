@@ -29,8 +29,6 @@ X = 40
 FENCED = 90
 VERSIONS = range(6)
 
-Each = Callable[[], Any]
-
 
 @dataclass
 class Brokers:
@@ -233,7 +231,8 @@ def test_tg5_errors_of_adding_the_partition(code: int, told: int) -> None:
 def test_tg5_tg8_a_coordinator_that_moves_is_found_again(where: str, code: int) -> None:
     @played
     async def play(world: World) -> None:
-        brokers = Brokers(**{where: [code, 0]}).on(world)
+        brokers = Brokers().on(world)
+        setattr(brokers, where, [code, 0])
         client = await world.client()
         assert await commit(client, 5) == [("orders", 0, 0)]
         assert brokers.asked.count(FIND_COORDINATOR) == 2
