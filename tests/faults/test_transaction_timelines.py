@@ -3,6 +3,7 @@ outside, through the gateway and the coordinator, on a real broker.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -102,7 +103,7 @@ def test_5_10_a_member_of_an_older_generation_is_refused(
         joined = member.join().result()
         member.sync(joined.generation_id, {member.member_id: b"all"}).result()
         producer = producer_of(wire, TV2)
-        fields = {"generation_id": joined.generation_id, "member_id": member.member_id}
+        fields: dict[str, Any] = {"generation_id": joined.generation_id, "member_id": member.member_id}
         assert producer.commit_offsets(group, {(topic, 0): 100}, **fields) == NONE
         again = member.join().result()
         assert again.generation_id > joined.generation_id
