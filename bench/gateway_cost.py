@@ -2,14 +2,15 @@
 
 The gateway runs in this process, the load in another. The backend answers all requests of one turn of the
 event loop together in the next turn. So the figure is the cost of the sockets, of the protocol and of the
-order of answers. The way to the topics and back is not in it.
+order of answers. The way to the topics and back is not in it. With `--acls N` each turn is measured without
+and with N ACLs, and the cost of one decision is printed.
 """
 
 import argparse
 import asyncio
 import statistics
 import time
-from collections.abc import Sequence
+import timeit
 from functools import partial
 from itertools import count
 from multiprocessing import get_context
@@ -18,8 +19,11 @@ from typing import Any, TypeVar
 import uvloop
 
 from clients.coordinator_client import Header
+from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
+from gateway.authorization.authorizer import Authorizer
 from gateway.coordinator.backend import failed
 from gateway.net.server import Gateway
+from gateway.security.authentication import ANONYMOUS
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address
 from gateway.wire import codec
@@ -159,10 +163,50 @@ async def _beat(address: Address, connections: int, under_way: int, seconds: flo
     return (sum(one.answered for one in beating) - before) / seconds
 
 
-async def measure(connections: int, under_way: int, seconds: float) -> tuple[float, float]:
+def authorizer_of(acls: int) -> Authorizer | None:
+    """An authorizer with this number of ACLs. Those of a prefix allow the heartbeats. None without ACLs."""
+    if not acls:
+        return None
+    authorizer = Authorizer()
+    names = ["group-", *(f"other-{number}-" for number in range(acls - 1))]
+    authorizer.replace(
+        Acl(
+            ResourceType.GROUP,
+            name,
+            PatternType.PREFIXED,
+            ANONYMOUS,
+            "*",
+            Operation.READ,
+            Permission.ALLOW,
+        )
+        for name in names
+    )
+    return authorizer
+
+
+def decision_us(acls: int) -> tuple[float, float]:
+    """The microseconds of a decision that is kept, and of one that is made."""
+    authorizer = authorizer_of(acls)
+    assert authorizer is not None
+    groups = [f"group-{number}" for number in range(GROUPS)]
+
+    def decide() -> None:
+        for group in groups:
+            assert authorizer.may(ANONYMOUS, f"/{HOST}", Operation.READ, ResourceType.GROUP, group)
+
+    made = min(timeit.repeat(decide, setup=authorizer.forget, number=1, repeat=20))
+    kept = min(timeit.repeat(decide, number=1, repeat=20))
+    return kept / GROUPS * 1e6, made / GROUPS * 1e6
+
+
+async def measure(
+    connections: int, under_way: int, seconds: float, authorizer: Authorizer | None = None
+) -> tuple[float, float]:
     """Return a heartbeat's processor time in microseconds, and the heartbeats of a second."""
     backend, limits = InstantBackend(), Limits()
-    gateway = Gateway(Address(HOST, 0), NoBrokers([], limits), backend, backend, limits=limits)
+    gateway = Gateway(
+        Address(HOST, 0), NoBrokers([], limits), backend, backend, limits=limits, authorizer=authorizer
+    )
     await gateway.start()
     context = get_context("spawn")
     results, theirs = context.Pipe(duplex=False)
@@ -185,18 +229,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.gateway_cost", description=__doc__)
     parser.add_argument("--seconds", type=float, default=4.0, help="the time of each turn")
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--acls", type=int, default=0, help="also measure with so many ACLs")
     given = parser.parse_args()
+    if given.acls:
+        kept, made = decision_us(given.acls)
+        print(f"{given.acls:,} ACLs: {kept:.2f} us for a decision that is kept, {made:.2f} us for a new one")
     for connections, under_way in SHAPES:
-        turns: Sequence[tuple[float, float]] = [
-            uvloop.run(measure(connections, under_way, given.seconds)) for _ in range(given.turns)
-        ]
-        costs, rates = zip(*turns, strict=True)
-        print(
-            f"connections {connections:>5,}, under way on each {under_way:>3,}: "
-            f"{statistics.median(costs):6.1f} us of processor time a heartbeat "
-            f"({min(costs):.1f} to {max(costs):.1f}), {statistics.median(rates):8,.0f} heartbeats/s",
-            flush=True,
-        )
+        figures: dict[int, list[tuple[float, float]]] = {acls: [] for acls in sorted({0, given.acls})}
+        for _ in range(given.turns):
+            for acls, turns in figures.items():
+                turns.append(uvloop.run(measure(connections, under_way, given.seconds, authorizer_of(acls))))
+        for acls, turns in figures.items():
+            costs, rates = zip(*turns, strict=True)
+            print(
+                f"connections {connections:>5,}, under way on each {under_way:>3,}, ACLs {acls:>6,}: "
+                f"{statistics.median(costs):6.1f} us of processor time a heartbeat "
+                f"({min(costs):.1f} to {max(costs):.1f}), {statistics.median(rates):8,.0f} heartbeats/s",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ class Authorizer:
         for acl in new:
             sections[acl.resource_type].add(acl)
         self._acls, self._sections = new, sections
-        self._decisions.clear()
+        self.forget()
         self.version += 1
         return True
 
@@ -114,7 +114,7 @@ class Authorizer:
             decided = self._decide(principal, host, operation, kind, name)
             if len(name) <= _KEPT_NAME_MAX_CHARS:
                 if len(self._decisions) >= _DECISIONS_MAX:
-                    self._decisions.clear()
+                    self.forget()
                 self._decisions[key] = decided
         return decided
 
@@ -123,6 +123,10 @@ class Authorizer:
         return frozenset(
             operation for operation in SUPPORTED[kind] if self.may(principal, host, operation, kind, name)
         )
+
+    def forget(self) -> None:
+        """Drop the decisions that are kept. They are made again when they are needed."""
+        self._decisions.clear()
 
     def is_super_user(self, principal: str) -> bool:
         """Whether this principal may do everything."""

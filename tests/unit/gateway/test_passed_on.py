@@ -1,0 +1,226 @@
+"""The gateway's own rules about ACLs of requests that pass to the brokers (decision 22). What a broker
+answers to the same requests is in `tests/e2e/test_gateway_acls.py`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+from structlog.testing import capture_logs
+
+from gateway.apis import passed_on as apis
+from gateway.apis.api_versions import API_VERSIONS
+from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
+from gateway.authorization.authorizer import Authorizer
+from gateway.security.authentication import Security
+from gateway.upstream.internal_topics import InternalTopics
+from gateway.wire import codec
+from gateway.wire.framing import request_header
+from tests.harness.gateway import World, played, topic_id
+
+ME = "User:ANONYMOUS"
+REFUSED, CLUSTER_REFUSED, NO_SESSION, UNKNOWN_ID = 29, 31, 70, 100
+SESSION = 4_711
+TOPIC, CLUSTER = ResourceType.TOPIC, ResourceType.CLUSTER
+
+
+def allowed(operation: Operation, name: str, kind: ResourceType = TOPIC) -> Acl:
+    return Acl(kind, name, PatternType.LITERAL, ME, "*", operation, Permission.ALLOW)
+
+
+def with_acls(*acls: Acl, super_user: bool = False) -> Callable[[], Authorizer]:
+    def make() -> Authorizer:
+        made = Authorizer([ME] if super_user else [])
+        made.replace(acls)
+        return made
+
+    return make
+
+
+READER = with_acls(allowed(Operation.READ, "orders"))
+
+
+def fetch(*topics: str, session: tuple[int, int] = (0, -1), by_id: bool = False) -> dict[str, Any]:
+    partitions = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 100}]
+    named = [
+        {**({"topic_id": topic_id(t)} if by_id else {"topic": t}), "partitions": partitions} for t in topics
+    ]
+    limits = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 100, "replica_id": -1}
+    return {"session_id": session[0], "session_epoch": session[1], "topics": named, **limits}
+
+
+def produce(*topics: str, acks: int = -1) -> dict[str, Any]:
+    data = [{"index": 0, "records": b"records"}]
+    named = [{"name": topic, "partition_data": data} for topic in topics]
+    return {"acks": acks, "timeout_ms": 1, "topic_data": named}
+
+
+def produced(topic: str) -> dict[str, Any]:
+    written = [{"index": 0, "error_code": 0, "base_offset": 7}]
+    return {"responses": [{"name": topic, "partition_responses": written}]}
+
+
+def errors_of(answer: Any) -> dict[str, int]:
+    return {topic.name: p.error_code for topic in answer.responses for p in topic.partition_responses}
+
+
+def last_passed(world: World) -> Any:
+    message = world.broker.messages[-1]
+    return codec.decode_request(request_header(message), message)
+
+
+@played(authorizer=READER)
+async def test_a_session_continues_on_its_connection_until_the_acls_change(world: World) -> None:
+    world.broker.answers[apis.FETCH] = {"error_code": 0, "session_id": SESSION, "responses": []}
+    for version in (7, 11, 12, 18):
+        client, by_id = await world.client(), version >= 13
+        began = await client.ask(apis.FETCH, version, **fetch("orders", session=(0, 0), by_id=by_id))
+        assert (began.error_code, began.session_id) == (0, SESSION)
+        goes_on = fetch(session=(SESSION, 1))
+        assert (await client.ask(apis.FETCH, version, **goes_on)).error_code == 0
+        other = await client.ask(apis.FETCH, version, **fetch(session=(SESSION + 1, 1)))
+        assert (other.error_code, other.session_id) == (NO_SESSION, 0)
+        elsewhere = await world.client()
+        assert (await elsewhere.ask(apis.FETCH, version, **goes_on)).error_code == NO_SESSION
+        assert world.authorizer is not None
+        world.authorizer.replace([allowed(Operation.READ, "orders"), allowed(Operation.READ, f"{version}")])
+        assert (await client.ask(apis.FETCH, version, **goes_on)).error_code == NO_SESSION
+        world.authorizer.replace([allowed(Operation.READ, "orders")])
+
+
+@played(authorizer=READER)
+async def test_a_topic_that_is_added_to_a_session_is_checked(world: World) -> None:
+    world.broker.answers[apis.FETCH] = {"error_code": 0, "session_id": SESSION, "responses": []}
+    client = await world.client()
+    await client.ask(apis.FETCH, 12, **fetch("orders", session=(0, 0)))
+    passed = len(world.broker.passed)
+    answer = await client.ask(apis.FETCH, 12, **fetch("prices", session=(SESSION, 1)))
+    assert answer.error_code == NO_SESSION
+    assert len(world.broker.passed) == passed
+
+
+@played(authorizer=READER)
+async def test_a_fetch_with_a_denied_topic_goes_on_without_it_and_without_a_session(world: World) -> None:
+    partitions = [{"partition_index": 0, "error_code": 0, "records": b"r"}]
+    world.broker.answers[apis.FETCH] = {"responses": [{"topic": "orders", "partitions": partitions}]}
+    client = await world.client()
+    answer = await client.ask(apis.FETCH, 12, **fetch("orders", "prices", session=(0, 0)))
+    errors = {topic.topic: [p.error_code for p in topic.partitions] for topic in answer.responses}
+    assert errors == {"orders": [0], "prices": [REFUSED]}
+    passed = last_passed(world)
+    assert [topic.topic for topic in passed.topics] == ["orders"]
+    assert (passed.session_id, passed.session_epoch) == (0, -1)
+
+
+@played(authorizer=READER)
+async def test_an_id_that_the_gateway_does_not_know_does_not_pass(world: World) -> None:
+    client = await world.client()
+    world.broker.answers[apis.FETCH] = {"responses": []}
+    answer = await client.ask(apis.FETCH, 13, **fetch("nowhere", by_id=True))
+    assert [p.error_code for topic in answer.responses for p in topic.partitions] == [UNKNOWN_ID]
+    assert not world.broker.passed
+    topics = [{"topic_id": UUID(int=9), "partition_data": [{"index": 0, "records": b"x"}]}]
+    written = await client.ask(apis.PRODUCE, 13, acks=-1, timeout_ms=1, topic_data=topics)
+    assert [p.error_code for topic in written.responses for p in topic.partition_responses] == [UNKNOWN_ID]
+    assert not world.broker.passed
+
+
+@pytest.mark.parametrize("version", [3, 8, 9, 12])
+def test_the_allowed_part_of_a_produce_goes_on(version: int) -> None:
+    @played(authorizer=with_acls(allowed(Operation.WRITE, "orders")))
+    async def play(world: World) -> None:
+        world.broker.answers[apis.PRODUCE] = produced("orders")
+        client = await world.client()
+        answer = await client.ask(apis.PRODUCE, version, **produce("orders", "prices"))
+        assert errors_of(answer) == {"orders": 0, "prices": REFUSED}
+        assert [topic.name for topic in last_passed(world).topic_data] == ["orders"]
+        await client.ask(apis.PRODUCE, version, **produce("orders"))
+        whole = codec.encode_request(apis.PRODUCE, version, 2, "me", produce("orders"))
+        assert world.broker.messages[-1] == whole
+
+    play()
+
+
+@played(authorizer=with_acls())
+async def test_a_denied_produce_without_acks_ends_its_connection(world: World) -> None:
+    client = await world.client()
+    with capture_logs() as logs:
+        await client.send(apis.PRODUCE, 9, **produce("orders", acks=0))
+        assert await client.is_closed()
+    assert "may not change" in logs[0]["why"]
+    assert not world.broker.passed
+
+
+UNKNOWN_API, DESCRIBE_LOG_DIRS = 12_345, 35
+
+
+@pytest.mark.parametrize("api_key", [UNKNOWN_API, apis.DESCRIBE_TOPIC_PARTITIONS, DESCRIBE_LOG_DIRS])
+def test_a_request_without_a_rule_is_for_super_users(api_key: int) -> None:
+    """A request with an empty body; the stub answers with the same bytes."""
+    message = api_key.to_bytes(2) + b"\0\0" + b"\0\0\0\1" + b"\xff\xff"
+
+    async def send(world: World) -> bytes | None:
+        client = await world.client()
+        await client.send_bytes(len(message).to_bytes(4) + message)
+        return None if await client.is_closed() else b"answered"
+
+    @played(authorizer=with_acls(allowed(Operation.READ, "*")))
+    async def denied(world: World) -> None:
+        assert await send(world) is None
+        assert not world.broker.passed
+
+    @played(authorizer=with_acls(super_user=True))
+    async def granted(world: World) -> None:
+        if api_key == apis.DESCRIBE_TOPIC_PARTITIONS:
+            client = await world.client()
+            world.broker.answers[api_key] = {"topics": []}
+            assert (await client.ask(api_key, 0, topics=[], cursor=None)).topics == []
+        else:
+            assert await send(world) == b"answered"
+
+    denied()
+    granted()
+
+
+@played(authorizer=with_acls(allowed(Operation.DESCRIBE, "kafka-cluster", CLUSTER)))
+async def test_a_request_about_the_cluster_needs_kafkas_operation(world: World) -> None:
+    client = await world.client()
+    message = DESCRIBE_LOG_DIRS.to_bytes(2) + b"\0\1" + b"\0\0\0\1" + b"\xff\xff" + b"\xff\xff\xff\xff"
+    await client.send_bytes(len(message).to_bytes(4) + message)
+    assert not await client.is_closed()
+    assert [header.api_key for header in world.broker.passed] == [DESCRIBE_LOG_DIRS]
+
+
+@played(authorizer=READER)
+async def test_the_api_with_a_telling_cursor_is_not_offered(world: World) -> None:
+    offered = [{"api_key": key, "min_version": 0, "max_version": 0} for key in (3, 75)]
+    world.broker.answers[API_VERSIONS] = {"api_keys": offered}
+    client = await world.client()
+    answer = await client.ask(API_VERSIONS, 0)
+    keys = {api.api_key for api in answer.api_keys}
+    assert apis.METADATA in keys
+    assert apis.DESCRIBE_TOPIC_PARTITIONS not in keys
+
+
+@played(authorizer=with_acls(), security=Security(by_broker=True))
+async def test_where_brokers_see_the_clients_they_check_what_passes(world: World) -> None:
+    """So the gateway need not hide what it cannot check."""
+    offered = [{"api_key": apis.DESCRIBE_TOPIC_PARTITIONS, "min_version": 0, "max_version": 0}]
+    world.broker.answers[API_VERSIONS] = {"api_keys": offered}
+    client = await world.client()
+    answer = await client.ask(API_VERSIONS, 0)
+    assert apis.DESCRIBE_TOPIC_PARTITIONS in {api.api_key for api in answer.api_keys}
+
+
+@played(
+    authorizer=with_acls(*(allowed(Operation.WRITE, name) for name in ("orders", "own"))),
+    internal_topics=InternalTopics(["own"]),
+)
+async def test_the_coordinators_own_topics_stay_closed_to_those_who_may_write_them(world: World) -> None:
+    world.broker.answers[apis.PRODUCE] = produced("orders")
+    client = await world.client()
+    answer = await client.ask(apis.PRODUCE, 9, **produce("orders", "own", "prices"))
+    assert errors_of(answer) == {"orders": 0, "own": 17, "prices": REFUSED}
+    refused = await client.ask(apis.PRODUCE, 9, **produce("own", "prices"))
+    assert errors_of(refused) == {"own": 17, "prices": REFUSED}
