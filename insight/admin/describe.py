@@ -5,7 +5,7 @@ Source: ConsumerGroupCommand.collectGroupsOffsets, collectGroupsMembers, collect
 
 from collections.abc import Iterable, Mapping
 
-from msgspec import Struct
+from msgspec import Struct, UnsetType
 
 from assignors.kafka.api import TopicPartition
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
@@ -17,8 +17,9 @@ REBALANCING = frozenset({GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_R
 
 
 class PartitionRow(Struct, frozen=True, kw_only=True):
-    """A partition that is assigned to a member or has a committed offset. `log_end_offset` is None if the
-    partition does not exist, `lag` (in records) is None if either offset is unknown.
+    """A partition that is assigned to a member or has a committed offset, or one that is pending in a
+    transaction. `log_end_offset` is None if the partition does not exist, `lag` (in records) is None if
+    either offset is unknown. `pending_offset` will be the committed offset if its transaction commits.
     """
 
     group: str
@@ -26,6 +27,7 @@ class PartitionRow(Struct, frozen=True, kw_only=True):
     partition: int
     leader_epoch: int | None
     current_offset: int | None
+    pending_offset: int | None
     log_end_offset: int | None
     lag: int | None
     consumer_id: str | None
@@ -87,7 +89,18 @@ def mentioned_partitions(
 ) -> set[TopicPartition]:
     """Return the partitions for which `partition_rows` makes rows."""
     assigned = {p for member in described.members for p in assigned_partitions(member) or ()}
-    return assigned.union(committed)
+    return assigned.union(committed, pending_offsets(described))
+
+
+def pending_offsets(described: DescribeGroupResponse) -> dict[TopicPartition, int]:
+    """Return the offsets that are pending in transactions."""
+    if isinstance(described.pending_offsets, UnsetType):
+        return {}
+    return {
+        TopicPartition(topic, partition): offset
+        for topic, offsets in described.pending_offsets.items()
+        for partition, offset in offsets.items()
+    }
 
 
 def partition_rows(
@@ -103,9 +116,17 @@ def partition_rows(
     members.sort(key=lambda held: len(held[1]), reverse=True)
     assigned = {p for _, partitions in members for p in partitions}
     held = [(p, member) for member, partitions in members for p in partitions]
-    unheld = [(p, None) for p in sorted(committed.keys() - assigned)]
+    pending = pending_offsets(described)
+    unheld = [(p, None) for p in sorted((committed.keys() | pending.keys()) - assigned)]
     return [
-        _partition_row(described.group_id, partition, member, committed.get(partition), ends.get(partition))
+        _partition_row(
+            described.group_id,
+            partition,
+            member,
+            committed.get(partition),
+            pending.get(partition),
+            ends.get(partition),
+        )
         for partition, member in [*held, *unheld]
     ]
 
@@ -115,6 +136,7 @@ def _partition_row(
     partition: TopicPartition,
     member: DescribedMember | None,
     committed: Committed | None,
+    pending: int | None,
     end: int | None,
 ) -> PartitionRow:
     epoch = committed.leader_epoch if committed is not None else -1
@@ -124,6 +146,7 @@ def _partition_row(
         partition=partition.partition,
         leader_epoch=epoch if epoch >= 0 else None,
         current_offset=committed.offset if committed is not None else None,
+        pending_offset=pending,
         log_end_offset=end,
         lag=end - committed.offset if committed is not None and end is not None else None,
         consumer_id=member.member_id if member is not None else None,

@@ -60,10 +60,14 @@ def group_list(groups: Sequence[ListedGroup], *, with_type: bool, with_state: bo
 
 
 def partition_table(rows: Sequence[PartitionRow], *, verbose: bool) -> str:
-    """Format partitions with offsets and lag; `verbose` adds leader epochs."""
+    """Format partitions with offsets and lag; `verbose` adds leader epochs. There is a column of pending
+    offsets if a partition has one.
+    """
+    is_pending = any(row.pending_offset is not None for row in rows)
     epoch = [Column("LEADER-EPOCH")] if verbose else []
     columns = [Column("GROUP"), Column("TOPIC"), Column("PARTITION", 10), *epoch]
-    columns += [Column(name) for name in ("CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST")]
+    offsets = ["CURRENT-OFFSET", *(["PENDING-OFFSET"] if is_pending else []), "LOG-END-OFFSET"]
+    columns += [Column(name) for name in (*offsets, "LAG", "CONSUMER-ID", "HOST")]
     columns.append(Column("CLIENT-ID", 0))
     return render_table(
         columns,
@@ -71,7 +75,9 @@ def partition_table(rows: Sequence[PartitionRow], *, verbose: bool) -> str:
             [
                 *(row.group, row.topic, row.partition),
                 *([row.leader_epoch] if verbose else []),
-                *(row.current_offset, row.log_end_offset, row.lag),
+                row.current_offset,
+                *([row.pending_offset] if is_pending else []),
+                *(row.log_end_offset, row.lag),
                 *(row.consumer_id, row.host, row.client_id),
             ]
             for row in rows

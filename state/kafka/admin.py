@@ -3,9 +3,11 @@
 Source: GroupMetadataManager.describeGroups, ClassicGroup.describe, ClassicGroup.validateDeleteGroup.
 """
 
+from msgspec import UNSET
+
 from state.errors import ErrorCode
 from state.kafka.context import StepContext, Verdict
-from state.kafka.group import GroupState
+from state.kafka.group import Group, GroupState
 from state.kafka.requests import DeleteGroup, DescribeGroup, ReplyTo
 from state.kafka.responses import DeleteGroupResponse, DescribedMember, DescribeGroupResponse
 
@@ -39,7 +41,16 @@ def describe(context: StepContext, _: DescribeGroup, reply_to: ReplyTo) -> None:
         protocol_type=group.protocol_type or "",
         protocol_data=(group.protocol_name or "") if stable else "",
         members=members,
+        pending_offsets=_pending_offsets(group) if group.pending else UNSET,
     )
+
+
+def _pending_offsets(group: Group) -> dict[str, dict[int, int]]:
+    found: dict[str, dict[int, int]] = {}
+    for entry in group.pending:
+        for topic, offsets in entry.offsets.items():
+            found.setdefault(topic, {}).update({p: offset.offset for p, offset in offsets.items()})
+    return found
 
 
 def delete_group(context: StepContext, _: DeleteGroup, reply_to: ReplyTo) -> None:

@@ -5,7 +5,7 @@ Source: clients/src/main/resources/common/message/*Response.json of Apache Kafka
 
 from uuid import UUID
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from state.errors import ErrorCode
 from state.messages import ErrorResponse, ReleaseGroupResponse, Response
@@ -134,12 +134,18 @@ class DescribedMember(Struct, frozen=True):
 
 
 class DescribeGroupResponse(Response, frozen=True, kw_only=True, tag="DescribeGroup"):
-    """`protocol_data` is the selected protocol, "" unless the group is Stable. A missing group is Dead."""
+    """`protocol_data` is the selected protocol, "" unless the group is Stable. A missing group is Dead.
+
+    `pending_offsets` are the offsets that are pending in transactions, by topic and partition, of each
+    partition that of the last request. The field is left out where none is pending. Kafka's response has no
+    such field.
+    """
 
     group_state: str = "Dead"
     protocol_type: str = ""
     protocol_data: str = ""
     members: list[DescribedMember] = []
+    pending_offsets: dict[str, dict[int, int]] | UnsetType = UNSET
 
 
 class DeleteGroupResponse(Response, frozen=True, kw_only=True, tag="DeleteGroup"):

@@ -2,6 +2,8 @@
 
 import re
 
+from msgspec import UnsetType
+
 from assignors.kafka.consumer_protocol import decode_assignment, decode_subscribed_topics
 from state.inputs import Failed, Outage, Quarantine, Received
 from state.kafka.effects import Effects, OffsetChange, TransactionChange
@@ -171,7 +173,11 @@ def _about_offsets(response: AnyResponse) -> list[str]:
                 for m in response.members
             ]
             told = [response.group_state, f"protocol={response.protocol_type}/{response.protocol_data}"]
-            return told + ([f"members={','.join(members)}"] if members else [])
+            told += [f"members={','.join(members)}"] if members else []
+            pending = {} if isinstance(response.pending_offsets, UnsetType) else response.pending_offsets
+            return told + [
+                f"pending {t}-{p}={o}" for t, offsets in pending.items() for p, o in offsets.items()
+            ]
     return []
 
 

@@ -106,6 +106,17 @@ billing         orders          2          -               9               9    
     """)  # noqa: E501
 
 
+def test_a_pending_offset_has_a_column_also_where_nothing_is_committed() -> None:
+    described = group(pending_offsets={"orders": {0: 7, 1: 8}})
+    assert mentioned_partitions(described, {}) == {TopicPartition("orders", 0), TopicPartition("orders", 1)}
+    rows = partition_rows(described, {TopicPartition("orders", 0): Committed(5, 3)}, ENDS)
+    assert partition_table(rows, verbose=False) == looks("""
+GROUP           TOPIC           PARTITION  CURRENT-OFFSET  PENDING-OFFSET  LOG-END-OFFSET  LAG             CONSUMER-ID     HOST            CLIENT-ID
+billing         orders          0          5               7               12              7               -               -               -
+billing         orders          1          -               8               -               -               -               -               -
+    """)  # noqa: E501
+
+
 def test_members_with_instance_ids_where_one_has_one() -> None:
     assert member_table(member_rows(TWO), verbose=True) == looks("""
 GROUP           CONSUMER-ID     GROUP-INSTANCE-ID HOST            CLIENT-ID       #PARTITIONS     ASSIGNMENT
