@@ -10,7 +10,8 @@ A file holds cases. A case is a line `== its name`, lines `key: value`, and step
 
 `acl` lines are its ACLs (see `acls.py`); they need `servers: secured`.
 
-`for` plays the case once for each version and replaces `{v}` by the version. A step is a client, an api with
+`for` plays the case once for each version and replaces `{v}` by the version, and `{e}` by the version of
+EndTxn that a client with version `{v}` of TxnOffsetCommit sends. A step is a client, an api with
 a version (by default the newest) and `name=value` options (see `requests.py`). A step waits for its answer,
 with these exceptions:
 
@@ -34,7 +35,9 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent / "scripts"
 _MARK = "== "
-_VERSION = "{v}"
+_VERSION, _END_VERSION = "{v}", "{e}"
+# KIP-890: TxnOffsetCommit v5 and EndTxn v5 belong together.
+_FIRST_OF_TV2, _END_OF_TV1, _END_OF_TV2 = 5, "4", "5"
 _QUICK_STEPS = 6
 _NOTES = ("answer", "parked", "gone")
 
@@ -134,7 +137,10 @@ def _cases(name: str, lines: list[str]) -> Iterator[Case]:
             heads[key] = value
     versions = _versions(heads.get("for", ""))
     for version in versions:
-        steps = tuple(Step.parse(line.replace(_VERSION, str(version))) for line in lines)
+        end = _END_OF_TV2 if version == _FIRST_OF_TV2 else _END_OF_TV1
+        steps = tuple(
+            Step.parse(line.replace(_VERSION, str(version)).replace(_END_VERSION, end)) for line in lines
+        )
         yield Case(
             name=name,
             version=version,
