@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import count
 
 import structlog
@@ -36,6 +37,10 @@ _POLL_MS = 10
 _MARKER_WAIT_MS = 100
 _REPLY_PARTITION = 0
 _ALARM_LOG_S = 60.0
+# How often the follower looks whether the topic of markers was made again, while something is pending.
+_TOPIC_LOOK_S = 10.0
+# A follower that fails for longer raises an alarm. A broker that restarts takes less.
+FAILING_ALARM_S = 30.0
 
 log = structlog.get_logger()
 
@@ -52,7 +57,7 @@ class TransactionsFollower:
         self._numbers = count(1)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="transactions-follower", daemon=True)
-        self._is_failing = False
+        self._failing_since_s: float | None = None
         self._alarms_logged_at_s = float("-inf")
         self.summary = Summary()
 
@@ -90,8 +95,9 @@ class TransactionsFollower:
                 self._failed(error)
 
     def _follow(self, reader: TopicReader, markers: MarkersReader, producer: KafkaProducer) -> None:
-        """Read both topics until stopped. Raises KafkaError."""
+        """Read both topics until stopped, or until the topic of markers is another one. Raises KafkaError."""
         pending = PendingTransactions(markers.describe().topic_id)
+        looked_at_s = time.monotonic()
         partitions = reader.partitions_of(self._layout.transactions_topic)
         reader.start(beginning=partitions)
         ends = reader.ends(partitions)
@@ -101,11 +107,16 @@ class TransactionsFollower:
             is_behind = is_behind and not reader.has_read(ends)
             if is_behind:
                 continue
+            if pending and time.monotonic() - looked_at_s > _TOPIC_LOOK_S:
+                if markers.describe().topic_id != pending.topic_id:
+                    log.error("the topic of markers was made again", topic=self._layout.txn_markers_topic)
+                    return
+                looked_at_s = time.monotonic()
             self._read(markers, pending)
             self._ask(producer, pending)
             self.summary = pending.summary(round(time.time() * 1000))
             self._log_alarms()
-            self._is_failing = False
+            self._failing_since_s = None
 
     def _take(self, reader: TopicReader, pending: PendingTransactions, timeout_ms: int) -> None:
         for record in reader.poll(timeout_ms):
@@ -165,7 +176,11 @@ class TransactionsFollower:
             self._alarms_logged_at_s = now_s
 
     def _failed(self, error: Exception) -> None:
-        if not self._is_failing:
+        now_s = time.monotonic()
+        if self._failing_since_s is None:
             log.warning("following transactions failed, trying again", error=repr(error))
-        self._is_failing = True
+            self._failing_since_s = now_s
+        elif now_s - self._failing_since_s > FAILING_ALARM_S:
+            alarm = f"offsets of transactions stay pending, because their outcomes cannot be read: {error!r}"
+            self.summary = replace(self.summary, alarms=(alarm,))
         self._stopped.wait(RETRY_PAUSE_S)

@@ -1,0 +1,148 @@
+"""The follower of transactions beside a real broker, without a coordinator: the test writes what is pending.
+
+Rows TW1, TW3 and TW7, and timeline 5.12. tests/unit/streaming/test_transactions_pending.py has its decisions.
+"""
+
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+
+from embedded.broker import EmbeddedBroker
+from records import kafka_clients
+from records.client_config import ClientConfig
+from records.codec import PendingTransaction, encode, transaction_key
+from records.layout import TopicLayout
+from state.kafka.requests import TransactionMarker
+from streaming.service import transactions
+from streaming.service.topics import prepare_topics
+from streaming.service.transactions import TransactionsFollower
+from streaming.service.transactions_markers import MarkersReader
+from tests.e2e.harness import create_topic, new_layout, read_topic
+from tests.harness.transactions import NONE, TV2, Producer, Wire, producer_of, wait_for
+
+pytestmark = pytest.mark.e2e
+
+
+@dataclass
+class Followed:
+    """A coordinator's topics, and a follower of them."""
+
+    client_config: ClientConfig
+    layout: TopicLayout
+    wire: Wire
+    followers: list[TransactionsFollower] = field(default_factory=list)
+
+    def follow(self) -> TransactionsFollower:
+        """Start a follower, in place of an earlier one."""
+        self.stop()
+        self.followers.append(TransactionsFollower(self.client_config, self.layout))
+        self.followers[-1].start()
+        return self.followers[-1]
+
+    def stop(self) -> None:
+        for follower in self.followers:
+            follower.stop()
+        self.followers.clear()
+
+    def joined(self) -> Producer:
+        """A producer whose open transaction has the partition of markers."""
+        producer = producer_of(self.wire, TV2)
+        assert producer.add(self.layout.txn_markers_topic) == NONE
+        return producer
+
+    def pending(self, producer: Producer, group_id: str) -> bytes:
+        """Write what a coordinator writes when it accepts a TxnOffsetCommit. Returns the record's key."""
+        with MarkersReader(self.client_config, self.layout.txn_markers_topic) as markers:
+            topic_id = markers.describe().topic_id
+            end = markers.fetch(0, 0, 100).end
+        request = f"{self.layout.requests_topic}-0-{uuid.uuid4()}"
+        entry = PendingTransaction(
+            group_id=group_id,
+            incarnation="i",
+            transactional_id=producer.transactional_id,
+            producer_id=producer.identity.producer_id,
+            producer_epoch=producer.identity.epoch,
+            txn_version=2,
+            txn_partition=0,
+            txn_position=end,
+            txn_topic_id=topic_id,
+            request=request,
+            at_ms=round(time.time() * 1000),
+            partitions=1,
+        )
+        key = transaction_key(group_id, producer.identity.producer_id, request)
+        self.write(key, encode(entry))
+        return key
+
+    def write(self, key: bytes, value: bytes | None) -> None:
+        with closing(kafka_clients.producer(self.client_config)) as producer:
+            producer.send(self.layout.transactions_topic, key=key, value=value).get(30)
+
+    def asked(self, group_id: str) -> list[TransactionMarker]:
+        """The requests that the group got."""
+        return [
+            msgspec.json.decode(record.value, type=TransactionMarker)
+            for record in read_topic(self.client_config, self.layout.requests_topic)
+            if record.key == group_id.encode()
+        ]
+
+
+@pytest.fixture
+def followed(broker: EmbeddedBroker) -> Iterator[Followed]:
+    layout = new_layout()
+    prepare_topics(broker.client_config, layout)
+    with Wire(broker.client_config.bootstrap_servers) as wire:
+        topics = Followed(broker.client_config, layout, wire)
+        yield topics
+        topics.stop()
+
+
+def test_tw1_tw3_a_group_is_asked_until_the_entry_is_gone(followed: Followed) -> None:
+    """5.12: a follower that starts anew asks again."""
+    follower = followed.follow()
+    producer, hanging = followed.joined(), followed.joined()
+    began = producer.identity
+    key = followed.pending(producer, "g")
+    followed.pending(hanging, "open")
+    wait_for(lambda: follower.summary.pending == 2, "both entries")
+    assert producer.end(commit=True) == NONE
+    (asked,) = wait_for(lambda: followed.asked("g"), "the request")
+    assert (asked.producer_id, asked.producer_epoch) == (began.producer_id, began.epoch + 1)
+    assert (asked.txn_partition, asked.committed) == (0, True)
+    assert asked.first_position <= asked.txn_position
+    followed.follow()
+    wait_for(lambda: len(followed.asked("g")) == 2, "the request of a new follower")
+    followed.write(key, None)
+    last = followed.followers[-1]
+    wait_for(lambda: last.summary.pending == 1 and dict(last.summary.decided) == {"commit": 1}, "its end")
+    assert followed.asked("open") == []
+    assert hanging.end(commit=False) == NONE
+    wait_for(lambda: [one.committed for one in followed.asked("open")] == [False], "the abort")
+
+
+def test_tw7_a_topic_of_markers_that_is_made_again(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was pending stays so, with an alarm. What comes later is decided."""
+    monkeypatch.setattr(transactions, "_TOPIC_LOOK_S", 0.5)
+    monkeypatch.setattr(transactions, "FAILING_ALARM_S", 0.5)
+    follower = followed.follow()
+    lost = followed.joined()
+    followed.pending(lost, "lost")
+    wait_for(lambda: follower.summary.pending == 1, "the entry")
+    topic = followed.layout.txn_markers_topic
+    with closing(kafka_clients.admin(followed.client_config)) as admin:
+        admin.delete_topics([topic])
+    wait_for(lambda: "cannot be read" in (follower.summary.alarm or ""), "the alarm of a missing topic")
+    create_topic(followed.client_config, topic, 1, {})
+    wait_for(lambda: "another topic" in (follower.summary.alarm or ""), "the alarm of what was pending")
+    producer = followed.joined()
+    followed.pending(producer, "later")
+    assert producer.end(commit=True) == NONE
+    wait_for(lambda: followed.asked("later"), "the request")
+    assert followed.asked("lost") == []
