@@ -21,8 +21,8 @@ from gateway.upstream.transactions import (
     ADD_PARTITIONS_LAST_VERSION,
     CoordinatorRefused,
     Position,
-    Producer,
     Transactions,
+    TxnProducer,
 )
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
@@ -52,7 +52,7 @@ async def serve_add_offsets(context: RequestContext, request: Any) -> Fields:
     if denied is not None:
         return {"error_code": denied}
     transactions = context.services.transactions
-    producer = Producer(request.transactional_id, request.producer_id, request.producer_epoch)
+    producer = TxnProducer(request.transactional_id, request.producer_id, request.producer_epoch)
     version = min(context.version, ADD_PARTITIONS_LAST_VERSION)
     try:
         async with asyncio.timeout(BROKERS_TIMEOUT_S):
@@ -80,7 +80,7 @@ async def serve_commit(context: RequestContext, request: Any) -> Fields | Deferr
         return _refused_valid(valid, outcomes, ErrorCode.INVALID_GROUP_ID)
     transactions = context.services.transactions
     partition = transactions.partition(request.group_id)
-    producer = Producer(request.transactional_id, request.producer_id, request.producer_epoch)
+    producer = TxnProducer(request.transactional_id, request.producer_id, request.producer_epoch)
     try:
         async with asyncio.timeout(BROKERS_TIMEOUT_S):
             found = await _position(context, transactions, producer, partition)
@@ -112,7 +112,7 @@ async def serve_commit(context: RequestContext, request: Any) -> Fields | Deferr
 
 
 async def _position(
-    context: RequestContext, transactions: Transactions, producer: Producer, partition: int
+    context: RequestContext, transactions: Transactions, producer: TxnProducer, partition: int
 ) -> Position | Codes:
     """The end of the markers partition at a time when it takes part in the transaction, which is open later.
     So the markers of the producer's earlier transactions are before it, the marker of this one is not. Else
@@ -130,7 +130,7 @@ async def _position(
     return position if error is None else error
 
 
-async def _add(transactions: Transactions, producer: Producer, partition: int) -> int:
+async def _add(transactions: Transactions, producer: TxnProducer, partition: int) -> int:
     """Add the partition. While an earlier transaction ends, ask again for a short time."""
     loop = asyncio.get_running_loop()
     give_up_s = loop.time() + _CONCURRENT_RETRY_S
@@ -141,7 +141,9 @@ async def _add(transactions: Transactions, producer: Producer, partition: int) -
         await asyncio.sleep(_CONCURRENT_PAUSE_S)
 
 
-def _not_open(version: int, topic: str, described: Any, producer: Producer, partition: int) -> Codes | None:
+def _not_open(
+    version: int, topic: str, described: Any, producer: TxnProducer, partition: int
+) -> Codes | None:
     """The error if this is no open transaction of the producer that has the partition. Row TG8."""
     code = int(described.error_code)
     if code == GatewayError.TRANSACTIONAL_ID_NOT_FOUND or (

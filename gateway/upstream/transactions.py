@@ -50,7 +50,7 @@ class CoordinatorRefused(Exception):
         self.error_code = error_code
 
 
-class Producer(NamedTuple):
+class TxnProducer(NamedTuple):
     """The producer that a request names."""
 
     transactional_id: str
@@ -85,7 +85,7 @@ class Transactions:
         """The markers partition of a group."""
         return partition_of(group_id, self._partitions)
 
-    async def add(self, node_id: int | None, version: int, producer: Producer, partition: int) -> int:
+    async def add(self, node_id: int | None, version: int, producer: TxnProducer, partition: int) -> int:
         """Add a markers partition to a transaction by a request to this broker (None: any). Returns the error
         code. Raises UpstreamLost.
         """
@@ -100,7 +100,7 @@ class Transactions:
         (result,) = topic.results_by_partition
         return int(result.partition_error_code)
 
-    async def add_at_coordinator(self, producer: Producer, partition: int) -> int:
+    async def add_at_coordinator(self, producer: TxnProducer, partition: int) -> int:
         """As `add`, at the transaction's coordinator. Raises UpstreamLost, CoordinatorRefused."""
 
         def ask(node_id: int) -> Awaitable[int]:
