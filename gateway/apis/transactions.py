@@ -144,7 +144,7 @@ async def _add(transactions: Transactions, producer: TxnProducer, partition: int
 def _not_open(
     version: int, topic: str, described: Any, producer: TxnProducer, partition: int
 ) -> Codes | None:
-    """The error if this is no open transaction of the producer that has the partition. Row TG8."""
+    """The error if this is no open transaction of the producer with the partition. Row TG8."""
     code = int(described.error_code)
     if code == GatewayError.TRANSACTIONAL_ID_NOT_FOUND or (
         not code and described.producer_id != producer.producer_id
