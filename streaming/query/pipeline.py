@@ -34,6 +34,12 @@ LATER_OWNER = "the requests topic has clock records of a later owner, epoch "
 # delay every batch.
 FETCH_MAX_WAIT_MS = 10
 
+# The source asks for the partitions' ends by Kafka's admin client. That client waits for a leader that has
+# left the cluster until the call times out, also where there is a new leader. Kafka's 60 s would stop all
+# groups for so long. All tries together, a second apart, take 3 minutes, as 3 tries of 60 s do.
+ENDS_TIMEOUT_MS = 5_000
+ENDS_TRIES = 30
+
 StatefulFunction: TypeAlias = Callable[[Any, Iterator[pd.DataFrame], SparkGroupState], Iterator[pd.DataFrame]]
 
 
@@ -133,6 +139,9 @@ def read_requests(
         .option("failOnDataLoss", "true")
         .option("kafka.fetch.max.wait.ms", FETCH_MAX_WAIT_MS)
         .option("kafka.max.partition.fetch.bytes", layout.request_record_max_bytes)
+        .option("kafka.default.api.timeout.ms", ENDS_TIMEOUT_MS)
+        .option("kafka.request.timeout.ms", ENDS_TIMEOUT_MS)
+        .option("fetchOffset.numRetries", ENDS_TRIES)
         .load()
     )
 

@@ -27,6 +27,7 @@ from gateway.wire.framing import PRODUCE
 from records import kafka_clients
 from records.client_config import ClientConfig
 from records.layout import TopicLayout
+from records.partitioner import partition_of
 from streaming.service.coordinator import Coordinator, Options
 from streaming.service.topics import wanted_settings
 from tests.e2e.gateway_clients import ConfluentMember, PythonMember
@@ -164,8 +165,8 @@ class Story:
         wait_until(is_consumed, "all records at the consumers", CATCH_UP_TIMEOUT_S)
 
 
-def leaders(admin: KafkaAdminClient) -> dict[int, int]:
-    (described,) = admin.describe_topics([TOPIC])
+def leaders(admin: KafkaAdminClient, topic: str = TOPIC) -> dict[int, int]:
+    (described,) = admin.describe_topics([topic])
     return {partition["partition_index"]: partition["leader_id"] for partition in described["partitions"]}
 
 
@@ -288,7 +289,8 @@ def test_clients_and_the_query_go_on_while_brokers_come_and_go(
         assert all(leader != before[p] for p, leader in leaders(admin).items())
         story.go_on()
 
-        lost = leaders(admin)[0]
+        # The one from which the query reads the group's requests.
+        lost = leaders(admin, LAYOUT.requests_topic)[partition_of(TOPIC, LAYOUT.request_partitions)]
         cluster.kill(lost)
         story.go_on()
         cluster.restart(lost)
