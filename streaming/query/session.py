@@ -109,7 +109,7 @@ class Session:
             ours |= local_settings() if self.is_local else cluster_settings(master, driver_host)
         except SettingRefused as error:
             raise SparkFailed(str(error)) from error
-        conf.setAll(list(merged(dict(conf.getAll()) | ours, given).items())).setMaster(master)
+        conf.setAll(list(merged(merged(dict(conf.getAll()), ours), given).items())).setMaster(master)
         _choose_python(conf, is_local=self.is_local)
         self.local_dir = local_dir(conf.get("spark.local.dir"))
         """The folder of Spark's temporary files, on a cluster of the driver's."""

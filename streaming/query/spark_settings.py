@@ -66,7 +66,7 @@ _REDACTED: Mapping[str, str] = {
     REDACTED_SETTINGS: r"(?i)secret|password|passphrase|token|credential|jaas|keystore|access[.]?key",
     REDACTED_OPTIONS: r"(?i)url|secret|password|token|^kafka\.(sasl|ssl)\.",
     REDACTED_TEXTS: (
-        r"""(?s)[\w.]+LoginModule\s+\w+(\s+[\w.]+\s*=\s*("(\\.|[^"\\])*"|[^\s;]+))*\s*;?"""
+        r"""(?s)[\w.]+LoginModule\s+\w+(\s+[\w.]+\s*=\s*("[^"\\]*(\\.[^"\\]*)*"|[^\s;]+))*\s*;?"""
         r"|-----BEGIN [A-Z ]+-----.*?-----END [A-Z ]+-----"
     ),
 }

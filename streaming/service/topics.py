@@ -1,5 +1,6 @@
 """The topics on the broker: created with the required settings, or refused if their settings differ."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import structlog
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
-from kafka.errors import KafkaError, NoError, TopicAlreadyExistsError, for_code
+from kafka.errors import KafkaError, NoError, TopicAlreadyExistsError, UnknownTopicOrPartitionError, for_code
 
 from checkpoints.checkpoint import new_namespace
 from checkpoints.metadata import Identity
@@ -26,6 +27,9 @@ LONGEST_DOWNTIME_MS = 3 * DAY_MS
 # How long to wait for a broker that is just starting.
 BROKER_TIMEOUT_MS = 10_000
 _ERROR_MAX_CHARS = 300
+# How long every broker may take to know a topic that was just created.
+_KNOWN_TIMEOUT_S = 10.0
+_LOOK_AGAIN_S = 0.1
 
 # On a cluster of three brokers or more, so that the loss of any one broker loses and stops nothing.
 REPLICAS, REPLICAS_IN_SYNC = 3, 2
@@ -144,8 +148,7 @@ def _prepare(
     missing = wanted.keys() - set(admin.list_topics())
     if missing:
         _create(admin, {topic: wanted[topic] for topic in sorted(missing)}, replication)
-    described = {t["name"]: t for t in admin.describe_topics(list(wanted))}
-    found = _configs(admin, list(wanted))
+    described, found = _found(admin, list(wanted))
     problems = [
         problem
         for topic, (partitions, settings) in wanted.items()
@@ -165,6 +168,23 @@ def _prepare(
         member_id_namespace=new_namespace(),
         shards=DEFAULT_SHARDS,
     )
+
+
+def _found(admin: KafkaAdminClient, topics: list[str]) -> tuple[dict[str, Any], dict[str, Settings]]:
+    """The description and the settings of each topic, which exist. A broker learns a moment later of topics
+    that another one has created.
+    """
+    give_up_s = time.monotonic() + _KNOWN_TIMEOUT_S
+    while True:
+        is_late = time.monotonic() > give_up_s
+        described = {t["name"]: t for t in admin.describe_topics(topics)}
+        try:
+            if is_late or all(described[topic]["partitions"] for topic in topics):
+                return described, _configs(admin, topics)
+        except UnknownTopicOrPartitionError:
+            if is_late:
+                raise
+        time.sleep(_LOOK_AGAIN_S)
 
 
 def _warn_of_less(topic: str, described: Mapping[str, Any], found: Settings, wanted: Replication) -> None:

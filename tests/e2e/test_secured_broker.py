@@ -1,5 +1,6 @@
 """Clients of both libraries at a real broker with TLS and SASL: who is let in, and what others are told."""
 
+import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -7,11 +8,14 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException, TopicPartition
 
+from cli.demo.children import GROUP_COORDINATOR
 from records import kafka_clients
 from records.client_config import ClientConfig
 from records.refusals import ClusterRefused
+from streaming.service.topics import TopicsError, prepare_topics
+from tests.e2e.harness import new_layout
 from tests.harness.certificates import Authority
-from tests.harness.secured_broker import ADMIN, TOOLS, SecuredBroker
+from tests.harness.secured_broker import ADMIN, TOOLS, SecuredBroker, write_properties
 from tests.harness.tokens import TokenEndpoint, TokenIssuer
 
 pytestmark = pytest.mark.e2e
@@ -91,6 +95,22 @@ def test_a_wrong_password_is_told(secured: SecuredBroker, mechanism: str) -> Non
     expected = f"the broker at {secured.bootstrap_servers} refuses the login as {TOOLS} by {mechanism}: "
     assert reason.startswith(expected)
     assert SECRET not in reason
+
+
+def test_commands_tell_it(secured: SecuredBroker, tmp_path: Path) -> None:
+    properties = secured.security.client_properties(TOOLS, "SCRAM-SHA-512")
+    login = properties["sasl.jaas.config"].replace("Passw0rd", SECRET)
+    write_properties(tmp_path / "client.properties", properties | {"sasl.jaas.config": login})
+    config = ClientConfig.read(tmp_path / "client.properties", secured.bootstrap_servers)
+    reason = f"the broker at {config} refuses the login as {TOOLS} by SCRAM-SHA-512: "
+    with pytest.raises(TopicsError, match=reason):  # what `run` says
+        prepare_topics(config, new_layout())
+    arguments = ("groups", "list", "--bootstrap-servers", str(config), "--client-config")
+    command = [str(GROUP_COORDINATOR), *arguments, str(tmp_path / "client.properties")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert reason in done.stderr
+    assert SECRET not in done.stdout + done.stderr
 
 
 def test_a_forged_token_is_told(secured: SecuredBroker, tmp_path: Path) -> None:
