@@ -34,6 +34,12 @@ def _gateway() -> click.Command:
     return gateway
 
 
+def _gateway_user() -> click.Command:
+    from cli.gateway_user import gateway_user
+
+    return gateway_user
+
+
 def _groups() -> click.Command:
     from cli.groups import groups
 
@@ -93,6 +99,7 @@ COMMANDS: dict[str, Callable[[], click.Command]] = {
     "assign": _assign,
     "demo": _demo,
     "gateway": _gateway,
+    "gateway-user": _gateway_user,
     "groups": _groups,
     "record": _record,
     "replay": _replay,

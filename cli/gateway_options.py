@@ -29,9 +29,9 @@ class Listening:
 
     With `advertised_host` None, clients get the address they connected to. With `reply_partition` None, the
     gateway draws one. With `certificate` None, it listens in plain text. With `key` None, the key is in the
-    certificate's file. With `users` None, the gateway does not authenticate clients. `broker_principal` is
-    whose principal the brokers see in clients' requests: GATEWAYS or CLIENTS. `acls` is `off`, `cluster` or a
-    file.
+    certificate's file. With `users` None, the gateway does not authenticate clients, unless `security_config`
+    has keys for their tokens. `broker_principal` is whose principal the brokers see in clients' requests:
+    GATEWAYS or CLIENTS. `acls` is `off`, `cluster` or a file.
     """
 
     listen: Address
@@ -40,6 +40,7 @@ class Listening:
     certificate: Path | None
     key: Path | None
     users: Path | None
+    security_config: Path | None
     broker_principal: str
     expose_internal_topics: bool
     acls: str
@@ -48,9 +49,13 @@ class Listening:
     allow_everyone_if_no_acl_found: bool
 
     def security(self) -> Security:
-        """Read the files of the certificate, key and users. Raises SecurityError if one is unusable."""
+        """Read the security settings, and the files of the certificate, key and users. Raises SecurityError
+        if one is unusable.
+        """
         by_broker = self.broker_principal == CLIENTS
-        return Security.read(self.certificate, self.key, self.users, by_broker=by_broker)
+        return Security.read(
+            self.certificate, self.key, self.users, self.security_config, by_broker=by_broker
+        )
 
     def options(self, client_config: ClientConfig, layout: TopicLayout, security: Security) -> GatewayOptions:
         """Return the options of a gateway that listens this way, for the coordinator with these topics."""
@@ -145,7 +150,13 @@ def gateway_options(*names: str, default: str) -> Callable[[Command], Command]:
             "--sasl-users",
             "users",
             type=_FILE,
-            help="Require SASL/PLAIN; the file has one NAME:PASSWORD a line.",
+            help="Require SASL; the file has one NAME:PASSWORD or NAME:SCRAM-... a line.",
+        ),
+        click.option(
+            "--security-config",
+            "security_config",
+            type=_FILE,
+            help="Kafka's security settings of a listener, such as ssl.client.auth (docs/gateway.md).",
         ),
         click.option(
             "--broker-principal",

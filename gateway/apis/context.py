@@ -13,7 +13,7 @@ from gateway.authorization.acls import Operation, ResourceType
 from gateway.authorization.authorizer import Authorizer
 from gateway.coordinator.backend import Backend
 from gateway.coordinator.fresh_groups import FreshGroups
-from gateway.security.authentication import Session
+from gateway.security.session import Session
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address
 from gateway.upstream.internal_topics import InternalTopics

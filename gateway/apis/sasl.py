@@ -5,7 +5,6 @@ nobody does, they are out of turn, as at a broker's listener without SASL.
 from typing import Any
 
 from gateway.apis.context import RequestContext
-from gateway.security.authentication import PLAIN
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from state.errors import ErrorCode
@@ -15,17 +14,18 @@ async def serve_handshake(context: RequestContext, request: Any) -> Fields:
     """Agree on the mechanism."""
     if not context.session.is_asked:
         return {"error_code": GatewayError.ILLEGAL_SASL_STATE, "mechanisms": []}
-    return {"error_code": context.session.handshake(request.mechanism), "mechanisms": [PLAIN]}
+    error = context.session.handshake(request.mechanism)
+    return {"error_code": error, "mechanisms": context.session.mechanisms}
 
 
 async def serve_authenticate(context: RequestContext, request: Any) -> Fields:
-    """Check the user's name and password."""
+    """Take the client's next message."""
     if not context.session.is_asked:
         return {"error_code": GatewayError.ILLEGAL_SASL_STATE, "error_message": None, "auth_bytes": b""}
-    error = context.session.authenticate(request.auth_bytes)
-    refused = error is not ErrorCode.NONE
+    reply = context.session.authenticate(request.auth_bytes)
     return {
-        "error_code": error,
-        "error_message": "Authentication failed" if refused else None,
-        "auth_bytes": b"",
+        "error_code": reply.error,
+        "error_message": reply.message,
+        "auth_bytes": reply.auth_bytes,
+        "session_lifetime_ms": reply.lifetime_ms,
     }

@@ -26,7 +26,6 @@ from gateway.apis.fetch_sessions import FetchSessions
 from gateway.apis.screened import Screened
 from gateway.net.listener import AuthenticationFailed, Listener
 from gateway.net.stream import ClientGone, ClientStream, Place
-from gateway.security.authentication import Session
 from gateway.upstream.connections import Upstream, UpstreamLost
 from gateway.upstream.passthrough import PassedSasl
 from gateway.wire import codec
@@ -62,7 +61,7 @@ class Connection:
         self._peer = client.peer
         self._client_host = f"/{self._peer}"  # as Java prints an address without a name
         self._own_host = listener.advertised_host or client.own_host
-        self._session = Session(listener.users, by_broker=listener.by_broker)
+        self._session = listener.security.session(client.peer_certificate)
         self._fetches = FetchSessions()
         self._passed_sasl = PassedSasl()
         self._latest: _Kind | None = None
@@ -116,8 +115,6 @@ class Connection:
         """Start a request. When this returns, the next one may start."""
         if header.api_key in apis.SASL or not self._session.is_open:
             await self._authenticate(tasks, header, message, place)
-        elif self._session.has_ended:
-            raise AuthenticationFailed("the client did not authenticate again in time")
         elif not apis.is_allowed(header.api_key, header.api_version):
             self._refuse(header, place)
         elif header.api_key not in apis.SERVED:
@@ -157,7 +154,6 @@ class Connection:
     def _may_start_at_once(self, header: RequestHeader, place: Place) -> bool:
         return (
             self._session.is_open
-            and not self._session.has_ended
             and (self._latest is _Kind.COORDINATOR or self._client.unanswered == 1)
             and place.request_bytes <= self._listener.limits.group_frame_bytes
             and apis.is_allowed(header.api_key, header.api_version)
@@ -172,7 +168,13 @@ class Connection:
     async def _authenticate(
         self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, place: Place
     ) -> None:
-        """A client that has not authenticated may only request versions, and authenticate."""
+        """A client that has not authenticated may only request versions, and authenticate. Where its session
+        has ended, it may only authenticate again.
+        """
+        if self._session.failed is not None:
+            raise AuthenticationFailed(self._session.failed)
+        if self._session.has_ended and header.api_key not in apis.SASL:
+            raise AuthenticationFailed("the session ended before the client had authenticated again")
         if header.api_key == API_VERSIONS and apis.is_allowed(header.api_key, header.api_version):
             await self._forward(tasks, header, message, place)
         elif header.api_version in apis.SASL_VERSIONS.get(header.api_key, ()):
@@ -328,7 +330,7 @@ class Connection:
                 await upstream.authenticate()
             return upstream
         # A broker closes idle connections. The client's connection is not idle.
-        if self._session.by_broker and self._session.is_open:
+        if self._session.by_broker and self._session.is_authenticated:
             raise UpstreamLost("the broker closed the connection on which it had authenticated the client")
         if self._returning is not None:
             self._returning.cancel()

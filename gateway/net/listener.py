@@ -1,12 +1,13 @@
 """What the connections of one listener share, and how they report their ends."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from gateway.apis.context import Services
 from gateway.coordinator.rate_limited_warning import RateLimitedWarning
 from gateway.net.room import Room
+from gateway.security.authentication import Security
 from gateway.upstream.connections import Upstream
 from gateway.wire.limits import Limits
 
@@ -31,8 +32,7 @@ class Listener:
     """The listener that a client connected to: that of broker `node_id`, or the first listener (None), which
     any broker may serve. `forwarding` bounds the requests at brokers at one time, over all connections, and
     `room` those at the coordinator. Requests that may be parked take no room, because the requests that end
-    their wait may need it. `users` None: clients do not have to authenticate. With `by_broker`
-    the broker behind the listener authenticates them.
+    their wait may need it.
     """
 
     node_id: int | None
@@ -42,6 +42,5 @@ class Listener:
     room: Room
     connect: Callable[[], Awaitable[Upstream]]
     advertised_host: str | None
-    users: Mapping[str, str] | None
-    by_broker: bool
+    security: Security
     log_lines: ConnectionLog

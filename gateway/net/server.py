@@ -81,6 +81,7 @@ class Gateway:
         self._servers: dict[int | None, asyncio.Server] = {}
         self._connections: dict[Connection, asyncio.Task[None]] = {}
         self._log_lines = ConnectionLog()
+        self._following: asyncio.Task[None] | None = None
 
     @property
     def address(self) -> Address:
@@ -97,12 +98,15 @@ class Gateway:
         self._servers[None] = await self._serve(None, self._listen.port)
         for node_id in list(self._cluster.nodes):
             await self._listener_port(node_id)
+        self._following = asyncio.create_task(self._security.follow())
 
     async def close(self) -> None:
         """Close all listeners and connections."""
         for server in self._servers.values():
             server.close()
         serving = list(self._connections.values())
+        if self._following is not None:
+            serving.append(self._following)
         for task in serving:
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
@@ -125,12 +129,11 @@ class Gateway:
             room=self._room,
             connect=partial(self._connect, node_id),
             advertised_host=self._advertised_host,
-            users=self._security.users,
-            by_broker=self._security.by_broker,
+            security=self._security,
             log_lines=self._log_lines,
         )
         may_begin = partial(self._accept, listener)
-        authenticated = self._security.users is None and not self._security.by_broker
+        authenticated = not self._security.is_asked
         tls = self._security.tls
         where = Address(self._listen.host, port)
         if port > MAX_PORT:

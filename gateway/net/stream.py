@@ -120,6 +120,13 @@ class ClientStream(asyncio.Protocol):
         return str((self._transport.get_extra_info("peername") or ("unknown", 0))[0])
 
     @property
+    def peer_certificate(self) -> bytes | None:
+        """The client's certificate in DER, None if it shows none."""
+        tls = self._transport.get_extra_info("ssl_object")
+        certificate: bytes | None = None if tls is None else tls.getpeercert(binary_form=True)
+        return certificate
+
+    @property
     def own_host(self) -> str:
         """The gateway's IP address of this connection."""
         return str(self._transport.get_extra_info("sockname")[0])

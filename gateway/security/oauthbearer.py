@@ -1,0 +1,174 @@
+"""SASL/OAUTHBEARER (RFC 7628): the client shows a JSON Web Token, which is checked as Kafka's validator does.
+
+A token that is not valid gets the status as JSON, and the client's next message gets the error.
+"""
+
+import json
+import re
+import time
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import jwt
+from jwt.exceptions import PyJWTError
+from msgspec import Struct
+
+from gateway.security.exchange import MAX_NAME_CHARS, Accepted, Continues, Outcome, Refused
+from gateway.wire.log_text import quoted
+
+OAUTHBEARER = "OAUTHBEARER"
+
+_INVALID = '{"status":"invalid_token"}'
+_NAME = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
+_PAIRS = re.compile(r"(?P<key>[A-Za-z]+)=(?P<value>[\x21-\x7e \t\r\n]+)\x01")
+_FIRST = re.compile(
+    rf"n,(?:a=(?P<acts_as>{_NAME}))?,\x01(?P<pairs>(?:[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01)*)\x01"
+)
+_AUTH = re.compile(r"(?P<scheme>\w+) +(?P<token>[-_.a-zA-Z0-9]+)", re.ASCII)
+
+# By type and curve of the key. Signatures with a secret that both sides know (HS256 and the like) are
+# refused, because a JWKS file has public keys.
+_ALGORITHMS: Mapping[tuple[str, str | None], tuple[str, ...]] = MappingProxyType(
+    {
+        ("RSA", None): ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+        ("EC", "P-256"): ("ES256",),
+        ("EC", "P-384"): ("ES384",),
+        ("EC", "P-521"): ("ES512",),
+        ("OKP", "Ed25519"): ("EdDSA",),
+    }
+)
+MS_PER_S = 1_000
+
+
+class InvalidJwks(ValueError):
+    """A JWKS file cannot be used."""
+
+
+class InvalidToken(ValueError):
+    """A token is not valid. The message has no part of the token."""
+
+
+class TokenSettings(Struct, frozen=True, kw_only=True):
+    """Kafka's settings `sasl.oauthbearer.*`. An issuer of None and no audience: any."""
+
+    issuer: str | None = None
+    audience: tuple[str, ...] = ()
+    scope_claim_name: str = "scope"
+    sub_claim_name: str = "sub"
+    clock_skew_s: int = 30
+
+
+class Token(Struct, frozen=True):
+    """The claims of a valid token that matter here."""
+
+    name: str
+    expires_at_ms: int
+
+
+class TokenValidator:
+    """Checks tokens against the public keys of a JWKS file."""
+
+    def __init__(self, jwks: bytes, settings: TokenSettings) -> None:
+        """Read the keys. Raises InvalidJwks."""
+        self._settings = settings
+        self._keys: dict[str | None, tuple[Any, tuple[str, ...]]] = {}
+        try:
+            for key in json.loads(jwks)["keys"]:
+                self._add(key)
+        except InvalidJwks:
+            raise
+        except (PyJWTError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise InvalidJwks(f"it is not a JSON Web Key Set: {type(error).__name__}") from error
+        if not self._keys:
+            raise InvalidJwks("it has no public key for signatures")
+
+    def _add(self, key: Mapping[str, Any]) -> None:
+        """Add a key. Keys for encryption, and of types and curves without an algorithm, are left out."""
+        if "d" in key:
+            raise InvalidJwks("it has a private key")
+        usable = _ALGORITHMS.get((key["kty"], key.get("crv")), ()) if key.get("use", "sig") == "sig" else ()
+        algorithms = tuple(name for name in usable if name == key.get("alg", name))
+        if algorithms:
+            self._keys[key.get("kid")] = jwt.PyJWK(dict(key)).key, algorithms
+
+    def check(self, token: str) -> Token:
+        """Return the claims of a valid token. Raises InvalidToken."""
+        settings = self._settings
+        try:
+            header = jwt.get_unverified_header(token)
+            key, algorithms = self._key(header.get("kid"))
+            claims = jwt.decode(
+                token,
+                key,
+                algorithms=algorithms,
+                issuer=settings.issuer,
+                audience=settings.audience or None,
+                leeway=settings.clock_skew_s,
+                options={
+                    "require": ["exp", "iat"],
+                    "verify_aud": bool(settings.audience),
+                    "verify_sub": False,
+                },
+            )
+            name, expires_at_ms = claims.get(settings.sub_claim_name), int(claims["exp"]) * MS_PER_S
+        except InvalidToken:
+            raise
+        except Exception as error:  # claims may be of any type and size: what fails on them is a refusal
+            raise InvalidToken(type(error).__name__) from error
+        if not isinstance(name, str) or not 0 < len(name.strip()) <= len(name) <= MAX_NAME_CHARS:
+            raise InvalidToken("its subject is no name")
+        if not _is_scope(claims.get(settings.scope_claim_name)):
+            raise InvalidToken("its scope is neither a text nor a list of texts")
+        return Token(name, expires_at_ms)
+
+    def _key(self, key_id: object) -> tuple[Any, tuple[str, ...]]:
+        """The key that the token names. A token that names none may use the only key."""
+        found = self._keys.get(key_id) if key_id is None or isinstance(key_id, str) else None
+        if found is None and key_id is None and len(self._keys) == 1:
+            (found,) = self._keys.values()
+        if found is None:
+            raise InvalidToken("its key is not in the JWKS file")
+        return found
+
+
+class OAuthBearerExchange:
+    """One authentication with OAUTHBEARER."""
+
+    def __init__(self, tokens: TokenValidator) -> None:
+        self._tokens = tokens
+        self._refused: Refused | None = None
+
+    def evaluate(self, message: bytes) -> Outcome:
+        """See `Exchange`."""
+        if self._refused is not None:
+            return self._refused
+        match = _FIRST.fullmatch(message.decode("latin-1"))
+        auth = None if match is None else dict(_PAIRS.findall(match["pairs"])).get("auth")
+        given = None if auth is None else _AUTH.fullmatch(auth)
+        if match is None or given is None or given["scheme"].lower() != "bearer":
+            return Refused("a malformed message of OAUTHBEARER")
+        try:
+            token = self._tokens.check(given["token"])
+        except InvalidToken as error:
+            self._refused = Refused(f"the token is not valid: {error}", _INVALID)
+            return Continues(_INVALID.encode())
+        acts_as = match["acts_as"]
+        if acts_as is not None and acts_as.replace("=2C", ",").replace("=3D", "=") != token.name:
+            return Refused(
+                f"user {quoted(token.name)} asks to act for another",
+                "Authentication failed: Client requested an authorization id that is different from the "
+                "token's principal name",
+            )
+        return Accepted(token.name, expires_at_ms=token.expires_at_ms)
+
+
+def _is_scope(scope: object) -> bool:
+    if isinstance(scope, list):
+        return all(isinstance(one, str) for one in scope)
+    return scope is None or isinstance(scope, str)
+
+
+def remaining_ms(expires_at_ms: int) -> int:
+    """How long a credential is valid from now, 0 if it has expired."""
+    return max(0, expires_at_ms - round(time.time() * MS_PER_S))

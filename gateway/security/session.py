@@ -1,0 +1,191 @@
+"""One connection's authentication: the state of SaslHandshake and SaslAuthenticate, and of KIP-368.
+
+A session may end: `connections.max.reauth.ms` after the authentication, or with the client's token. The
+client learns how long it lasts, and authenticates again before its end, with the same mechanism as the same
+user. After the end only that is served; any other request closes the connection.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Self
+
+from msgspec import Struct
+
+from gateway.security.exchange import Accepted, Continues, Exchange, Outcome, Refused
+from gateway.security.oauthbearer import MS_PER_S, remaining_ms
+from gateway.wire.errors import GatewayError
+from gateway.wire.log_text import quoted
+from state.errors import ErrorCode
+from state.messages import ANONYMOUS
+
+MIN_REAUTHENTICATION_INTERVAL_S = 1.0
+"""As in Kafka (KafkaChannel)."""
+
+NO_LIMIT_MS = 0
+_MAX_LIFETIME_MS = 2**63 - 1
+
+Mechanisms = Mapping[str, Callable[[], Exchange]]
+"""By the name of a mechanism: what begins an authentication with it."""
+
+
+class Reply(Struct, frozen=True):
+    """The response to SaslAuthenticate. `lifetime_ms` is 0 for a session without an end."""
+
+    error: ErrorCode | GatewayError
+    message: str | None = None
+    auth_bytes: bytes = b""
+    lifetime_ms: int = NO_LIMIT_MS
+
+
+class Session:
+    """The state of a connection's authentication.
+
+    `mechanisms` returns the current ones, by name. None: clients do not authenticate here, and `principal` is
+    given. With `by_broker` a broker authenticates them, and `accept` brings its result. `principal` is who
+    the client is, as Kafka writes it: `User:NAME`. It is `ANONYMOUS` until the client has authenticated.
+    `failed` is the reason why the authentication failed, after which the gateway closes the connection. None
+    if it has not failed.
+    """
+
+    def __init__(
+        self,
+        mechanisms: Callable[[], Mechanisms] | None = None,
+        *,
+        principal: str = ANONYMOUS,
+        max_reauth_ms: int = NO_LIMIT_MS,
+        by_broker: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._mechanisms = mechanisms
+        self._clock = clock
+        self._max_reauth_ms = max_reauth_ms
+        self._mechanism: str | None = None
+        self._exchange: Exchange | None = None
+        self.is_authenticated = mechanisms is None and not by_broker
+        """Whether the client has ever authenticated, or need not."""
+        self._begun_again_at_s: float | None = None
+        self._expires_at_s: float | None = None
+        self.by_broker = by_broker
+        self.is_asked = not self.is_authenticated
+        """Whether clients have to authenticate."""
+        self.principal = principal
+        self.failed: str | None = None
+
+    @classmethod
+    def refused(cls, why: str) -> Self:
+        """A session that refuses the client, whatever it sends."""
+        session = cls(lambda: {})
+        session.failed = why
+        return session
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests of any kind are served. Not so while the client authenticates again."""
+        if not self.is_authenticated or self._exchange is not None:
+            return False
+        return self._expires_at_s is None or self._clock() < self._expires_at_s
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the session has ended, and the client has not authenticated again."""
+        return self.is_authenticated and not self.is_open
+
+    @property
+    def mechanisms(self) -> list[str]:
+        """The names of the mechanisms that a client may choose."""
+        return [] if self._mechanisms is None else list(self._mechanisms())
+
+    def handshake(self, mechanism: str) -> ErrorCode | GatewayError:
+        """Begin an authentication with this mechanism."""
+        if self._exchange is not None:
+            return self._fail(GatewayError.ILLEGAL_SASL_STATE, "a second SaslHandshake")
+        if self.is_authenticated and not self._may_begin_again():
+            return GatewayError.ILLEGAL_SASL_STATE
+        offered: Mechanisms = {} if self._mechanisms is None else self._mechanisms()
+        if mechanism not in offered:
+            return self._fail(GatewayError.UNSUPPORTED_SASL_MECHANISM, f"SASL mechanism {quoted(mechanism)}")
+        self._exchange = offered[mechanism]()
+        if self._mechanism not in (None, mechanism):
+            self._exchange = _OtherMechanism(mechanism, str(self._mechanism))
+        self._mechanism = mechanism
+        return ErrorCode.NONE
+
+    def authenticate(self, message: bytes) -> Reply:
+        """Take the client's next message of its mechanism."""
+        if self._exchange is None:
+            error = GatewayError.ILLEGAL_SASL_STATE
+            return Reply(self._fail(error, "SaslAuthenticate out of turn"), "no SaslHandshake before it")
+        outcome = self._checked(self._exchange.evaluate(message))
+        if isinstance(outcome, Continues):
+            return Reply(ErrorCode.NONE, auth_bytes=outcome.reply)
+        if isinstance(outcome, Refused):
+            again = "re-authentication" if self.is_authenticated else "authentication"
+            error = self._fail(GatewayError.SASL_AUTHENTICATION_FAILED, outcome.why)
+            general = f"Authentication failed during {again} due to invalid credentials with SASL mechanism "
+            return Reply(error, outcome.message or general + str(self._mechanism))
+        lifetime_ms = self._lifetime_ms(outcome)
+        self._open(outcome.name, lifetime_ms)
+        return Reply(ErrorCode.NONE, auth_bytes=outcome.reply, lifetime_ms=lifetime_ms or NO_LIMIT_MS)
+
+    def accept(self, name: str, lifetime_ms: int) -> None:
+        """Open the session of a client that a broker authenticated; 0 ms: the session has no end."""
+        self._open(name, lifetime_ms or None)
+
+    def _open(self, name: str, lifetime_ms: int | None) -> None:
+        self._exchange = None
+        self.is_authenticated = True
+        self.principal = principal_of(name)
+        self._expires_at_s = None if lifetime_ms is None else self._clock() + lifetime_ms / MS_PER_S
+
+    def _may_begin_again(self) -> bool:
+        """As in Kafka: only a session that ends is renewed, at most once a second."""
+        now_s = self._clock()
+        begun_at_s = self._begun_again_at_s
+        if self._expires_at_s is None:
+            return False
+        if begun_at_s is not None and now_s - begun_at_s < MIN_REAUTHENTICATION_INTERVAL_S:
+            return False
+        self._begun_again_at_s = now_s
+        return True
+
+    def _checked(self, outcome: Outcome) -> Outcome:
+        """The user of a session may not change."""
+        if isinstance(outcome, Accepted) and self.is_authenticated:
+            principal = principal_of(outcome.name)
+            if principal != self.principal:
+                before, after = quoted(self.principal), quoted(principal)
+                return Refused(
+                    f"re-authentication of {before} as {after}",
+                    f"Cannot change principals during re-authentication from {self.principal} to {principal}",
+                )
+        return outcome
+
+    def _lifetime_ms(self, accepted: Accepted) -> int | None:
+        """The time until the session ends, None if it does not."""
+        limits = [] if self._max_reauth_ms == NO_LIMIT_MS else [self._max_reauth_ms]
+        if accepted.expires_at_ms is not None:
+            limits.append(remaining_ms(accepted.expires_at_ms))
+        return min(*limits, _MAX_LIFETIME_MS) if limits else None
+
+    def _fail(self, error: GatewayError, why: str) -> GatewayError:
+        self.failed = why
+        return error
+
+
+class _OtherMechanism:
+    """Refuses a client that authenticates again with another mechanism."""
+
+    def __init__(self, mechanism: str, before: str) -> None:
+        self._message = (
+            f"SASL mechanism '{mechanism}' requested by client is not supported for re-authentication of "
+            f"mechanism '{before}'"
+        )
+
+    def evaluate(self, _: bytes) -> Outcome:
+        """See `Exchange`."""
+        return Refused("re-authentication with another mechanism", self._message)
+
+
+def principal_of(name: str) -> str:
+    """`User:NAME`, as Kafka writes the principal of a user."""
+    return f"User:{name}"

@@ -1,0 +1,159 @@
+"""What a listener demands of its clients, by Kafka's names of a broker's settings.
+
+A file of these settings has the format of Java's properties. Values may refer to the environment and to
+files, as in `records.client_config`.
+"""
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
+
+from gateway.security.credentials import HASHES
+from gateway.security.oauthbearer import OAUTHBEARER, TokenSettings
+from gateway.security.plain import PLAIN
+from gateway.security.principal_mapping import InvalidRule, PrincipalMapper
+
+MECHANISMS = (PLAIN, *HASHES, OAUTHBEARER)
+_MAX_INT = 2**31 - 1
+
+
+class SecurityError(ValueError):
+    """A setting, a certificate, a key, a users file or a JWKS file cannot be used."""
+
+
+class ClientAuth(StrEnum):
+    """`ssl.client.auth`: whether clients show certificates."""
+
+    NONE = "none"
+    REQUESTED = "requested"
+    REQUIRED = "required"
+
+
+class SecuritySettings(Struct, frozen=True, kw_only=True):
+    """`keystore`: the certificate of the listeners in PEM, None for plain text. `key`: its key, None if it is
+    in the same file. `mechanisms` None: those for which the users and JWKS files have entries.
+    """
+
+    keystore: Path | None = None
+    key: Path | None = None
+    key_password: str | None = None
+    truststore: Path | None = None
+    client_auth: ClientAuth = ClientAuth.NONE
+    mapper: PrincipalMapper = PrincipalMapper()
+    users: Path | None = None
+    jwks: Path | None = None
+    mechanisms: tuple[str, ...] | None = None
+    tokens: TokenSettings = TokenSettings()
+    max_reauth_ms: int = 0
+
+    def __repr__(self) -> str:
+        return f"SecuritySettings(keystore={self.keystore}, users={self.users}, jwks={self.jwks})"
+
+
+def parse(properties: Mapping[str, str], **given: Path | None) -> SecuritySettings:
+    """Read the settings by their names. `given` are the files that options of the command name. Raises
+    SecurityError, without values.
+    """
+    found: dict[str, Any] = {name: path for name, path in given.items() if path is not None}
+    tokens: dict[str, Any] = {}
+    for name, text in properties.items():
+        if name not in _PARSERS:
+            raise SecurityError(f"{name} is not a setting of the gateway's security")
+        field, parser = _PARSERS[name]
+        try:
+            value = parser(text.strip())
+        except ValueError as error:
+            raise SecurityError(f"{name}: {error}") from error
+        if field in found:
+            raise SecurityError(f"{name} and an option of the command name the same file")
+        if field is not None:
+            (tokens if field in TokenSettings.__struct_fields__ else found)[field] = value
+    return _checked(SecuritySettings(**found, tokens=TokenSettings(**tokens)))
+
+
+def _checked(settings: SecuritySettings) -> SecuritySettings:
+    """Return the settings. Raises SecurityError if they do not fit each other."""
+    if settings.key is not None and settings.keystore is None:
+        raise SecurityError("a TLS key needs its certificate")
+    if settings.client_auth is not ClientAuth.NONE and settings.keystore is None:
+        raise SecurityError("ssl.client.auth needs ssl.keystore.location, because it is a part of TLS")
+    if settings.client_auth is not ClientAuth.NONE and settings.truststore is None:
+        raise SecurityError(
+            "ssl.client.auth needs ssl.truststore.location, the CAs of the clients' certificates"
+        )
+    for mechanism in settings.mechanisms or ():
+        if mechanism == OAUTHBEARER and settings.jwks is None:
+            raise SecurityError("OAUTHBEARER needs sasl.oauthbearer.jwks.endpoint.url")
+        if mechanism != OAUTHBEARER and settings.users is None:
+            raise SecurityError(f"{mechanism} needs a users file")
+    return settings
+
+
+def _pem(text: str) -> None:
+    if text.upper() != "PEM":
+        raise ValueError("only PEM can be read")
+
+
+def _mapper(text: str) -> PrincipalMapper:
+    try:
+        return PrincipalMapper(text)
+    except InvalidRule as error:
+        raise ValueError(str(error)) from error
+
+
+def _mechanisms(text: str) -> tuple[str, ...]:
+    names = _list(text)
+    if not names or not set(names) <= set(MECHANISMS):
+        raise ValueError(f"one or more of {', '.join(MECHANISMS)}")
+    return names
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
+def _file_of_url(text: str) -> Path:
+    parts = urlsplit(text)
+    if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path:
+        raise ValueError("file:///PATH is needed, because the gateway reads keys from a file")
+    return Path(unquote(parts.path))
+
+
+def _at_most(limit: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and int(text[:20]) <= limit):
+            raise ValueError(f"a number from 0 to {limit} is needed")
+        return int(text)
+
+    return number
+
+
+def _client_auth(text: str) -> ClientAuth:
+    try:
+        return ClientAuth(text.lower())
+    except ValueError:
+        raise ValueError(f"one of {', '.join(ClientAuth)}") from None
+
+
+# Kafka's names: the field of SecuritySettings or TokenSettings, and how the text is read.
+_PARSERS: Mapping[str, tuple[str | None, Callable[[str], Any]]] = {
+    "ssl.keystore.location": ("keystore", Path),
+    "ssl.keystore.type": (None, _pem),
+    "ssl.key.password": ("key_password", str),
+    "ssl.truststore.location": ("truststore", Path),
+    "ssl.truststore.type": (None, _pem),
+    "ssl.client.auth": ("client_auth", _client_auth),
+    "ssl.principal.mapping.rules": ("mapper", _mapper),
+    "sasl.enabled.mechanisms": ("mechanisms", _mechanisms),
+    "connections.max.reauth.ms": ("max_reauth_ms", _at_most(2**63 - 1)),
+    "sasl.oauthbearer.jwks.endpoint.url": ("jwks", _file_of_url),
+    "sasl.oauthbearer.expected.issuer": ("issuer", str),
+    "sasl.oauthbearer.expected.audience": ("audience", _list),
+    "sasl.oauthbearer.scope.claim.name": ("scope_claim_name", str),
+    "sasl.oauthbearer.sub.claim.name": ("sub_claim_name", str),
+    "sasl.oauthbearer.clock.skew.seconds": ("clock_skew_s", _at_most(_MAX_INT)),
+}

@@ -1,0 +1,58 @@
+"""TLS at the listeners: the certificate, and the CAs of the clients' certificates.
+
+A listener keeps the context with which it was opened. So each handshake takes the current files' context, in
+the callback for the server's name, which OpenSSL calls at every handshake, also where the client sends no
+name.
+"""
+
+import ssl
+from collections.abc import Callable
+
+from gateway.security.settings import ClientAuth, SecurityError, SecuritySettings
+
+_VERIFY = {
+    ClientAuth.NONE: ssl.CERT_NONE,
+    ClientAuth.REQUESTED: ssl.CERT_OPTIONAL,
+    ClientAuth.REQUIRED: ssl.CERT_REQUIRED,
+}
+
+
+def tls_context(settings: SecuritySettings) -> ssl.SSLContext | None:
+    """Read the files of the settings, None for plain text. Raises SecurityError."""
+    if settings.keystore is None:
+        return None
+    context = _empty_context(settings)
+    try:
+        context.load_cert_chain(settings.keystore, settings.key, settings.key_password or "")
+    except (OSError, ValueError) as error:  # includes SSLError
+        raise SecurityError(f"the TLS certificate {settings.keystore} cannot be used: {error}") from error
+    if settings.client_auth is not ClientAuth.NONE:
+        try:
+            context.load_verify_locations(settings.truststore)
+        except (OSError, ValueError) as error:
+            raise SecurityError(f"the CAs in {settings.truststore} cannot be used: {error}") from error
+    return context
+
+
+def following(settings: SecuritySettings, current: Callable[[], ssl.SSLContext | None]) -> ssl.SSLContext:
+    """A context for a listener, which does every handshake with the current context."""
+
+    def use_current(handshake: ssl.SSLObject, _name: str | None, _listener: ssl.SSLContext) -> None:
+        context = current()
+        assert context is not None
+        handshake.context = context
+
+    context = _empty_context(settings)
+    context.sni_callback = use_current
+    return context
+
+
+def _empty_context(settings: SecuritySettings) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.verify_mode = _VERIFY[settings.client_auth]
+    if settings.client_auth is not ClientAuth.NONE:
+        # A session that is resumed would not be checked against CAs that were read since.
+        context.num_tickets = 0
+        context.options |= ssl.OP_NO_TICKET
+    return context

@@ -1,0 +1,50 @@
+"""The client's side of SASL at the gateway's bytes: kafka-python's mechanisms over a raw client."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kafka.net.sasl import get_sasl_mechanism
+from kafka.net.sasl.oauth import AbstractTokenProvider
+
+from gateway.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
+from tests.harness.gateway import RawClient
+
+Settings = Mapping[str, Any]
+
+
+class GivenToken(AbstractTokenProvider):  # type: ignore[misc]
+    """A token provider of kafka-python's client."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def token(self) -> str:
+        return self._token
+
+
+def by_password(mechanism: str, name: str, password: str) -> Settings:
+    """kafka-python's settings of PLAIN or SCRAM."""
+    return {"sasl_mechanism": mechanism, "sasl_plain_username": name, "sasl_plain_password": password}
+
+
+def by_token(token: str) -> Settings:
+    """kafka-python's settings of OAUTHBEARER."""
+    return {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": GivenToken(token)}
+
+
+async def authenticate(client: RawClient, settings: Settings, version: int = 2) -> Any:
+    """Play kafka-python's mechanism. Return the last response to SaslAuthenticate: an error, or the one with
+    which the client is content.
+    """
+    mechanism = settings["sasl_mechanism"]
+    agreed = await client.ask(SASL_HANDSHAKE, 1, mechanism=mechanism)
+    assert (agreed.error_code, mechanism in agreed.mechanisms) == (0, True)
+    exchange = get_sasl_mechanism(mechanism)(security_protocol="SASL_SSL", **settings)
+    while True:
+        answer = await client.ask(SASL_AUTHENTICATE, version, auth_bytes=exchange.auth_bytes())
+        if answer.error_code:
+            return answer
+        exchange.receive(answer.auth_bytes)
+        if exchange.is_done():
+            assert exchange.is_authenticated()
+            return answer

@@ -1,0 +1,225 @@
+"""Mutual TLS: the principal is the certificate's name, and files that change are read again."""
+
+import asyncio
+import os
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from gateway.security import authentication
+from gateway.security.authentication import Security
+from gateway.security.principal_mapping import PrincipalMapper
+from gateway.security.settings import ClientAuth, SecuritySettings
+from tests.harness.certificates import Authority, Issued
+from tests.harness.gateway import World, played
+from tests.harness.sasl import authenticate, by_password
+
+HEARTBEAT = 12
+BEAT = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
+GONE = (ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)
+PATIENCE_S = 20.0
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "ca")
+
+
+@pytest.fixture
+def server(authority: Authority) -> Issued:
+    return authority.issue("gateway")
+
+
+def secured(authority: Authority, server: Issued, auth: ClientAuth, **given: Any) -> Security:
+    trusted = {"truststore": authority.certificate, "client_auth": auth}
+    return Security(SecuritySettings(keystore=server.both, **trusted, **given))
+
+
+def context_of(authority: Authority, client: Issued | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=authority.certificate)
+    if client is not None:
+        context.load_cert_chain(client.chain, client.key)
+    return context
+
+
+async def principal_of(world: World, tls: ssl.SSLContext) -> str | None:
+    """The principal of a request's client. None: the gateway does not serve the client."""
+    try:
+        client = await world.client(tls=tls)
+        answer = await client.ask(HEARTBEAT, 4, **BEAT)
+    except GONE:
+        return None
+    assert answer.error_code == 25
+    return world.core.asked[-1].principal
+
+
+@pytest.mark.parametrize(
+    ("auth", "without"), [(ClientAuth.REQUIRED, None), (ClientAuth.REQUESTED, "User:ANONYMOUS")]
+)
+def test_a_certificates_name_is_the_principal(
+    authority: Authority, server: Issued, tmp_path: Path, auth: ClientAuth, without: str | None
+) -> None:
+    @played(security=secured(authority, server, auth))
+    async def play(world: World) -> None:
+        ann = authority.issue("ann", organization="Example, Inc.")
+        assert await principal_of(world, context_of(authority, ann)) == "User:CN=ann,O=Example\\, Inc."
+        assert await principal_of(world, context_of(authority)) == without
+        stranger = Authority(tmp_path / "other").issue("ann")
+        assert await principal_of(world, context_of(authority, stranger)) is None
+
+    play()
+
+
+def test_rules_map_the_name_and_refuse_others(authority: Authority, server: Issued) -> None:
+    mapper = PrincipalMapper("RULE:^CN=([a-z]+),O=Example$/$1/U")
+
+    @played(security=secured(authority, server, ClientAuth.REQUIRED, mapper=mapper))
+    async def play(world: World) -> None:
+        ann, bob = authority.issue("ann", organization="Example"), authority.issue("bob")
+        assert await principal_of(world, context_of(authority, ann)) == "User:ANN"
+        with capture_logs() as logs:
+            assert await principal_of(world, context_of(authority, bob)) is None
+        assert logs[0]["why"].startswith("no rule of ssl.principal.mapping.rules applies")
+
+    play()
+
+
+def test_with_sasl_the_user_is_the_principal(authority: Authority, server: Issued, tmp_path: Path) -> None:
+    """As on a broker's SASL_SSL listener: the certificate lets the client in, SASL says who it is."""
+    users = tmp_path / "users"
+    users.write_text("bob:secret\n")
+
+    @played(security=secured(authority, server, ClientAuth.REQUIRED, users=users))
+    async def play(world: World) -> None:
+        assert await principal_of(world, context_of(authority, authority.issue("ann"))) is None
+        client = await world.client(tls=context_of(authority, authority.issue("ann")))
+        assert (await authenticate(client, by_password("PLAIN", "bob", "secret"))).error_code == 0
+        await client.ask(HEARTBEAT, 4, **BEAT)
+        assert world.core.asked[-1].principal == "User:bob"
+
+    play()
+
+
+def replaced(path: Path, content: bytes) -> None:
+    """Replace a file as a whole, as deployments do."""
+    fresh = path.with_suffix(".new")
+    fresh.write_bytes(content)
+    fresh.replace(path)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(authentication, "CHECK_INTERVAL_S", 0.01)
+
+
+@pytest.mark.usefixtures("often")
+def test_changed_files_hold_for_new_connections(authority: Authority, server: Issued, tmp_path: Path) -> None:
+    other = Authority(tmp_path / "other")
+    security = secured(authority, server, ClientAuth.REQUIRED)
+
+    @played(security=security)
+    async def play(world: World) -> None:
+        ann, bob = authority.issue("ann"), other.issue("bob")
+        old = await world.client(tls=context_of(authority, ann))
+        before = security.current
+        replaced(authority.certificate, other.certificate.read_bytes())
+        await until(lambda: security.current is not before)
+        # The gateway's own certificate is still of the first authority.
+        trusting = ssl.create_default_context(cafile=tmp_path / "first.pem")
+        trusting.load_cert_chain(bob.chain, bob.key)
+        assert await principal_of(world, trusting) == "User:CN=bob"
+        trusting = ssl.create_default_context(cafile=tmp_path / "first.pem")
+        trusting.load_cert_chain(ann.chain, ann.key)
+        assert await principal_of(world, trusting) is None
+        before = security.current
+        replaced(server.both, other.issue("gateway").both.read_bytes())
+        await until(lambda: security.current is not before)
+        assert await principal_of(world, context_of(other, bob)) == "User:CN=bob"
+        assert (await old.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
+
+    (tmp_path / "first.pem").write_bytes(authority.certificate.read_bytes())
+    play()
+
+
+@pytest.mark.usefixtures("often")
+def test_changed_users_hold_for_new_authentications(tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    users.write_text("ann:secret\n")
+    security = Security(SecuritySettings(users=users, failed_authentication_delay_ms=0))
+
+    @played(security=security)
+    async def play(world: World) -> None:
+        async def error(name: str, password: str) -> int:
+            settings = by_password("PLAIN", name, password)
+            return int((await authenticate(await world.client(), settings)).error_code)
+
+        assert (await error("ann", "secret"), await error("bob", "secret")) == (0, 58)
+        before = security.current
+        replaced(users, b"bob:secret\n")
+        await until(lambda: security.current is not before)
+        assert (await error("ann", "secret"), await error("bob", "secret")) == (58, 0)
+        with capture_logs() as logs:
+            replaced(users, b"bob:n3w\nann\n")
+            await until(lambda: len(logs) == 1)
+        assert logs[0]["log_level"] == "warning"
+        assert logs[0]["error"].endswith("users cannot be used: line 2: it is not NAME:PASSWORD")
+        assert "n3w" not in logs[0]["error"]
+        assert await error("bob", "secret") == 0
+        with capture_logs() as logs:
+            users.unlink()
+            await until(lambda: len(logs) == 1)
+        assert await error("bob", "secret") == 0
+
+    play()
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END"])
+def test_a_certificate_that_cannot_be_used_changes_nothing(
+    authority: Authority, server: Issued, content: bytes
+) -> None:
+    security = secured(authority, server, ClientAuth.NONE)
+
+    @played(security=security)
+    async def play(world: World) -> None:
+        replaced(server.both, content)
+        with capture_logs() as logs:
+            security.refresh()
+            security.refresh()
+        assert [line["log_level"] for line in logs] == ["warning"]
+        assert await principal_of(world, context_of(authority)) == "User:ANONYMOUS"
+
+    play()
+
+
+def test_a_file_that_is_written_in_its_place_is_seen(authority: Authority, server: Issued) -> None:
+    """Also if its size and the time of its content are the same."""
+    security = secured(authority, server, ClientAuth.NONE)
+    before, times = security.current, server.both.stat()
+    server.both.write_bytes(server.both.read_bytes())
+    os.utime(server.both, ns=(times.st_atime_ns, times.st_mtime_ns))
+    security.refresh()
+    assert security.current is not before
+
+
+def test_an_encrypted_key_needs_its_password(authority: Authority) -> None:
+    server = authority.issue("gateway", password="secret")
+    security = Security(SecuritySettings(keystore=server.both, key_password="secret"))
+    assert "secret" not in repr(security.settings)
+
+    @played(security=security)
+    async def play(world: World) -> None:
+        assert await principal_of(world, context_of(authority)) == "User:ANONYMOUS"
+
+    play()
+    with pytest.raises(authentication.SecurityError, match="cannot be used"):
+        Security(SecuritySettings(keystore=server.both))

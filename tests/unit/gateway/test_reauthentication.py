@@ -1,0 +1,210 @@
+"""KIP-368: a session ends, and goes on if its client authenticates again in time."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from gateway.apis import SASL_HANDSHAKE
+from gateway.apis.api_versions import API_VERSIONS
+from gateway.security.authentication import Security
+from gateway.security.credentials import Users
+from gateway.security.exchange import Exchange
+from gateway.security.plain import PlainExchange
+from gateway.security.session import Session
+from gateway.security.settings import SecuritySettings
+from gateway.wire.errors import GatewayError
+from state.errors import ErrorCode
+from tests.harness.gateway import RawClient, World, played
+from tests.harness.sasl import authenticate, by_password, by_token
+from tests.harness.tokens import TokenIssuer
+
+HEARTBEAT = 12
+BEAT = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
+USERS = Path(__file__).parents[2] / "data" / "gateway_users"
+HOUR_S = 3_600
+FAILED, ILLEGAL_STATE = GatewayError.SASL_AUTHENTICATION_FAILED, GatewayError.ILLEGAL_SASL_STATE
+ANN, BOB, WRONG = b"\0ann\0secret", b"\0bob\0secret", b"\0ann\0wrong"
+
+
+class Hour:
+    """A session of ann with an end, and its time in s."""
+
+    def __init__(self) -> None:
+        users = Users(["ann:secret", "bob:secret"])
+
+        def begin() -> Exchange:
+            return PlainExchange(users)
+
+        self.now_s = 0.0
+        self.session = Session(
+            lambda: {"PLAIN": begin, "OTHER": begin}, max_reauth_ms=HOUR_S * 1_000, clock=lambda: self.now_s
+        )
+        assert self.again() == ErrorCode.NONE
+
+    def again(self, message: bytes = ANN, mechanism: str = "PLAIN") -> ErrorCode | GatewayError:
+        """The error of an authentication."""
+        begun = self.session.handshake(mechanism)
+        return begun if begun is not ErrorCode.NONE else self.session.authenticate(message).error
+
+
+def test_a_session_is_open_until_its_end() -> None:
+    hour = Hour()
+    for now_s, is_open in ((0.0, True), (HOUR_S - 0.001, True), (HOUR_S, False), (HOUR_S * 2.0, False)):
+        hour.now_s = now_s
+        assert (hour.session.is_open, hour.session.has_expired) == (is_open, not is_open)
+
+
+@pytest.mark.parametrize("at_s", [HOUR_S / 2, HOUR_S * 3.0], ids=["before its end", "after its end"])
+def test_a_client_that_authenticates_again_has_a_new_session(at_s: float) -> None:
+    hour = Hour()
+    hour.now_s = at_s
+    assert hour.again() == ErrorCode.NONE
+    assert (hour.session.principal, hour.session.failed) == ("User:ann", None)
+    hour.now_s = at_s + HOUR_S - 1
+    assert hour.session.is_open
+    hour.now_s = at_s + HOUR_S
+    assert not hour.session.is_open
+
+
+def test_while_it_authenticates_again_no_other_request_is_served() -> None:
+    hour = Hour()
+    assert hour.session.handshake("PLAIN") == ErrorCode.NONE
+    assert not hour.session.is_open
+    assert hour.session.authenticate(ANN).error == ErrorCode.NONE
+    assert hour.session.is_open
+
+
+@pytest.mark.parametrize(
+    ("message", "mechanism", "said"),
+    [
+        (WRONG, "PLAIN", "Authentication failed: Invalid username or password"),
+        (BOB, "PLAIN", "Cannot change principals during re-authentication from User:ann to User:bob"),
+        (
+            ANN,
+            "OTHER",
+            "SASL mechanism 'OTHER' requested by client is not supported for re-authentication of",
+        ),
+    ],
+)
+def test_another_user_password_or_mechanism_is_refused(message: bytes, mechanism: str, said: str) -> None:
+    hour = Hour()
+    assert hour.session.handshake(mechanism) == ErrorCode.NONE
+    reply = hour.session.authenticate(message)
+    assert reply.error == FAILED
+    assert (reply.message or "").startswith(said)
+    assert hour.session.principal == "User:ann"
+    assert hour.session.failed is not None
+
+
+def test_a_session_is_renewed_once_a_second() -> None:
+    """As in Kafka, which answers ILLEGAL_SASL_STATE then and keeps the connection."""
+    hour = Hour()
+    assert hour.again() == ErrorCode.NONE
+    hour.now_s = 0.9
+    assert hour.again() == ILLEGAL_STATE
+    assert (hour.session.failed, hour.session.is_open) == (None, True)
+    hour.now_s = 1.0
+    assert hour.again() == ErrorCode.NONE
+
+
+def test_what_a_broker_accepted_ends_too() -> None:
+    now_s = 0.0
+    session = Session(by_broker=True, clock=lambda: now_s)
+    assert (session.is_asked, session.is_open) == (True, False)
+    session.accept("ann", 2_000)
+    assert (session.principal, session.is_open) == ("User:ann", True)
+    now_s = 2.0
+    assert not session.is_open
+    session.accept("ann", 0)
+    now_s = 1e9
+    assert session.is_open
+
+
+@pytest.fixture(scope="module")
+def issuer(tmp_path_factory: pytest.TempPathFactory) -> TokenIssuer:
+    return TokenIssuer(tmp_path_factory.mktemp("tokens"))
+
+
+def by_tokens(issuer: TokenIssuer) -> Security:
+    return Security(SecuritySettings(jwks=issuer.jwks, failed_authentication_delay_ms=0))
+
+
+async def expired(client: RawClient, issuer: TokenIssuer) -> None:
+    """Let the client's session end with its token."""
+    answer = await authenticate(client, by_token(issuer.token("ann", 1.0)))
+    assert 0 <= answer.session_lifetime_ms <= 1_000
+    await asyncio.sleep(answer.session_lifetime_ms / 1_000 + 0.05)
+
+
+@pytest.mark.parametrize(("api_key", "version"), [(HEARTBEAT, 4), (API_VERSIONS, 0)])
+def test_after_the_end_any_other_request_closes_the_connection(
+    issuer: TokenIssuer, api_key: int, version: int
+) -> None:
+    @played(security=by_tokens(issuer))
+    async def play(world: World) -> None:
+        client = await world.client()
+        await expired(client, issuer)
+        with capture_logs() as logs:
+            await client.send(api_key, version, **(BEAT if api_key == HEARTBEAT else {}))
+            assert await client.is_closed()
+        assert logs[0]["why"] == "the session ended before the client had authenticated again"
+        assert world.core.asked == []
+
+    play()
+
+
+def test_after_the_end_a_client_may_still_authenticate_again(issuer: TokenIssuer) -> None:
+    @played(security=by_tokens(issuer))
+    async def play(world: World) -> None:
+        client = await world.client()
+        await expired(client, issuer)
+        answer = await authenticate(client, by_token(issuer.token("ann")))
+        assert (answer.error_code, (await client.ask(HEARTBEAT, 4, **BEAT)).error_code) == (0, 25)
+        assert await client_is_refused(await world.client(), issuer)
+
+    async def client_is_refused(client: RawClient, issuer: TokenIssuer) -> bool:
+        await expired(client, issuer)
+        refused = await authenticate(client, by_token(issuer.token("bob")))
+        return bool(refused.error_code == FAILED and await client.is_closed())
+
+    play()
+
+
+def test_the_shorter_of_token_and_setting_bounds_the_session(issuer: TokenIssuer) -> None:
+    settings = SecuritySettings(users=USERS, jwks=issuer.jwks, max_reauth_ms=100_000)
+
+    @played(security=Security(settings))
+    async def play(world: World) -> None:
+        for lifetime_s, longest_ms in ((50, 50_000), (HOUR_S, 100_000), (1e18, 100_000)):
+            answer = await authenticate(await world.client(), by_token(issuer.token("ann", lifetime_s)))
+            assert longest_ms - 40_000 < answer.session_lifetime_ms <= longest_ms
+        # A token that is valid only by the clock's skew is good for no request.
+        client = await world.client()
+        answer = await authenticate(client, by_token(issuer.token("ann", -5)))
+        assert (answer.error_code, answer.session_lifetime_ms) == (0, 0)
+        await client.send(HEARTBEAT, 4, **BEAT)
+        assert await client.is_closed()
+
+    play()
+
+
+@played(security=Security(SecuritySettings(users=USERS)))
+async def test_a_session_without_an_end_is_not_renewed(world: World) -> None:
+    client = await world.client()
+    answer = await authenticate(client, by_password("PLAIN", "ann", "secret"))
+    assert (answer.error_code, answer.session_lifetime_ms) == (0, 0)
+    assert (await client.ask(SASL_HANDSHAKE, 1, mechanism="PLAIN")).error_code == ILLEGAL_STATE
+    assert (await client.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
+
+
+def test_a_token_without_a_bound_of_its_own_has_a_lifetime(issuer: TokenIssuer) -> None:
+    @played(security=by_tokens(issuer))
+    async def play(world: World) -> None:
+        began_s = time.time()
+        answer = await authenticate(await world.client(), by_token(issuer.token("ann", HOUR_S)))
+        assert HOUR_S - 2 - (time.time() - began_s) <= answer.session_lifetime_ms / 1_000 <= HOUR_S
+
+    play()

@@ -1,0 +1,270 @@
+"""SASL with several mechanisms at once, by the mechanisms of kafka-python's client."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from structlog.testing import capture_logs
+
+from cli.gateway_user import gateway_user
+from gateway.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
+from gateway.security.authentication import Security
+from gateway.security.oauthbearer import TokenSettings
+from gateway.security.settings import MECHANISMS, SecuritySettings
+from tests.harness.gateway import RawClient, World, played
+from tests.harness.sasl import Settings, authenticate, by_password, by_token
+from tests.harness.tokens import TokenIssuer
+
+HEARTBEAT = 12
+BEAT = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
+SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+FAILED, ILLEGAL_STATE, UNSUPPORTED = 58, 34, 33
+
+
+@pytest.fixture(scope="module")
+def issuer(tmp_path_factory: pytest.TempPathFactory) -> TokenIssuer:
+    return TokenIssuer(tmp_path_factory.mktemp("tokens"))
+
+
+@pytest.fixture
+def users(tmp_path: Path) -> Path:
+    path = tmp_path / "users"
+    path.write_text("ann:secret\n")
+    return path
+
+
+def secured(users: Path | None, **given: Any) -> Security:
+    return Security(SecuritySettings(users=users, failed_authentication_delay_ms=0, **given))
+
+
+async def served(client: RawClient) -> bool:
+    return bool((await client.ask(HEARTBEAT, 4, **BEAT)).error_code == 25)
+
+
+def entry(name: str, password: str, *options: str) -> str:
+    """The line of `group-coordinator gateway-user`."""
+    done = CliRunner().invoke(gateway_user, [name, *options], input=f"{password}\n")
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_one_listener_offers_all_mechanisms(users: Path, issuer: TokenIssuer) -> None:
+    @played(security=secured(users, jwks=issuer.jwks, mechanisms=MECHANISMS))
+    async def play(world: World) -> None:
+        ways = [by_password(name, "ann", "secret") for name in ("PLAIN", *SCRAM)]
+        for settings in [*ways, by_token(issuer.token("ann"))]:
+            client = await world.client()
+            assert (await authenticate(client, settings)).error_code == 0
+            assert await served(client)
+        assert {request.principal for request in world.core.asked} == {"User:ann"}
+        refused = await (await world.client()).ask(SASL_HANDSHAKE, 1, mechanism="GSSAPI")
+        assert (refused.error_code, refused.mechanisms) == (UNSUPPORTED, list(MECHANISMS))
+
+    play()
+
+
+@pytest.mark.parametrize("mechanism", SCRAM)
+def test_a_salted_entry_serves_its_mechanism_alone(users: Path, mechanism: str) -> None:
+    users.write_text(entry("ann", "pa:ss=wo,rd", "--mechanism", mechanism, "--iterations", "8192"))
+
+    @played(security=secured(users, mechanisms=("PLAIN", *SCRAM)))
+    async def play(world: World) -> None:
+        answer = await authenticate(await world.client(), by_password(mechanism, "ann", "pa:ss=wo,rd"))
+        assert answer.error_code == 0
+        for other in {"PLAIN", *SCRAM} - {mechanism}:
+            answer = await authenticate(await world.client(), by_password(other, "ann", "pa:ss=wo,rd"))
+            assert answer.error_code == FAILED
+
+    play()
+
+
+def test_without_enabled_mechanisms_those_with_entries_are_offered(users: Path, issuer: TokenIssuer) -> None:
+    users.write_text(f"bob:secret\n{entry('ann', 'secret', '--mechanism', 'SCRAM-SHA-256')}")
+
+    @played(security=secured(users, jwks=issuer.jwks))
+    async def play(world: World) -> None:
+        refused = await (await world.client()).ask(SASL_HANDSHAKE, 1, mechanism="SCRAM-SHA-512")
+        assert refused.mechanisms == ["PLAIN", "SCRAM-SHA-256", "OAUTHBEARER"]
+
+    play()
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", *SCRAM])
+def test_an_unknown_user_and_a_wrong_password_get_the_same_answer(users: Path, mechanism: str) -> None:
+    @played(security=secured(users, mechanisms=(mechanism,)))
+    async def play(world: World) -> None:
+        answers = []
+        with capture_logs() as logs:
+            for name, password in (("ann", "wrong"), ("nobody", "secret"), ("nobody", "")):
+                client = await world.client()
+                answers.append(await authenticate(client, by_password(mechanism, name, password)))
+                assert await client.is_closed()
+        assert "authentication of user" in logs[0]["why"]  # lines are limited to one a second
+        assert "secret" not in str(logs) + str(answers)
+        assert {(answer.error_code, answer.error_message) for answer in answers} == {
+            (FAILED, answers[0].error_message)
+        }
+
+    play()
+
+
+def test_an_unknown_user_of_scram_gets_a_salt_as_any_other(users: Path) -> None:
+    """The same one at each attempt, with the iterations of the others."""
+    users.write_text(entry("ann", "secret", "--iterations", "5000"))
+
+    @played(security=secured(users))
+    async def play(world: World) -> None:
+        seen: dict[str, set[tuple[int, str]]] = {"ann": set(), "nobody": set()}
+        for name, replies in seen.items():
+            for _ in range(2):
+                client = await world.client()
+                await client.ask(SASL_HANDSHAKE, 1, mechanism="SCRAM-SHA-512")
+                first = await client.ask(SASL_AUTHENTICATE, 2, auth_bytes=b"n,,n=%s,r=abc" % name.encode())
+                assert first.error_code == 0
+                nonce, salt, iterations = first.auth_bytes.decode().split(",")
+                assert nonce.startswith("r=abc")
+                replies.add((len(salt), f"{salt} {iterations}"))
+        (known,), (unknown,) = seen.values()
+        assert known[0] == unknown[0]
+        assert known[1].endswith(" i=5000") and unknown[1].endswith(" i=5000")
+
+    play()
+
+
+def scram_first(text: bytes) -> tuple[str, bytes]:
+    return "SCRAM-SHA-256", text
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "message"),
+    [
+        scram_first(b""),
+        scram_first(b"y,,n=ann,r=abc"),
+        scram_first(b"p=tls-unique,,n=ann,r=abc"),
+        scram_first(b"n,a=bob,n=ann,r=abc"),
+        scram_first(b"n,,n=ann,r=abc,tokenauth=true"),
+        scram_first(b"n,,m=ext,n=ann,r=abc"),
+        scram_first(b"n,,n=,r=abc"),
+        scram_first(b"n,,n=an=n,r=abc"),
+        scram_first(b"n,,n=ann,r="),
+        scram_first("n,,n=żółć,r=abc".encode()),
+        scram_first(b"n,,n=%s,r=abc" % (b"a" * 2_000)),
+        ("OAUTHBEARER", b""),
+        ("OAUTHBEARER", b"\x01"),
+        ("OAUTHBEARER", b"n,,\x01\x01"),
+        ("OAUTHBEARER", b"n,,\x01auth=Basic abc\x01\x01"),
+        ("OAUTHBEARER", b"n,,\x01auth=Bearer a b\x01\x01"),
+        ("OAUTHBEARER", b"n,,\x01auth=Bearer \xff\x01\x01"),
+    ],
+)
+def test_a_malformed_message_is_refused(
+    users: Path, issuer: TokenIssuer, mechanism: str, message: bytes
+) -> None:
+    @played(security=secured(users, jwks=issuer.jwks, mechanisms=MECHANISMS))
+    async def play(world: World) -> None:
+        client = await world.client()
+        await client.ask(SASL_HANDSHAKE, 1, mechanism=mechanism)
+        assert (await client.ask(SASL_AUTHENTICATE, 2, auth_bytes=message)).error_code == FAILED
+        assert await client.is_closed()
+
+    play()
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        b"c=biws,r=%s,p=",
+        b"c=biws,r=%s",
+        b"c=biws,r=%s,p=####",
+        b"c=biws,r=%s,p=AAA",
+        b"c=eSws,r=%s,p=AAAA",
+        b"c=biws,r=abc,p=AAAA",
+        b"c=biws,r=%s,p=" + b"A" * 43 + b"=",
+    ],
+)
+def test_a_last_message_of_scram_without_the_proof_is_refused(users: Path, last: bytes) -> None:
+    @played(security=secured(users, mechanisms=("SCRAM-SHA-256",)))
+    async def play(world: World) -> None:
+        client = await world.client()
+        await client.ask(SASL_HANDSHAKE, 1, mechanism="SCRAM-SHA-256")
+        first = await client.ask(SASL_AUTHENTICATE, 2, auth_bytes=b"n,,n=ann,r=abc")
+        nonce = first.auth_bytes.split(b",")[0][2:]
+        message = last.replace(b"%s", nonce)
+        assert (await client.ask(SASL_AUTHENTICATE, 2, auth_bytes=message)).error_code == FAILED
+        assert await client.is_closed()
+
+    play()
+
+
+def test_a_token_that_is_not_valid_gets_its_status_and_then_the_error(issuer: TokenIssuer) -> None:
+    @played(security=secured(None, jwks=issuer.jwks))
+    async def play(world: World) -> None:
+        client = await world.client()
+        await client.ask(SASL_HANDSHAKE, 1, mechanism="OAUTHBEARER")
+        expired = b"n,,\x01auth=Bearer %s\x01\x01" % issuer.token("ann", -3_600).encode()
+        first = await client.ask(SASL_AUTHENTICATE, 2, auth_bytes=expired)
+        assert (first.error_code, first.auth_bytes) == (0, b'{"status":"invalid_token"}')
+        with capture_logs() as logs:
+            last = await client.ask(SASL_AUTHENTICATE, 2, auth_bytes=b"\x01")
+            assert (last.error_code, last.error_message) == (FAILED, '{"status":"invalid_token"}')
+            assert await client.is_closed()
+        assert logs[0]["why"] == "the token is not valid: ExpiredSignatureError"
+        assert expired.decode() not in str(logs)
+
+    play()
+
+
+def test_a_token_has_one_user_however_the_client_asks(issuer: TokenIssuer) -> None:
+    @played(security=secured(None, jwks=issuer.jwks, tokens=TokenSettings(sub_claim_name="user")))
+    async def play(world: World) -> None:
+        token = issuer.token("nobody", user="ann").encode()
+        for acts_as, code in ((b"", 0), (b"a=ann", 0), (b"a=bob", FAILED)):
+            client = await world.client()
+            await client.ask(SASL_HANDSHAKE, 1, mechanism="OAUTHBEARER")
+            message = b"n,%s,\x01auth=bEaReR  %s\x01traceId=7\x01\x01" % (acts_as, token)
+            assert (await client.ask(SASL_AUTHENTICATE, 2, auth_bytes=message)).error_code == code
+        client = await world.client()
+        assert (await authenticate(client, by_token(token.decode()))).error_code == 0
+        await served(client)
+        assert world.core.asked[-1].principal == "User:ann"
+
+    play()
+
+
+def test_a_refusal_comes_late(users: Path) -> None:
+    """As with connection.failed.authentication.delay.ms of a broker."""
+
+    @played(security=Security(SecuritySettings(users=users, failed_authentication_delay_ms=300)))
+    async def play(world: World) -> None:
+        began_s = time.monotonic()
+        assert (await authenticate(await world.client(), wrong())).error_code == FAILED
+        assert time.monotonic() - began_s >= 0.3
+
+    def wrong() -> Settings:
+        return by_password("PLAIN", "ann", "wrong")
+
+    play()
+
+
+def test_version_0_of_sasl_authenticate_has_no_lifetime(users: Path) -> None:
+    @played(security=secured(users, max_reauth_ms=60_000))
+    async def play(world: World) -> None:
+        settings = by_password("PLAIN", "ann", "secret")
+        old, new = [await authenticate(await world.client(), settings, version) for version in (0, 1)]
+        assert (old.error_code, new.error_code, new.session_lifetime_ms) == (0, 0, 60_000)
+
+    play()
+
+
+def test_nothing_of_a_session_lets_a_client_in_without_a_mechanism(users: Path) -> None:
+    @played(security=secured(users))
+    async def play(world: World) -> None:
+        client = await world.client()
+        assert (
+            await client.ask(SASL_AUTHENTICATE, 2, auth_bytes=b"\0ann\0secret")
+        ).error_code == ILLEGAL_STATE
+        assert await client.is_closed()
+
+    play()

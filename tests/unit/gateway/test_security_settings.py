@@ -1,0 +1,97 @@
+"""The file of `--security-config`: a listener's settings by the names of a Kafka broker."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.security.authentication import Security
+from gateway.security.settings import ClientAuth, SecurityError, parse
+
+DATA = Path(__file__).parents[2] / "data"
+PEM, USERS = DATA / "gateway.pem", DATA / "gateway_users"
+
+
+def test_all_settings_have_kafkas_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY_PASSWORD", "s3cret")
+    config = tmp_path / "security.properties"
+    config.write_text(
+        f"ssl.keystore.location={PEM}\n"
+        "ssl.keystore.type=PEM\n"
+        "ssl.key.password=${env:KEY_PASSWORD}\n"
+        f"ssl.truststore.location={PEM}\n"
+        "ssl.truststore.type=pem\n"
+        "ssl.client.auth=requested\n"
+        "ssl.principal.mapping.rules=RULE:^CN=(.*?),.*$/$1/L, DEFAULT\n"
+        "sasl.enabled.mechanisms=SCRAM-SHA-512, PLAIN\n"
+        "connections.max.reauth.ms=3600000\n"
+        "connection.failed.authentication.delay.ms=0\n"
+    )
+    security = Security.read(None, None, USERS, config)
+    settings = security.settings
+    assert (settings.keystore, settings.truststore, settings.users) == (PEM, PEM, USERS)
+    assert (settings.client_auth, settings.key_password) == (ClientAuth.REQUESTED, "s3cret")
+    assert settings.mechanisms == ("SCRAM-SHA-512", "PLAIN")
+    assert settings.mapper.name_of("CN=Ann,O=Example") == "ann"
+    assert (settings.max_reauth_ms, settings.failed_authentication_delay_ms) == (3_600_000, 0)
+    assert security.session(None).mechanisms == ["SCRAM-SHA-512", "PLAIN"]
+    assert "s3cret" not in repr(settings)
+
+
+def test_tokens_have_settings_too() -> None:
+    settings = parse(
+        {
+            "sasl.oauthbearer.jwks.endpoint.url": "file:///etc/keys%20of/jwks.json",
+            "sasl.oauthbearer.expected.issuer": "https://idp",
+            "sasl.oauthbearer.expected.audience": "kafka, gateway",
+            "sasl.oauthbearer.scope.claim.name": "roles",
+            "sasl.oauthbearer.sub.claim.name": "user",
+            "sasl.oauthbearer.clock.skew.seconds": "5",
+        }
+    )
+    assert settings.jwks == Path("/etc/keys of/jwks.json")
+    tokens = settings.tokens
+    assert (tokens.issuer, tokens.audience, tokens.clock_skew_s) == ("https://idp", ("kafka", "gateway"), 5)
+    assert (tokens.scope_claim_name, tokens.sub_claim_name) == ("roles", "user")
+
+
+@pytest.mark.parametrize(
+    ("properties", "why"),
+    [
+        ({"ssl.keystore.locaton": "x"}, "ssl.keystore.locaton is not a setting"),
+        ({"ssl.keystore.type": "JKS"}, "ssl.keystore.type: only PEM can be read"),
+        ({"ssl.client.auth": "maybe"}, "ssl.client.auth: one of none, requested, required"),
+        ({"ssl.client.auth": "required"}, "needs ssl.keystore.location"),
+        ({"ssl.client.auth": "required", "ssl.keystore.location": "x"}, "needs ssl.truststore.location"),
+        ({"ssl.principal.mapping.rules": "RULE:x"}, "ssl.principal.mapping.rules: 'RULE:x' is not DEFAULT"),
+        ({"sasl.enabled.mechanisms": "GSSAPI"}, "sasl.enabled.mechanisms: one or more of PLAIN, SCRAM"),
+        ({"sasl.enabled.mechanisms": ""}, "sasl.enabled.mechanisms: one or more of"),
+        ({"sasl.enabled.mechanisms": "PLAIN"}, "PLAIN needs a users file"),
+        ({"sasl.enabled.mechanisms": "OAUTHBEARER"}, "OAUTHBEARER needs sasl.oauthbearer.jwks.endpoint.url"),
+        ({"connections.max.reauth.ms": "-1"}, "connections.max.reauth.ms: a number from 0"),
+        ({"connections.max.reauth.ms": "1h"}, "connections.max.reauth.ms: a number from 0"),
+        ({"connections.max.reauth.ms": "9" * 5_000}, "connections.max.reauth.ms: a number from 0"),
+        ({"sasl.oauthbearer.jwks.endpoint.url": "https://idp/jwks"}, "file:///PATH is needed"),
+        ({"sasl.oauthbearer.jwks.endpoint.url": "file://host/jwks"}, "file:///PATH is needed"),
+    ],
+)
+def test_what_cannot_be_meant_is_named(properties: dict[str, str], why: str) -> None:
+    with pytest.raises(SecurityError) as refused:
+        parse(properties)
+    assert why in str(refused.value)
+
+
+def test_a_file_is_named_once(tmp_path: Path) -> None:
+    config = tmp_path / "security.properties"
+    config.write_text(f"ssl.keystore.location={PEM}\n")
+    with pytest.raises(SecurityError, match=r"ssl\.keystore\.location and an option of the command"):
+        Security.read(PEM, None, None, config)
+    config.write_text("ssl.key.password=${env:NO_SUCH_NAME}\n")
+    with pytest.raises(SecurityError, match=r"ssl\.key\.password in .* cannot be read: it is not set"):
+        Security.read(None, None, None, config)
+
+
+def test_brokers_or_the_gateway_authenticate() -> None:
+    assert Security(by_broker=True).is_asked
+    assert not Security(by_broker=True).session(None).is_open
+    with pytest.raises(SecurityError, match="not both"):
+        Security.read(None, None, USERS, by_broker=True)
