@@ -35,7 +35,7 @@ def server(authority: Authority) -> Issued:
 
 
 def secured(authority: Authority, server: Issued, auth: ClientAuth, **given: Any) -> Security:
-    trusted = {"truststore": authority.certificate, "client_auth": auth}
+    trusted: dict[str, Any] = {"truststore": authority.certificate, "client_auth": auth}
     return Security(SecuritySettings(keystore=server.both, **trusted, **given))
 
 
