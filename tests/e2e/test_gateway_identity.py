@@ -1,0 +1,163 @@
+"""Real clients of both libraries say who they are: each mechanism at one gateway, and client certificates."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer as ConfluentConsumer
+from confluent_kafka import KafkaException
+from kafka import KafkaConsumer
+from kafka.errors import KafkaError
+
+from gateway.security.authentication import Security
+from gateway.security.settings import MECHANISMS, ClientAuth, SecuritySettings
+from gateway.service import GatewayOptions, serving
+from state.kafka.history import EntryType
+from tests.e2e.gateway_clients import ConfluentMember, PythonMember, new_group, share
+from tests.e2e.harness import history_of, wait_until
+from tests.harness.certificates import Authority
+from tests.harness.sasl import GivenToken
+from tests.harness.tokens import TokenIssuer
+
+pytestmark = pytest.mark.e2e
+
+PASSWORD = "s3cret, with=signs"
+REAUTHENTICATION_MS = 3_000
+
+
+@dataclass(frozen=True)
+class Identities:
+    """What clients of the gateway show: passwords, tokens and certificates."""
+
+    authority: Authority
+    issuer: TokenIssuer
+    users: Path
+
+    def in_python(self, mechanism: str, name: str, password: str = PASSWORD) -> Mapping[str, Any]:
+        """kafka-python's settings."""
+        settings = {"security_protocol": "SASL_SSL", "ssl_cafile": str(self.authority.certificate)}
+        if mechanism == "OAUTHBEARER":
+            given = {"sasl_oauth_token_provider": GivenToken(self.issuer.token(name))}
+        else:
+            given = {"sasl_plain_username": name, "sasl_plain_password": password}
+        return {**settings, "sasl_mechanism": mechanism, **given}
+
+    def in_confluent(self, mechanism: str, name: str, password: str = PASSWORD) -> Mapping[str, Any]:
+        """librdkafka's settings."""
+        settings = {"security.protocol": "SASL_SSL", "ssl.ca.location": str(self.authority.certificate)}
+        given: dict[str, Any] = {"sasl.username": name, "sasl.password": password}
+        if mechanism == "OAUTHBEARER":
+            given = {"oauth_cb": lambda _: (self.issuer.token(name), time.time() + 600)}
+        return {**settings, "sasl.mechanism": mechanism, **given}
+
+
+@pytest.fixture(scope="module")
+def identities(tmp_path_factory: pytest.TempPathFactory) -> Identities:
+    folder = tmp_path_factory.mktemp("identities")
+    users = folder / "users"
+    users.write_text(f"ann:{PASSWORD}\n")
+    return Identities(Authority(folder), TokenIssuer(folder), users)
+
+
+@pytest.fixture(scope="module")
+def gateway(options: GatewayOptions, identities: Identities) -> Iterator[str]:
+    """A gateway that offers every mechanism, and sessions that end soon."""
+    settings = SecuritySettings(
+        keystore=identities.authority.issue("gateway").both,
+        users=identities.users,
+        jwks=identities.issuer.jwks,
+        mechanisms=MECHANISMS,
+        max_reauth_ms=REAUTHENTICATION_MS,
+    )
+    with serving(replace(options, security=Security(settings))) as address:
+        yield str(address)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_each_mechanism_lets_the_right_client_in(
+    gateway: str, identities: Identities, topic: str, mechanism: str
+) -> None:
+    in_python = identities.in_python(mechanism, "ann")
+    with closing(KafkaConsumer(bootstrap_servers=gateway, **in_python)) as consumer:
+        assert topic in consumer.topics()
+    librdkafka = ConfluentConsumer(
+        {"bootstrap.servers": gateway, "group.id": "g", **identities.in_confluent(mechanism, "ann")}
+    )
+    with closing(librdkafka):
+        librdkafka.poll(0)  # begins the callback for the token
+        assert topic in librdkafka.list_topics(timeout=30).topics
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_each_mechanism_keeps_the_wrong_client_out(
+    gateway: str, identities: Identities, mechanism: str
+) -> None:
+    with pytest.raises(KafkaError):
+        KafkaConsumer(bootstrap_servers=gateway, **identities.in_python(mechanism, "ann", "wrong"))
+    errors: list[str] = []
+    wrong = identities.in_confluent(mechanism, "nobody")
+    settings = {"bootstrap.servers": gateway, "group.id": "g", "error_cb": lambda e: errors.append(e.str())}
+    librdkafka = ConfluentConsumer({**settings, **wrong})
+    with closing(librdkafka):
+        wait_until(lambda: librdkafka.poll(0.1) is None and errors != [], "librdkafka's error")
+    assert "authentication" in errors[0].lower()
+
+
+def test_members_go_on_beyond_the_end_of_their_sessions_and_stand_in_the_history(
+    gateway: str, options: GatewayOptions, identities: Identities, topic: str
+) -> None:
+    """Their clients authenticate again (KIP-368), so the group does not rebalance."""
+    group_id = new_group()
+    with ExitStack() as stack:
+        in_python = identities.in_python("SCRAM-SHA-512", "ann")
+        first = stack.enter_context(closing(PythonMember(gateway, group_id, topic, settings=in_python)))
+        in_confluent = identities.in_confluent("OAUTHBEARER", "bob")
+        second = stack.enter_context(
+            closing(ConfluentMember(gateway, group_id, topic, settings=in_confluent))
+        )
+        share(first, second)
+        until_s = time.monotonic() + 2.5 * REAUTHENTICATION_MS / 1_000
+        while time.monotonic() < until_s:
+            first.poll()
+            second.poll()
+        first.commit()
+        share(first, second)
+    history = history_of(options.client_config, options.layout, group_id)
+    added = [entry for entry in history if entry.type is EntryType.MEMBER_ADDED]
+    assert {entry.principal for entry in added} == {"User:ann", "User:bob"}
+    assert len(added) == 2
+
+
+def test_a_certificate_is_an_identity_too(
+    options: GatewayOptions, identities: Identities, topic: str
+) -> None:
+    authority, group_id = identities.authority, new_group()
+    settings = SecuritySettings(
+        keystore=authority.issue("gateway").both,
+        truststore=authority.certificate,
+        client_auth=ClientAuth.REQUIRED,
+    )
+    ann, bob = authority.issue("ann", organization="Example"), authority.issue("bob")
+    ca = str(authority.certificate)
+    with ExitStack() as stack:
+        address = str(stack.enter_context(serving(replace(options, security=Security(settings)))))
+        in_python = {"ssl_cafile": ca, "ssl_certfile": str(ann.chain), "ssl_keyfile": str(ann.key)}
+        python_settings = {"security_protocol": "SSL", **in_python}
+        first = stack.enter_context(closing(PythonMember(address, group_id, topic, settings=python_settings)))
+        in_confluent = {"ssl.certificate.location": str(bob.chain), "ssl.key.location": str(bob.key)}
+        confluent_settings = {"security.protocol": "SSL", "ssl.ca.location": ca, **in_confluent}
+        second = stack.enter_context(
+            closing(ConfluentMember(address, group_id, topic, settings=confluent_settings))
+        )
+        share(first, second)
+        stranger = {"bootstrap.servers": address, "security.protocol": "SSL", "ssl.ca.location": ca}
+        librdkafka = stack.enter_context(closing(ConfluentConsumer({**stranger, "group.id": "g"})))
+        with pytest.raises(KafkaException):
+            librdkafka.list_topics(timeout=3)
+    history = history_of(options.client_config, options.layout, group_id)
+    added = {entry.principal for entry in history if entry.type is EntryType.MEMBER_ADDED}
+    assert added == {"User:CN=ann,O=Example", "User:CN=bob"}
