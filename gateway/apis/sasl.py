@@ -7,7 +7,6 @@ from typing import Any
 from gateway.apis.context import RequestContext
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
-from state.errors import ErrorCode
 
 
 async def serve_handshake(context: RequestContext, request: Any) -> Fields:

@@ -155,7 +155,7 @@ def test_changed_files_hold_for_new_connections(authority: Authority, server: Is
 def test_changed_users_hold_for_new_authentications(tmp_path: Path) -> None:
     users = tmp_path / "users"
     users.write_text("ann:secret\n")
-    security = Security(SecuritySettings(users=users, failed_authentication_delay_ms=0))
+    security = Security(SecuritySettings(users=users))
 
     @played(security=security)
     async def play(world: World) -> None:

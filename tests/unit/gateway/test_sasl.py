@@ -1,6 +1,5 @@
 """SASL with several mechanisms at once, by the mechanisms of kafka-python's client."""
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from gateway.security.authentication import Security
 from gateway.security.oauthbearer import TokenSettings
 from gateway.security.settings import MECHANISMS, SecuritySettings
 from tests.harness.gateway import RawClient, World, played
-from tests.harness.sasl import Settings, authenticate, by_password, by_token
+from tests.harness.sasl import authenticate, by_password, by_token
 from tests.harness.tokens import TokenIssuer
 
 HEARTBEAT = 12
@@ -36,7 +35,7 @@ def users(tmp_path: Path) -> Path:
 
 
 def secured(users: Path | None, **given: Any) -> Security:
-    return Security(SecuritySettings(users=users, failed_authentication_delay_ms=0, **given))
+    return Security(SecuritySettings(users=users, **given))
 
 
 async def served(client: RawClient) -> bool:
@@ -229,21 +228,6 @@ def test_a_token_has_one_user_however_the_client_asks(issuer: TokenIssuer) -> No
         assert (await authenticate(client, by_token(token.decode()))).error_code == 0
         await served(client)
         assert world.core.asked[-1].principal == "User:ann"
-
-    play()
-
-
-def test_a_refusal_comes_late(users: Path) -> None:
-    """As with connection.failed.authentication.delay.ms of a broker."""
-
-    @played(security=Security(SecuritySettings(users=users, failed_authentication_delay_ms=300)))
-    async def play(world: World) -> None:
-        began_s = time.monotonic()
-        assert (await authenticate(await world.client(), wrong())).error_code == FAILED
-        assert time.monotonic() - began_s >= 0.3
-
-    def wrong() -> Settings:
-        return by_password("PLAIN", "ann", "wrong")
 
     play()
 

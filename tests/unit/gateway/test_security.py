@@ -18,7 +18,7 @@ HEARTBEAT = 12
 BEAT = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
 DATA = Path(__file__).parents[2] / "data"
 PEM = DATA / "gateway.pem"
-USERS = Security(SecuritySettings(users=DATA / "gateway_users", failed_authentication_delay_ms=0))
+USERS = Security(SecuritySettings(users=DATA / "gateway_users"))
 
 
 async def log_in(client: RawClient, message: bytes) -> int:
