@@ -17,7 +17,8 @@ from gateway.coordinator.backend import CoordinatorBackend
 from gateway.coordinator.groups import GroupsReader
 from gateway.net.open_files import allow_open_files, files_for
 from gateway.net.server import NO_SECURITY, CannotListen, Gateway
-from gateway.security.authentication import Security, SecurityError
+from gateway.security.authentication import Security
+from gateway.security.settings import SecurityError
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address, UpstreamLost
 from gateway.upstream.internal_topics import InternalTopics

@@ -30,8 +30,6 @@ from gateway.security.settings import SecurityError, SecuritySettings, parse
 from gateway.security.tls import following, tls_context
 from records.properties import PropertiesError, read_properties
 
-__all__ = ["PLAIN", "Security", "SecurityError", "Session"]
-
 CHECK_INTERVAL_S = 1.0
 
 log = structlog.get_logger()

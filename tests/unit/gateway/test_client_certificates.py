@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from gateway.security import authentication
 from gateway.security.authentication import Security
 from gateway.security.principal_mapping import PrincipalMapper
-from gateway.security.settings import ClientAuth, SecuritySettings
+from gateway.security.settings import ClientAuth, SecurityError, SecuritySettings
 from tests.harness.certificates import Authority, Issued
 from tests.harness.gateway import World, played
 from tests.harness.sasl import authenticate, by_password
@@ -221,5 +221,5 @@ def test_an_encrypted_key_needs_its_password(authority: Authority) -> None:
         assert await principal_of(world, context_of(authority)) == "User:ANONYMOUS"
 
     play()
-    with pytest.raises(authentication.SecurityError, match="cannot be used"):
+    with pytest.raises(SecurityError, match="cannot be used"):
         Security(SecuritySettings(keystore=server.both))
