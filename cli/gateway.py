@@ -1,24 +1,30 @@
 """`group-coordinator gateway`: Kafka's wire protocol in front of a coordinator that runs elsewhere."""
 
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import click
 from kafka.errors import KafkaError
+from prometheus_client import CollectorRegistry
 
 from cli.cluster_options import cluster_options
 from cli.gateway_options import Listening, gateway_options
-from cli.gateway_processes import Plan, ProcessFailed, serving_processes
+from cli.gateway_processes import Plan, ProcessFailed, Served, serving_processes
 from cli.logs import configure_logs
+from cli.parameters import HOST
 from cli.signals import exit_on_signals, stop_on_signals
 from cli.thread_deaths import Stop, watching_threads
 from clients.coordinator_client import layout_on
 from clients.pending import ClientError
-from gateway.service import STARTUP_ERRORS, serving
-from records.address import Address
+from gateway.health import CHECKS, LISTENING, Checks
+from gateway.metrics.collector import GatewayCollector
+from gateway.service import STARTUP_ERRORS, running
+from insight.metrics.http import HttpPort, MetricsUnavailable
 from records.client_config import ClientConfig
 from records.layout import DEFAULT_PREFIX
+from streaming.query.session import LOOPBACK
 
 
 @click.command()
@@ -34,9 +40,28 @@ from records.layout import DEFAULT_PREFIX
     show_default=True,
     help="Processes that share the gateway's ports. More than one needs a port in --listen.",
 )
+@click.option(
+    "--metrics-host",
+    type=HOST,
+    default=LOOPBACK,
+    show_default=True,
+    help="Address the metrics, /healthz and /readyz listen on.",
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65_535),
+    default=0,
+    help="Port of the metrics, /healthz and /readyz; default: a free one.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object when ready.")
 def gateway(
-    client_config: ClientConfig, prefix: str, processes: int, listening: Listening, as_json: bool
+    client_config: ClientConfig,
+    prefix: str,
+    processes: int,
+    listening: Listening,
+    metrics_host: str,
+    metrics_port: int,
+    as_json: bool,
 ) -> None:
     """Serve unmodified Kafka clients, until Ctrl-C.
 
@@ -48,26 +73,47 @@ def gateway(
     exit_on_signals()
     stop = Stop()
     try:
-        with _serving(client_config, prefix, processes, listening, stop) as address:
+        with (
+            _serving(client_config, prefix, processes, listening, stop) as served,
+            _http_port(served, stop, metrics_host, metrics_port) as http,
+        ):
             stop_on_signals(stop)
-            ready = {"gateway": str(address), "broker": str(client_config)}
-            click.echo(json.dumps(ready) if as_json else f"ready: clients take bootstrap.servers={address}")
+            ready = {"gateway": str(served.address), "broker": str(client_config), "metrics": http.url}
+            for_people = f"ready: clients take bootstrap.servers={served.address}; metrics {http.url}"
+            click.echo(json.dumps(ready) if as_json else for_people)
             stop.wait()
             if stop.failure is not None:
                 raise click.ClickException(stop.failure)
-    except (*STARTUP_ERRORS, ProcessFailed, ClientError, KafkaError) as error:
+            exit_on_signals()  # a second one ends it at once
+            served.drain(listening.drain_timeout_s)
+    except (*STARTUP_ERRORS, ProcessFailed, MetricsUnavailable, ClientError, KafkaError) as error:
         raise click.ClickException(str(error)) from error
+
+
+def _http_port(served: Served, stop: threading.Event, host: str, port: int) -> HttpPort:
+    """Serve the gateway's metrics, and whether it is alive and ready."""
+
+    def ready(exclude: Collection[str]) -> Checks:
+        if stop.is_set():
+            return {LISTENING: "the gateway is draining"}
+        return served.checks(exclude)
+
+    registry = CollectorRegistry()
+    registry.register(GatewayCollector(served.numbers))
+    # Without any check it shows that the event loop answers.
+    checks = {"/healthz": lambda _: served.checks(CHECKS), "/readyz": ready}
+    return HttpPort(host, port, registry, checks)
 
 
 @contextmanager
 def _serving(
     client_config: ClientConfig, prefix: str, processes: int, listening: Listening, stop: Stop
-) -> Iterator[Address]:
+) -> Iterator[Served]:
     if processes > 1:
-        with serving_processes(Plan(client_config, prefix, listening), processes, stop) as address:
-            yield address
+        with serving_processes(Plan(client_config, prefix, listening), processes, stop) as served:
+            yield served
         return
     security = listening.security()
     options = listening.options(client_config, layout_on(client_config, prefix), security)
-    with watching_threads(stop.fail), serving(options) as address:
-        yield address
+    with watching_threads(stop.fail), running(options) as gateway:
+        yield gateway

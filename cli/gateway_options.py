@@ -8,10 +8,13 @@ from typing import Any
 
 import click
 
+from cli.gateway_service_options import SERVICE_OPTIONS
 from cli.parameters import ADDRESS, HOST
 from gateway.authorization.sources import INTERVAL_S, AclOptions
+from gateway.net.advertised import Template
 from gateway.security.authentication import Security
 from gateway.service import GatewayOptions
+from gateway.wire.limits import Limits
 from records.address import Address
 from records.client_config import ClientConfig
 from records.layout import TopicLayout
@@ -31,7 +34,8 @@ class Listening:
     gateway draws one. With `certificate` None, it listens in plain text. With `key` None, the key is in the
     certificate's file. With `users` None, the gateway does not authenticate clients, unless `security_config`
     has keys for their tokens. `broker_principal` is whose principal the brokers see in clients' requests:
-    GATEWAYS or CLIENTS. `acls` is `off`, `cluster` or a file.
+    GATEWAYS or CLIENTS. `acls` is `off`, `cluster` or a file. With `quotas` None, clients have no quotas.
+    `templates` are the addresses of brokers in responses, () for that which clients connected to.
     """
 
     listen: Address
@@ -47,6 +51,14 @@ class Listening:
     acls_interval_s: float
     super_users: str
     allow_everyone_if_no_acl_found: bool
+    templates: tuple[Template, ...]
+    limits: Limits
+    quotas: Path | None
+    drain_timeout_s: float
+
+    def __post_init__(self) -> None:
+        if self.templates and self.advertised_host is not None:
+            raise click.UsageError("--advertised-host and --advertised-listeners cannot be combined")
 
     def security(self) -> Security:
         """Read the security settings, and the files of the certificate, key and users. Raises SecurityError
@@ -65,9 +77,12 @@ class Listening:
             self.listen,
             self.advertised_host,
             self.reply_partition,
+            limits=self.limits,
             security=security,
             expose_internal_topics=self.expose_internal_topics,
             acls=self._acl_options(),
+            templates=self.templates,
+            quotas=self.quotas,
         )
 
     def _acl_options(self) -> AclOptions | None:
@@ -172,6 +187,7 @@ def gateway_options(*names: str, default: str) -> Callable[[Command], Command]:
             help="Let clients write to the coordinator's own topics, as to any other topic.",
         ),
         *_ACL_OPTIONS,
+        *SERVICE_OPTIONS,
     )
 
     def decorated(command: Command) -> Command:

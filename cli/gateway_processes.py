@@ -1,18 +1,20 @@
 """Several processes of one gateway, which share its ports (SO_REUSEPORT: the kernel spreads the connections).
 
-The parent serves no client. It starts the processes and ends them. A process that ends by itself ends the
-parent with its reason, as a thread that dies ends a single process. A process ends when its parent is gone.
+The parent serves no client. It starts the processes, asks them for their numbers and checks, and ends them. A
+process that ends by itself ends the parent with its reason, as a thread that dies ends a single process. A
+process ends when its parent is gone.
 """
 
 import random
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing import connection, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from typing import Protocol
 
 from kafka.errors import KafkaError
 
@@ -22,16 +24,30 @@ from cli.signals import exit_on_signals, stop_on_signals
 from cli.thread_deaths import Stop, watching_threads
 from clients.coordinator_client import layout_on
 from clients.pending import ClientError
+from gateway.health import Checks
+from gateway.metrics.numbers import Numbers, added
 from gateway.net.server import CannotListen
-from gateway.service import STARTUP_ERRORS, serving
+from gateway.service import LOOP_TIMEOUT_S, STARTUP_ERRORS, RunningGateway, running
 from records.address import Address
 from records.client_config import ClientConfig
 
+# How long a process may take to end after the drain timeout.
 _END_TIMEOUT_S = 40.0
+_ASK_TIMEOUT_S = LOOP_TIMEOUT_S + 1.0
 
 
 class ProcessFailed(RuntimeError):
     """A process of the gateway did not start."""
+
+
+class Served(Protocol):
+    """A gateway of one process or of several: see `gateway.service.RunningGateway`."""
+
+    @property
+    def address(self) -> Address: ...
+    def numbers(self) -> Numbers: ...
+    def checks(self, exclude: Collection[str] = ()) -> Checks: ...
+    def drain(self, timeout_s: float) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +67,65 @@ class _Outcome:
     error: str | None = None
 
 
+@dataclass(slots=True)
+class _Child:
+    """A process, the pipe of its reports and that of its answers."""
+
+    process: BaseProcess
+    reports: Connection
+    answers: Connection
+    asking: threading.Lock = field(default_factory=threading.Lock)
+
+    def ask(self, name: str, *arguments: object) -> object:
+        """Call a method of the process's gateway. Raises OSError, EOFError or TimeoutError if it does not
+        answer.
+        """
+        with self.asking:
+            self.answers.send((name, arguments))
+            if not self.answers.poll(_ASK_TIMEOUT_S):
+                self.answers.close()  # its late answer would be mistaken for the next one
+                raise TimeoutError(f"{self.process.name} does not answer")
+            return self.answers.recv()
+
+
+class GatewayProcesses:
+    """The processes together, as one gateway."""
+
+    def __init__(self, address: Address, children: Sequence[_Child]) -> None:
+        self.address = address
+        self._children = children
+
+    def numbers(self) -> Numbers:
+        """The sum over the processes that answer."""
+        found: list[Numbers] = []
+        for child in self._children:
+            with suppress(OSError, EOFError):
+                found.append(child.ask("numbers"))  # type: ignore[arg-type]
+        return added(found)
+
+    def checks(self, exclude: Collection[str] = ()) -> Checks:
+        """The checks of all processes. The first reason counts."""
+        found: Checks = {}
+        for child in self._children:
+            name = child.process.name
+            try:
+                checks: Checks = child.ask("checks", list(exclude))  # type: ignore[assignment]
+            except (OSError, EOFError) as error:
+                found[name] = f"it does not answer: {error!r}"
+                continue
+            for check, reason in checks.items():
+                found[check] = found.get(check) or (reason and f"{name}: {reason}")
+        return found
+
+    def drain(self, timeout_s: float) -> None:
+        """End the processes, which drain before, and wait for that."""
+        _end(self._children, timeout_s + _END_TIMEOUT_S)
+
+
 @contextmanager
-def serving_processes(plan: Plan, processes: int, stop: Stop) -> Iterator[Address]:
-    """Run the gateway in this many processes, and yield the first listener's address when all are ready.
-    `stop` is set with a reason when one of them ends.
+def serving_processes(plan: Plan, processes: int, stop: Stop) -> Iterator[GatewayProcesses]:
+    """Run the gateway in this many processes, and yield it when all are ready. `stop` is set with a reason
+    when one of them ends.
 
     Raises CannotListen if another program has the port, ProcessFailed if a process cannot start.
     """
@@ -62,23 +133,25 @@ def serving_processes(plan: Plan, processes: int, stop: Stop) -> Iterator[Addres
     context = get_context("spawn")
     first_partition = random.SystemRandom().randrange(2**16)
     with ExitStack() as stack:
-        children: list[tuple[BaseProcess, Connection]] = []
-        stack.callback(_end, children)
+        children: list[_Child] = []
+        stack.callback(_end, children, plan.listening.drain_timeout_s + _END_TIMEOUT_S)
         for number in range(processes):
-            ours, theirs = context.Pipe()
+            reports, their_reports = context.Pipe()
+            answers, their_answers = context.Pipe()
             # A daemon, so that an exit of the parent ends it in any case.
-            child = context.Process(
+            process = context.Process(
                 target=_serve,
-                args=(plan, first_partition + number, theirs),
+                args=(plan, first_partition + number, their_reports, their_answers),
                 name=f"gateway-{number}",
                 daemon=True,
             )
-            child.start()
-            theirs.close()
-            children.append((child, ours))
-        addresses = [_ready(child, reports) for child, reports in children]
+            process.start()
+            their_reports.close()
+            their_answers.close()
+            children.append(_Child(process, reports, answers))
+        addresses = [_ready(child) for child in children]
         threading.Thread(target=_watch, args=(children, stop), name="gateway-processes", daemon=True).start()
-        yield addresses[0]
+        yield GatewayProcesses(addresses[0], children)
         stop.set()
 
 
@@ -95,44 +168,46 @@ def _check_free(listen: Address) -> None:
         raise CannotListen(f"cannot listen at {listen}: {error}") from error
 
 
-def _ready(child: BaseProcess, reports: Connection) -> Address:
+def _ready(child: _Child) -> Address:
     try:
-        outcome: _Outcome = reports.recv()
+        outcome: _Outcome = child.reports.recv()
     except EOFError:
-        child.join()
-        raise ProcessFailed(f"the process {child.name} ended with exit code {child.exitcode}") from None
+        child.process.join()
+        raise ProcessFailed(
+            f"the process {child.process.name} ended with exit code {child.process.exitcode}"
+        ) from None
     if outcome.address is None:
         raise ProcessFailed(outcome.error)
     return Address.parse(outcome.address)
 
 
-def _watch(children: Sequence[tuple[BaseProcess, Connection]], stop: Stop) -> None:
+def _watch(children: Sequence[_Child], stop: Stop) -> None:
     """Fail with the reason of the first process that ends before `stop` is set."""
-    by_sentinel = {child.sentinel: (child, reports) for child, reports in children}
+    by_sentinel = {child.process.sentinel: child for child in children}
     ended = connection.wait(by_sentinel)
     if stop.is_set():
         return
-    child, reports = by_sentinel[ended[0]]  # type: ignore[index]
-    child.join()
-    reason = f"it ended with exit code {child.exitcode}"
-    if reports.poll():
+    child = by_sentinel[ended[0]]  # type: ignore[index]
+    child.process.join()
+    reason = f"it ended with exit code {child.process.exitcode}"
+    if child.reports.poll():
         with suppress(EOFError):
-            reason = reports.recv().error
-    stop.fail(f"the process {child.name}: {reason}")
+            reason = child.reports.recv().error
+    stop.fail(f"the process {child.process.name}: {reason}")
 
 
-def _end(children: Sequence[tuple[BaseProcess, Connection]]) -> None:
+def _end(children: Sequence[_Child], timeout_s: float) -> None:
     """End all processes in order, by force those that do not end."""
-    for child, _ in children:
-        child.terminate()
-    for child, _ in children:
-        child.join(_END_TIMEOUT_S)
-        if child.is_alive():
-            child.kill()
-            child.join()
+    for child in children:
+        child.process.terminate()
+    for child in children:
+        child.process.join(timeout_s)
+        if child.process.is_alive():
+            child.process.kill()
+            child.process.join()
 
 
-def _serve(plan: Plan, number: int, reports: Connection) -> None:
+def _serve(plan: Plan, number: int, reports: Connection, answers: Connection) -> None:
     """The main function of a process. It ends when the parent has ended."""
     configure_logs()
     exit_on_signals()
@@ -143,17 +218,28 @@ def _serve(plan: Plan, number: int, reports: Connection) -> None:
         options = replace(plan.listening.options(plan.client_config, layout, security), shares_ports=True)
         if options.reply_partition is None:
             options = replace(options, reply_partition=number % layout.reply_partitions)
-        with watching_threads(stop.fail), serving(options) as address:
+        with watching_threads(stop.fail), running(options) as gateway:
             stop_on_signals(stop)
-            reports.send(_Outcome(address=str(address)))
+            reports.send(_Outcome(address=str(gateway.address)))
             threading.Thread(target=_stop_with_parent, args=(reports, stop), daemon=True).start()
+            threading.Thread(target=_answer, args=(gateway, answers), daemon=True).start()
             stop.wait()
+            if stop.failure is None:
+                gateway.drain(plan.listening.drain_timeout_s)
         if stop.failure is not None:
             reports.send(_Outcome(error=stop.failure))
             raise SystemExit(1)
     except (*STARTUP_ERRORS, ClientError, KafkaError) as error:
         reports.send(_Outcome(error=str(error)))
         raise SystemExit(1) from None
+
+
+def _answer(gateway: RunningGateway, answers: Connection) -> None:
+    """Answer the parent's questions, until it or the gateway has ended."""
+    with suppress(EOFError, OSError, TimeoutError, RuntimeError):
+        while True:
+            name, arguments = answers.recv()
+            answers.send(getattr(gateway, name)(*arguments))
 
 
 def _stop_with_parent(reports: Connection, stop: Stop) -> None:

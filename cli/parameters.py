@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from gateway.net.advertised import parse_templates
 from records.address import Address, parse_host, parse_servers
 from records.sharding import parse_shards
 from streaming.query.storage import storage_at
@@ -37,6 +38,13 @@ SERVERS = _Parsed(
     "HOST:PORT,...", parse_servers, "a list with a port for each server, such as kafka-1:9092,kafka-2:9092"
 )
 """Parses to a str in the format of `bootstrap.servers` of Kafka's clients."""
+
+LISTENERS = _Parsed(
+    "HOST:PORT,...",
+    lambda text: parse_templates(text) if text else (),
+    "an address for each gateway such as broker-{node}.example.org:9092 or gateway-1.example.org:{port}",
+)
+"""Parses to a tuple of `gateway.net.advertised.Template`."""
 
 SHARDS = _Parsed("NUMBER", parse_shards, "a power of two such as 64")
 """Parses to the number of shards of a partition."""

@@ -4,15 +4,13 @@ import json
 import re
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
-from kafka.errors import KafkaError
 
 from checkpoints.files import FolderError
 from checkpoints.folder import Folder
@@ -20,19 +18,17 @@ from cli.cluster_options import cluster_options
 from cli.gateway_options import LISTENING, Listening, gateway_options
 from cli.logs import configure_logs
 from cli.parameters import HOST, PLACE, SHARDS
+from cli.run_gateway import GatewayToStart, metrics_and_checks
 from cli.settings import parse_broker_settings, parse_settings
 from cli.signals import exit_on_signals, stop_on_signals
 from cli.spark_options import SparkOptions, spark_options, taken_from
 from cli.thread_deaths import Stop, watching_threads
-from clients.pending import ClientError
 from embedded.broker import BrokerFailed, EmbeddedBroker
 from embedded.broker_supervision import SupervisedBroker
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
 from embedded.paths import DEFAULT_DATA_DIR
-from gateway.service import STARTUP_ERRORS as GATEWAY_STARTUP_ERRORS
-from gateway.service import serving
-from insight.metrics.service import MetricsUnavailable, metrics_of
+from insight.metrics.http import MetricsUnavailable
 from insight.view import LiveView
 from records.client_config import ClientConfig
 from records.layout import DEFAULT_PREFIX, DEFAULT_REPLY_PARTITIONS, DEFAULT_REQUEST_PARTITIONS, TopicLayout
@@ -183,7 +179,7 @@ def run(
     configure_logs()
     if no_gateway:
         _check_no_gateway()
-    gateway = None if no_gateway else _GatewayToStart(listening, given["reply_partitions"])
+    gateway = None if no_gateway else GatewayToStart(listening, given["reply_partitions"])
     stop = Stop()
     exit_on_signals()
     with ExitStack() as stack:
@@ -192,7 +188,7 @@ def run(
             # On a terminal the live view shows the rebalances, and log lines would break its table.
             log_rebalances = as_json or not sys.stderr.isatty()
             coordinator = _prepare(stack, stop, gateway, taken_from(given), **given)
-            metrics = metrics_of(coordinator, metrics_host, metrics_port, log_rebalances=log_rebalances)
+            metrics = metrics_and_checks(coordinator, gateway, metrics_host, metrics_port, log_rebalances)
             stack.enter_context(coordinator)
             stack.enter_context(metrics)
         except NotOwner as error:
@@ -212,12 +208,15 @@ def run(
         if coordinator.failure is not None:
             raise click.ClickException(coordinator.failure)
         click.echo("stopping", err=True)
+        if gateway is not None:
+            exit_on_signals()  # a second one ends it at once
+            gateway.drain()
 
 
 def _prepare(
     stack: ExitStack,
     stop: Stop,
-    gateway: "_GatewayToStart | None",
+    gateway: "GatewayToStart | None",
     spark: SparkOptions,
     *,
     client_config: ClientConfig | None,
@@ -282,32 +281,6 @@ def _prepare(
     click.echo(f"starting the coordinator on {client_config}", err=True)
     opening = None if gateway is None else partial(gateway.serving, options)
     return Coordinator(options, on_failure=stop.set, folder=folder, gateway=opening)
-
-
-class _GatewayToStart:
-    """A gateway whose options are checked before anything starts."""
-
-    def __init__(self, listening: Listening, reply_partitions: int) -> None:
-        self._listening = listening
-        partition = listening.reply_partition
-        if partition is not None and partition >= reply_partitions:
-            reason = f"{partition} is not one of 0 to {reply_partitions - 1}"
-            raise click.BadParameter(reason, param_hint="--reply-partition")
-        try:
-            self._security = listening.security()
-        except GATEWAY_STARTUP_ERRORS as error:
-            raise click.ClickException(str(error)) from error
-
-    @contextmanager
-    def serving(self, options: Options) -> Iterator[str]:
-        """Run it in front of the coordinator with these options. Yields the address for clients."""
-        wanted = self._listening.options(options.client_config, options.layout, self._security)
-        with ExitStack() as stack:
-            try:
-                address = stack.enter_context(serving(wanted))
-            except (*GATEWAY_STARTUP_ERRORS, ClientError, KafkaError) as error:
-                raise click.ClickException(f"the gateway does not start: {error}") from error
-            yield str(address)
 
 
 def _check_no_gateway() -> None:

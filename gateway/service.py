@@ -2,10 +2,12 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import uvloop
@@ -15,8 +17,15 @@ from gateway.authorization.acl_file import AclsUnreadable
 from gateway.authorization.sources import AclOptions, CurrentAcls
 from gateway.coordinator.backend import CoordinatorBackend
 from gateway.coordinator.groups import GroupsReader
+from gateway.health import Checks, Readiness
+from gateway.metrics.counts import Counts
+from gateway.metrics.numbers import Numbers
+from gateway.net.advertised import Template
 from gateway.net.open_files import allow_open_files, files_for
 from gateway.net.server import NO_SECURITY, CannotListen, Gateway
+from gateway.quotas.quotas import Quotas
+from gateway.quotas.rules import QuotaRules, QuotasError, read_quotas
+from gateway.quotas.watched_file import WatchedFile
 from gateway.security.authentication import Security
 from gateway.security.settings import SecurityError
 from gateway.upstream.cluster import Cluster
@@ -39,16 +48,23 @@ STARTUP_ERRORS = (
     CannotListen,
     ClientConfigError,
     NoSuchReplyPartition,
+    QuotasError,
     SecurityError,
     UpstreamLost,
 )
+
+# How long a question to the event loop may take. A loop that does not answer is stuck.
+LOOP_TIMEOUT_S = 5.0
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayOptions:
     """`reply_partition` None: the gateway draws one. With `expose_internal_topics` clients see the
     coordinator's own topics as ordinary topics. With `shares_ports` other processes of the same gateway may
-    listen on the same ports. `acls` None: every client may do everything.
+    listen on the same ports. `acls` None: every client may do everything. `templates` are the addresses of
+    brokers in responses: see `gateway.net.advertised`. `quotas` is a file: see `gateway.quotas.rules`.
     """
 
     client_config: ClientConfig
@@ -61,18 +77,56 @@ class GatewayOptions:
     expose_internal_topics: bool = False
     shares_ports: bool = False
     acls: AclOptions | None = None
+    templates: Sequence[Template] = ()
+    quotas: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Running:
+class RunningGateway:
+    """A gateway that runs. Its methods are for other threads than its own. They raise TimeoutError if the
+    event loop is stuck.
+    """
+
     address: Address
-    loop: asyncio.AbstractEventLoop
-    stop: asyncio.Event
+    _gateway: Gateway
+    _readiness: Readiness
+    _loop: asyncio.AbstractEventLoop
+    _stop: asyncio.Event
+
+    def numbers(self) -> Numbers:
+        """What it has counted, and its state now."""
+
+        async def numbers() -> Numbers:
+            return self._gateway.numbers()
+
+        return self._ask(numbers(), LOOP_TIMEOUT_S)
+
+    def checks(self, exclude: Collection[str] = ()) -> Checks:
+        """Whether it is ready for clients: see `gateway.health`."""
+        return self._ask(self._readiness.checks(exclude), LOOP_TIMEOUT_S)
+
+    def drain(self, timeout_s: float) -> None:
+        """Accept no more connections, and wait until those that are open have ended, or for this time."""
+        self._ask(self._gateway.drain(timeout_s), timeout_s + LOOP_TIMEOUT_S)
+
+    def stop(self) -> None:
+        """End the event loop, which closes what is still open."""
+        self._loop.call_soon_threadsafe(self._stop.set)
+
+    def _ask(self, question: Coroutine[Any, Any, T], timeout_s: float) -> T:
+        return asyncio.run_coroutine_threadsafe(question, self._loop).result(timeout_s)
 
 
 @contextmanager
 def serving(options: GatewayOptions) -> Iterator[Address]:
-    """Run a gateway, and yield the first listener's address.
+    """Run a gateway, and yield the first listener's address. Raises what `running` raises."""
+    with running(options) as gateway:
+        yield gateway.address
+
+
+@contextmanager
+def running(options: GatewayOptions) -> Iterator[RunningGateway]:
+    """Run a gateway until the block ends.
 
     Raises one of STARTUP_ERRORS, ClientError of `clients.pending` if the coordinator's topics do not exist,
     KafkaError if no broker answers, ValueError if the servers are not HOST:PORT,... .
@@ -85,7 +139,9 @@ def serving(options: GatewayOptions) -> Iterator[Address]:
         raise NoSuchReplyPartition(
             f"reply partition {options.reply_partition} is not one of 0 to {partitions - 1}"
         )
+    rules = QuotaRules() if options.quotas is None else read_quotas(options.quotas)
     allow_open_files(files_for(options.limits))
+    counts = Counts()
     with ExitStack() as stack:
         client = stack.enter_context(
             CoordinatorClient(
@@ -95,34 +151,34 @@ def serving(options: GatewayOptions) -> Iterator[Address]:
                 reply_partition=options.reply_partition,
             )
         )
-        backend = stack.enter_context(closing(CoordinatorBackend(client, options.limits)))
+        backend = stack.enter_context(closing(CoordinatorBackend(client, options.limits, counts)))
         groups = stack.enter_context(GroupsReader(options.client_config, options.layout))
-        running: Future[_Running] = Future()
+        started: Future[RunningGateway] = Future()
         thread = threading.Thread(
             target=_run,
-            args=(running, lambda: _serve(options, cluster, backend, groups, running)),
+            args=(started, lambda: _serve(options, cluster, backend, groups, rules, counts, started)),
             name="gateway",
             daemon=True,
         )
         thread.start()
-        started = running.result()
+        gateway = started.result()
         try:
-            yield started.address
+            yield gateway
         finally:
-            started.loop.call_soon_threadsafe(started.stop.set)
+            gateway.stop()
             thread.join(_STOP_TIMEOUT_S)
 
 
-def _run(running: Future[_Running], serve: Callable[[], Coroutine[None, None, None]]) -> None:
+def _run(started: Future[RunningGateway], serve: Callable[[], Coroutine[None, None, None]]) -> None:
     """Run the event loop. An error before the gateway listens is raised to the caller that waits for
-    `running`.
+    `started`.
     """
     try:
         uvloop.run(serve())
     except BaseException as error:
-        if running.done():
+        if started.done():
             raise
-        running.set_exception(error)
+        started.set_exception(error)
 
 
 async def _serve(
@@ -130,9 +186,12 @@ async def _serve(
     cluster: Cluster,
     backend: CoordinatorBackend,
     groups: GroupsReader,
-    running: Future[_Running],
+    rules: QuotaRules,
+    counts: Counts,
+    started: Future[RunningGateway],
 ) -> None:
     acls = None if options.acls is None else CurrentAcls.of(options.acls, cluster)
+    quotas = Quotas(options.limits, rules)
     gateway = Gateway(
         options.listen,
         cluster,
@@ -145,16 +204,26 @@ async def _serve(
         shares_ports=options.shares_ports,
         internal_topics=InternalTopics(() if options.expose_internal_topics else options.layout.topics),
         authorizer=None if acls is None else acls.authorizer,
+        templates=options.templates,
+        quotas=quotas,
+        counts=counts,
     )
+    watching = None
+    if options.quotas is not None:
+        watched = WatchedFile(options.quotas, read_quotas, quotas.use)
+        watching = asyncio.create_task(watched.watch())
     try:
         if acls is not None:
             await acls.refresh()  # before any client can connect
         await gateway.start()
-        stop = asyncio.Event()
-        running.set_result(_Running(gateway.address, asyncio.get_running_loop(), stop))
+        stop, readiness = asyncio.Event(), Readiness(gateway, cluster, backend)
+        loop = asyncio.get_running_loop()
+        started.set_result(RunningGateway(gateway.address, gateway, readiness, loop, stop))
         async with AsyncExitStack() as stack:
             if acls is not None:
                 await stack.enter_async_context(acls.followed())
             await stop.wait()
     finally:
+        if watching is not None:
+            watching.cancel()
         await gateway.close()

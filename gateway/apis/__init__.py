@@ -32,6 +32,7 @@ from gateway.upstream.cluster import METADATA
 from gateway.wire import codec
 from gateway.wire.framing import PRODUCE, RequestHeader
 from gateway.wire.heartbeat import decode_heartbeat
+from state.kafka.responses import JoinGroupResponse, SyncGroupResponse
 
 # Returns when the request's own requests to the coordinator are on their way, in order.
 Serve = Callable[[RequestContext, Any], Awaitable[codec.Fields | Deferred]]
@@ -97,6 +98,15 @@ REFUSED = frozenset({68, 69, *range(76, 80), *range(83, 93)})
 
 # Not parked, and answered by way of the coordinator.
 BOUNDED = SERVED.keys() - {FIND_COORDINATOR, JOIN_GROUP, SYNC_GROUP, ADD_OFFSETS_TO_TXN}
+
+
+# Counted for the quotas of clients. FindCoordinator costs the coordinator nothing.
+METERED = SERVED.keys() - {FIND_COORDINATOR}
+
+# The coordinator's responses to requests that it may park.
+PARKED: Mapping[int, type[JoinGroupResponse | SyncGroupResponse]] = MappingProxyType(
+    {JOIN_GROUP: JoinGroupResponse, SYNC_GROUP: SyncGroupResponse}
+)
 
 
 def decode(header: RequestHeader, message: bytes) -> Any:

@@ -37,8 +37,9 @@ class SendingBackend(Backend, Protocol):
 @dataclass(frozen=True, slots=True)
 class Services:
     """The services of handlers. `listener_port` returns the port of a broker's listener, opening it if
-    needed. `authorizer` None: the gateway checks no ACLs. With `checks_passed_on` it also checks the requests
-    that pass to the brokers.
+    needed. `advertised` returns the address that clients get for a broker whose listener has this port, None
+    if it is the one that they connected to. `authorizer` None: the gateway checks no ACLs. With
+    `checks_passed_on` it also checks the requests that pass to the brokers.
     """
 
     backend: SendingBackend
@@ -47,6 +48,7 @@ class Services:
     listener_port: Callable[[int], Awaitable[int]]
     internal_topics: InternalTopics
     transactions: Transactions
+    advertised: Callable[[int, int], Address | None]
     authorizer: Authorizer | None = None
     checks_passed_on: bool = False
 
@@ -99,8 +101,9 @@ class RequestContext(Struct, frozen=True):
         return self.services.backend.send(request, answer, timeout_ms)
 
     async def listener(self, node_id: int) -> Address:
-        """The gateway's listener for this broker."""
-        return Address(self.host, await self.services.listener_port(node_id))
+        """The gateway's listener for this broker, perhaps another gateway's."""
+        port = await self.services.listener_port(node_id)
+        return self.services.advertised(node_id, port) or Address(self.host, port)
 
     def coordinator_of(self, group_id: str) -> int | None:
         """The id of the broker whose listener serves this group, None if no broker is known.

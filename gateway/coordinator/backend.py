@@ -1,6 +1,7 @@
 """Requests from the gateway to the coordinator. Each of them ends with a response."""
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from clients.coordinator_client import CoordinatorClient, Header
 from clients.pending import ClientClosed, ClientError, CoordinatorError, Outcome, PendingRequest
 from gateway.coordinator.held import HeldRequests, Patience
 from gateway.coordinator.rate_limited_warning import RateLimitedWarning
+from gateway.metrics.counts import Counts
 from gateway.wire.limits import Limits
 from gateway.wire.log_text import quoted
 from state.errors import ErrorCode
@@ -69,8 +71,11 @@ class CoordinatorBackend:
     each gateway drops the responses to others' requests. All methods but `close` belong to the event loop.
     """
 
-    def __init__(self, client: CoordinatorClient, limits: Limits) -> None:
+    def __init__(self, client: CoordinatorClient, limits: Limits, counts: Counts | None = None) -> None:
         self._client = client
+        self._counts = counts or Counts()
+        self.answered_at_s = -math.inf
+        """When the coordinator last answered a request, in seconds of `time.monotonic`."""
         patience = Patience(round(limits.member_held_s * 1000), ANSWER_TIMEOUT_MS)
         self._held: HeldRequests[_Waiting] = HeldRequests(patience)
         self._timer: asyncio.TimerHandle | None = None
@@ -165,9 +170,12 @@ class CoordinatorBackend:
                 if isinstance(outcome, ClientError):
                     self._end(waiting, outcome)
                     continue
+                self.answered_at_s = now_s
                 # A parked request does not show how long a response takes.
                 if waiting.timeout_ms <= ANSWER_TIMEOUT_MS:
-                    slowest_s = max(slowest_s, now_s - waiting.asked_at_s)
+                    took_s = now_s - waiting.asked_at_s
+                    slowest_s = max(slowest_s, took_s)
+                    self._counts.coordinator_answer(type(waiting.request).__name__, took_s)
                 if not waiting.answered.done():
                     waiting.answered.set_result(outcome)
         if slowest_s:

@@ -13,9 +13,7 @@ broker, which starts a request when all earlier requests are answered:
 """
 
 import asyncio
-from collections.abc import Callable
 from enum import Enum
-from functools import partial
 from typing import Any
 
 from gateway import apis
@@ -25,6 +23,7 @@ from gateway.apis.context import Deferred, RequestContext
 from gateway.apis.fetch_sessions import FetchSessions
 from gateway.apis.screened import Screened
 from gateway.net.listener import AuthenticationFailed, Listener
+from gateway.net.responses import Responses
 from gateway.net.stream import ClientGone, ClientStream, Place
 from gateway.upstream.connections import Upstream, UpstreamLost
 from gateway.upstream.passthrough import PassedSasl
@@ -62,6 +61,7 @@ class Connection:
         self._client_host = f"/{self._peer}"  # as Java prints an address without a name
         self._own_host = listener.advertised_host or client.own_host
         self._session = listener.security.session(client.peer_certificate)
+        self._responses = Responses(listener, client)
         self._fetches = FetchSessions()
         self._passed_sasl = PassedSasl()
         self._latest: _Kind | None = None
@@ -75,19 +75,43 @@ class Connection:
         """The number of requests that are under way."""
         return self._client.unanswered
 
+    @property
+    def forwarded(self) -> int:
+        """The number of requests at the broker."""
+        return self._forwarded_count
+
+    @property
+    def has_upstream(self) -> bool:
+        """Whether there is a connection to a broker for this client."""
+        return self._upstream is not None and not self._upstream.ended
+
+    @property
+    def is_muted(self) -> bool:
+        """Whether the client is throttled."""
+        return self._client.is_muted
+
+    def drain(self) -> None:
+        """Answer the requests that are under way (see `Responses.drain`), then end the connection."""
+        self._responses.drain()
+        self._client.finish()
+
     async def run(self) -> None:
         """Serve until the connection is closed. Raises nothing except when cancelled."""
+        reason = "closed by the gateway"
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._end_with_client())
                 await self._work(tasks)
-        except* ClientGone:
-            pass
+        except* ClientGone as gone:
+            reason = gone.exceptions[0].reason  # type: ignore[union-attr]
         except* (ProtocolError, OSError) as errors:
+            reason = "error"
             self._listener.log_lines.closed.add(client=self._peer, why=str(errors.exceptions[0]))
         except* Exception as errors:  # noqa: BLE001 - it is logged, and ends this connection alone
+            reason = "failure"
             self._listener.log_lines.failed.add(client=self._peer, exc_info=errors)
         finally:
+            self._listener.counts.closed[reason] += 1
             self._close()
 
     def _close(self) -> None:
@@ -113,6 +137,7 @@ class Connection:
         self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, place: Place
     ) -> None:
         """Start a request. When this returns, the next one may start."""
+        place.api_key = header.api_key
         if header.api_key in apis.SASL or not self._session.is_open:
             await self._authenticate(tasks, header, message, place)
         elif not apis.is_allowed(header.api_key, header.api_version):
@@ -129,25 +154,25 @@ class Connection:
         except ProtocolError:
             return False  # `_start` raises it
         except Exception as error:  # noqa: BLE001 - it ends this connection: see `run`
-            self._leave(place)
+            self._responses.leave(place)
             self._client.end(error)
             return True
 
     def _has_started(self, message: bytes, place: Place) -> bool:
         header = request_header(message)
+        place.api_key = header.api_key
         serve = apis.AT_ONCE.get(header.api_key)
         if serve is None or not self._may_start_at_once(header, place):
             return False
         request = apis.decode(header, message)
-        if header.api_key in apis.BOUNDED:
-            place.has_room = self._listener.room.enter_at_once(place.request_bytes)
-            if not place.has_room:
-                return False
+        if header.api_key in apis.BOUNDED and not self._responses.enter_at_once(place):
+            return False
         answer = serve(self._call(header), request)
         if answer is None:
-            self._leave(place)
+            self._responses.leave(place)
             return False
         self._latest = _Kind.COORDINATOR
+        self._responses.count(place, header, self._session.principal)
         self._answer(place, header, answer)
         return True
 
@@ -229,54 +254,21 @@ class Connection:
             await self._pass_on(tasks, header, message, place)
             return
         await self._in_order(place, _Kind.ALONE if header.api_key in apis.ALONE else _Kind.COORDINATOR)
+        self._responses.count(place, header, self._session.principal)
         if header.api_key in apis.BOUNDED:
-            await self._enter(place)
+            await self._responses.enter(place)
         try:
             answer = await apis.SERVED[header.api_key](self._call(header), request)
         except BaseException:
-            self._leave(place)
+            self._responses.leave(place)
             raise
         self._answer(place, header, answer)
 
     def _answer(self, place: Place, header: RequestHeader, answer: codec.Fields | Deferred) -> None:
         """Answer a request, at once or later."""
-        if not isinstance(answer, Deferred):
-            self._leave(place)
-            self._client.answer(place, framed(codec.encode_response(header, answer)))
-            return
-        if answer.holds_back:
+        if isinstance(answer, Deferred) and answer.holds_back:
             self._latest = _Kind.ALONE
-        place.waits_for = answer.response
-        answer.response.add_done_callback(partial(self._complete, place, header, answer.fields))
-
-    def _complete(
-        self,
-        place: Place,
-        header: RequestHeader,
-        fields: Callable[[Any], codec.Fields],
-        response: asyncio.Future[Any],
-    ) -> None:
-        """Answer a request with the coordinator's response."""
-        self._leave(place)
-        if response.cancelled():
-            return
-        try:
-            self._client.answer(place, framed(codec.encode_response(header, fields(response.result()))))
-        except Exception as error:  # noqa: BLE001 - it ends this connection: see `run`
-            self._client.end(error)
-
-    async def _enter(self, place: Place) -> None:
-        """Wait for room at the coordinator. Meanwhile nothing is read of the client."""
-        if not self._listener.room.enter_at_once(place.request_bytes):
-            self._client.pause(paused=True)
-            await self._listener.room.enter(place.request_bytes)
-            self._client.pause(paused=False)
-        place.has_room = True
-
-    def _leave(self, place: Place) -> None:
-        if place.has_room:
-            place.has_room = False
-            self._listener.room.leave(place.request_bytes)
+        self._responses.answer(place, header, answer)
 
     async def _pass_on(
         self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, place: Place

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from gateway.apis.context import Services
 from gateway.coordinator.rate_limited_warning import RateLimitedWarning
+from gateway.metrics.counts import Counts
 from gateway.net.room import Room
+from gateway.quotas.quotas import Quotas
 from gateway.security.authentication import Security
 from gateway.upstream.connections import Upstream
 from gateway.wire.limits import Limits
@@ -44,3 +46,5 @@ class Listener:
     advertised_host: str | None
     security: Security
     log_lines: ConnectionLog
+    quotas: Quotas
+    counts: Counts

@@ -16,6 +16,11 @@ class Room:
         self._bytes_left = total_bytes
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
+    @property
+    def waiting(self) -> int:
+        """The number of connections that wait for room."""
+        return len(self._waiting)
+
     def enter_at_once(self, request_bytes: int) -> bool:
         """Take room for a request, unless there is none or a connection waits for it. Returns whether it is
         taken.

@@ -2,7 +2,10 @@
 
 import asyncio
 import socket
+import ssl
+from collections.abc import Callable, Sequence
 from functools import partial
+from weakref import WeakKeyDictionary
 
 import structlog
 
@@ -10,10 +13,15 @@ from gateway.apis.context import SendingBackend, Services
 from gateway.authorization.authorizer import Authorizer
 from gateway.coordinator.fresh_groups import FreshGroups
 from gateway.coordinator.groups import Groups
+from gateway.metrics.counts import Counts
+from gateway.metrics.numbers import Numbers, Values, counted
+from gateway.net.admission import DRAINING, Admission
+from gateway.net.advertised import Advertised, Template
 from gateway.net.connection import Connection
 from gateway.net.listener import ConnectionLog, Listener
 from gateway.net.room import Room
-from gateway.net.stream import ClientStream
+from gateway.net.stream import ClientGone, ClientStream
+from gateway.quotas.quotas import Quotas
 from gateway.security.authentication import Security
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address, Upstream, UpstreamLost
@@ -40,8 +48,9 @@ class Gateway:
     are free ones that the system chooses.
 
     `advertised_host` is the gateway's host in responses, by default the address that the client connected to.
-    With `shares_ports` other processes may listen on the same ports (SO_REUSEPORT). `authorizer` None: no
-    ACLs are checked. Where brokers see the clients' own principals, they check what passes to them.
+    `templates` are the addresses of brokers in responses instead: see `gateway.net.advertised`. With
+    `shares_ports` other processes may listen on the same ports (SO_REUSEPORT). `authorizer` None: no ACLs are
+    checked. Where brokers see the clients' own principals, they check what passes to them.
     """
 
     def __init__(
@@ -58,6 +67,9 @@ class Gateway:
         internal_topics: InternalTopics = NO_INTERNAL_TOPICS,
         shares_ports: bool = False,
         authorizer: Authorizer | None = None,
+        templates: Sequence[Template] = (),
+        quotas: Quotas | None = None,
+        counts: Counts | None = None,
     ) -> None:
         self._listen = listen
         self._cluster = cluster
@@ -65,6 +77,7 @@ class Gateway:
         self._advertised_host = advertised_host
         self._security = security
         self._shares_ports = shares_ports
+        self._advertised = Advertised(templates, lambda: self._ports)
         self._services = Services(
             backend,
             cluster,
@@ -72,13 +85,23 @@ class Gateway:
             self._listener_port,
             internal_topics,
             Transactions(cluster, limits, layout),
+            self._advertised.address,
             authorizer,
             authorizer is not None and not security.by_broker,
         )
+        self._quotas = quotas or Quotas(limits)
+        self._counts = counts or Counts()
+        self._admission = Admission(limits, self._quotas)
+        self.is_draining = False
         self._room = Room(limits.at_coordinator, limits.bytes_at_coordinator)
         self._forwarding = asyncio.Semaphore(limits.forwarded)
         self._opening = asyncio.Lock()
         self._servers: dict[int | None, asyncio.Server] = {}
+        self._listeners: dict[int | None, Listener] = {}
+        self._ports: dict[int, int] = {}
+        self._first_port = listen.port
+        self._server_names: WeakKeyDictionary[ssl.SSLObject, str] = WeakKeyDictionary()
+        self._watching: asyncio.Task[None] | None = None
         self._connections: dict[Connection, asyncio.Task[None]] = {}
         self._log_lines = ConnectionLog()
         self._following: asyncio.Task[None] | None = None
@@ -86,7 +109,7 @@ class Gateway:
     @property
     def address(self) -> Address:
         """The first listener's address, which clients use as bootstrap.servers."""
-        return Address(self._advertised_host or self._listen.host, _port_of(self._servers[None]))
+        return Address(self._advertised_host or self._listen.host, self._first_port)
 
     def connections(self) -> list[Connection]:
         """The connections of clients."""
@@ -94,14 +117,61 @@ class Gateway:
 
     async def start(self) -> None:
         """Listen. Raises CannotListen, or UpstreamLost if no broker answers."""
+        if self._security.tls is not None:
+            self._security.tls.sni_callback = self._note_server_name
         await self._cluster.refresh()
         self._servers[None] = await self._serve(None, self._listen.port)
+        self._first_port = _port_of(self._servers[None])
         for node_id in list(self._cluster.nodes):
             await self._listener_port(node_id)
         self._following = asyncio.create_task(self._security.follow())
+        self._watching = asyncio.create_task(self._advertised.watch())
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether clients can connect."""
+        return bool(self._servers) and all(server.is_serving() for server in self._servers.values())
+
+    async def drain(self, timeout_s: float) -> None:
+        """Accept no more connections, and end each one when its requests that are under way are answered. It
+        ends when all have ended, or after this time.
+        """
+        self.is_draining = True
+        for server in self._servers.values():
+            server.close()
+        for connection in self._connections:
+            connection.drain()
+        ending = list(self._connections.values())
+        log.info("draining", connections=len(ending))
+        if ending:
+            _, left = await asyncio.wait(ending, timeout=timeout_s)
+            if left:
+                log.warning(
+                    "connections had requests under way after the drain timeout", connections=len(left)
+                )
+
+    def numbers(self) -> Numbers:
+        """What the gateway has counted, and its state now. For the event loop's thread."""
+        connections = self.connections()
+        unanswered = sum(connection.unanswered for connection in connections)
+        forwarded = sum(connection.forwarded for connection in connections)
+        held: Values = {
+            ("room",): [float(self._room.waiting)],
+            ("quota",): [float(sum(connection.is_muted for connection in connections))],
+        }
+        return {
+            **counted(self._counts),
+            "connections": {(): [len(connections)]},
+            "in_flight": {("brokers",): [forwarded], ("coordinator",): [unanswered - forwarded]},
+            "held_clients": held,
+            "upstream_connections": {(): [sum(connection.has_upstream for connection in connections)]},
+            "draining": {(): [float(self.is_draining)]},
+        }
 
     async def close(self) -> None:
         """Close all listeners and connections."""
+        if self._watching is not None:
+            self._watching.cancel()
         for server in self._servers.values():
             server.close()
         serving = list(self._connections.values())
@@ -115,13 +185,20 @@ class Gateway:
 
     async def _listener_port(self, node_id: int) -> int:
         async with self._opening:
-            if node_id not in self._servers:
+            if node_id not in self._ports:
                 port = self._listen.port + 1 + node_id if self._listen.port else 0
                 self._servers[node_id] = await self._serve(node_id, port)
-        return _port_of(self._servers[node_id])
+                self._ports[node_id] = _port_of(self._servers[node_id])
+                try:
+                    self._advertised.address(node_id, self._ports[node_id])
+                except ValueError as error:
+                    raise CannotListen(f"broker {node_id} has no address for clients: {error}") from error
+        return self._ports[node_id]
 
     async def _serve(self, node_id: int | None, port: int) -> asyncio.Server:
-        listener = Listener(
+        if self.is_draining:
+            raise CannotListen("the gateway is about to end")
+        listener = self._listeners[node_id] = Listener(
             node_id=node_id,
             services=self._services,
             limits=self._limits,
@@ -131,6 +208,8 @@ class Gateway:
             advertised_host=self._advertised_host,
             security=self._security,
             log_lines=self._log_lines,
+            quotas=self._quotas,
+            counts=self._counts,
         )
         may_begin = partial(self._accept, listener)
         authenticated = not self._security.is_asked
@@ -143,7 +222,7 @@ class Gateway:
             # One address of a name that has several, because a free port is free at one address.
             found = await loop.getaddrinfo(where.host, port, type=socket.SOCK_STREAM)
             server = await loop.create_server(
-                partial(ClientStream, self._limits, may_begin, authenticated=authenticated),
+                partial(ClientStream, self._limits, may_begin, self._counts, authenticated=authenticated),
                 str(found[0][4][0]),
                 port,
                 backlog=_BACKLOG,
@@ -172,13 +251,47 @@ class Gateway:
         raise failed
 
     def _accept(self, listener: Listener, client: ClientStream) -> None:
-        if len(self._connections) >= self._limits.connections:
-            self._log_lines.refused.add(connections=len(self._connections))
-            client.abort()
-            return
+        verdict = self._admission.enter(client.peer)
+        refused = DRAINING if self.is_draining else verdict.refused
+        client.ended.add_done_callback(lambda _, peer=client.peer: self._admission.leave(peer))  # type: ignore[misc]
+        if refused is not None:
+            self._counts.refused[refused] += 1
+            self._log_lines.refused.add(connections=len(self._connections), limit=refused)
+            self._later(verdict.wait_s, client, partial(self._refuse, client))
+        else:
+            self._counts.accepted += 1
+            self._later(verdict.wait_s, client, partial(self._begin, self._by_name(listener, client), client))
+
+    def _later(self, seconds: float, client: ClientStream, act: Callable[[], None]) -> None:
+        """Act now, or after some time in which nothing is read of the client."""
+        if seconds:
+            client.pause(paused=True)
+            asyncio.get_running_loop().call_later(seconds, act)
+        else:
+            act()
+
+    def _refuse(self, client: ClientStream) -> None:
+        client.end(ClientGone("refused"))
+        client.abort()
+
+    def _begin(self, listener: Listener, client: ClientStream) -> None:
+        client.pause(paused=False)
         connection = Connection(listener, client)
         task = self._connections[connection] = asyncio.create_task(connection.run())
         task.add_done_callback(lambda _: self._connections.pop(connection))
+        if self.is_draining:
+            connection.drain()
+
+    def _note_server_name(self, tls: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
+        if name is not None:
+            self._server_names[tls] = name
+
+    def _by_name(self, listener: Listener, client: ClientStream) -> Listener:
+        """The listener of the broker that the client named in its TLS handshake, on the first port."""
+        tls = client.ssl_object
+        if listener.node_id is not None or tls is None:
+            return listener
+        return self._listeners.get(self._advertised.node_id(self._server_names.get(tls)), listener)
 
 
 def _port_of(server: asyncio.Server) -> int:

@@ -3,39 +3,42 @@ written in the order of the requests, whatever the order in which they are ready
 """
 
 import asyncio
+import ssl
+import time
 from asyncio import BaseTransport, Future, TimerHandle, Transport
 from collections import deque
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
+from gateway.metrics.counts import Counts
+from gateway.net.place import Place as Place
 from gateway.wire.framing import FrameBuffer, ProtocolError
 from gateway.wire.limits import Limits
 
+# How long a client that was told of the end may take to close its side.
+_LINGER_S = 1.0
+
 
 class ClientGone(ConnectionError):
-    """The client closed the connection, or was idle for too long. Not worth a report."""
+    """The client closed the connection. Not worth a report, like its subclasses. `reason` is for metrics."""
+
+    reason = "client"
+
+
+class Idle(ClientGone):
+    """The client was idle for too long."""
+
+    reason = "idle"
+
+
+class Drained(ClientGone):
+    """The gateway is about to end, and has answered what was under way."""
+
+    reason = "drained"
 
 
 class SlowReader(ConnectionError):
     """The client does not read its responses."""
-
-
-class Place:
-    """One request's place in the order of responses.
-
-    `frame` is the response as a frame, in one or several parts, without a part for a request that expects no
-    response. It is None until the response is ready.
-    `waits_for` is cancelled if the connection ends before that. With `has_room` the request has room of
-    `gateway.net.room`.
-    """
-
-    __slots__ = ("frame", "has_room", "request_bytes", "waits_for")
-
-    def __init__(self, request_bytes: int) -> None:
-        self.request_bytes = request_bytes
-        self.frame: tuple[bytes, ...] | None = None
-        self.waits_for: Future[Any] | None = None
-        self.has_room = False
 
 
 class ClientStream(asyncio.Protocol):
@@ -49,9 +52,15 @@ class ClientStream(asyncio.Protocol):
     """
 
     def __init__(
-        self, limits: Limits, made: Callable[["ClientStream"], None], *, authenticated: bool = True
+        self,
+        limits: Limits,
+        made: Callable[["ClientStream"], None],
+        counts: Counts,
+        *,
+        authenticated: bool = True,
     ) -> None:
         self._limits = limits
+        self._counts = counts
         self._made = made
         self._is_authenticated = authenticated
         self._loop = asyncio.get_running_loop()
@@ -68,6 +77,11 @@ class ClientStream(asyncio.Protocol):
         self._taken_bytes = 0
         """The part of these that belongs to `_places`."""
         self._is_paused = False
+        self.is_muted = False
+        """Whether the client is throttled: no more requests of it are taken up."""
+        self._mute_timer: TimerHandle | None = None
+        self._is_finishing = False
+        self._linger_timer: TimerHandle | None = None
         self._is_reading = True
         self.start_at_once: Callable[[bytes, Place], bool] = lambda message, place: False
         self._wanted: Future[None] | None = None
@@ -131,9 +145,18 @@ class ClientStream(asyncio.Protocol):
         """The gateway's IP address of this connection."""
         return str(self._transport.get_extra_info("sockname")[0])
 
+    @property
+    def ssl_object(self) -> ssl.SSLObject | None:
+        """The TLS side of this connection, None for plain text."""
+        found: ssl.SSLObject | None = self._transport.get_extra_info("ssl_object")
+        return found
+
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
+        if self._is_finishing:
+            return  # the client sends it again, over another connection
         self._heard_at_s = self._loop.time()
+        self._counts.received_bytes += len(data)
         try:
             requests = self._buffer.feed(data)
         except ProtocolError as error:
@@ -148,7 +171,10 @@ class ClientStream(asyncio.Protocol):
         self._idle_timer.cancel()
         self._end_authentication_timer()
         self._end_write_timer()
-        self.end(ClientGone("the client ended the connection"))
+        for timer in (self._mute_timer, self._linger_timer):
+            if timer is not None:
+                timer.cancel()
+        self.end(Drained("drained") if self._is_finishing else ClientGone("the client ended the connection"))
 
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`."""
@@ -187,6 +213,7 @@ class ClientStream(asyncio.Protocol):
     def answer(self, place: Place, *frame: bytes) -> None:
         """Send a response to the client, after the responses to all earlier requests."""
         place.frame, place.waits_for = frame, None
+        self._counts.answer(place.api_key, time.monotonic() - place.began_s)
         if self._places[0] is not place:
             return
         if len(self._places) == 1:
@@ -208,6 +235,20 @@ class ClientStream(asyncio.Protocol):
         self._is_paused = paused
         self._go_on()
 
+    def mute(self) -> None:
+        """Take up no more requests until `unmute_after`."""
+        self.is_muted = True
+        self._go_on()
+
+    def unmute_after(self, seconds: float) -> None:
+        """Take requests up again after this time."""
+        self._mute_timer = self._loop.call_later(seconds, self._unmute)
+
+    def finish(self) -> None:
+        """Take up no more requests, and end when all that were taken up are answered."""
+        self._is_finishing = True
+        self._go_on()
+
     def end(self, why: Exception) -> None:
         """Take no more requests."""
         if not self.ended.done():
@@ -223,6 +264,8 @@ class ClientStream(asyncio.Protocol):
     def _may_take(self) -> bool:
         if not self._requests or len(self._places) >= self._in_flight_max or self._unsent is not None:
             return False  # a client that does not read its responses gets no more of them
+        if self.is_muted or self._is_finishing:
+            return False
         return not self._places or self._taken_bytes < self._limits.in_flight_bytes_per_connection
 
     def _start_all(self) -> None:
@@ -255,8 +298,10 @@ class ClientStream(asyncio.Protocol):
             parts += place.frame
             self._being_sent += 1
         if len(parts) == 1:
+            self._counts.sent_bytes += len(parts[0])
             self._transport.write(parts[0])
         elif parts:
+            self._counts.sent_bytes += sum(map(len, parts))
             self._transport.writelines(parts)
         if self._unsent is None:
             self._sent()
@@ -298,20 +343,39 @@ class ClientStream(asyncio.Protocol):
             len(self._requests) + len(self._places) < self._in_flight_max
             and self._bytes < self._limits.in_flight_bytes_per_connection
             and not self._is_paused
-        )
+            and not self.is_muted
+        ) or self._is_finishing  # to see the client's end; what it sends is dropped
         if is_reading is not self._is_reading and not self._transport.is_closing():
             self._is_reading = is_reading
             if is_reading:
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
+        if self._is_finishing and not self._places and self._linger_timer is None:
+            self._say_end()
+
+    def _say_end(self) -> None:
+        """Tell the client that no more responses come, and give it time to read them. If the gateway closed
+        at once, a request that the client has just sent would make the kernel drop what is not read yet.
+        """
+        self._linger_timer = self._loop.call_later(_LINGER_S, self.end, Drained("drained"))
+        if self._transport.is_closing():
+            return
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        else:
+            self._transport.close()
+
+    def _unmute(self) -> None:
+        self.is_muted = False
+        self._go_on()
 
     def _end_if_idle(self) -> None:
         left_s = self._heard_at_s + self._limits.idle_timeout_s - self._loop.time()
         if self._requests or self._places:
             left_s = self._limits.idle_timeout_s
         if left_s <= 0:
-            self.end(ClientGone("the client sent no request for too long"))
+            self.end(Idle("the client sent no request for too long"))
         else:
             self._idle_timer = self._loop.call_later(left_s, self._end_if_idle)
 

@@ -1,8 +1,18 @@
 """Limits on what one client, and all clients together, may use of the gateway."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
+from types import MappingProxyType
+from typing import Any
 
 MIB = 1024 * 1024
+UNLIMITED = 2**31 - 1
+"""Kafka's default of limits that are off."""
+
+
+class LimitError(ValueError):
+    """A setting has an unknown name or an invalid value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +27,9 @@ class Limits:
 
     If clients have to authenticate, a connection has one request under way until it has authenticated, and
     the gateway closes it after `authentication_timeout_s` without. A TLS handshake has the same time.
+
+    A quota allows a burst of `quota_window_num` windows of `quota_window_s`, and throttles a request for one
+    window at most.
     """
 
     frame_bytes: int = 100 * MIB  # socket.request.max.bytes
@@ -25,6 +38,9 @@ class Limits:
     failed_authentication_delay_s: float = 0.1  # connection.failed.authentication.delay.ms
     group_frame_bytes: int = 2 * MIB  # the limit of the requests topic
     connections: int = 10_000
+    connections_per_ip: int = UNLIMITED
+    connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
+    connection_creation_rate: int = UNLIMITED
     in_flight_per_connection: int = 512
     in_flight_bytes_per_connection: int = 16 * MIB
     at_coordinator: int = 4_000  # a coordinator that answers 2,000 a second answers each within 2 s
@@ -36,3 +52,62 @@ class Limits:
     upstream_timeout_s: float = 30.0  # for the gateway's own requests
     groups_behind_max_s: float = 3.0  # how long ListGroups waits for the reader of the groups topic
     member_held_s: float = 3.0  # by a coordinator that does not answer: docs/decisions/0009
+    quota_window_num: int = 11  # quota.window.num
+    quota_window_s: float = 1.0  # quota.window.size.seconds
+
+    def with_settings(self, settings: Mapping[str, str]) -> "Limits":
+        """Return the limits with these settings by the names in SETTINGS. Raises LimitError."""
+        changed: dict[str, Any] = {}
+        for name, value in settings.items():
+            if name not in SETTINGS:
+                raise LimitError(f"{name} is not a setting of the gateway: {', '.join(sorted(SETTINGS))}")
+            attribute, parse = SETTINGS[name]
+            try:
+                changed[attribute] = parse(value)
+            except ValueError as error:
+                raise LimitError(f"{name}: {error}") from error
+        return replace(self, **changed)
+
+
+def _positive(value: str) -> int:
+    try:
+        number = int(value)
+    except ValueError:
+        raise ValueError(f"{value!r} is not a whole number") from None
+    if not 0 < number <= UNLIMITED:
+        raise ValueError(f"{number} is not between 1 and {UNLIMITED}")
+    return number
+
+
+def _ms(value: str) -> float:
+    return _positive(value) / 1000
+
+
+def _by_ip(value: str) -> dict[str, int]:
+    """Parse `ADDRESS:NUMBER,...`. An IPv6 address has colons of its own."""
+    numbers: dict[str, int] = {}
+    for item in filter(None, map(str.strip, value.split(","))):
+        address, colon, number = item.rpartition(":")
+        if not colon:
+            raise ValueError(f"{item!r} is not ADDRESS:NUMBER")
+        numbers[str(ip_address(address.strip("[]")))] = _positive(number)
+    return numbers
+
+
+SETTINGS: Mapping[str, tuple[str, Callable[[str], Any]]] = MappingProxyType(
+    {
+        "connections.max.idle.ms": ("idle_timeout_s", _ms),
+        "max.connection.creation.rate": ("connection_creation_rate", _positive),
+        "max.connections": ("connections", _positive),
+        "max.connections.per.ip": ("connections_per_ip", _positive),
+        "max.connections.per.ip.overrides": ("connections_per_ip_overrides", _by_ip),
+        "max.in.flight.requests.per.connection": ("in_flight_per_connection", _positive),
+        "queued.max.request.bytes": ("bytes_at_coordinator", _positive),
+        "queued.max.requests": ("at_coordinator", _positive),
+        "quota.window.num": ("quota_window_num", _positive),
+        "quota.window.size.seconds": ("quota_window_s", _positive),
+        "sasl.server.max.receive.size": ("unauthenticated_frame_bytes", _positive),
+        "socket.request.max.bytes": ("frame_bytes", _positive),
+    }
+)
+"""The settings by Kafka's names, with the attribute of `Limits` and the parser of each."""

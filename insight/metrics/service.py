@@ -1,14 +1,16 @@
 """The metrics of one coordinator: fed from the topics and the query, served over HTTP."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.registry import Collector
 
 from insight.metrics.collector import OWN, MetricsStateCollector, ServiceCollector, TransactionsCollector
 from insight.metrics.follower import Follower
+from insight.metrics.http import Check, HttpPort
 from insight.metrics.metrics_state import MetricsState
 from insight.metrics.sentences import log_sentence
 from records.client_config import ClientConfig
@@ -21,10 +23,6 @@ from streaming.service.transactions_pending import Summary
 
 BATCH_BUCKETS_S = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1, 1.5, 2.5, 5, 10, 30, 60)
 REBALANCE_BUCKETS_S = (0.1, 0.5, 1, 2.5, 5, 10, 20, 30, 45, 60, 120, 300, 600)
-
-
-class MetricsUnavailable(RuntimeError):
-    """The metrics cannot be served; the message names the address and the reason."""
 
 
 class BatchMetrics:
@@ -91,6 +89,7 @@ class RebalanceMetrics:
 
 class Metrics:
     """Serves one coordinator's metrics until stopped; with `log_rebalances` Kafka's sentences are logged.
+    `collectors` are served besides, and `checks` by their paths: see `insight.metrics.http`.
 
     `start` raises MetricsUnavailable if the port cannot be bound; port 0 means any free port. `take_batch`
     may be called before `start` and after the stop.
@@ -107,6 +106,8 @@ class Metrics:
         ticker_age_s: Callable[[], float],
         transactions: Callable[[], Summary],
         log_rebalances: bool,
+        collectors: Sequence[Collector] = (),
+        checks: Mapping[str, Check] | None = None,
     ) -> None:
         self._host = host
         self._port = port
@@ -117,35 +118,26 @@ class Metrics:
         self._registry.register(MetricsStateCollector(self._metrics_state))
         self._registry.register(ServiceCollector(status, ticker_age_s, self._follower.read_age_s))
         self._registry.register(TransactionsCollector(transactions))
+        for collector in collectors:
+            self._registry.register(collector)
+        self._checks = checks
+        self._http: HttpPort | None = None
         self._batches = BatchMetrics(self._registry)
         self._rebalances = RebalanceMetrics(self._registry)
-        self._stop_serving: Callable[[], None] = lambda: None
 
     @property
     def url(self) -> str:
-        """Return the URL to scrape."""
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{self._port}/metrics"
+        """Return the URL to scrape, after the start."""
+        assert self._http is not None
+        return self._http.url
 
     def start(self) -> None:
-        try:
-            server, thread = start_http_server(self._port, self._host, self._registry)
-        except OSError as error:
-            raise MetricsUnavailable(
-                f"cannot serve metrics on {self._host}:{self._port}: {error.strerror}"
-            ) from error
-        self._port = server.server_port
-
-        def stop_serving() -> None:
-            server.shutdown()
-            server.server_close()
-            thread.join()
-
-        self._stop_serving = stop_serving
+        self._http = HttpPort(self._host, self._port, self._registry, self._checks)
         self._follower.start()
 
     def stop(self) -> None:
-        self._stop_serving()
+        if self._http is not None:
+            self._http.close()
         self._follower.stop()
 
     def __enter__(self) -> Self:
@@ -169,7 +161,13 @@ class Metrics:
 
 
 def metrics_of(
-    coordinator: Coordinator, host: str = "127.0.0.1", port: int = 0, *, log_rebalances: bool = True
+    coordinator: Coordinator,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    *,
+    log_rebalances: bool = True,
+    collectors: Sequence[Collector] = (),
+    checks: Mapping[str, Check] | None = None,
 ) -> Metrics:
     """Return a coordinator's metrics, which count its batches from now on; serve them after its start."""
     metrics = Metrics(
@@ -181,6 +179,8 @@ def metrics_of(
         ticker_age_s=coordinator.ticker_age_s,
         transactions=coordinator.transactions,
         log_rebalances=log_rebalances,
+        collectors=collectors,
+        checks=checks,
     )
     coordinator.on_batch = metrics.take_batch
     return metrics

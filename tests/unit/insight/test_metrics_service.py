@@ -7,7 +7,8 @@ from contextlib import closing
 
 import pytest
 
-from insight.metrics.service import Metrics, MetricsUnavailable
+from insight.metrics.http import MetricsUnavailable
+from insight.metrics.service import Metrics
 from records.client_config import ClientConfig
 from streaming.service.status import Phase, Status
 from streaming.service.transactions_pending import Summary

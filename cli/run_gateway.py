@@ -1,0 +1,88 @@
+"""The gateway of `group-coordinator run`, and the HTTP port of both."""
+
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
+
+import click
+from kafka.errors import KafkaError
+
+from cli.gateway_options import Listening
+from clients.pending import ClientError
+from gateway.health import COORDINATOR, LISTENING, Checks
+from gateway.metrics.collector import GatewayCollector
+from gateway.metrics.numbers import Numbers
+from gateway.service import STARTUP_ERRORS, RunningGateway, running
+from insight.metrics.service import Metrics, metrics_of
+from streaming.service.coordinator import Coordinator, Options
+from streaming.service.status import Phase
+
+
+class GatewayToStart:
+    """A gateway whose options are checked before anything starts."""
+
+    def __init__(self, listening: Listening, reply_partitions: int) -> None:
+        self._listening = listening
+        self._running: RunningGateway | None = None
+        partition = listening.reply_partition
+        if partition is not None and partition >= reply_partitions:
+            reason = f"{partition} is not one of 0 to {reply_partitions - 1}"
+            raise click.BadParameter(reason, param_hint="--reply-partition")
+        try:
+            self._security = listening.security()
+        except STARTUP_ERRORS as error:
+            raise click.ClickException(str(error)) from error
+
+    @contextmanager
+    def serving(self, options: Options) -> Iterator[str]:
+        """Run it in front of the coordinator with these options. Yields the address for clients."""
+        wanted = self._listening.options(options.client_config, options.layout, self._security)
+        with ExitStack() as stack:
+            try:
+                self._running = stack.enter_context(running(wanted))
+            except (*STARTUP_ERRORS, ClientError, KafkaError) as error:
+                raise click.ClickException(f"the gateway does not start: {error}") from error
+            stack.callback(self._forget)
+            yield str(self._running.address)
+
+    def numbers(self) -> Numbers:
+        """What it has counted, nothing before its start."""
+        return {} if self._running is None else self._running.numbers()
+
+    def checks(self, exclude: Collection[str]) -> Checks:
+        """Whether clients can connect, and it reaches the brokers. The coordinator is not asked, because its
+        state is known in this process.
+        """
+        if self._running is None:
+            return {LISTENING: "the gateway has not started"}
+        return self._running.checks({*exclude, COORDINATOR})
+
+    def drain(self) -> None:
+        """Answer what is under way, before the coordinator ends."""
+        if self._running is not None:
+            self._running.drain(self._listening.drain_timeout_s)
+
+    def _forget(self) -> None:
+        self._running = None
+
+
+def metrics_and_checks(
+    coordinator: Coordinator, gateway: GatewayToStart | None, host: str, port: int, log_rebalances: bool
+) -> Metrics:
+    """The metrics of a coordinator and of its gateway, with /healthz and /readyz."""
+
+    def ready(exclude: Collection[str]) -> Checks:
+        status = coordinator.status.current
+        is_ready = status.phase in (Phase.READY, Phase.STANDBY)
+        found: Checks = {} if gateway is None else gateway.checks(exclude)
+        if COORDINATOR not in exclude:
+            found[COORDINATOR] = None if is_ready else f"{status.phase}: {status.reason}"
+        return found
+
+    return metrics_of(
+        coordinator,
+        host,
+        port,
+        log_rebalances=log_rebalances,
+        collectors=[] if gateway is None else [GatewayCollector(gateway.numbers)],
+        checks={"/healthz": lambda _: {}, "/readyz": ready},
+    )

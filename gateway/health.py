@@ -1,0 +1,85 @@
+"""Whether a gateway is ready for clients, and why not."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Collection
+
+from gateway.coordinator.backend import CoordinatorBackend
+from gateway.net.server import Gateway
+from gateway.security.authentication import ANONYMOUS
+from gateway.upstream.cluster import Cluster
+from gateway.upstream.connections import UpstreamLost
+from state.errors import ErrorCode
+from state.kafka.requests import DescribeGroup
+from state.kafka.responses import DescribeGroupResponse
+
+LISTENING, BROKERS, COORDINATOR = "listening", "brokers", "coordinator"
+CHECKS = (LISTENING, BROKERS, COORDINATOR)
+
+Checks = dict[str, str | None]
+"""The reason why a check fails, by the check's name. None: it does not fail."""
+
+# What was found is not checked again for this time, because each check of the coordinator costs it a batch.
+AGE_MAX_S = 5.0
+# How long a check may take. Less than the timeout of those who ask, so that they get the reason.
+_CHECK_TIMEOUT_S = 2.0
+# The group in the request to the coordinator. It need not exist.
+_GROUP_ID, _CLIENT_ID, _DESCRIBE_VERSION = "__readiness", "gateway", 5
+
+
+class Readiness:
+    """For the event loop's thread."""
+
+    def __init__(self, gateway: Gateway, cluster: Cluster, backend: CoordinatorBackend) -> None:
+        self._gateway = gateway
+        self._cluster = cluster
+        self._backend = backend
+        self._asked: dict[str, tuple[float, asyncio.Task[str | None]]] = {}
+
+    async def checks(self, exclude: Collection[str] = ()) -> Checks:
+        """Make the checks, except those in `exclude`."""
+        makers: dict[str, Callable[[], Awaitable[str | None]]] = {
+            LISTENING: self._listening,
+            BROKERS: lambda: self._recent(BROKERS, self._brokers),
+            COORDINATOR: lambda: self._recent(COORDINATOR, self._coordinator),
+        }
+        wanted = [name for name in CHECKS if name not in exclude]
+        found = await asyncio.gather(*(_bounded(makers[name]()) for name in wanted))
+        return dict(zip(wanted, found, strict=True))
+
+    async def _listening(self) -> str | None:
+        if self._gateway.is_draining:
+            return "the gateway is draining"
+        return None if self._gateway.is_listening else "the gateway does not listen"
+
+    async def _recent(self, name: str, check: Callable[[], Awaitable[str | None]]) -> str | None:
+        """The outcome of a check that began a short time ago, or of a new one. All callers share it."""
+        began_s, task = self._asked.get(name, (0.0, None))
+        if task is None or (task.done() and time.monotonic() - began_s > AGE_MAX_S):
+            task = asyncio.ensure_future(check())
+            self._asked[name] = time.monotonic(), task
+        return await asyncio.shield(task)
+
+    async def _brokers(self) -> str | None:
+        try:
+            await self._cluster.refresh()
+        except UpstreamLost as error:
+            return str(error)
+        return None
+
+    async def _coordinator(self) -> str | None:
+        if time.monotonic() - self._backend.answered_at_s <= AGE_MAX_S:
+            return None  # clients keep it busy
+        header = self._backend.header(_GROUP_ID, _DESCRIBE_VERSION, _CLIENT_ID, "", ANONYMOUS)
+        answer = await self._backend.ask(DescribeGroup(**header), DescribeGroupResponse)
+        if not answer.request and answer.error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
+            return "the coordinator does not answer"
+        return None
+
+
+async def _bounded(check: Awaitable[str | None]) -> str | None:
+    try:
+        async with asyncio.timeout(_CHECK_TIMEOUT_S):
+            return await check
+    except TimeoutError:
+        return f"no answer within {_CHECK_TIMEOUT_S:.0f} s"

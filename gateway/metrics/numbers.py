@@ -1,0 +1,102 @@
+"""The numbers of a gateway at one moment, in a form that another process can read and add to its own."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kafka.protocol.api_key import ApiKey
+
+from gateway.metrics.counts import Counts, Durations
+from gateway.wire.errors import GatewayError
+from state.errors import ErrorCode
+
+Labels = tuple[str, ...]
+Values = dict[Labels, list[float]]
+"""By label values. A counter or a gauge is one number; a histogram has a number for each bucket, and then
+the sum of its values.
+"""
+Numbers = dict[str, Values]
+"""By the name in FAMILIES."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A metric. `kind` is counter, gauge or histogram."""
+
+    kind: str
+    meaning: str
+    labels: Labels = ()
+
+
+FAMILIES: Mapping[str, Family] = {
+    "connections": Family("gauge", "Open connections of clients."),
+    "connections_accepted": Family("counter", "Connections of clients that were accepted."),
+    "connections_refused": Family("counter", "Connections that were refused.", ("reason",)),
+    "connections_closed": Family("counter", "Connections that ended.", ("reason",)),
+    "request_duration_seconds": Family(
+        "histogram", "From a request's turn to its response, by api. JoinGroup and SyncGroup wait.", ("api",)
+    ),
+    "request_errors": Family("counter", "Responses with an error to group requests.", ("api", "error")),
+    "requests_throttled": Family("counter", "Requests over their client's quota.", ("api",)),
+    "throttle_seconds": Family("counter", "The time for which clients were throttled."),
+    "coordinator_duration_seconds": Family(
+        "histogram", "From a request to the coordinator's response, without parked requests.", ("request",)
+    ),
+    "received_bytes": Family("counter", "Bytes received from clients."),
+    "sent_bytes": Family("counter", "Bytes sent to clients."),
+    "in_flight": Family("gauge", "Requests under way, by who is to answer them.", ("at",)),
+    "held_clients": Family("gauge", "Connections that wait for room, or are throttled.", ("why",)),
+    "upstream_connections": Family("gauge", "Connections to brokers for clients."),
+    "draining": Family("gauge", "Processes of the gateway that are draining."),
+}
+"""All metrics, by name without the prefix."""
+
+
+def counted(counts: Counts) -> Numbers:
+    """The counters as numbers."""
+    return {
+        "connections_accepted": {(): [counts.accepted]},
+        "connections_refused": _by_one(counts.refused),
+        "connections_closed": _by_one(counts.closed),
+        "request_duration_seconds": _histograms((_api(key), d) for key, d in counts.answered.items()),
+        "request_errors": {(_api(a), _error(e)): [n] for (a, e), n in counts.errors.items()},
+        "requests_throttled": _by_one({_api(key): n for key, n in counts.throttled.items()}),
+        "throttle_seconds": {(): [counts.throttled_s]},
+        "coordinator_duration_seconds": _histograms(counts.coordinator.items()),
+        "received_bytes": {(): [counts.received_bytes]},
+        "sent_bytes": {(): [counts.sent_bytes]},
+    }
+
+
+def added(all_numbers: Sequence[Numbers]) -> Numbers:
+    """The sum of the numbers of several processes."""
+    total: Numbers = {}
+    for numbers in all_numbers:
+        for name, values in numbers.items():
+            into = total.setdefault(name, {})
+            for labels, value in values.items():
+                before = into.get(labels)
+                into[labels] = (
+                    list(value) if before is None else [a + b for a, b in zip(before, value, strict=True)]
+                )
+    return total
+
+
+def _by_one(counts: Mapping[str, float]) -> Values:
+    return {(label,): [count] for label, count in counts.items()}
+
+
+def _histograms(durations: Iterable[tuple[str, Durations]]) -> Values:
+    return {(label,): [*one.buckets, one.sum_s] for label, one in durations}
+
+
+def _api(key: int) -> str:
+    """The name of an api. One label for all unknown keys, because clients choose them."""
+    return ApiKey(key).name if key in _API_KEYS else "unknown"
+
+
+def _error(code: int) -> str:
+    return _ERRORS.get(code, str(code))
+
+
+_API_KEYS = frozenset(ApiKey)
+_ERRORS: Mapping[int, str] = {error.value: error.name for kind in (GatewayError, ErrorCode) for error in kind}

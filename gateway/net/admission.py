@@ -1,0 +1,60 @@
+"""Which new connections the gateway accepts, and when it begins to serve them (KIP-402, KIP-612)."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from gateway.quotas.quotas import Quotas
+from gateway.wire.limits import Limits
+
+TOO_MANY, TOO_MANY_OF_IP = "max.connections", "max.connections.per.ip"
+TOO_OFTEN_OF_IP = "connection_creation_rate"
+DRAINING = "draining"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`refused` is the limit that a connection is over, None if it is accepted. The gateway closes a refused
+    connection after `wait_s`, and begins to serve an accepted one after `wait_s`.
+    """
+
+    refused: str | None = None
+    wait_s: float = 0.0
+
+
+_ACCEPTED = Verdict()
+
+
+class Admission:
+    """Counts the connections by the client's IP address."""
+
+    def __init__(self, limits: Limits, quotas: Quotas) -> None:
+        self._limits = limits
+        self._quotas = quotas
+        self._by_ip: Counter[str] = Counter()
+        self._open = 0
+
+    def enter(self, address: str) -> Verdict:
+        """Decide about a new connection, and count it until `leave`, also if it is refused."""
+        self._open += 1
+        self._by_ip[address] += 1
+        limits = self._limits
+        if self._open > limits.connections:
+            return Verdict(TOO_MANY)
+        if self._by_ip[address] > limits.connections_per_ip_overrides.get(address, limits.connections_per_ip):
+            return Verdict(TOO_MANY_OF_IP)
+        now_s = self._quotas.now_s()
+        bucket = self._quotas.connections_of(address)
+        if bucket is not None and bucket.take(now_s):
+            # Closed late, as a broker does: a client that connects again at once would only cost more.
+            return Verdict(TOO_OFTEN_OF_IP, bucket.throttle_s(now_s))
+        every = self._quotas.all_connections
+        if every is not None and every.take(now_s):
+            return Verdict(wait_s=every.throttle_s(now_s))
+        return _ACCEPTED
+
+    def leave(self, address: str) -> None:
+        """A connection has ended."""
+        self._open -= 1
+        self._by_ip[address] -= 1
+        if not self._by_ip[address]:
+            del self._by_ip[address]

@@ -1,0 +1,120 @@
+"""The addresses that clients get for brokers: docs/decisions/0024.
+
+A template is `HOST:PORT` with `{node}` for the broker's node id and `{port}` for the port of the broker's
+listener. Without templates clients get the address they connected to. With several templates there are as
+many gateways: each broker is reached through one of them, and through another one while that one does not
+accept connections. So all gateways name the same address for a broker, and a client knows all gateways.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import structlog
+
+from records.address import Address
+
+CHECK_INTERVAL_S = 1.0
+_CHECK_TIMEOUT_S = 1.0
+_NODE, _PORT = "{node}", "{port}"
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """The addresses of one gateway's listeners."""
+
+    text: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Raises ValueError if this is no template, or if all brokers would have one address."""
+        template = cls(text.strip())
+        try:
+            if template.address(1, 1) == template.address(2, 2):
+                raise ValueError("all brokers would have the same address")
+        except ValueError as error:
+            raise ValueError(
+                f"{text!r} is not HOST:PORT with {_NODE} or {_PORT} for each broker: {error}"
+            ) from error
+        return template
+
+    def address(self, node_id: int, port: int) -> Address:
+        """The address for a broker whose listener has this port. Raises ValueError for a port that is too
+        high.
+        """
+        return Address.parse(self.text.replace(_NODE, str(node_id)).replace(_PORT, str(port)))
+
+    def node_id(self, server_name: str) -> int | None:
+        """The broker whose host name in this template is `server_name`. None: it is no broker's."""
+        host = self.text.rpartition(":")[0]
+        if _NODE not in host:
+            return None
+        pattern = re.escape(host).replace(re.escape(_NODE), r"(\d+)", 1).replace(re.escape(_NODE), r"\1")
+        found = re.fullmatch(pattern, server_name, re.IGNORECASE)
+        return None if found is None else int(found[1])
+
+
+def parse_templates(text: str) -> tuple[Template, ...]:
+    """Parse `TEMPLATE,...`. Raises ValueError."""
+    return tuple(Template.parse(item) for item in text.split(","))
+
+
+class Advertised:
+    """`ports` returns the port of each open listener of a broker, by node id."""
+
+    def __init__(self, templates: Sequence[Template], ports: Callable[[], dict[int, int]]) -> None:
+        self._templates = templates
+        self._ports = ports
+        self._down: frozenset[Template] = frozenset()
+
+    def address(self, node_id: int, port: int) -> Address | None:
+        """The address for a broker whose listener here has this port. None without templates."""
+        count = len(self._templates)
+        for number in range(count):
+            template = self._templates[(node_id + number) % count]
+            if template not in self._down:
+                return template.address(node_id, port)
+        # No gateway can be reached from here, perhaps because of the network between.
+        return self._templates[node_id % count].address(node_id, port) if count else None
+
+    def node_id(self, server_name: str | None) -> int | None:
+        """The broker that a client means by the server name of its TLS handshake (SNI). None: any."""
+        found = (template.node_id(server_name) for template in self._templates if server_name)
+        return next((node_id for node_id in found if node_id is not None), None)
+
+    async def watch(self) -> None:
+        """Check now and then which gateways accept connections, until cancelled. One alone is not checked."""
+        while len(self._templates) > 1:
+            await self.check()
+            await asyncio.sleep(CHECK_INTERVAL_S)
+
+    async def check(self) -> None:
+        """Connect to a listener of each gateway."""
+        ports = self._ports()
+        if not ports:
+            return
+        first = min(ports)
+        addresses = [template.address(first, ports[first]) for template in self._templates]
+        accepts = await asyncio.gather(*map(_accepts, addresses))
+        down = frozenset(t for t, is_up in zip(self._templates, accepts, strict=True) if not is_up)
+        if down != self._down:
+            log.info("gateways that accept no connections", addresses=_texts(down), before=_texts(self._down))
+        self._down = down
+
+
+async def _accepts(address: Address) -> bool:
+    try:
+        async with asyncio.timeout(_CHECK_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(address.host, address.port)
+    except OSError:  # a TimeoutError is one
+        return False
+    writer.transport.abort()
+    return True
+
+
+def _texts(templates: Iterable[Template]) -> list[str]:
+    return sorted(template.text for template in templates)

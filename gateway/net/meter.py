@@ -1,0 +1,46 @@
+"""The requests of one connection against its client's quota (KIP-13, KIP-219).
+
+A request over the quota is handled like any other. Its response has `throttle_time_ms`, and the gateway takes
+up no other request of the connection until that time has passed, as a broker mutes the channel.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.metrics.counts import Counts
+from gateway.quotas.quotas import Quotas
+from gateway.quotas.token_bucket import TokenBucket
+
+_USER = "User:"
+
+
+class Meter:
+    """Counts the requests of one connection."""
+
+    def __init__(self, quotas: Quotas, counts: Counts) -> None:
+        self._quotas = quotas
+        self._counts = counts
+        self._known: tuple[int, str, str | None] | None = None
+        """For what `_bucket` was looked up."""
+        self._bucket: TokenBucket | None = None
+
+    def over(self, principal: str, client_id: str | None, api_key: int) -> TokenBucket | None:
+        """Count a request. Returns the bucket of the client's quota if the request is over it."""
+        quotas = self._quotas
+        if not quotas.has_request_rates:
+            return None
+        wanted = quotas.version, principal, client_id
+        if wanted != self._known:
+            self._bucket = quotas.requests_of(principal.removeprefix(_USER), client_id or "")
+            self._known = quotas.version, principal, client_id  # a look-up may change the version
+        if self._bucket is None or not self._bucket.take(quotas.now_s()):
+            return None
+        self._counts.throttled[api_key] += 1
+        return self._bucket
+
+    def throttled(self, bucket: TokenBucket, fields: Mapping[str, Any]) -> tuple[float, Mapping[str, Any]]:
+        """The seconds for which the connection is to be muted, and a response that says so."""
+        throttle_s = bucket.throttle_s(self._quotas.now_s())
+        self._counts.throttled_s += throttle_s
+        return throttle_s, {**fields, "throttle_time_ms": math.ceil(throttle_s * 1000)}

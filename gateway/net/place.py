@@ -1,0 +1,28 @@
+"""The order of responses on one connection."""
+
+import time
+from asyncio import Future
+from typing import Any
+
+from gateway.quotas.token_bucket import TokenBucket
+
+
+class Place:
+    """One request's place in the order of responses.
+
+    `frame` is the response as a frame, in one or several parts, without a part for a request that expects no
+    response. It is None until the response is ready.
+    `waits_for` is cancelled if the connection ends before that. With `has_room` the request has room of
+    `gateway.net.room`. `quota` is the quota that it is over, None if it is over none.
+    """
+
+    __slots__ = ("api_key", "began_s", "frame", "has_room", "quota", "request_bytes", "waits_for")
+
+    def __init__(self, request_bytes: int) -> None:
+        self.request_bytes = request_bytes
+        self.api_key = -1
+        self.began_s = time.monotonic()
+        self.quota: TokenBucket | None = None
+        self.frame: tuple[bytes, ...] | None = None
+        self.waits_for: Future[Any] | None = None
+        self.has_room = False

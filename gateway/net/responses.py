@@ -1,0 +1,114 @@
+"""The responses that the gateway itself gives on one connection, at once or when the coordinator answers."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from gateway import apis
+from gateway.apis.context import Deferred
+from gateway.net.listener import Listener
+from gateway.net.meter import Meter
+from gateway.net.stream import ClientStream, Place
+from gateway.wire import codec
+from gateway.wire.errors import GatewayError
+from gateway.wire.framing import RequestHeader, framed
+from state.errors import ErrorCode
+
+
+class Responses:
+    """Encodes responses and puts them into their places."""
+
+    def __init__(self, listener: Listener, client: ClientStream) -> None:
+        self._client = client
+        self._room = listener.room
+        self._counts = listener.counts
+        self._meter = Meter(listener.quotas, listener.counts)
+        self._parked: tuple[Place, RequestHeader, Deferred] | None = None
+        """The request that the coordinator may park. The requests behind it wait."""
+        self._is_draining = False
+
+    def count(self, place: Place, header: RequestHeader, principal: str) -> None:
+        """Count a request for its client's quota. If it is over the quota, none is taken up behind it."""
+        if header.api_key in apis.METERED:
+            place.quota = self._meter.over(principal, header.client_id, header.api_key)
+            if place.quota is not None:
+                self._client.mute()
+
+    def answer(self, place: Place, header: RequestHeader, answer: codec.Fields | Deferred) -> None:
+        """Answer a request, at once or later."""
+        if not isinstance(answer, Deferred):
+            self.leave(place)
+            self._respond(place, header, answer, answer.get("error_code", 0))
+            return
+        place.waits_for = answer.response
+        answer.response.add_done_callback(partial(self._complete, place, header, answer.fields))
+        if header.api_key in apis.PARKED:
+            self._parked = place, header, answer
+            if self._is_draining:
+                self._unpark()
+
+    def drain(self) -> None:
+        """Answer a request that may be parked with NOT_COORDINATOR, as a broker whose groups move to another
+        broker. The client sends it again, with its member id, to the coordinator that it finds then.
+        """
+        self._is_draining = True
+        self._unpark()
+
+    def enter_at_once(self, place: Place) -> bool:
+        """Take room at the coordinator. Returns whether there is some."""
+        place.has_room = self._room.enter_at_once(place.request_bytes)
+        return place.has_room
+
+    async def enter(self, place: Place) -> None:
+        """Wait for room at the coordinator. Meanwhile nothing is read of the client."""
+        if not self.enter_at_once(place):
+            self._client.pause(paused=True)
+            await self._room.enter(place.request_bytes)
+            self._client.pause(paused=False)
+            place.has_room = True
+
+    def leave(self, place: Place) -> None:
+        """Give the room of a request back, if it has some."""
+        if place.has_room:
+            place.has_room = False
+            self._room.leave(place.request_bytes)
+
+    def _complete(
+        self,
+        place: Place,
+        header: RequestHeader,
+        fields: Callable[[Any], codec.Fields],
+        response: asyncio.Future[Any],
+    ) -> None:
+        """Answer a request with the coordinator's response."""
+        self.leave(place)
+        if response.cancelled():
+            return
+        if self._parked is not None and self._parked[0] is place:
+            self._parked = None
+        try:
+            result = response.result()
+            self._respond(place, header, fields(result), getattr(result, "error_code", 0))
+        except Exception as error:  # noqa: BLE001 - it ends this connection: see `Connection.run`
+            self._client.end(error)
+
+    def _respond(self, place: Place, header: RequestHeader, fields: codec.Fields, error_code: int) -> None:
+        if error_code:
+            self._counts.errors[header.api_key, error_code] += 1
+        if place.quota is not None:
+            throttle_s, fields = self._meter.throttled(place.quota, fields)
+            self._client.unmute_after(throttle_s)
+        self._client.answer(place, framed(codec.encode_response(header, fields)))
+
+    def _unpark(self) -> None:
+        """The coordinator's own response is dropped when it comes."""
+        if self._parked is None:
+            return
+        (place, header, answer), self._parked = self._parked, None
+        answer.response.cancel()
+        nothing = apis.PARKED[header.api_key](
+            group_id="", correlation_id="", request="", error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE
+        )
+        error = GatewayError.NOT_COORDINATOR
+        self._respond(place, header, {**answer.fields(nothing), "error_code": error}, error)

@@ -1,0 +1,1 @@
+"""How often clients may request something of the coordinator, and connect."""

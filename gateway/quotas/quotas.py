@@ -1,0 +1,77 @@
+"""The token buckets of all clients of a gateway. For the event loop's thread."""
+
+import time
+from collections.abc import Callable, Hashable
+
+from gateway.quotas.rules import QuotaRules
+from gateway.quotas.token_bucket import TokenBucket
+from gateway.wire.limits import UNLIMITED, Limits
+
+# Full buckets are dropped when there are more, because clients choose their ids.
+_BUCKETS = 10_000
+NO_RULES = QuotaRules()
+
+
+class Quotas:
+    """A bucket that was looked up holds until `version` changes."""
+
+    def __init__(
+        self, limits: Limits, rules: QuotaRules = NO_RULES, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.version = 0
+        self.now_s = now_s
+        self._rules = rules
+        self._burst_s = limits.quota_window_num * limits.quota_window_s
+        self._longest_s = limits.quota_window_s
+        self._requests: dict[Hashable, TokenBucket] = {}
+        self._connections: dict[Hashable, TokenBucket] = {}
+        self._drop_above = _BUCKETS
+        rate = limits.connection_creation_rate
+        self.all_connections = None if rate == UNLIMITED else self._new(rate)
+        """The bucket of new connections from all addresses (`max.connection.creation.rate`)."""
+
+    @property
+    def has_request_rates(self) -> bool:
+        """Whether any client has a quota of requests."""
+        return bool(self._rules.requests)
+
+    def use(self, rules: QuotaRules) -> None:
+        """Replace the rules. Clients whose rate stays the same keep their bucket."""
+        self._rules = rules
+        self.version += 1
+
+    def requests_of(self, user: str, client_id: str) -> TokenBucket | None:
+        """The bucket of a client's requests. None: it has no quota."""
+        found = self._rules.request_rate(user, client_id)
+        return None if found is None else self._bucket(self._requests, *found)
+
+    def connections_of(self, address: str) -> TokenBucket | None:
+        """The bucket of new connections from an IP address. None: it has no quota."""
+        rate = self._rules.connection_rate(address)
+        return None if rate is None else self._bucket(self._connections, address, rate)
+
+    def buckets(self) -> int:
+        """How many buckets there are."""
+        return len(self._requests) + len(self._connections)
+
+    def _bucket(self, buckets: dict[Hashable, TokenBucket], key: Hashable, rate: float) -> TokenBucket:
+        bucket = buckets.get(key)
+        if bucket is None or bucket.rate != rate:
+            bucket = buckets[key] = self._new(rate)
+            if self.buckets() > self._drop_above:
+                self._drop_full(except_for=bucket)
+        return bucket
+
+    def _drop_full(self, except_for: TokenBucket) -> None:
+        """Drop the buckets that are the same as new ones."""
+        now_s = self.now_s()
+        for buckets in (self._requests, self._connections):
+            for key in [k for k, one in buckets.items() if one is not except_for and one.is_full(now_s)]:
+                del buckets[key]
+        self._drop_above = max(_BUCKETS, 2 * self.buckets())
+        self.version += 1
+
+    def _new(self, rate: float) -> TokenBucket:
+        # At least one request is free, also where the rate is so low that the windows have none.
+        burst = max(rate * self._burst_s, 1.0)
+        return TokenBucket(rate, burst=burst, longest_s=self._longest_s, now_s=self.now_s())

@@ -1,0 +1,51 @@
+"""A file that is read again when it has changed."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import structlog
+
+T = TypeVar("T")
+
+CHECK_INTERVAL_S = 2.0
+
+log = structlog.get_logger()
+
+
+class WatchedFile(Generic[T]):
+    """`read` reads the file and raises ValueError if it cannot be used. `use` gets what it returned."""
+
+    def __init__(self, path: Path, read: Callable[[Path], T], use: Callable[[T], None]) -> None:
+        self._path = path
+        self._read = read
+        self._use = use
+        self._seen = self._mark()
+
+    def check(self) -> None:
+        """Read the file if it has changed. A file that cannot be used changes nothing, and is logged once."""
+        mark = self._mark()
+        if mark == self._seen:
+            return
+        self._seen = mark
+        try:
+            self._use(self._read(self._path))
+        except ValueError as error:
+            log.error("the file changed and cannot be used: its last content holds", error=str(error))
+        else:
+            log.info("the file was read again", path=str(self._path))
+
+    async def watch(self) -> None:
+        """Check now and then, until cancelled."""
+        while True:
+            await asyncio.sleep(CHECK_INTERVAL_S)
+            self.check()
+
+    def _mark(self) -> tuple[int, int, int] | None:
+        """What changes with the file's content. Kubernetes replaces a file by another inode."""
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino

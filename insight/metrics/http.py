@@ -1,0 +1,91 @@
+"""The HTTP port of a process: its metrics for Prometheus, and whether it is alive and ready.
+
+`/healthz` says whether the process lives, `/readyz` whether it does its work. Both answer 200 or 503 with a
+JSON object that has each check and why it fails. `?exclude=NAME` leaves a check out, as at Kubernetes' own
+API server. All other paths are the metrics.
+"""
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Self
+from urllib.parse import parse_qs
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.exposition import ThreadingWSGIServer
+
+Checks = Mapping[str, str | None]
+"""The reason why a check fails, by the check's name. None: it does not fail."""
+Check = Callable[[Collection[str]], Checks]
+"""Makes the checks, except those of the given names."""
+
+
+class MetricsUnavailable(RuntimeError):
+    """The metrics cannot be served; the message names the address and the reason."""
+
+
+class HttpPort:
+    """Serves until closed. `checks` are by path. Port 0 means any free port. Raises MetricsUnavailable."""
+
+    def __init__(
+        self, host: str, port: int, registry: CollectorRegistry, checks: Mapping[str, Check] | None = None
+    ) -> None:
+        self._host = host
+        self._metrics = make_wsgi_app(registry)
+        self._checks = checks or {}
+
+        try:
+            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+
+            class Server(ThreadingWSGIServer):
+                address_family = family
+
+            self._server = make_server(host, port, self._answer, Server, handler_class=_Quiet)
+        except OSError as error:
+            raise MetricsUnavailable(f"cannot serve metrics on {host}:{port}: {error.strerror}") from error
+        self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """The URL to scrape."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._server.server_port}/metrics"
+
+    def close(self) -> None:
+        """End the server."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _answer(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        check = self._checks.get(environ["PATH_INFO"])
+        if check is None:
+            metrics: Iterable[bytes] = self._metrics(environ, start_response)
+            return metrics
+        exclude = parse_qs(environ.get("QUERY_STRING", "")).get("exclude", [])
+        try:
+            found = check(exclude)
+        except Exception as error:  # noqa: BLE001 - a check that fails in any way is a reason
+            found = {"check": repr(error)}
+        is_fine = all(reason is None for reason in found.values())
+        body = {"ok": is_fine, "checks": {name: reason or "ok" for name, reason in found.items()}}
+        start_response(
+            "200 OK" if is_fine else "503 Service Unavailable", [("Content-Type", "application/json")]
+        )
+        return [json.dumps(body).encode() + b"\n"]
+
+
+class _Quiet(WSGIRequestHandler):
+    """Logs no requests."""
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in the base class
+        """See `BaseHTTPRequestHandler`."""
