@@ -3,15 +3,16 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection
+from typing import Protocol
 
-from gateway.coordinator.backend import CoordinatorBackend
+from gateway.coordinator.backend import Backend
 from gateway.net.server import Gateway
-from gateway.security.authentication import ANONYMOUS
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import UpstreamLost
 from state.errors import ErrorCode
 from state.kafka.requests import DescribeGroup
 from state.kafka.responses import DescribeGroupResponse
+from state.messages import ANONYMOUS
 
 LISTENING, BROKERS, COORDINATOR = "listening", "brokers", "coordinator"
 CHECKS = (LISTENING, BROKERS, COORDINATOR)
@@ -27,10 +28,16 @@ _CHECK_TIMEOUT_S = 2.0
 _GROUP_ID, _CLIENT_ID, _DESCRIBE_VERSION = "__readiness", "gateway", 5
 
 
+class AnsweringBackend(Backend, Protocol):
+    """A backend that knows when it was answered last, in seconds of `time.monotonic`."""
+
+    answered_at_s: float
+
+
 class Readiness:
     """For the event loop's thread."""
 
-    def __init__(self, gateway: Gateway, cluster: Cluster, backend: CoordinatorBackend) -> None:
+    def __init__(self, gateway: Gateway, cluster: Cluster, backend: AnsweringBackend) -> None:
         self._gateway = gateway
         self._cluster = cluster
         self._backend = backend

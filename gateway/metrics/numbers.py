@@ -55,11 +55,11 @@ def counted(counts: Counts) -> Numbers:
     """The counters as numbers."""
     return {
         "connections_accepted": {(): [counts.accepted]},
-        "connections_refused": _by_one(counts.refused),
-        "connections_closed": _by_one(counts.closed),
+        "connections_refused": {(reason,): [n] for reason, n in counts.refused.items()},
+        "connections_closed": {(reason,): [n] for reason, n in counts.closed.items()},
         "request_duration_seconds": _histograms((_api(key), d) for key, d in counts.answered.items()),
         "request_errors": {(_api(a), _error(e)): [n] for (a, e), n in counts.errors.items()},
-        "requests_throttled": _by_one({_api(key): n for key, n in counts.throttled.items()}),
+        "requests_throttled": {(_api(key),): [n] for key, n in counts.throttled.items()},
         "throttle_seconds": {(): [counts.throttled_s]},
         "coordinator_duration_seconds": _histograms(counts.coordinator.items()),
         "received_bytes": {(): [counts.received_bytes]},
@@ -74,19 +74,21 @@ def added(all_numbers: Sequence[Numbers]) -> Numbers:
         for name, values in numbers.items():
             into = total.setdefault(name, {})
             for labels, value in values.items():
-                before = into.get(labels)
-                into[labels] = (
-                    list(value) if before is None else [a + b for a, b in zip(before, value, strict=True)]
-                )
+                _add(into, labels, value)
     return total
 
 
-def _by_one(counts: Mapping[str, float]) -> Values:
-    return {(label,): [count] for label, count in counts.items()}
+def _add(into: Values, labels: Labels, value: list[float]) -> None:
+    before = into.get(labels, [0.0] * len(value))
+    into[labels] = [a + b for a, b in zip(before, value, strict=True)]
 
 
 def _histograms(durations: Iterable[tuple[str, Durations]]) -> Values:
-    return {(label,): [*one.buckets, one.sum_s] for label, one in durations}
+    """Several may have the same label: those of unknown apis."""
+    total: Values = {}
+    for label, one in durations:
+        _add(total, (label,), [*one.buckets, one.sum_s])
+    return total
 
 
 def _api(key: int) -> str:

@@ -16,7 +16,9 @@ _USER = "User:"
 
 
 class Meter:
-    """Counts the requests of one connection."""
+    """Counts the requests of one connection, where there are quotas of requests."""
+
+    __slots__ = ("_bucket", "_counts", "_known", "_quotas")
 
     def __init__(self, quotas: Quotas, counts: Counts) -> None:
         self._quotas = quotas
@@ -28,8 +30,6 @@ class Meter:
     def over(self, principal: str, client_id: str | None, api_key: int) -> TokenBucket | None:
         """Count a request. Returns the bucket of the client's quota if the request is over it."""
         quotas = self._quotas
-        if not quotas.has_request_rates:
-            return None
         wanted = quotas.version, principal, client_id
         if wanted != self._known:
             self._bucket = quotas.requests_of(principal.removeprefix(_USER), client_id or "")

@@ -19,10 +19,13 @@ from state.errors import ErrorCode
 class Responses:
     """Encodes responses and puts them into their places."""
 
+    __slots__ = ("_client", "_counts", "_is_draining", "_meter", "_parked", "_quotas", "_room")
+
     def __init__(self, listener: Listener, client: ClientStream) -> None:
         self._client = client
         self._room = listener.room
         self._counts = listener.counts
+        self._quotas = listener.quotas
         self._meter = Meter(listener.quotas, listener.counts)
         self._parked: tuple[Place, RequestHeader, Deferred] | None = None
         """The request that the coordinator may park. The requests behind it wait."""
@@ -30,7 +33,7 @@ class Responses:
 
     def count(self, place: Place, header: RequestHeader, principal: str) -> None:
         """Count a request for its client's quota. If it is over the quota, none is taken up behind it."""
-        if header.api_key in apis.METERED:
+        if self._quotas.has_request_rates and header.api_key in apis.METERED:
             place.quota = self._meter.over(principal, header.client_id, header.api_key)
             if place.quota is not None:
                 self._client.mute()
@@ -89,7 +92,7 @@ class Responses:
             self._parked = None
         try:
             result = response.result()
-            self._respond(place, header, fields(result), getattr(result, "error_code", 0))
+            self._respond(place, header, fields(result), _error_code(header, result))
         except Exception as error:  # noqa: BLE001 - it ends this connection: see `Connection.run`
             self._client.end(error)
 
@@ -112,3 +115,13 @@ class Responses:
         )
         error = GatewayError.NOT_COORDINATOR
         self._respond(place, header, {**answer.fields(nothing), "error_code": error}, error)
+
+
+def _error_code(header: RequestHeader, response: Any) -> int:
+    """The error of a coordinator's response, for the metrics. An OffsetCommit that is refused has the same
+    error for all partitions.
+    """
+    if header.api_key == apis.OFFSET_COMMIT and not response.error_code and response.topics:
+        first: int = response.topics[0].partitions[0].error_code
+        return first
+    return getattr(response, "error_code", 0)

@@ -11,34 +11,14 @@ from collections.abc import Callable
 from typing import cast
 
 from gateway.metrics.counts import Counts
+from gateway.net.ends import ClientGone as ClientGone
+from gateway.net.ends import Drained, Idle, SlowReader
 from gateway.net.place import Place as Place
 from gateway.wire.framing import FrameBuffer, ProtocolError
 from gateway.wire.limits import Limits
 
 # How long a client that was told of the end may take to close its side.
 _LINGER_S = 1.0
-
-
-class ClientGone(ConnectionError):
-    """The client closed the connection. Not worth a report, like its subclasses. `reason` is for metrics."""
-
-    reason = "client"
-
-
-class Idle(ClientGone):
-    """The client was idle for too long."""
-
-    reason = "idle"
-
-
-class Drained(ClientGone):
-    """The gateway is about to end, and has answered what was under way."""
-
-    reason = "drained"
-
-
-class SlowReader(ConnectionError):
-    """The client does not read its responses."""
 
 
 class ClientStream(asyncio.Protocol):
@@ -50,6 +30,41 @@ class ClientStream(asyncio.Protocol):
     With `authenticated` False the bounds of `Limits` for such a client hold until `authenticate` is called.
     `ended` is the reason why no more requests come. It does not close the connection.
     """
+
+    # With more than 30 attributes and no slots, CPython 3.11 gives each object a dictionary of its own.
+    __slots__ = (
+        "_authentication_timer",
+        "_being_sent",
+        "_buffer",
+        "_bytes",
+        "_counts",
+        "_heard_at_s",
+        "_idle_timer",
+        "_in_flight_max",
+        "_is_authenticated",
+        "_is_finishing",
+        "_is_flush_due",
+        "_is_paused",
+        "_is_reading",
+        "_is_starting",
+        "_is_taking",
+        "_limits",
+        "_linger_timer",
+        "_loop",
+        "_made",
+        "_mute_timer",
+        "_places",
+        "_requests",
+        "_taken",
+        "_taken_bytes",
+        "_transport",
+        "_unsent",
+        "_wanted",
+        "_write_timer",
+        "ended",
+        "is_muted",
+        "start_at_once",
+    )
 
     def __init__(
         self,

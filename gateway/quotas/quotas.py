@@ -21,6 +21,8 @@ class Quotas:
         self.version = 0
         self.now_s = now_s
         self._rules = rules
+        self.has_request_rates = bool(rules.requests)
+        """Whether any client has a quota of requests."""
         self._burst_s = limits.quota_window_num * limits.quota_window_s
         self._longest_s = limits.quota_window_s
         self._requests: dict[Hashable, TokenBucket] = {}
@@ -30,14 +32,10 @@ class Quotas:
         self.all_connections = None if rate == UNLIMITED else self._new(rate)
         """The bucket of new connections from all addresses (`max.connection.creation.rate`)."""
 
-    @property
-    def has_request_rates(self) -> bool:
-        """Whether any client has a quota of requests."""
-        return bool(self._rules.requests)
-
     def use(self, rules: QuotaRules) -> None:
         """Replace the rules. Clients whose rate stays the same keep their bucket."""
         self._rules = rules
+        self.has_request_rates = bool(rules.requests)
         self.version += 1
 
     def requests_of(self, user: str, client_id: str) -> TokenBucket | None:

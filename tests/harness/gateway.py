@@ -5,8 +5,9 @@ and ApiVersions, and answers other requests with bodies that the test sets.
 """
 
 import asyncio
+import math
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,7 +22,10 @@ from gateway.apis import FIND_COORDINATOR
 from gateway.apis.api_versions import API_VERSIONS
 from gateway.authorization.authorizer import Authorizer
 from gateway.coordinator.backend import failed
+from gateway.net.advertised import Template
 from gateway.net.server import NO_INTERNAL_TOPICS, NO_SECURITY, Gateway
+from gateway.quotas.quotas import NO_RULES, Quotas
+from gateway.quotas.rules import QuotaRules
 from gateway.security.authentication import Security
 from gateway.upstream.cluster import METADATA, Cluster
 from gateway.upstream.connections import Address
@@ -62,6 +66,7 @@ class CoreBackend:
 
     def __init__(self) -> None:
         self.away = False
+        self.answered_at_s = -math.inf
         self.unread = False
         self.view_is_behind = False
         self.stuck = False
@@ -229,9 +234,12 @@ class StubBroker:
 class RawClient:
     """A connection that sends given bytes and reads answers one by one."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client_id: str = "me"
+    ) -> None:
         self._reader = reader
         self.writer = writer
+        self._client_id = client_id
         self._sent: dict[int, tuple[int, int]] = {}
         self._numbers = count(1)
 
@@ -239,7 +247,7 @@ class RawClient:
         """Send a request, and return its correlation id."""
         number = next(self._numbers)
         self._sent[number] = (api_key, version)
-        await self.send_bytes(framed(codec.encode_request(api_key, version, number, "me", body)))
+        await self.send_bytes(framed(codec.encode_request(api_key, version, number, self._client_id, body)))
         return number
 
     async def send_bytes(self, data: bytes) -> None:
@@ -287,15 +295,31 @@ class World:
     core: CoreBackend
     broker: StubBroker
     cluster: Cluster
+    quotas: Quotas
+    broker_server: asyncio.Server
     authorizer: Authorizer | None = None
     clients: list[RawClient] = field(default_factory=list)
 
-    async def client(self, port: int | None = None, tls: ssl.SSLContext | None = None) -> RawClient:
-        """Open a connection, to the first listener unless a port is given."""
-        reader, writer = await asyncio.open_connection(HOST, port or self.gateway.address.port, ssl=tls)
-        client = RawClient(reader, writer)
+    async def client(
+        self,
+        port: int | None = None,
+        tls: ssl.SSLContext | None = None,
+        *,
+        client_id: str = "me",
+        server_name: str | None = None,
+    ) -> RawClient:
+        """Open a connection, to the first listener unless a port is given. `server_name` is for TLS."""
+        reader, writer = await asyncio.open_connection(
+            HOST, port or self.gateway.address.port, ssl=tls, server_hostname=server_name
+        )
+        client = RawClient(reader, writer, client_id)
         self.clients.append(client)
         return client
+
+    async def stop_broker(self) -> None:
+        """End the stub broker: no one can connect to it any more."""
+        self.broker_server.close()
+        await self.broker_server.wait_closed()
 
     async def broker_port(self) -> int:
         """Return the port of the broker's own listener, as a client learns it."""
@@ -310,6 +334,8 @@ async def world(
     security: Security,
     internal_topics: InternalTopics = NO_INTERNAL_TOPICS,
     authorizer: Authorizer | None = None,
+    rules: QuotaRules = NO_RULES,
+    templates: Sequence[Template] = (),
 ) -> AsyncIterator[World]:
     """Start a world and end it."""
     broker, core = StubBroker(), CoreBackend()
@@ -317,7 +343,7 @@ async def world(
     broker.answers[API_VERSIONS] = {"api_keys": []}
     server = await asyncio.start_server(broker.serve, HOST, 0)
     broker.address = Address(HOST, server.sockets[0].getsockname()[1])
-    cluster = _Cluster([broker.address], limits)
+    cluster, quotas = _Cluster([broker.address], limits), Quotas(limits, rules)
     gateway = Gateway(
         Address(HOST, 0),
         cluster,
@@ -327,10 +353,12 @@ async def world(
         security=security,
         internal_topics=internal_topics,
         authorizer=authorizer,
+        templates=templates,
+        quotas=quotas,
     )
-    await gateway.start()
-    playing = World(gateway, core, broker, cluster, authorizer)
+    playing = World(gateway, core, broker, cluster, quotas, server, authorizer)
     try:
+        await gateway.start()
         yield playing
     finally:
         for client in playing.clients:
@@ -355,17 +383,25 @@ def played(
     security: Security = NO_SECURITY,
     internal_topics: InternalTopics = NO_INTERNAL_TOPICS,
     authorizer: Callable[[], Authorizer] | None = None,
+    rules: QuotaRules = NO_RULES,
+    templates: Sequence[Template] = (),
     **limits: Any,
 ) -> Callable[..., Any]:
     """Make a test of a coroutine that gets its own world. `authorizer` makes that world's authorizer."""
     if test is None:
         return partial(
-            played, security=security, internal_topics=internal_topics, authorizer=authorizer, **limits
+            played,
+            security=security,
+            internal_topics=internal_topics,
+            authorizer=authorizer,
+            rules=rules,
+            templates=templates,
+            **limits,
         )
 
     async def play() -> None:
         mine = None if authorizer is None else authorizer()
-        async with world(Limits(**limits), security, internal_topics, mine) as playing:
+        async with world(Limits(**limits), security, internal_topics, mine, rules, templates) as playing:
             await test(playing)
 
     def run() -> None:

@@ -1,0 +1,68 @@
+"""Limits on connections: in all, by address, and how fast they may come."""
+
+import asyncio
+import time
+
+from structlog.testing import capture_logs
+
+from gateway.quotas.rules import DEFAULT, QuotaRules
+from tests.harness.gateway import HOST, World, played
+from tests.harness.gateway_requests import HEARTBEAT
+from tests.unit.gateway.test_pipelining import beat
+from tests.unit.gateway.test_server import until
+
+
+def refused(world: World) -> dict[str, float]:
+    return {reason: count for (reason,), (count,) in world.gateway.numbers()["connections_refused"].items()}
+
+
+@played(connections_per_ip=2)
+async def test_an_address_may_have_so_many_connections(world: World) -> None:
+    first, second = await world.client(), await world.client()
+    for client in (first, second):
+        await client.ask(HEARTBEAT, 4, **beat())
+    with capture_logs() as logs:
+        assert await (await world.client()).is_closed()
+    assert logs[0]["limit"] == "max.connections.per.ip"
+    assert refused(world) == {"max.connections.per.ip": 1}
+    first.writer.transport.abort()
+    await until(lambda: len(world.gateway.connections()) == 1)
+    assert (await (await world.client()).ask(HEARTBEAT, 4, **beat())).error_code == 25
+
+
+@played(connections_per_ip=1, connections_per_ip_overrides={HOST: 3, "10.0.0.7": 1})
+async def test_an_address_may_have_a_limit_of_its_own(world: World) -> None:
+    for _ in range(3):
+        await (await world.client()).ask(HEARTBEAT, 4, **beat())
+    assert await (await world.client()).is_closed()
+
+
+@played(rules=QuotaRules(connections={DEFAULT: 10.0}), quota_window_num=1, quota_window_s=0.2)
+async def test_a_connection_over_its_addresss_rate_is_closed_late(world: World) -> None:
+    """KIP-612. The third one comes before there is a token for it."""
+    kept = [await world.client() for _ in range(2)]
+    began_s = time.monotonic()
+    assert await (await world.client()).is_closed()
+    assert time.monotonic() - began_s > 0.04
+    assert refused(world) == {"connection_creation_rate": 1}
+    for client in kept:
+        assert (await client.ask(HEARTBEAT, 4, **beat())).error_code == 25
+
+
+@played(connection_creation_rate=10, quota_window_num=1, quota_window_s=0.2)
+async def test_a_connection_over_the_rate_of_all_waits_and_is_served(world: World) -> None:
+    clients = [await world.client() for _ in range(4)]
+    began_s = time.monotonic()
+    answers = await asyncio.gather(*(client.ask(HEARTBEAT, 4, **beat()) for client in clients))
+    assert time.monotonic() - began_s > 0.04
+    assert {answer.error_code for answer in answers} == {25}
+    assert refused(world) == {}
+
+
+@played(connection_creation_rate=1, quota_window_num=1, quota_window_s=60.0)
+async def test_a_connection_that_waits_counts_and_may_go_away(world: World) -> None:
+    clients = [await world.client() for _ in range(70)]
+    await until(lambda: world.gateway.numbers()["connections_accepted"] == {(): [70]})
+    for client in clients:
+        client.writer.transport.abort()
+    await until(lambda: not world.gateway.connections())

@@ -1,0 +1,147 @@
+"""The addresses that clients get for brokers: templates, several gateways, names in the TLS handshake."""
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from gateway.apis import FIND_COORDINATOR
+from gateway.net.advertised import Advertised, Template, parse_templates
+from gateway.net.server import CannotListen
+from gateway.security.authentication import Security
+from gateway.upstream.cluster import METADATA
+from records.address import Address
+from tests.harness.gateway import HOST, NODE_ID, RawClient, World, played
+from tests.harness.gateway_requests import LIST, join_fields
+from tests.unit.gateway.test_security import PEM
+
+PORT = 9_193
+OTHER_ID = NODE_ID + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "node_id", "address"),
+    [
+        ("broker-{node}.kafka.example.com:9092", 3, Address("broker-3.kafka.example.com", 9_092)),
+        ("kafka.example.com:{port}", 3, Address("kafka.example.com", PORT)),
+        ("nat.example.com:2909{node}", 3, Address("nat.example.com", 29_093)),
+        ("gateway-1.gateways:{port}", 0, Address("gateway-1.gateways", PORT)),
+        ("[2001:db8::1]:{port}", 0, Address("2001:db8::1", PORT)),
+    ],
+)
+def test_a_template_gives_each_broker_its_address(text: str, node_id: int, address: Address) -> None:
+    assert Template.parse(text).address(node_id, PORT) == address
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "kafka.example.com", "kafka.example.com:9092", "kafka-{node}", "{node}", "a b-{node}:9092", "h:{n}"],
+)
+def test_what_is_no_template(text: str) -> None:
+    with pytest.raises(ValueError, match="is not HOST:PORT with"):
+        Template.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "node_id"),
+    [
+        ("broker-3.kafka.example.com", 3),
+        ("BROKER-12.kafka.example.com", 12),
+        ("broker-x.kafka.example.com", None),
+        ("broker-3.kafka.example.com.evil.example", None),
+        ("broker-3xkafka.example.com", None),
+        ("kafka.example.com", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_a_server_name_names_a_broker(name: str | None, node_id: int | None) -> None:
+    templates = parse_templates("gateway-1:{port},broker-{node}.kafka.example.com:9092")
+    assert Advertised(templates, dict).node_id(name) == node_id
+
+
+def test_without_templates_there_is_no_address() -> None:
+    assert Advertised((), dict).address(1, PORT) is None
+
+
+def asyncio_test(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    def run() -> None:
+        asyncio.run(test())  # type: ignore[arg-type]
+
+    run.__name__ = test.__name__
+    return run
+
+
+@asyncio_test
+async def test_brokers_are_spread_over_the_gateways_and_move_while_one_is_away() -> None:
+    servers = [await asyncio.start_server(lambda _, writer: writer.close(), HOST, 0) for _ in range(2)]
+    ports = [server.sockets[0].getsockname()[1] for server in servers]
+    # Ports that {node} tells apart: the other gateway's listeners for brokers 1 and 2.
+    templates = tuple(Template(f"{HOST}:{port}") for port in ports)
+    advertised = Advertised(templates, lambda: {1: PORT, 2: PORT + 1})
+
+    def named() -> list[int]:
+        addresses = [advertised.address(node_id, PORT) for node_id in (1, 2, 3)]
+        return [ports.index(address.port) for address in addresses if address is not None]
+
+    await advertised.check()
+    assert named() == [1, 0, 1]
+    servers[1].close()
+    await servers[1].wait_closed()
+    await advertised.check()
+    assert named() == [0, 0, 0]
+    servers[0].close()
+    await servers[0].wait_closed()
+    await advertised.check()
+    assert named() == [1, 0, 1], "where none can be reached, all are named"
+
+
+@played(templates=parse_templates("broker-{node}.kafka.example.com:9092"))
+async def test_clients_get_the_templates_addresses(world: World) -> None:
+    client = await world.client()
+    expected = (f"broker-{NODE_ID}.kafka.example.com", 9_092)
+    (broker,) = (await client.ask(METADATA, 12, topics=[])).brokers
+    found = await client.ask(FIND_COORDINATOR, 0, key="any")
+    assert (broker.host, broker.port) == (found.host, found.port) == expected
+
+
+def test_a_broker_whose_port_would_be_too_high_is_named_at_the_start() -> None:
+    @played(templates=(Template("nat.example.com:6553{node}1"),))
+    async def play(world: World) -> None:
+        raise AssertionError("it started")
+
+    with pytest.raises(CannotListen, match=f"broker {NODE_ID} has no address for clients"):
+        play()
+
+
+async def named(world: World, name: str | None) -> RawClient:
+    """A client that names the server so in its TLS handshake."""
+    tls = ssl.create_default_context(cafile=PEM)
+    tls.check_hostname = False
+    return await world.client(tls=tls, server_name=name or HOST)
+
+
+@pytest.mark.parametrize("of_the_group", [True, False, None])
+def test_a_server_name_leads_to_the_listener_of_its_broker(of_the_group: bool | None) -> None:
+    """On the first port. A group is listed by the listener of its broker only, and by the first one."""
+
+    @played(
+        security=Security.read(PEM, None, None),
+        templates=parse_templates("broker-{node}.example.com:9092"),
+    )
+    async def play(world: World) -> None:
+        first = await named(world, None)
+        await first.ask(11, 5, **join_fields())
+        world.cluster.learn(dict.fromkeys((NODE_ID, OTHER_ID), world.broker.address), all_of_them=True)
+        # A look-up opens the listener of the broker that it finds.
+        found = {(await first.ask(FIND_COORDINATOR, 0, key=f"group-{n}")).node_id for n in range(20)}
+        assert found == {NODE_ID, OTHER_ID}
+        coordinator = (await first.ask(FIND_COORDINATOR, 0, key="g")).node_id
+        (other,) = found - {coordinator}
+        node_id = {True: coordinator, False: other, None: 99}[of_the_group]
+        client = await named(world, f"broker-{node_id}.example.com")
+        groups = (await client.ask(LIST, 4)).groups
+        assert [group.group_id for group in groups] == ([] if of_the_group is False else ["g"])
+
+    play()

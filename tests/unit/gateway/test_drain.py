@@ -1,0 +1,157 @@
+"""A gateway that is stopped answers what is under way, and then ends the connections."""
+
+import asyncio
+import ssl
+
+import pytest
+
+from gateway.apis.api_versions import API_VERSIONS
+from gateway.security.authentication import Security
+from state.kafka.requests import SyncGroup
+from tests.harness.gateway import RawClient, World, played
+from tests.harness.gateway_requests import HEARTBEAT, JOIN, SYNC, join_fields
+from tests.unit.gateway.test_pipelining import beat, hold, until_asked
+from tests.unit.gateway.test_security import PEM
+from tests.unit.gateway.test_server import park, passed_on, until
+
+NOT_COORDINATOR = 16
+
+
+async def ended(client: RawClient) -> bytes:
+    """What still comes until the gateway ends the connection. The client ends its side then."""
+    rest = await client.rest()
+    client.writer.close()
+    return rest
+
+
+@played
+async def test_an_idle_connection_is_ended_and_new_ones_are_refused(world: World) -> None:
+    client, port = await world.client(), world.gateway.address.port
+    await client.ask(HEARTBEAT, 4, **beat())
+    draining = asyncio.create_task(world.gateway.drain(10))
+    assert await ended(client) == b""
+    await draining
+    assert world.gateway.connections() == []
+    assert not world.gateway.is_listening
+    with pytest.raises(ConnectionError):
+        await world.client(port)
+    assert world.gateway.numbers()["connections_closed"] == {("drained",): [1]}
+
+
+@played
+async def test_requests_under_way_are_answered_before_the_end(world: World) -> None:
+    client = await world.client()
+    held = hold(world, "slow")
+    sent = [await client.send(HEARTBEAT, 4, **beat("slow")) for _ in range(3)]
+    await until_asked(world, 3)
+    draining = asyncio.create_task(world.gateway.drain(10))
+    await until(lambda: world.gateway.is_draining)
+    held.set()
+    assert [(await client.receive())[0] for _ in sent] == sent
+    assert await ended(client) == b""
+    await draining
+
+
+@played
+async def test_requests_at_the_broker_are_answered_before_the_end(world: World) -> None:
+    client = await world.client()
+    world.broker.open.clear()
+    await client.send_bytes(passed_on(7))
+    await until(lambda: world.broker.passed)
+    draining = asyncio.create_task(world.gateway.drain(10))
+    await until(lambda: world.gateway.is_draining)
+    world.broker.open.set()
+    assert await client.receive_bytes() == (7).to_bytes(4, "big")
+    assert await ended(client) == b""
+    await draining
+
+
+@played
+async def test_a_parked_join_gets_not_coordinator_and_may_come_again_with_its_member_id(world: World) -> None:
+    client = await world.client()
+    member_id = (await client.ask(JOIN, 9, **join_fields())).member_id
+    join = await client.send(JOIN, 9, **join_fields(member_id))
+    await until_asked(world, 2)
+    draining = asyncio.create_task(world.gateway.drain(10))
+    number, answer = await client.receive()
+    assert (number, answer.error_code) == (join, NOT_COORDINATOR)
+    assert await ended(client) == b""
+    await draining
+    world.core.advance(3_000)  # the coordinator's own answer is dropped
+
+
+@played
+async def test_a_parked_sync_gets_not_coordinator(world: World) -> None:
+    clients = [await world.client(), await world.client()]
+    ids = [(await client.ask(JOIN, 9, **join_fields())).member_id for client in clients]
+    for client, member_id in zip(clients, ids, strict=True):
+        await client.send(JOIN, 9, **join_fields(member_id))
+    await until_asked(world, 4)
+    for _ in range(2):  # the second member prolongs the initial delay
+        world.core.advance(3_000)
+    joined = [(await client.receive())[1] for client in clients]
+    follower = next(n for n, answer in enumerate(joined) if answer.leader != answer.member_id)
+    protocol = {"protocol_type": "consumer", "protocol_name": "range"}
+    fields = {"group_id": "g", "generation_id": joined[0].generation_id, "assignments": [], **protocol}
+    await clients[follower].send(SYNC, 5, member_id=ids[follower], **fields)
+    await world.core.wait_for(lambda: any(isinstance(request, SyncGroup) for request in world.core.asked))
+    draining = asyncio.create_task(world.gateway.drain(10))
+    assert (await clients[follower].receive())[1].error_code == NOT_COORDINATOR
+    for client in clients:
+        assert await ended(client) == b""
+    await draining
+
+
+@played
+async def test_what_a_client_sends_during_the_drain_is_not_taken_up(world: World) -> None:
+    client = await world.client()
+    held = hold(world, "slow")
+    slow = await client.send(HEARTBEAT, 4, **beat("slow"))
+    await until_asked(world, 1)
+    draining = asyncio.create_task(world.gateway.drain(10))
+    await until(lambda: world.gateway.is_draining)
+    for _ in range(20):
+        await client.send(API_VERSIONS, 0)
+    held.set()
+    assert (await client.receive())[0] == slow
+    assert await ended(client) == b""
+    await draining
+    assert world.broker.passed == []
+
+
+@played
+async def test_the_drain_ends_after_its_time(world: World) -> None:
+    client = await world.client()
+    hold(world, "slow")
+    await client.send(HEARTBEAT, 4, **beat("slow"))
+    await until_asked(world, 1)
+    await world.gateway.drain(0.05)
+    assert len(world.gateway.connections()) == 1
+    await world.gateway.close()
+    assert await client.is_closed()
+
+
+@played
+async def test_a_client_that_does_not_close_its_side_is_closed(world: World) -> None:
+    await park(world, await world.client())
+    async with asyncio.timeout(10):
+        await world.gateway.drain(10)
+    assert world.gateway.connections() == []
+
+
+def test_tls_connections_are_drained_too() -> None:
+    @played(security=Security.read(PEM, None, None))
+    async def play(world: World) -> None:
+        client = await world.client(tls=ssl.create_default_context(cafile=PEM))
+        held = hold(world, "slow")
+        sent = await client.send(HEARTBEAT, 4, **beat("slow"))
+        await until_asked(world, 1)
+        draining = asyncio.create_task(world.gateway.drain(10))
+        await until(lambda: world.gateway.is_draining)
+        held.set()
+        assert (await client.receive())[0] == sent
+        assert await ended(client) == b""
+        await draining
+        assert world.gateway.connections() == []
+
+    play()

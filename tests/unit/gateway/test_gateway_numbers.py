@@ -1,0 +1,162 @@
+"""The gateway's metrics: what is counted, the sum over processes, and the text for Prometheus."""
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, generate_latest
+
+from gateway.apis.api_versions import API_VERSIONS
+from gateway.metrics.collector import PREFIX, GatewayCollector
+from gateway.metrics.counts import BUCKETS_S, Counts, Durations
+from gateway.metrics.numbers import FAMILIES, Numbers, added, counted
+from tests.harness.gateway import World, played
+from tests.harness.gateway_requests import COMMIT, HEARTBEAT, commit_fields
+from tests.unit.gateway.test_pipelining import beat, hold, until_asked
+from tests.unit.gateway.test_server import park, passed_on, until
+
+
+def samples(numbers: Numbers) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(GatewayCollector(lambda: numbers))
+    return registry
+
+
+def value(numbers: Numbers, name: str, **labels: str) -> float | None:
+    return samples(numbers).get_sample_value(f"{PREFIX}_{name}", labels)
+
+
+@played
+async def test_requests_are_counted_by_api_with_their_errors_and_bytes(world: World) -> None:
+    client = await world.client()
+    for _ in range(3):
+        await client.ask(HEARTBEAT, 4, **beat())
+    await client.ask(COMMIT, 9, **commit_fields("nobody", ("orders", 0, 1)))
+    await client.ask(API_VERSIONS, 0)
+    numbers = world.gateway.numbers()
+    for api, count in (("Heartbeat", 3), ("OffsetCommit", 1), ("ApiVersions", 1)):
+        assert value(numbers, "request_duration_seconds_count", api=api) == count
+    assert value(numbers, "request_errors_total", api="Heartbeat", error="UNKNOWN_MEMBER_ID") == 3
+    assert value(numbers, "request_errors_total", api="OffsetCommit", error="GROUP_ID_NOT_FOUND") == 1
+    assert value(numbers, "connections") == value(numbers, "connections_accepted_total") == 1
+    assert value(numbers, "upstream_connections") == 1
+    assert (value(numbers, "received_bytes_total") or 0) > 100
+    assert (value(numbers, "sent_bytes_total") or 0) > 50
+
+
+@played
+async def test_requests_under_way_are_counted_where_they_wait(world: World) -> None:
+    client, other = await world.client(), await world.client()
+    hold(world, "slow")
+    for _ in range(2):
+        await client.send(HEARTBEAT, 4, **beat("slow"))
+    await until_asked(world, 2)
+    world.broker.open.clear()
+    await other.send_bytes(passed_on(1))
+    await until(lambda: world.broker.passed)
+    numbers = world.gateway.numbers()
+    assert value(numbers, "in_flight", at="coordinator") == 2
+    assert value(numbers, "in_flight", at="brokers") == 1
+    world.broker.open.set()
+
+
+@played(at_coordinator=1)
+async def test_clients_that_wait_for_room_are_counted(world: World) -> None:
+    hold(world, "slow")
+    for _ in range(3):
+        await (await world.client()).send(HEARTBEAT, 4, **beat("slow"))
+    await until(lambda: value(world.gateway.numbers(), "held_clients", why="room") == 2)
+
+
+@played
+async def test_connections_are_counted_by_the_reason_of_their_end(world: World) -> None:
+    client, wrong = await world.client(), await world.client()
+    await client.ask(HEARTBEAT, 4, **beat())
+    client.writer.close()
+    await wrong.send_bytes(bytes.fromhex("80000000"))
+    assert await wrong.is_closed()
+    await until(lambda: not world.gateway.connections())
+    numbers = world.gateway.numbers()
+    assert value(numbers, "connections_closed_total", reason="client") == 1
+    assert value(numbers, "connections_closed_total", reason="error") == 1
+
+
+@played(idle_timeout_s=0.05)
+async def test_an_idle_end_is_a_reason_of_its_own(world: World) -> None:
+    await world.client()
+    await until(lambda: value(world.gateway.numbers(), "connections_closed_total", reason="idle") == 1)
+
+
+@played
+async def test_a_parked_request_is_counted_with_the_time_that_it_waited(world: World) -> None:
+    client = await world.client()
+    await park(world, client)
+    assert value(world.gateway.numbers(), "request_duration_seconds_count", api="JoinGroup") is None
+    world.core.advance(3_000)
+    await client.receive()
+    assert value(world.gateway.numbers(), "request_duration_seconds_count", api="JoinGroup") == 1
+
+
+@played
+async def test_keys_of_no_api_share_a_label_because_clients_choose_them(world: World) -> None:
+    client = await world.client()
+    for key in (2_000, 3_000):
+        await client.send_bytes(bytes.fromhex("0000000a") + key.to_bytes(2, "big") + b"\0\0\0\0\0\1\xff\xff")
+        await client.receive_bytes()
+    assert value(world.gateway.numbers(), "request_duration_seconds_count", api="unknown") == 2
+
+
+def test_every_family_is_served_in_text() -> None:
+    counts = Counts()
+    counts.answer(12, 0.02)
+    counts.coordinator_answer("Heartbeat", 0.2)
+    text = generate_latest(samples(counted(counts))).decode()
+    for name, family in FAMILIES.items():
+        assert f"# HELP {PREFIX}_{name}" in text
+        assert re.search(rf"# TYPE {PREFIX}_{name}\w* {family.kind}", text), name
+    assert f'{PREFIX}_request_duration_seconds_bucket{{api="Heartbeat",le="0.025"}} 1.0' in text
+    assert f'{PREFIX}_coordinator_duration_seconds_sum{{request="Heartbeat"}} 0.2' in text
+
+
+durations = st.lists(st.floats(0, 100), max_size=20)
+
+
+@given(durations)
+def test_buckets_have_the_values_up_to_their_bounds(values: list[float]) -> None:
+    counts = Counts()
+    for seconds in values:
+        counts.answer(12, seconds)
+    numbers = counted(counts)
+    if not values:
+        return
+    for bound in BUCKETS_S:
+        le = f"{bound}"
+        found = value(numbers, "request_duration_seconds_bucket", api="Heartbeat", le=le)
+        assert found == sum(seconds <= bound for seconds in values)
+    assert value(numbers, "request_duration_seconds_count", api="Heartbeat") == len(values)
+
+
+@given(st.lists(durations, max_size=4))
+def test_the_sum_over_processes_is_as_if_one_had_counted_all(parts: list[list[float]]) -> None:
+    alone, together = [], Counts()
+    for part in parts:
+        counts = Counts()
+        for seconds in part:
+            for one in (counts, together):
+                one.answer(12, seconds)
+                one.refused["max.connections"] += 1
+        counts.received_bytes = len(part)
+        together.received_bytes += len(part)
+        alone.append(counted(counts))
+    total = added(alone)
+    expected = counted(together)
+    for name in ("connections_refused", "received_bytes") if parts else ():
+        assert total[name] == expected[name]
+    for labels, (*buckets, _) in expected["request_duration_seconds"].items():
+        assert total["request_duration_seconds"][labels][:-1] == buckets
+
+
+def test_a_duration_on_a_bound_is_in_its_bucket() -> None:
+    one = Durations()
+    one.add(BUCKETS_S[0])
+    assert one.buckets[0] == 1

@@ -1,0 +1,74 @@
+"""Whether a gateway is ready, and why not."""
+
+import asyncio
+import math
+
+import pytest
+
+from gateway import health
+from gateway.health import AGE_MAX_S, BROKERS, CHECKS, COORDINATOR, LISTENING, Readiness
+from tests.harness.gateway import World, played
+from tests.unit.gateway.test_pipelining import hold
+
+FINE = dict.fromkeys(CHECKS)
+
+
+def readiness(world: World) -> Readiness:
+    return Readiness(world.gateway, world.cluster, world.core)
+
+
+@played
+async def test_a_gateway_is_ready_when_it_listens_and_both_sides_answer(world: World) -> None:
+    assert await readiness(world).checks() == FINE
+
+
+@played
+async def test_a_draining_gateway_is_not_ready(world: World) -> None:
+    await world.gateway.drain(0)
+    assert await readiness(world).checks() == {**FINE, LISTENING: "the gateway is draining"}
+
+
+@played
+async def test_without_a_broker_it_is_not_ready(world: World) -> None:
+    world.cluster.close()
+    for writer in world.broker.writers:
+        writer.transport.abort()
+    await world.stop_broker()
+    found = await readiness(world).checks()
+    assert "no connection to the broker" in str(found[BROKERS])
+    assert found == {**FINE, BROKERS: found[BROKERS]}
+
+
+@played
+async def test_without_a_coordinator_it_is_not_ready_and_the_check_can_be_left_out(world: World) -> None:
+    world.core.away = True
+    ready = readiness(world)
+    assert await ready.checks() == {**FINE, COORDINATOR: "the coordinator does not answer"}
+    assert await ready.checks([COORDINATOR]) == {LISTENING: None, BROKERS: None}
+
+
+@played
+async def test_the_coordinator_is_asked_once_in_a_while_and_not_while_clients_keep_it_busy(
+    world: World,
+) -> None:
+    ready = readiness(world)
+    for _ in range(3):
+        await asyncio.gather(ready.checks(), ready.checks())
+    assert len(world.core.asked) == 1
+    await Readiness(world.gateway, world.cluster, world.core).checks(CHECKS)
+    assert len(world.core.asked) == 1
+    world.core.answered_at_s = math.inf
+    await readiness(world).checks()
+    assert len(world.core.asked) == 1
+    assert AGE_MAX_S > 0
+
+
+def test_a_check_without_an_end_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "_CHECK_TIMEOUT_S", 0.05)
+
+    @played
+    async def play(world: World) -> None:
+        hold(world, "__readiness")
+        assert (await readiness(world).checks())[COORDINATOR] == "no answer within 0 s"
+
+    play()

@@ -1,0 +1,186 @@
+"""Quotas: the file, which entity's quota holds for a client, and the buckets."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from gateway.quotas import quotas as quotas_module
+from gateway.quotas.quotas import Quotas
+from gateway.quotas.rules import DEFAULT, QuotaRules, QuotasError, read_quotas
+from gateway.quotas.watched_file import WatchedFile
+from gateway.wire.limits import Limits
+
+FILE = """
+[[quotas]]
+user = "ann"
+client-id = "app"
+group_request_rate = 5
+
+[[quotas]]
+user = "<default>"
+group_request_rate = 2.5
+
+[[quotas]]
+ip = "<default>"
+connection_creation_rate = 10
+
+[[quotas]]
+ip = "2001:db8::0:7"
+connection_creation_rate = 1
+"""
+USERS, CLIENT_IDS = ["ann", "bob"], ["app", "job"]
+
+
+def test_a_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "quotas.toml"
+    path.write_text(FILE)
+    rules = read_quotas(path)
+    assert rules.request_rate("ann", "app") == (("ann", "app"), 5.0)
+    assert rules.request_rate("ann", "job") == (("ann", None), 2.5)
+    assert rules.connection_rate("2001:db8::7") == 1.0
+    assert rules.connection_rate("10.0.0.1") == 10.0
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[[quotas]]\nuser = 'ann'", "quota 1: it needs user"),
+        ("[[quotas]]\ngroup_request_rate = 1", "it needs user"),
+        ("[[quotas]]\nuser = 'ann'\nrequest_percentage = 1", "it needs user"),
+        ("[[quotas]]\nuser = 'ann'\nconnection_creation_rate = 1", "it needs user"),
+        ("[[quotas]]\nuser = 'ann'\nip = '10.0.0.1'\nconnection_creation_rate = 1", "it needs user"),
+        ("[[quotas]]\nuser = 1\ngroup_request_rate = 1", "are strings"),
+        ("[[quotas]]\nuser = ''\ngroup_request_rate = 1", "are strings"),
+        ("[[quotas]]\nuser = 'ann'\ngroup_request_rate = 0", "not a number above 0"),
+        ("[[quotas]]\nuser = 'ann'\ngroup_request_rate = inf", "not a number above 0"),
+        ("[[quotas]]\nuser = 'ann'\ngroup_request_rate = true", "not a number above 0"),
+        ("[[quotas]]\nuser = 'ann'\ngroup_request_rate = 'many'", "not a number above 0"),
+        ("[[quotas]]\nip = 'nowhere'\nconnection_creation_rate = 1", "quota 1: 'nowhere'"),
+        ("[[quotas]]\nuser = 'a'\ngroup_request_rate = 1\n" * 2, "quota 2: the entity has a quota already"),
+        ("quotas = 3", "something else than"),
+        ("quotas = [3]", "quota 1: it is not a"),
+        ("[limits]\na = 1", "something else than .* limits"),
+        ("[[quotas]", "cannot be read"),
+        ("\udcff", "cannot be read"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_with_the_reason(tmp_path: Path, text: str, why: str) -> None:
+    path = tmp_path / "quotas.toml"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(QuotasError, match=why):
+        read_quotas(path)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(QuotasError, match="cannot be read"):
+        read_quotas(tmp_path / "nothing")
+
+
+# Kafka's order of precedence (documentation of quotas, "Quota Configuration"), most specific first.
+PRECEDENCE = [
+    ("ann", "app"),
+    ("ann", DEFAULT),
+    ("ann", None),
+    (DEFAULT, "app"),
+    (DEFAULT, DEFAULT),
+    (DEFAULT, None),
+    (None, "app"),
+    (None, DEFAULT),
+]
+
+
+@given(st.sets(st.sampled_from(PRECEDENCE)))
+def test_the_most_specific_quota_holds_as_in_kafka(given_: set[tuple[str | None, str | None]]) -> None:
+    rules = QuotaRules({entity: float(PRECEDENCE.index(entity) + 1) for entity in given_})
+    found = rules.request_rate("ann", "app")
+    if not given_:
+        assert found is None
+        return
+    first = min(given_, key=PRECEDENCE.index)
+    shared = ("ann" if first[0] else None, "app" if first[1] else None)
+    assert found == (shared, float(PRECEDENCE.index(first) + 1))
+
+
+def test_a_users_clients_share_its_quota_and_a_default_gives_each_user_its_own() -> None:
+    quotas = Quotas(Limits(), QuotaRules({("ann", None): 1.0, (DEFAULT, None): 1.0, (None, "app"): 1.0}))
+    assert quotas.requests_of("ann", "app") is quotas.requests_of("ann", "job")
+    assert quotas.requests_of("bob", "app") is not quotas.requests_of("eve", "app")
+
+
+def test_a_client_ids_quota_is_shared_by_all_users() -> None:
+    quotas = Quotas(Limits(), QuotaRules({(None, DEFAULT): 1.0}))
+    assert quotas.requests_of("ann", "app") is quotas.requests_of("bob", "app")
+    assert quotas.requests_of("ann", "app") is not quotas.requests_of("ann", "job")
+
+
+def test_new_rules_keep_the_buckets_of_rates_that_stay() -> None:
+    now_s = 0.0
+    quotas = Quotas(Limits(), QuotaRules({("ann", None): 1.0, ("bob", None): 1.0}), lambda: now_s)
+    before = {user: quotas.requests_of(user, "app") for user in ("ann", "bob")}
+    version = quotas.version
+    quotas.use(QuotaRules({("ann", None): 1.0, ("bob", None): 2.0}))
+    assert quotas.version != version
+    assert quotas.requests_of("ann", "app") is before["ann"]
+    assert quotas.requests_of("bob", "app") is not before["bob"]
+
+
+def test_full_buckets_are_dropped_because_clients_choose_their_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quotas_module, "_BUCKETS", 10)
+    now_s = 0.0
+    quotas = Quotas(Limits(), QuotaRules({(None, DEFAULT): 1.0}), lambda: now_s)
+    busy = quotas.requests_of("ann", "busy")
+    assert busy is not None
+    busy.take(now_s)
+    version = quotas.version
+    for number in range(1_000):
+        assert quotas.requests_of("ann", f"client-{number}") is not None
+    assert quotas.buckets() <= 12
+    assert quotas.requests_of("ann", "busy") is busy
+    assert quotas.version != version, "a connection may hold a bucket that was dropped"
+
+
+def test_a_changed_file_is_read_again_and_a_broken_one_changes_nothing(tmp_path: Path) -> None:
+    path, used = tmp_path / "quotas.toml", list[QuotaRules]()
+    path.write_text("")
+    watched = WatchedFile(path, read_quotas, used.append)
+    watched.check()
+    assert used == []
+    path.write_text(FILE)
+    watched.check()
+    assert [rules.request_rate("ann", "app") for rules in used] == [(("ann", "app"), 5.0)]
+    with capture_logs() as logs:
+        path.write_text("[[quotas]")
+        watched.check()
+        watched.check()
+        path.unlink()
+        watched.check()
+    assert len(used) == 1
+    assert [entry["log_level"] for entry in logs] == ["error", "error"]
+    other = tmp_path / "other.toml"
+    other.write_text("")
+    other.replace(path)  # as Kubernetes replaces a mounted file
+    watched.check()
+    assert len(used) == 2
+
+
+def test_watching_goes_on_until_it_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.quotas.watched_file.CHECK_INTERVAL_S", 0.001)
+    path, used = tmp_path / "quotas.toml", list[QuotaRules]()
+    path.write_text("")
+
+    async def watch() -> None:
+        watching = asyncio.create_task(WatchedFile(path, read_quotas, used.append).watch())
+        await asyncio.sleep(0)
+        for text in (FILE, ""):
+            seen = len(used)
+            path.write_text(text)
+            async with asyncio.timeout(10):
+                while len(used) == seen:
+                    await asyncio.sleep(0.001)
+        watching.cancel()
+
+    asyncio.run(watch())

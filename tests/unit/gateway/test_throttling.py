@@ -1,0 +1,171 @@
+"""A client over its quota: `throttle_time_ms` in the answer, and a muted connection (KIP-219)."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from gateway.apis import METERED
+from gateway.quotas.rules import DEFAULT, QuotaRules
+from gateway.wire import codec
+from state.kafka.requests import Heartbeat
+from tests.harness.gateway import World, played
+from tests.harness.gateway_requests import COMMIT, DESCRIBE, HEARTBEAT, JOIN, LIST, commit_fields, join_fields
+from tests.unit.gateway.test_pipelining import beat, hold, nothing_more, numbers, until_asked
+from tests.unit.gateway.test_security import USERS, log_in
+
+# A burst of one request in a window of 10 s. The next one is throttled for up to that window.
+SLOW = QuotaRules({(None, "me"): 0.1})
+ONE_WINDOW = {"quota_window_num": 1, "quota_window_s": 10.0}
+# As SLOW, but the window is over soon.
+QUICK = QuotaRules({(None, "me"): 10.0})
+SHORT_WINDOW = {"quota_window_num": 1, "quota_window_s": 0.1}
+
+
+def asked(world: World) -> int:
+    return len(world.core.asked)
+
+
+@played(rules=SLOW, **ONE_WINDOW)
+async def test_an_answer_over_the_quota_says_how_long_the_client_is_throttled(world: World) -> None:
+    client = await world.client()
+    assert (await client.ask(HEARTBEAT, 4, **beat())).throttle_time_ms == 0
+    over = await client.ask(HEARTBEAT, 4, **beat())
+    assert over.error_code == 25, "the request is handled all the same"
+    assert 9_000 < over.throttle_time_ms <= 10_000
+
+
+@played(rules=SLOW, **ONE_WINDOW)
+async def test_a_throttled_connection_is_muted_and_no_other(world: World) -> None:
+    client, other = await world.client(), await world.client(client_id="another")
+    for _ in range(2):
+        await client.ask(HEARTBEAT, 4, **beat())
+    await client.send(HEARTBEAT, 4, **beat())
+    for _ in range(5):
+        assert (await other.ask(HEARTBEAT, 4, **beat())).throttle_time_ms == 0
+    assert asked(world) == 7
+    await nothing_more(world, 7)
+    assert world.gateway.numbers()["held_clients"] == {("room",): [0], ("quota",): [1]}
+
+
+@played(rules=QUICK, **SHORT_WINDOW)
+async def test_a_muted_connection_goes_on_after_the_throttle_time(world: World) -> None:
+    client = await world.client()
+    began_s = time.monotonic()
+    answers = [await client.ask(HEARTBEAT, 4, **beat()) for _ in range(5)]
+    took_ms = (time.monotonic() - began_s) * 1000
+    throttled_ms = sum(answer.throttle_time_ms for answer in answers[:-1])
+    assert throttled_ms > 0
+    assert took_ms >= throttled_ms - 10
+    assert {answer.error_code for answer in answers} == {25}
+
+
+@played(rules=SLOW, **ONE_WINDOW)
+async def test_requests_behind_one_over_the_quota_are_not_taken_up(world: World) -> None:
+    """As at a broker, which reads the next request after the throttle time."""
+    client = await world.client()
+    for _ in range(10):
+        await client.send(HEARTBEAT, 4, **beat())
+    await until_asked(world, 2)
+    await nothing_more(world, 2)
+    assert [(await client.receive())[1].throttle_time_ms > 0 for _ in range(2)] == [False, True]
+
+
+@played(rules=SLOW, **ONE_WINDOW)
+async def test_the_throttle_time_is_that_at_the_time_of_the_answer(world: World) -> None:
+    client = await world.client()
+    await client.ask(HEARTBEAT, 4, **beat())
+    join = await client.send(JOIN, 9, **join_fields())
+    assert (await client.receive())[0] == join  # MEMBER_ID_REQUIRED
+    held = hold(world, "slow")
+    late = await world.client()
+    number = await late.send(HEARTBEAT, 4, **beat("slow"))
+    await until_asked(world, 3)
+    await asyncio.sleep(0.05)
+    held.set()
+    answered, response = await late.receive()
+    assert answered == number
+    assert 0 < response.throttle_time_ms < 10_000
+
+
+@pytest.mark.parametrize("api_key", sorted(METERED))
+def test_every_answer_to_a_group_request_can_say_the_throttle_time(api_key: int) -> None:
+    version = codec.versions(api_key)[-1]
+    assert "throttle_time_ms" in codec.RESPONSES[api_key](version=version).fields
+
+
+@pytest.mark.parametrize(
+    ("api_key", "body"),
+    [
+        (COMMIT, commit_fields("", ("orders", 0, 1))),
+        (DESCRIBE, {"groups": ["g"]}),
+        (LIST, {}),
+        (JOIN, join_fields()),
+    ],
+)
+def test_other_requests_are_throttled_too(api_key: int, body: dict[str, Any]) -> None:
+    @played(rules=SLOW, **ONE_WINDOW)
+    async def play(world: World) -> None:
+        client = await world.client()
+        await client.ask(HEARTBEAT, 4, **beat())
+        assert (await client.ask(api_key, 5, **body)).throttle_time_ms > 9_000
+
+    play()
+
+
+@played(rules=SLOW, **ONE_WINDOW)
+async def test_a_client_of_an_old_version_is_muted_without_the_field(world: World) -> None:
+    client = await world.client()
+    for _ in range(2):
+        await client.ask(HEARTBEAT, 0, group_id="g", generation_id=1, member_id="nobody")
+    await client.send(HEARTBEAT, 4, **beat())
+    await nothing_more(world, 2)
+
+
+@played(rules=QuotaRules({("ann", None): 0.1, (DEFAULT, None): 1000.0}), security=USERS, **ONE_WINDOW)
+async def test_a_users_connections_share_its_quota_whatever_their_client_ids(world: World) -> None:
+    throttled = []
+    for user, client_id in (("ann\0secret", "a"), ("ann\0secret", "b"), ("bob\0zażółć", "a")):
+        client = await world.client(client_id=client_id)
+        assert await log_in(client, f"\0{user}".encode()) == 0
+        throttled.append((await client.ask(HEARTBEAT, 4, **beat())).throttle_time_ms > 0)
+    assert throttled == [False, True, False]
+
+
+@played(rules=QuotaRules({("ANONYMOUS", None): 0.1}), **ONE_WINDOW)
+async def test_clients_that_do_not_authenticate_are_the_user_anonymous(world: World) -> None:
+    client = await world.client()
+    answers = [await client.ask(HEARTBEAT, 4, **beat()) for _ in range(2)]
+    assert [answer.throttle_time_ms > 0 for answer in answers] == [False, True]
+
+
+@played(**ONE_WINDOW)
+async def test_new_rules_hold_for_open_connections(world: World) -> None:
+    client = await world.client()
+    for _ in range(5):
+        assert (await client.ask(HEARTBEAT, 4, **beat())).throttle_time_ms == 0
+    world.quotas.use(SLOW)
+    answers = [await client.ask(HEARTBEAT, 4, **beat()) for _ in range(2)]
+    assert [answer.throttle_time_ms > 0 for answer in answers] == [False, True]
+
+
+@played(rules=QUICK, **SHORT_WINDOW)
+async def test_a_throttled_client_that_goes_away_is_forgotten_after_that_time(world: World) -> None:
+    client = await world.client()
+    for _ in range(2):
+        await client.ask(HEARTBEAT, 4, **beat())
+    client.writer.transport.abort()
+    async with asyncio.timeout(10):
+        while world.gateway.connections():
+            await asyncio.sleep(0.001)
+    assert sum(isinstance(request, Heartbeat) for request in world.core.asked) == 2
+
+
+@played(rules=SLOW, **ONE_WINDOW)
+async def test_what_is_passed_on_to_brokers_is_not_counted(world: World) -> None:
+    client = await world.client()
+    for _ in range(3):
+        await client.ask(18, 0)
+    assert await numbers(client, 0) == []
+    assert (await client.ask(HEARTBEAT, 4, **beat())).throttle_time_ms == 0

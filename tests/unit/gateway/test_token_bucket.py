@@ -1,0 +1,88 @@
+"""The arithmetic of quotas: what a token bucket promises for every sequence of requests."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.quotas.token_bucket import TokenBucket
+
+rates = st.floats(0.01, 10_000)
+windows = st.floats(0.1, 60)
+pauses = st.lists(st.floats(0, 30), max_size=60)
+
+
+def bucket(rate: float, burst_s: float = 11.0, longest_s: float = 1.0) -> TokenBucket:
+    return TokenBucket(rate, burst=max(rate * burst_s, 1.0), longest_s=longest_s, now_s=0.0)
+
+
+@given(rates, windows, windows, pauses)
+def test_a_client_that_waits_as_it_is_told_stays_within_its_rate_and_burst(
+    rate: float, burst_s: float, longest_s: float, waits: list[float]
+) -> None:
+    quota, now_s = bucket(rate, burst_s, longest_s), 0.0
+    for taken, wait_s in enumerate(waits, 1):
+        now_s += wait_s
+        is_over = quota.take(now_s)
+        if is_over:
+            now_s += quota.throttle_s(now_s)
+        allowed = max(rate * burst_s, 1.0) + rate * now_s + 1
+        # A bound on the wait lets through at least one request in each longest wait.
+        assert taken <= allowed * (1 + 1e-9) + now_s / longest_s
+
+
+@given(rates, windows, windows, pauses)
+def test_no_wait_is_longer_than_a_window(
+    rate: float, burst_s: float, longest_s: float, waits: list[float]
+) -> None:
+    quota, now_s = bucket(rate, burst_s, longest_s), 0.0
+    for wait_s in waits:
+        now_s += wait_s
+        is_over = quota.take(now_s)
+        throttle_s = quota.throttle_s(now_s)
+        assert 0 <= throttle_s <= longest_s * (1 + 1e-9)
+        assert is_over is (throttle_s > 0)
+
+
+@given(rates, windows, pauses)
+def test_it_counts_as_kafkas_bucket_while_the_debt_is_within_its_bound(
+    rate: float, burst_s: float, waits: list[float]
+) -> None:
+    """Kafka's TokenBucket has no bound on the debt: tokens = min(burst, tokens + rate * seconds) - 1."""
+    quota, now_s = bucket(rate, burst_s, longest_s=1e9), 0.0
+    burst = tokens = max(rate * burst_s, 1.0)
+    for wait_s in waits:
+        now_s += wait_s
+        tokens = min(burst, tokens + rate * wait_s) - 1
+        quota.take(now_s)
+        assert quota.throttle_s(now_s) == pytest.approx(max(-tokens / rate, 0), rel=1e-6, abs=1e-6)
+
+
+@given(rates, windows)
+def test_a_client_below_its_rate_is_never_throttled(rate: float, burst_s: float) -> None:
+    quota, pause_s = bucket(rate, burst_s), 1.0001 / rate
+    assert not any(quota.take(number * pause_s) for number in range(1, 100))
+
+
+@given(rates)
+def test_a_burst_of_all_windows_is_free(rate: float) -> None:
+    quota = bucket(rate)
+    free = min(math.floor(max(rate * 11, 1.0)), 1_000)
+    assert not any(quota.take(0.0) for _ in range(free))
+
+
+def test_a_clock_that_steps_back_gives_no_tokens() -> None:
+    quota = bucket(1.0, burst_s=1.0)
+    assert not quota.take(100.0)
+    assert quota.take(50.0)
+    assert quota.take(99.0)
+    assert quota.throttle_s(100.0) == 1.0
+
+
+def test_it_is_full_again_after_the_windows() -> None:
+    quota = bucket(2.0)
+    for _ in range(22):
+        assert not quota.take(0.0)
+    assert not quota.is_full(10.9)
+    assert quota.is_full(11.0)

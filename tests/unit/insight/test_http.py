@@ -1,0 +1,61 @@
+"""The HTTP port: metrics, and whether the process is alive and ready."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Collection, Iterator
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from insight.metrics.http import Checks, HttpPort
+
+REASONS: dict[str, str | None] = {}
+
+
+def ready(exclude: Collection[str]) -> Checks:
+    if "broken" in REASONS:
+        raise TimeoutError("the loop is stuck")
+    return {name: reason for name, reason in REASONS.items() if name not in exclude}
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    REASONS.clear()
+    registry = CollectorRegistry()
+    Counter("things", "Things.", registry=registry).inc()
+    with HttpPort("127.0.0.1", 0, registry, {"/healthz": lambda _: {}, "/readyz": ready}) as http:
+        yield http.url.removesuffix("/metrics")
+
+
+def get(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read().decode()
+
+
+def test_metrics_are_at_their_path(url: str) -> None:
+    status, text = get(f"{url}/metrics")
+    assert (status, "things_total 1.0" in text) == (200, True)
+
+
+def test_a_process_without_checks_is_alive(url: str) -> None:
+    assert get(f"{url}/healthz") == (200, '{"ok": true, "checks": {}}\n')
+
+
+def test_a_failing_check_is_named_with_its_reason_and_can_be_left_out(url: str) -> None:
+    REASONS.update(brokers=None, coordinator="the coordinator does not answer")
+    status, text = get(f"{url}/readyz")
+    assert (status, json.loads(text)["checks"]) == (
+        503,
+        {"brokers": "ok", "coordinator": "the coordinator does not answer"},
+    )
+    assert get(f"{url}/readyz?exclude=coordinator") == (200, '{"ok": true, "checks": {"brokers": "ok"}}\n')
+
+
+def test_a_check_that_cannot_be_made_is_a_reason(url: str) -> None:
+    REASONS["broken"] = None
+    status, text = get(f"{url}/readyz")
+    assert (status, json.loads(text)["checks"]) == (503, {"check": "TimeoutError('the loop is stuck')"})
