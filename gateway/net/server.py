@@ -118,7 +118,7 @@ class Gateway:
     async def start(self) -> None:
         """Listen. Raises CannotListen, or UpstreamLost if no broker answers."""
         if self._security.tls is not None:
-            self._security.tls.sni_callback = self._note_server_name
+            self._note_server_names(self._security.tls)
         await self._cluster.refresh()
         self._servers[None] = await self._serve(None, self._listen.port)
         self._first_port = _port_of(self._servers[None])
@@ -282,9 +282,16 @@ class Gateway:
         if self.is_draining:
             connection.drain()
 
-    def _note_server_name(self, tls: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
-        if name is not None:
-            self._server_names[tls] = name
+    def _note_server_names(self, tls: ssl.SSLContext) -> None:
+        """Note what clients name in their handshakes. The context may have a callback of its own."""
+        before: Callable[[ssl.SSLObject, str | None, ssl.SSLContext], int | None] | None = tls.sni_callback
+
+        def note(connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> int | None:
+            if name is not None:
+                self._server_names[connection] = name
+            return None if before is None else before(connection, name, context)
+
+        tls.sni_callback = note
 
     def _by_name(self, listener: Listener, client: ClientStream) -> Listener:
         """The listener of the broker that the client named in its TLS handshake, on the first port."""
