@@ -2,24 +2,26 @@
 
 import json
 import re
-import socket
-import threading
 import tomllib
+import urllib.error
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-from wsgiref.simple_server import make_server
 
 import pytest
 import yaml
-from prometheus_client import make_wsgi_app
+from prometheus_client import CollectorRegistry
 
 from cli.run import run
 from deploy.healthcheck import main as healthcheck
-from streaming.service.status import Phase, Status
-from tests.harness.scraped import Scraped, busy
+from gateway.apis import HEARTBEAT
+from gateway.metrics.collector import GatewayCollector
+from gateway.metrics.counts import Counts
+from gateway.metrics.numbers import FAMILIES, counted
+from insight.metrics.http import HttpPort
+from tests.harness.ports import free_port
+from tests.harness.scraped import busy
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
@@ -105,7 +107,7 @@ def test_the_coordinators_command_line_is_understood() -> None:
 def test_ports_agree_from_the_coordinator_to_the_dashboard() -> None:
     port = int(option("metrics-port"))
     assert published("coordinator") == ("127.0.0.1", port, port)
-    assert urlsplit(COORDINATOR["healthcheck"]["test"][-2]).port == port
+    assert urlsplit(COORDINATOR["healthcheck"]["test"][-1]).port == port
     exposed = re.findall(r"^EXPOSE (.*)$", DOCKERFILE, re.MULTILINE)
     assert exposed == [" ".join(text.split(":")[2] for text in COORDINATOR["ports"])]
     (job,) = read_yaml(DEPLOY / "prometheus.yml")["scrape_configs"]
@@ -139,7 +141,6 @@ def test_clients_find_every_broker_through_the_gateway() -> None:
     of_the_broker = first + 1 + int(SERVICES["kafka"]["environment"]["KAFKA_NODE_ID"])
     _, *ports = [tuple(map(int, port.split(":")[1:])) for port in COORDINATOR["ports"]]
     assert ports == [(first, first), (of_the_broker, of_the_broker)]
-    assert COORDINATOR["healthcheck"]["test"][-1] == f"localhost:{first}"
 
 
 def test_volumes_are_declared_and_mounted_files_exist() -> None:
@@ -171,8 +172,27 @@ def test_the_image_has_the_packages_and_they_are_sent_to_its_build() -> None:
     assert {path.parent.name for path in ROOT.glob("*/py.typed")} & imported <= copied
 
 
+def gateway_metrics() -> CollectorRegistry:
+    """The metrics of a gateway that has counted one of everything."""
+    counts = Counts()
+    counts.answer(HEARTBEAT, 0.1)
+    counts.coordinator_answer("Heartbeat", 0.1)
+    counts.errors[HEARTBEAT, 15] += 1
+    counts.refused["max.connections"] += 1
+    counts.throttled[HEARTBEAT] += 1
+    gauges = {name: {("",) * len(f.labels): [1.0]} for name, f in FAMILIES.items() if f.kind == "gauge"}
+    registry = CollectorRegistry()
+    registry.register(GatewayCollector(lambda: {**counted(counts), **gauges}))
+    return registry
+
+
 def test_dashboard_and_alerts_ask_for_metrics_and_labels_that_are_served() -> None:
-    samples = [sample for family in busy().registry.collect() for sample in family.samples]
+    samples = [
+        sample
+        for registry in (busy().registry, gateway_metrics())
+        for family in registry.collect()
+        for sample in family.samples
+    ]
     names = {sample.name for sample in samples}
     labels = {label for sample in samples for label in sample.labels}
     asked = list(expressions())
@@ -203,31 +223,19 @@ def test_the_docs_tell_of_every_alert() -> None:
     assert [name for name in names if f"`{name}`" not in operations] == []
 
 
-@contextmanager
-def metrics_of(phase: Phase) -> Iterator[str]:
-    """The address of the metrics of a coordinator in this phase. It serves one request."""
-    scraped = Scraped()
-    scraped.status = Status(phase, "", 0)
-    with make_server(LOOPBACK, 0, make_wsgi_app(scraped.registry)) as server:
-        answering = threading.Thread(target=server.handle_request)
-        answering.start()
-        yield f"http://{LOOPBACK}:{server.server_port}/metrics"
-        answering.join()
+@pytest.mark.parametrize(("reason", "exit_code"), [(None, 0), ("restarting: the query ended", 1)])
+def test_the_health_check_tells_ready_from_not(
+    reason: str | None, exit_code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = urlsplit(COORDINATOR["healthcheck"]["test"][-1]).path
+    with HttpPort(LOOPBACK, 0, CollectorRegistry(), {path: lambda _: {"coordinator": reason}}) as http:
+        assert healthcheck(http.url.replace("/metrics", path)) == exit_code
+    assert str(reason or "") in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("phase", "exit_code"), [(Phase.READY, 0), (Phase.STANDBY, 0), (Phase.RESTARTING, 1)]
-)
-def test_the_health_check_tells_ready_from_not(phase: Phase, exit_code: int) -> None:
-    with metrics_of(phase) as url, socket.create_server((LOOPBACK, 0)) as gateway:
-        assert healthcheck(url, f"{LOOPBACK}:{gateway.getsockname()[1]}") == exit_code
-
-
-def test_the_health_check_fails_while_no_gateway_listens() -> None:
-    with socket.create_server((LOOPBACK, 0)) as gateway:
-        port = gateway.getsockname()[1]
-    with metrics_of(Phase.READY) as url, pytest.raises(ConnectionRefusedError):
-        healthcheck(url, f"{LOOPBACK}:{port}")
+def test_the_health_check_fails_while_nothing_answers() -> None:
+    with pytest.raises(urllib.error.URLError):
+        healthcheck(f"http://{LOOPBACK}:{free_port()}/readyz")
 
 
 def test_the_image_takes_no_package_without_its_hash() -> None:

@@ -7,15 +7,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import pytest
 import yaml
 
 from cli.gateway import gateway
 from cli.run import run
 from cli.spark_options import taken_from
-from deploy.healthcheck import main as healthcheck
-from streaming.service.status import Phase
-from tests.unit.deploy.test_compose import metrics_of
+from gateway import health
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "deploy" / "kubernetes"
@@ -138,21 +135,21 @@ def test_probes_ask_ports_that_are_listened_at() -> None:
     assert len(found) >= 2 * len(workloads())
     for container, probe in found:
         named = {port["name"]: port["containerPort"] for port in container["ports"]}
-        asked = probe.get("tcpSocket") or probe.get("httpGet")
-        if asked is not None:
-            assert asked["port"] in named
-        else:
-            assert urlsplit(probe["exec"]["command"][-1]).port in named.values()
+        assert (probe.get("tcpSocket") or probe["httpGet"])["port"] in named
 
 
-@pytest.mark.parametrize(("phase", "exit_code"), [(Phase.READY, 0), (Phase.FAILING, 1)])
-def test_a_coordinator_without_a_gateway_is_ready_when_it_commits_batches(
-    phase: Phase, exit_code: int
-) -> None:
-    command = COORDINATOR["readinessProbe"]["exec"]["command"]
-    assert command[:2] == ["python", "/opt/healthcheck.py"]
-    with metrics_of(phase) as url:
-        assert healthcheck(*[url for _ in command[2:]]) == exit_code
+def test_probes_ask_for_paths_that_are_served() -> None:
+    for container, probe in probes():
+        if container["name"] in ("coordinator", "gateway"):
+            path = urlsplit(probe["httpGet"]["path"])
+            assert path.path in ("/healthz", "/readyz")
+            assert path.query in ("", f"exclude={health.COORDINATOR}")
+
+
+def test_a_gateway_may_drain_before_it_is_killed() -> None:
+    _, *arguments = container_of("Deployment", "gateway")["args"]
+    drain_s = gateway.make_context("gateway", arguments).params["drain_timeout_s"]
+    assert pod_of("Deployment", "gateway")["terminationGracePeriodSeconds"] >= drain_s + 40
 
 
 def test_the_coordinators_command_line_is_understood_and_reaches_the_master() -> None:
@@ -201,7 +198,8 @@ def test_clients_find_the_gateway_for_each_broker() -> None:
     assert command == gateway.name
     context = gateway.make_context(command, arguments)
     assert context.params["advertised_host"] in names("Service")
-    first, *brokers = [port["containerPort"] for port in container["ports"]]
+    first, *brokers, metrics = [port["containerPort"] for port in container["ports"]]
+    assert metrics == context.params["metrics_port"]
     assert first == context.params["listen"].port
     assert brokers == [first + 1 + node for node in range(len(brokers))]
     given = [word for word in container["args"] if word.startswith("--bootstrap-servers=")]
