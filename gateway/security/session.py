@@ -113,8 +113,11 @@ class Session:
     def authenticate(self, message: bytes) -> Reply:
         """Take the client's next message of its mechanism."""
         if self._exchange is None:
-            error = GatewayError.ILLEGAL_SASL_STATE
-            return Reply(self._fail(error, "SaslAuthenticate out of turn"), "no SaslHandshake before it")
+            if not self.is_open:
+                self.failed = "SaslAuthenticate out of turn"
+            return Reply(
+                GatewayError.ILLEGAL_SASL_STATE, "SaslAuthenticate without a SaslHandshake before it"
+            )
         outcome = self._checked(self._exchange.evaluate(message))
         if isinstance(outcome, Continues):
             return Reply(ErrorCode.NONE, auth_bytes=outcome.reply)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.apis import SASL_HANDSHAKE
+from gateway.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from gateway.apis.api_versions import API_VERSIONS
 from gateway.security.authentication import Security
 from gateway.security.credentials import Users
@@ -201,6 +201,8 @@ async def test_a_session_without_an_end_is_not_renewed(world: World) -> None:
     answer = await authenticate(client, by_password("PLAIN", "ann", "secret"))
     assert (answer.error_code, answer.session_lifetime_ms) == (0, 0)
     assert (await client.ask(SASL_HANDSHAKE, 1, mechanism="PLAIN")).error_code == ILLEGAL_STATE
+    again = await client.ask(SASL_AUTHENTICATE, 2, auth_bytes=ANN)
+    assert again.error_code == ILLEGAL_STATE
     assert (await client.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
 
 

@@ -56,8 +56,8 @@ def test_a_deadline_has_no_principal() -> None:
 @examples(30)
 def test_a_principal_changes_nothing_but_the_entries_that_name_it(seed: int) -> None:
     rows = realise(script(seed, 100), CONFIG)
-    who = {row.request_id: f"User:{number % 3}" for number, row in enumerate(rows)}
-    named = [_naming(row, who[row.request_id]) for row in rows]
+    named = [_naming(row, f"User:{number % 3}") for number, row in enumerate(rows)]
+    who = {row.request_id: principal_of(row) for row in named}
     for group_id in GROUPS:
         plain, told = _played(group_id, rows), _played(group_id, named)
         for effects, with_principals in zip(plain, told, strict=True):
@@ -70,6 +70,10 @@ def _naming(row: Row, principal: str) -> Row:
     if isinstance(row.request, TopicMetadata):
         return row
     return replace(row, request=replace(row.request, principal=principal))
+
+
+def principal_of(row: Row) -> str | None:
+    return None if isinstance(row.request, TopicMetadata | ConnectionClosed) else row.request.principal
 
 
 def _played(group_id: str, rows: Sequence[Row]) -> list[Effects]:
