@@ -141,5 +141,7 @@ class World:
         collector = Collector(header)
         log = sorted(self.log, key=lambda record: (record.partition, record.offset))
         requests = (TopicRecord(LAYOUT.requests_topic, *record) for record in log)
-        outputs = (record for record in self.records if record.topic != LAYOUT.offsets_topic)
+        # As `read_topics`, which does not read these two.
+        others = (LAYOUT.offsets_topic, LAYOUT.transactions_topic)
+        outputs = (record for record in self.records if record.topic not in others)
         return Lines(header, [*collector.log(requests), *collector.outputs(outputs)])
