@@ -13,10 +13,11 @@ from gateway.wire.errors import GatewayError
 _FIRST_WITH_CREATION_FLAG = 4
 _FIRST_NULL_FOR_ALL = 1
 _NO_ID = UUID(int=0)
+_DENIED, _NO_TOPIC = GatewayError.TOPIC_AUTHORIZATION_FAILED, GatewayError.UNKNOWN_TOPIC_OR_PARTITION
 
 
 async def guard_metadata(context: RequestContext, message: bytes) -> Screened | None:
-    """DESCRIBE on each topic, and CREATE on one that the request would create.
+    """DESCRIBE on each topic. The request creates no topic if the client may not create all that it names.
 
     Names that are denied do not reach the broker, which would create them. Topics by id, and all topics, are
     taken out of the response.
@@ -25,17 +26,27 @@ async def guard_metadata(context: RequestContext, message: bytes) -> Screened | 
     topics: list[Any] | None = request.topics
     if topics is not None and not topics and context.version < _FIRST_NULL_FOR_ALL:
         topics = None
-    hidden = set() if topics is None else await _hidden(context, request, topics)
+    errors: dict[str, GatewayError] = {}
+    stops_creation = False
+    if topics is not None:
+        errors |= dict.fromkeys(await _uncreatable(context, request), _NO_TOPIC)
+        errors |= dict.fromkeys(_undescribed(context, topics), _DENIED)
+        has_flag = context.version >= _FIRST_WITH_CREATION_FLAG and request.allow_auto_topic_creation
+        stops_creation = has_flag and not _may_create(context, request)
     is_by_id = topics is not None and any(not topic.name for topic in topics)
     wants_operations = bool(
         request.include_topic_authorized_operations or request.include_cluster_authorized_operations
     )
-    if topics is not None and not hidden and not is_by_id and not wants_operations:
+    is_plain = topics is not None and not errors and not is_by_id and not wants_operations
+    if is_plain and not stops_creation:
         return None
     remaining = message
-    if topics is not None and hidden:
-        request.topics = [topic for topic in topics if topic.name not in hidden]
+    if topics is not None and (errors or stops_creation):
+        request.topics = [topic for topic in topics if topic.name not in errors]
+        request.allow_auto_topic_creation = request.allow_auto_topic_creation and not stops_creation
         remaining = codec.with_body(context.header, message, request)
+    if is_plain:
+        return Screened(remaining, {})
 
     def change(response: Any) -> None:
         if topics is not None and context.version < _FIRST_NULL_FOR_ALL and not request.topics:
@@ -43,7 +54,7 @@ async def guard_metadata(context: RequestContext, message: bytes) -> Screened | 
         response.topics = _shown(context, response.topics, is_of_all=topics is None)
         _put_operations(context, request, response)
 
-    refused = [_refused(topic.name) for topic in topics or () if topic.name in hidden]
+    refused = [_refused(topic.name, errors[topic.name]) for topic in topics or () if topic.name in errors]
     return Screened(remaining, {"topics": refused} if refused else {}, change)
 
 
@@ -59,23 +70,34 @@ async def guard_cluster(context: RequestContext, message: bytes) -> Screened | N
     return Screened(message, {}, change)
 
 
-async def _hidden(context: RequestContext, request: Any, topics: list[Any]) -> set[str]:
-    """The names that the client may not describe, or that the broker would create and it may not."""
+def _undescribed(context: RequestContext, topics: list[Any]) -> set[str]:
+    """The names that the client may not describe."""
     names = {topic.name for topic in topics if topic.name}
-    hidden = {name for name in names if not context.may(Operation.DESCRIBE, ResourceType.TOPIC, name)}
-    would_create = context.version < _FIRST_WITH_CREATION_FLAG or request.allow_auto_topic_creation
-    if would_create and not context.may(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME):
-        others = {
-            name for name in names - hidden if not context.may(Operation.CREATE, ResourceType.TOPIC, name)
-        }
-        if others:
-            hidden |= others - (await context.services.cluster.topics(others)).keys()
-    return hidden
+    return {name for name in names if not context.may(Operation.DESCRIBE, ResourceType.TOPIC, name)}
 
 
-def _refused(name: str) -> Fields:
+async def _uncreatable(context: RequestContext, request: Any) -> set[str]:
+    """The names that the broker would create, and the client may not. Later versions have a flag for that."""
+    if context.version >= _FIRST_WITH_CREATION_FLAG or _may_create(context, request):
+        return set()
+    names = {topic.name for topic in request.topics if not _may_create_topic(context, topic.name)}
+    return names - (await context.services.cluster.topics(names)).keys()
+
+
+def _may_create(context: RequestContext, request: Any) -> bool:
+    """Whether the client may create all topics of the request."""
+    if context.may(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME):
+        return True
+    return all(_may_create_topic(context, topic.name) for topic in request.topics if topic.name)
+
+
+def _may_create_topic(context: RequestContext, name: str) -> bool:
+    return context.may(Operation.CREATE, ResourceType.TOPIC, name)
+
+
+def _refused(name: str, error: GatewayError) -> Fields:
     return {
-        "error_code": GatewayError.TOPIC_AUTHORIZATION_FAILED,
+        "error_code": error,
         "name": name,
         "topic_id": _NO_ID,
         "partitions": [],

@@ -5,14 +5,22 @@ What is checked is what KafkaApis and ControllerApis of Kafka check. Entries tha
 the request, and get their error in the response. A request that is in no table here is for super users.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from gateway.apis.context import RequestContext
+from gateway.apis.guards import ERRORS, Entries, Guard, may_on_cluster
 from gateway.apis.passed_metadata import guard_cluster, guard_metadata
 from gateway.apis.passed_records import guard_fetch, guard_produce
+from gateway.apis.passed_transactions import (
+    guard_addition,
+    guard_end,
+    guard_find,
+    guard_producer_id,
+    guard_transactions,
+    on_transaction,
+)
 from gateway.apis.screened import Screened
 from gateway.authorization.acls import CLUSTER_NAME, Operation, ResourceType
 from gateway.wire import codec
@@ -22,47 +30,6 @@ from gateway.wire.framing import ProtocolError
 
 _TOPIC, _GROUP, _CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 _TRANSACTION = ResourceType.TRANSACTIONAL_ID
-
-_ERRORS: Mapping[ResourceType, GatewayError] = MappingProxyType(
-    {
-        _TOPIC: GatewayError.TOPIC_AUTHORIZATION_FAILED,
-        _GROUP: GatewayError.GROUP_AUTHORIZATION_FAILED,
-        _CLUSTER: GatewayError.CLUSTER_AUTHORIZATION_FAILED,
-        _TRANSACTION: GatewayError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    }
-)
-
-Guard = Callable[[RequestContext, bytes], Awaitable[Screened | None]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Entries:
-    """How to check an API with one list of resources. The fields are the list's names in the request and in
-    the response. `error` is the error of an entry, None if the client may do what it asks. `refused` returns
-    the response's entry for a refused one.
-    """
-
-    request_field: str
-    response_field: str
-    error: Callable[[RequestContext, Any], GatewayError | None]
-    refused: Callable[[Any, GatewayError], Fields]
-
-    async def guard(self, context: RequestContext, message: bytes) -> Screened | None:
-        """See `guard`."""
-        request = codec.decode_request(context.header, message)
-        entries: list[Any] = getattr(request, self.request_field) or []
-        errors = [self.error(context, entry) for entry in entries]
-        if not any(errors):
-            return None
-        kept = [entry for entry, error in zip(entries, errors, strict=True) if error is None]
-        setattr(request, self.request_field, kept)
-        remaining = codec.with_body(context.header, message, request) if kept else None
-        refused = [
-            self.refused(entry, error)
-            for entry, error in zip(entries, errors, strict=True)
-            if error is not None
-        ]
-        return Screened(remaining, {self.response_field: refused})
 
 
 async def guard(context: RequestContext, message: bytes) -> Screened | None:
@@ -76,13 +43,9 @@ async def guard(context: RequestContext, message: bytes) -> Screened | None:
     if api_key in _GUARDS:
         return await _GUARDS[api_key](context, message)
     operation = _CLUSTER_OPERATIONS.get(api_key)
-    if operation is not None and _may_on_cluster(context, operation):
+    if operation is not None and may_on_cluster(context, operation):
         return None
     raise ProtocolError(f"{context.principal} may not send a request of api {api_key}")
-
-
-def _may_on_cluster(context: RequestContext, operation: Operation) -> bool:
-    return context.may(operation, _CLUSTER, CLUSTER_NAME)
 
 
 def _on_topic(
@@ -91,14 +54,14 @@ def _on_topic(
     """The check of an entry that names a topic in this field."""
 
     def error(context: RequestContext, entry: Any) -> GatewayError | None:
-        return None if context.may(operation, _TOPIC, getattr(entry, name)) else _ERRORS[_TOPIC]
+        return None if context.may(operation, _TOPIC, getattr(entry, name)) else ERRORS[_TOPIC]
 
     return error
 
 
 def _creation(context: RequestContext, topic: Any) -> GatewayError | None:
-    may = _may_on_cluster(context, Operation.CREATE) or context.may(Operation.CREATE, _TOPIC, topic.name)
-    return None if may else _ERRORS[_TOPIC]
+    may = may_on_cluster(context, Operation.CREATE) or context.may(Operation.CREATE, _TOPIC, topic.name)
+    return None if may else ERRORS[_TOPIC]
 
 
 # ConfigResource.Type. All others are settings of the cluster.
@@ -109,14 +72,9 @@ def _on_config(operation: Operation) -> Callable[[RequestContext, Any], GatewayE
     def error(context: RequestContext, resource: Any) -> GatewayError | None:
         kind = _CONFIG_TYPES.get(resource.resource_type, _CLUSTER)
         name = CLUSTER_NAME if kind is _CLUSTER else resource.resource_name
-        return None if context.may(operation, kind, name) else _ERRORS[kind]
+        return None if context.may(operation, kind, name) else ERRORS[kind]
 
     return error
-
-
-def _on_transaction(context: RequestContext, transactional_id: str) -> GatewayError | None:
-    may = context.may(Operation.DESCRIBE, _TRANSACTION, transactional_id)
-    return None if may else _ERRORS[_TRANSACTION]
 
 
 def _named(entry: Any, error: GatewayError) -> Fields:
@@ -160,11 +118,29 @@ def _producers(topic: Any, error: GatewayError) -> Fields:
     }
 
 
+_CREATED = Entries("topics", "topics", _creation, _named)
+
+
+async def _guard_creation(context: RequestContext, message: bytes) -> Screened | None:
+    """CreateTopics. Only a client that may describe the settings of its new topic sees them."""
+
+    def change(response: Any) -> None:
+        for topic in response.topics:
+            if not topic.error_code and not context.may(Operation.DESCRIBE_CONFIGS, _TOPIC, topic.name):
+                topic.topic_config_error_code = ERRORS[_TOPIC]
+                topic.num_partitions, topic.replication_factor, topic.configs = -1, -1, []
+
+    screened = await _CREATED.guard(context, message)
+    if screened is None:
+        return Screened(message, {}, change)
+    return Screened(screened.remaining, screened.refused, change)
+
+
 _FIRST_DELETE_BY_ID = 6
-_DELETED_NAMES = _Entries(
+_DELETED_NAMES = Entries(
     "topic_names",
     "responses",
-    lambda context, name: None if context.may(Operation.DELETE, _TOPIC, name) else _ERRORS[_TOPIC],
+    lambda context, name: None if context.may(Operation.DELETE, _TOPIC, name) else ERRORS[_TOPIC],
     lambda name, error: {"name": name, "error_code": error},
 )
 
@@ -184,121 +160,27 @@ async def _guard_deletion(context: RequestContext, message: bytes) -> Screened |
         name = entry.name or names.get(entry.topic_id)
         if name is None:
             return GatewayError.UNKNOWN_TOPIC_ID
-        return None if context.may(Operation.DELETE, _TOPIC, name) else _ERRORS[_TOPIC]
+        return None if context.may(Operation.DELETE, _TOPIC, name) else ERRORS[_TOPIC]
 
     def refused(entry: Any, why: GatewayError) -> Fields:
         key = {"name": entry.name} if entry.name else {"name": None, "topic_id": entry.topic_id}
         return {**key, "error_code": why}
 
-    return await _Entries("topics", "responses", error, refused).guard(context, message)
-
-
-_FIRST_FIND_OF_SEVERAL = 4
-_NOWHERE = {"node_id": -1, "host": "", "port": -1}
-_FOUND = _Entries(
-    "coordinator_keys",
-    "coordinators",
-    _on_transaction,
-    lambda key, error: {"key": key, **_NOWHERE, "error_code": error, "error_message": ""},
-)
-
-
-async def _guard_find(context: RequestContext, message: bytes) -> Screened | None:
-    """FindCoordinator of transactions."""
-    if context.version >= _FIRST_FIND_OF_SEVERAL:
-        return await _FOUND.guard(context, message)
-    request = codec.decode_request(context.header, message)
-    error = _on_transaction(context, request.key)
-    if error is None:
-        return None
-    return Screened(None, {**_NOWHERE, "error_code": error, "error_message": error.name})
-
-
-async def _guard_producer_id(context: RequestContext, message: bytes) -> Screened | None:
-    """InitProducerId: a transaction's id, or for idempotence WRITE on any topic."""
-    request = codec.decode_request(context.header, message)
-    authorizer = context.services.authorizer
-    error = None
-    if request.transactional_id is not None:
-        needed = [Operation.WRITE, *([Operation.TWO_PHASE_COMMIT] if request.enable2_pc else [])]
-        if not all(context.may(one, _TRANSACTION, request.transactional_id) for one in needed):
-            error = _ERRORS[_TRANSACTION]
-    elif not _may_on_cluster(context, Operation.IDEMPOTENT_WRITE) and authorizer is not None:
-        may = authorizer.may_somewhere(context.principal, context.client_host, Operation.WRITE, _TOPIC)
-        error = None if may else _ERRORS[_CLUSTER]
-    if error is None:
-        return None
-    return Screened(None, {"error_code": error, "producer_id": -1, "producer_epoch": -1})
-
-
-async def _guard_end(context: RequestContext, message: bytes) -> Screened | None:
-    """EndTxn."""
-    request = codec.decode_request(context.header, message)
-    if context.may(Operation.WRITE, _TRANSACTION, request.transactional_id):
-        return None
-    return Screened(None, {"error_code": _ERRORS[_TRANSACTION]})
-
-
-_FIRST_ADD_BY_BROKERS = 4
-
-
-async def _guard_addition(context: RequestContext, message: bytes) -> Screened | None:
-    """AddPartitionsToTxn, which adds all partitions or none. From version 4 on only brokers send it."""
-    if context.version >= _FIRST_ADD_BY_BROKERS:
-        if _may_on_cluster(context, Operation.CLUSTER_ACTION):
-            return None
-        return Screened(None, {"error_code": _ERRORS[_CLUSTER]})
-    request = codec.decode_request(context.header, message)
-    topics: list[Any] = request.v3_and_below_topics
-    errors: Mapping[str, GatewayError]
-    if not context.may(Operation.WRITE, _TRANSACTION, request.v3_and_below_transactional_id):
-        errors = {topic.name: _ERRORS[_TRANSACTION] for topic in topics}
-    else:
-        denied = {topic.name for topic in topics if not context.may(Operation.WRITE, _TOPIC, topic.name)}
-        if not denied:
-            return None
-        errors = {
-            topic.name: _ERRORS[_TOPIC] if topic.name in denied else GatewayError.OPERATION_NOT_ATTEMPTED
-            for topic in topics
-        }
-    results = [
-        {
-            "name": topic.name,
-            "results_by_partition": [
-                {"partition_index": index, "partition_error_code": errors[topic.name]}
-                for index in topic.partitions
-            ],
-        }
-        for topic in topics
-    ]
-    return Screened(None, {"results_by_topic_v3_and_below": results})
-
-
-async def _guard_transactions(context: RequestContext, message: bytes) -> Screened | None:
-    """ListTransactions shows the transactions that the client may describe."""
-
-    def hide(response: Any) -> None:
-        response.transaction_states = [
-            state
-            for state in response.transaction_states
-            if context.may(Operation.DESCRIBE, _TRANSACTION, state.transactional_id)
-        ]
-
-    return Screened(message, {}, hide)
+    return await Entries("topics", "responses", error, refused).guard(context, message)
 
 
 def _on_cluster(operation: Operation, refused: Callable[[Any], Fields]) -> Guard:
     """The check of a request about the cluster, with the response of one that is refused."""
 
     async def guard_request(context: RequestContext, message: bytes) -> Screened | None:
-        if _may_on_cluster(context, operation):
+        if may_on_cluster(context, operation):
             return None
         return Screened(None, refused(codec.decode_request(context.header, message)))
 
     return guard_request
 
 
-_REFUSED = {"error_code": _ERRORS[_CLUSTER], "error_message": "Cluster authorization failed."}
+_REFUSED = {"error_code": ERRORS[_CLUSTER], "error_message": "Cluster authorization failed."}
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, FIND_COORDINATOR = 0, 1, 2, 3, 10
 CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, INIT_PRODUCER_ID, EPOCHS = 19, 20, 21, 22, 23
@@ -311,16 +193,16 @@ _GUARDS: Mapping[int, Guard] = MappingProxyType(
     {
         PRODUCE: guard_produce,
         FETCH: guard_fetch,
-        LIST_OFFSETS: _Entries("topics", "topics", _on_topic(Operation.DESCRIBE), _listed_offsets).guard,
+        LIST_OFFSETS: Entries("topics", "topics", _on_topic(Operation.DESCRIBE), _listed_offsets).guard,
         METADATA: guard_metadata,
-        FIND_COORDINATOR: _guard_find,
-        CREATE_TOPICS: _Entries("topics", "topics", _creation, _named).guard,
+        FIND_COORDINATOR: guard_find,
+        CREATE_TOPICS: _guard_creation,
         DELETE_TOPICS: _guard_deletion,
-        DELETE_RECORDS: _Entries("topics", "topics", _on_topic(Operation.DELETE), _deleted_records).guard,
-        INIT_PRODUCER_ID: _guard_producer_id,
-        EPOCHS: _Entries("topics", "topics", _on_topic(Operation.DESCRIBE, "topic"), _epochs).guard,
-        ADD_PARTITIONS: _guard_addition,
-        END_TXN: _guard_end,
+        DELETE_RECORDS: Entries("topics", "topics", _on_topic(Operation.DELETE), _deleted_records).guard,
+        INIT_PRODUCER_ID: guard_producer_id,
+        EPOCHS: Entries("topics", "topics", _on_topic(Operation.DESCRIBE, "topic"), _epochs).guard,
+        ADD_PARTITIONS: guard_addition,
+        END_TXN: guard_end,
         DESCRIBE_ACLS: _on_cluster(Operation.DESCRIBE, lambda request: _REFUSED),
         CREATE_ACLS: _on_cluster(
             Operation.ALTER, lambda request: {"results": [_REFUSED for _ in request.creations]}
@@ -328,25 +210,25 @@ _GUARDS: Mapping[int, Guard] = MappingProxyType(
         DELETE_ACLS: _on_cluster(
             Operation.ALTER, lambda request: {"filter_results": [_REFUSED for _ in request.filters]}
         ),
-        DESCRIBE_CONFIGS: _Entries(
+        DESCRIBE_CONFIGS: Entries(
             "resources", "results", _on_config(Operation.DESCRIBE_CONFIGS), _configured
         ).guard,
-        ALTER_CONFIGS: _Entries(
+        ALTER_CONFIGS: Entries(
             "resources", "responses", _on_config(Operation.ALTER_CONFIGS), _configured
         ).guard,
-        CREATE_PARTITIONS: _Entries("topics", "results", _on_topic(Operation.ALTER), _named).guard,
-        INCREMENTAL_ALTER_CONFIGS: _Entries(
+        CREATE_PARTITIONS: Entries("topics", "results", _on_topic(Operation.ALTER), _named).guard,
+        INCREMENTAL_ALTER_CONFIGS: Entries(
             "resources", "responses", _on_config(Operation.ALTER_CONFIGS), _configured
         ).guard,
         DESCRIBE_CLUSTER: guard_cluster,
-        DESCRIBE_PRODUCERS: _Entries("topics", "topics", _on_topic(Operation.READ), _producers).guard,
-        DESCRIBE_TRANSACTIONS: _Entries(
+        DESCRIBE_PRODUCERS: Entries("topics", "topics", _on_topic(Operation.READ), _producers).guard,
+        DESCRIBE_TRANSACTIONS: Entries(
             "transactional_ids",
             "transaction_states",
-            _on_transaction,
+            on_transaction,
             lambda name, error: {"transactional_id": name, "error_code": error},
         ).guard,
-        LIST_TRANSACTIONS: _guard_transactions,
+        LIST_TRANSACTIONS: guard_transactions,
     }
 )
 

@@ -224,3 +224,57 @@ async def test_the_coordinators_own_topics_stay_closed_to_those_who_may_write_th
     assert errors_of(answer) == {"orders": 0, "own": 17, "prices": REFUSED}
     refused = await client.ask(apis.PRODUCE, 9, **produce("own", "prices"))
     assert errors_of(refused) == {"own": 17, "prices": REFUSED}
+
+
+NEW = "new-topic"
+
+
+@pytest.mark.parametrize("may_create", [False, True])
+@pytest.mark.parametrize("version", [1, 3, 4, 12])
+def test_metadata_creates_no_topic_for_a_client_that_may_not(version: int, may_create: bool) -> None:
+    acls = [allowed(Operation.DESCRIBE, name) for name in ("orders", NEW)]
+    if may_create:
+        acls += [allowed(Operation.CREATE, name) for name in ("orders", NEW)]
+
+    @played(authorizer=with_acls(*acls))
+    async def play(world: World) -> None:
+        client = await world.client()
+        topics = [{"name": name} for name in ("orders", NEW)]
+        answer = await client.ask(apis.METADATA, version, topics=topics, allow_auto_topic_creation=True)
+        assert {topic.name: topic.error_code for topic in answer.topics} == {"orders": 0, NEW: 3}
+        passed = last_passed(world)
+        names = {topic.name for topic in passed.topics}
+        would_create = NEW in names and (version < 4 or passed.allow_auto_topic_creation)
+        assert would_create is may_create
+
+    play()
+
+
+@played(authorizer=with_acls(allowed(Operation.CREATE, "orders")))
+async def test_names_that_may_not_be_described_do_not_reach_the_broker(world: World) -> None:
+    client = await world.client()
+    for version in codec.versions(apis.METADATA):
+        answer = await client.ask(
+            apis.METADATA, version, topics=[{"name": "orders"}], allow_auto_topic_creation=True
+        )
+        assert [(topic.name, topic.error_code) for topic in answer.topics] == [("orders", REFUSED)]
+        assert answer.brokers
+        assert not last_passed(world).topics
+
+
+CREATED = [{"name": "orders", "num_partitions": 3, "replication_factor": 1, "configs": [{"name": "a"}]}]
+
+
+@pytest.mark.parametrize("version", codec.versions(apis.CREATE_TOPICS))
+def test_the_settings_of_a_new_topic_are_for_those_who_may_describe_them(version: int) -> None:
+    @played(authorizer=with_acls(allowed(Operation.CREATE, "orders")))
+    async def play(world: World) -> None:
+        world.broker.answers[apis.CREATE_TOPICS] = {"topics": CREATED}
+        client = await world.client()
+        wanted = [{"name": "orders", "num_partitions": 3, "replication_factor": 1}]
+        (topic,) = (await client.ask(apis.CREATE_TOPICS, version, topics=wanted, timeout_ms=1)).topics
+        assert topic.error_code == 0
+        if version >= 5:
+            assert (topic.topic_config_error_code, topic.num_partitions, topic.configs) == (REFUSED, -1, [])
+
+    play()

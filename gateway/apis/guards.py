@@ -1,0 +1,59 @@
+"""How the requests that pass to the brokers are checked: what several APIs share."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from gateway.apis.context import RequestContext
+from gateway.apis.screened import Screened
+from gateway.authorization.acls import CLUSTER_NAME, Operation, ResourceType
+from gateway.wire import codec
+from gateway.wire.codec import Fields
+from gateway.wire.errors import GatewayError
+
+ERRORS: Mapping[ResourceType, GatewayError] = MappingProxyType(
+    {
+        ResourceType.TOPIC: GatewayError.TOPIC_AUTHORIZATION_FAILED,
+        ResourceType.GROUP: GatewayError.GROUP_AUTHORIZATION_FAILED,
+        ResourceType.CLUSTER: GatewayError.CLUSTER_AUTHORIZATION_FAILED,
+        ResourceType.TRANSACTIONAL_ID: GatewayError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+
+Guard = Callable[[RequestContext, bytes], Awaitable[Screened | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """How to check an API with one list of resources. The fields are the list's names in the request and in
+    the response. `error` is the error of an entry, None if the client may do what it asks. `refused` returns
+    the response's entry for a refused one.
+    """
+
+    request_field: str
+    response_field: str
+    error: Callable[[RequestContext, Any], GatewayError | None]
+    refused: Callable[[Any, GatewayError], Fields]
+
+    async def guard(self, context: RequestContext, message: bytes) -> Screened | None:
+        """See `gateway.apis.passed_on.guard`."""
+        request = codec.decode_request(context.header, message)
+        entries: list[Any] = getattr(request, self.request_field) or []
+        errors = [self.error(context, entry) for entry in entries]
+        if not any(errors):
+            return None
+        kept = [entry for entry, error in zip(entries, errors, strict=True) if error is None]
+        setattr(request, self.request_field, kept)
+        remaining = codec.with_body(context.header, message, request) if kept else None
+        refused = [
+            self.refused(entry, error)
+            for entry, error in zip(entries, errors, strict=True)
+            if error is not None
+        ]
+        return Screened(remaining, {self.response_field: refused})
+
+
+def may_on_cluster(context: RequestContext, operation: Operation) -> bool:
+    """Whether the client may do this to the cluster."""
+    return context.may(operation, ResourceType.CLUSTER, CLUSTER_NAME)
