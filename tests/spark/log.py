@@ -9,6 +9,8 @@ from records.partitioner import partition_of
 from state.dispatch import AnyRequest
 from state.kafka.member_id import new_member_id
 from state.kafka.requests import (
+    CommittedPartition,
+    CommittedTopic,
     Heartbeat,
     JoinGroup,
     LeaveGroup,
@@ -16,6 +18,8 @@ from state.kafka.requests import (
     MemberAssignment,
     Protocol,
     SyncGroup,
+    TransactionMarker,
+    TxnOffsetCommit,
 )
 from state.messages import ReleaseGroup
 from tests.harness.common import Common
@@ -134,6 +138,33 @@ def heartbeat(group_id: str, member_id: str, generation: int = 1, client: str = 
 
 def leave(group_id: str, member_id: str) -> LeaveGroup:
     return LeaveGroup(**_common(group_id, "c", 5), members=[LeavingMember(member_id)])
+
+
+def txn_commit(group_id: str, offset: int, position: int = 40) -> TxnOffsetCommit:
+    """Offsets of partitions 0 and 1 of topic t in a transaction, by no member. Producer 4001 has epoch 7."""
+    return TxnOffsetCommit(
+        **_common(group_id, "c", 5),
+        transactional_id="t-1",
+        producer_id=4001,
+        producer_epoch=7,
+        txn_version=2,
+        txn_partition=0,
+        txn_position=position,
+        topics=[CommittedTopic("t", [CommittedPartition(p, offset) for p in (0, 1)])],
+    )
+
+
+def marker(group_id: str, position: int = 40, *, committed: bool = True) -> TransactionMarker:
+    """The marker of that transaction."""
+    return TransactionMarker(
+        **_common(group_id, "follower", 0),
+        producer_id=4001,
+        producer_epoch=8,
+        txn_partition=0,
+        txn_position=position,
+        first_position=position,
+        committed=committed,
+    )
 
 
 def release(group_id: str) -> ReleaseGroup:

@@ -36,7 +36,7 @@ from records.pack import pack, pack_key, slot_of
 from state.config import CoordinatorConfig
 from state.kafka.group import Group
 from tests.harness.coordinated_log import World
-from tests.spark.log import LAYOUT, T0, Log, heartbeat, join, leave
+from tests.spark.log import LAYOUT, T0, Log, heartbeat, join, leave, txn_commit
 
 CONFIG = CoordinatorConfig(group_initial_rebalance_delay_ms=0)
 CLOCK = Clock(UTC)
@@ -265,6 +265,14 @@ def test_the_group_at_a_time_has_its_members_and_timers() -> None:
     assert "Empty for 0 ms, generation 2, 0 members" in moment_text(gone, T0 + 15_000, CONFIG, CLOCK)
     before = replay_group(recording, "a", Until(time_ms=T0 - 1))
     assert "Group a did not exist at" in moment_text(before, T0 - 1, CONFIG, CLOCK)
+
+
+def test_the_group_at_a_time_has_what_is_pending_in_transactions() -> None:
+    log, world = Log(), World(CONFIG)
+    requests = [txn_commit("g", 1, 40), txn_commit("g", 2, 41)]
+    world.run([*(log.request(T0 + n, request) for n, request in enumerate(requests)), *log.clock(T0 + 2, T0)])
+    at = replay_group(world.recording(), "g", Until(time_ms=T0 + 1))
+    assert "Pending offsets: 2 partitions in 2 transactions" in moment_text(at, T0 + 1, CONFIG, CLOCK)
 
 
 def test_steps_go_forward_back_and_to_what_is_searched() -> None:

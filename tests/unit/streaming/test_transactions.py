@@ -13,18 +13,10 @@ from records.pack import pack, pack_key, slot_of
 from records.partitioner import partition_of
 from state.kafka.group import Group, Offset, PendingOffsets
 from state.kafka.offsets.positions import precede_other_log
-from state.kafka.requests import (
-    CommittedPartition,
-    CommittedTopic,
-    DeleteGroup,
-    OffsetDelete,
-    TopicPartitions,
-    TransactionMarker,
-    TxnOffsetCommit,
-)
+from state.kafka.requests import DeleteGroup, OffsetDelete, TopicPartitions
 from tests.harness.common import Common
 from tests.harness.operator_call import call, contents, spark_state
-from tests.spark.log import LAYOUT, T0, Log
+from tests.spark.log import LAYOUT, T0, Log, marker, txn_commit
 
 PARTITION = partition_of("g", LAYOUT.request_partitions)
 PRODUCER_ID = 4001
@@ -35,32 +27,6 @@ COMMON: Common = {
     "api_version": 5,
     "client_id": "c",
 }
-
-
-def txn_commit(offset: int, position: int = 40) -> TxnOffsetCommit:
-    """Of partitions 0 and 1 of topic t."""
-    return TxnOffsetCommit(
-        **COMMON,
-        transactional_id="t-1",
-        producer_id=PRODUCER_ID,
-        producer_epoch=7,
-        txn_version=2,
-        txn_partition=0,
-        txn_position=position,
-        topics=[CommittedTopic("t", [CommittedPartition(p, offset) for p in (0, 1)])],
-    )
-
-
-def marker(position: int = 40, *, committed: bool = True) -> TransactionMarker:
-    return TransactionMarker(
-        **COMMON,
-        producer_id=PRODUCER_ID,
-        producer_epoch=8,
-        txn_partition=0,
-        txn_position=position,
-        first_position=position,
-        committed=committed,
-    )
 
 
 Written = dict[str, PendingTransaction | None]
@@ -84,7 +50,7 @@ def pending_in(frames: Sequence[pd.DataFrame]) -> Written:
 
 def test_what_becomes_pending_is_published_and_has_a_tombstone_when_it_is_decided() -> None:
     log, state = Log(), spark_state()
-    sent = log.request(T0, txn_commit(5))
+    sent = log.request(T0, txn_commit("g", 5))
     assert pending_in(call([sent], state)) == {
         sent.id: PendingTransaction(
             group_id="g",
@@ -101,7 +67,7 @@ def test_what_becomes_pending_is_published_and_has_a_tombstone_when_it_is_decide
             partitions=2,
         )
     }
-    decided = log.request(T0 + 1, marker())
+    decided = log.request(T0 + 1, marker("g"))
     frames = call([decided], spark_state(tuple(state.get)))
     assert pending_in(frames) == {sent.id: None}
     offsets = contents(frames, LAYOUT.offsets_topic)
@@ -112,7 +78,7 @@ def test_what_becomes_pending_is_published_and_has_a_tombstone_when_it_is_decide
 
 def test_an_entry_that_shrinks_is_published_again_and_one_that_goes_has_a_tombstone() -> None:
     log, state = Log(), spark_state()
-    sent = log.request(T0, txn_commit(5))
+    sent = log.request(T0, txn_commit("g", 5))
     call([sent], state)
     one = OffsetDelete(**COMMON, topics=[TopicPartitions("t", [0])])
     state = spark_state(tuple(state.get))
@@ -126,8 +92,8 @@ def test_an_entry_that_shrinks_is_published_again_and_one_that_goes_has_a_tombst
 
 def test_an_entry_that_comes_and_goes_in_one_call_leaves_a_tombstone_alone() -> None:
     log = Log()
-    sent = log.request(T0, txn_commit(5))
-    frames = call([sent, log.request(T0 + 1, marker(committed=False))], spark_state())
+    sent = log.request(T0, txn_commit("g", 5))
+    frames = call([sent, log.request(T0 + 1, marker("g", committed=False))], spark_state())
     assert pending_in(frames) == {sent.id: None}
     assert [entry["type"] for entry in contents(frames, LAYOUT.events_topic)] == [
         "GroupCreated",
@@ -138,17 +104,17 @@ def test_an_entry_that_comes_and_goes_in_one_call_leaves_a_tombstone_alone() -> 
 def test_requests_of_one_pack_have_positions_of_their_own() -> None:
     """The later request of a pack is committed, in whatever order their transactions end."""
     log, state = Log(), spark_state()
-    messages = [encode(txn_commit(5, 40)), encode(txn_commit(6, 41))]
+    messages = [encode(txn_commit("g", 5, 40)), encode(txn_commit("g", 6, 41))]
     record = log.append(T0, pack_key(slot_of("g")), pack(messages), PARTITION)
     assert pending_in(call([record], state)).keys() == {f"{record.id}#0", f"{record.id}#1"}
-    markers = [log.request(T0 + 1, marker(41)), log.request(T0 + 2, marker(40))]
+    markers = [log.request(T0 + 1, marker("g", 41)), log.request(T0 + 2, marker("g", 40))]
     frames = call(markers, spark_state(tuple(state.get)))
     assert {o["offset"] for o in contents(frames, LAYOUT.offsets_topic)} == {6}
 
 
 def test_a_group_that_moved_to_other_topics_publishes_what_is_pending() -> None:
     log, state = Log(), spark_state()
-    sent = log.request(T0, txn_commit(5))
+    sent = log.request(T0, txn_commit("g", 5))
     first = pending_in(call([sent], state))
     entry = codec.read_row("shard 0", *state.get)["g"]
     moved = structs.replace(entry, next_deadline_ms=codec.UNPUBLISHED_DEADLINE_MS)
