@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import structlog
@@ -36,6 +37,17 @@ REPLICAS, REPLICAS_IN_SYNC = 3, 2
 _MIN_IN_SYNC = "min.insync.replicas"
 
 Settings = Mapping[str, str]
+
+# Each transaction is a record and its tombstone, so nearly all of the topic is of no use any more. Small
+# segments are compacted soon, and the follower of transactions reads little at its start.
+_TRANSACTIONS: Settings = MappingProxyType(
+    {
+        "cleanup.policy": "compact",
+        "segment.bytes": str(16 * 1024 * 1024),
+        "min.cleanable.dirty.ratio": "0.1",
+        "delete.retention.ms": str(HOUR_MS),
+    }
+)
 
 log = structlog.get_logger()
 
@@ -134,7 +146,7 @@ def wanted_settings(layout: TopicLayout) -> dict[str, tuple[int, Settings]]:
             layout.txn_marker_partitions,
             {"cleanup.policy": "delete", "retention.ms": str(7 * DAY_MS)},
         ),
-        layout.transactions_topic: (layout.request_partitions, {"cleanup.policy": "compact"}),
+        layout.transactions_topic: (layout.request_partitions, _TRANSACTIONS),
     }
 
 
