@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ from uuid import UUID
 
 import pytest
 import uvloop
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.errors import KafkaError
 from kafka.record import MemoryRecordsBuilder
 
+from clients.coordinator_client import CoordinatorClient
 from gateway.apis import DESCRIBE_CLUSTER, FETCH, FIND_COORDINATOR
 from gateway.apis.find_coordinator import GROUP, TRANSACTION
 from gateway.service import GatewayOptions, serving
@@ -152,7 +155,7 @@ class Story:
         )
         self.catch_up()
         for member in self.members:
-            member.commit()
+            wait_until(partial(has_committed, member), "a commit")
 
     def catch_up(self) -> None:
         """Wait until all is consumed that is acknowledged now."""
@@ -163,6 +166,15 @@ class Story:
             return written <= self.consumed
 
         wait_until(is_consumed, "all records at the consumers", CATCH_UP_TIMEOUT_S)
+
+
+def has_committed(member: PythonMember | ConfluentMember) -> bool:
+    """Whether a commit succeeds now. It does not during a rebalance, or before a member has records."""
+    try:
+        member.commit()
+    except (KafkaError, KafkaException):
+        return False
+    return True
 
 
 def leaders(admin: KafkaAdminClient, topic: str = TOPIC) -> dict[int, int]:
@@ -274,6 +286,7 @@ def test_clients_and_the_query_go_on_while_brokers_come_and_go(
     options = {"num_partitions": PARTITIONS, "replication_factor": 3}
     admin.create_topics({TOPIC: options}, wait_for_metadata=True)
     with ExitStack() as stack:
+        client = stack.enter_context(CoordinatorClient(cluster.client_config, LAYOUT, client_id="test"))
         members = [
             stack.enter_context(closing(of(gateway, TOPIC, TOPIC))) for of in (PythonMember, ConfluentMember)
         ]
@@ -292,6 +305,8 @@ def test_clients_and_the_query_go_on_while_brokers_come_and_go(
         # The one from which the query reads the group's requests.
         lost = leaders(admin, LAYOUT.requests_topic)[partition_of(TOPIC, LAYOUT.request_partitions)]
         cluster.kill(lost)
+        # Before the client gives its request up, which is much sooner than Kafka's clients give a broker up.
+        assert client.heartbeat(TOPIC, generation_id=1, member_id="nobody").result().error_code
         story.go_on()
         cluster.restart(lost)
         cluster.wait_until_in_sync()
