@@ -28,11 +28,11 @@ class ClusterRefused(KafkaError):  # type: ignore[misc] # kafka-python ships no 
 
 
 class Refusals:
-    """Collects why connections failed, for one client that is given `client` as its `kafka_client`."""
+    """Why connections failed, of one client that is given `client` as its `kafka_client`."""
 
     def __init__(self) -> None:
-        self._found: list[str] = []
-        self._guessed: list[str] = []
+        self._found: str | None = None
+        self._guessed: str | None = None
 
     def client(self, **settings: Any) -> KafkaNetClient:
         """kafka-python's network client, which reports here."""
@@ -43,18 +43,18 @@ class Refusals:
         """Raise ClusterRefused if there was a refusal. `error` is what the client's maker raised. After the
         last attempt a connection that the broker closed counts, too.
         """
-        if found := self._found or (self._guessed if is_last else []):
-            raise ClusterRefused(found[0]) from error
+        if found := self._found or (self._guessed if is_last else None):
+            raise ClusterRefused(found) from error
 
     def note(self, address: str, settings: dict[str, Any], error: Exception | None) -> None:
         """A connection to a broker ended with this error."""
         reason = _reason(address, settings, error)
         cause = error.args[0] if isinstance(error, KafkaConnectionError) and error.args else None
         if reason is not None:
-            self._found.append(reason)
+            self._found = self._found or reason
         elif cause == "socket disconnected" or isinstance(cause, ConnectionError):
             protocol = settings["security_protocol"]
-            self._guessed.append(
+            self._guessed = (
                 f"the broker at {address} closes connections by {protocol}: does it want another "
                 "security.protocol, or a certificate (ssl.keystore)?"
             )
