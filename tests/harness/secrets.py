@@ -5,6 +5,7 @@ import re
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -69,15 +70,21 @@ def topics(client_config: ClientConfig, names: Iterable[str]) -> Iterator[tuple[
                 yield f"topic {name}", b"\n".join((record.key or b"", record.value or b""))
 
 
-def pages(start: str, limit: int = 300) -> Iterator[tuple[str, bytes]]:
-    """Each page that links lead to from this one, on the same server, and Spark's REST API."""
+def pages(start: str, alike: int = 3) -> Iterator[tuple[str, bytes]]:
+    """Each page that links lead to from this one, on the same server, and Spark's REST API. Of pages that
+    differ in their query only, as those of the jobs, `alike` are read.
+    """
     host = urllib.parse.urlsplit(start).netloc
     waiting, seen = [start], {start}
+    read: Counter[str] = Counter()
     for application in json.loads(_read(f"{start}/api/v1/applications")):
         waiting += [f"{start}/api/v1/applications/{application['id']}/{what}" for what in _REST]
-    while waiting and limit:
+    while waiting:
         page = waiting.pop(0)
-        limit -= 1
+        path = urllib.parse.urlsplit(page).path.rstrip("/")
+        if read[path] == alike:
+            continue
+        read[path] += 1
         try:
             content = _read(page)
         except OSError:  # it went away, or is empty

@@ -127,15 +127,22 @@ def test_recommended_acls_are_enough_for_a_gateway_and_for_the_tools(
         arguments = ("gateway", *secured.options_of(GATEWAY, tmp_path), "--listen", "127.0.0.1:0", "--json")
         child = children.start("gateway", *arguments)
         ready = json.loads(child.wait_for_line(lambda line: '"gateway"' in line, 60))
+        tools = secured.options_of(TOOLS, tmp_path)
         with closing(PythonMember(ready["gateway"], group_id, topic)) as member:
             share(member)
-            tools = secured.options_of(TOOLS, tmp_path)
-            for command in (("groups", "list"), ("groups", "describe", group_id), ("why", group_id)):
-                done = subprocess.run(
-                    [str(GROUP_COORDINATOR), *command, *tools], capture_output=True, text=True, timeout=60
-                )
-                assert done.returncode == 0, done.stderr
-                assert group_id in done.stdout
+            member.commit()
+            assert group_id in output_of("groups", "list", *tools)
+            assert topic in output_of("groups", "describe", "--group", group_id, *tools)
+            assert group_id in output_of("why", group_id, *tools)
+        output_of("groups", "delete", "--group", group_id, *tools)
+        assert group_id not in output_of("groups", "list", *tools)
+
+
+def output_of(*arguments: str) -> str:
+    command = [str(GROUP_COORDINATOR), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_who_has_no_acl_cannot_write_requests(secured: Secured) -> None:
@@ -169,7 +176,8 @@ def test_no_secret_is_shown_or_kept(secured: Secured) -> None:
         kind: [where for where, content in places if PREFIX.encode() in content]
         for kind, places in looked_at.items()
     }
-    assert [where for where in reached["pages"] if "/SQL/execution" in where]
+    plans = [content for where, content in looked_at["pages"] if "/SQL/execution" in where]
+    assert [content for content in plans if b"kafka" in content.lower()]
     assert [where for where in reached["files"] if "spark-events" in where]
     assert reached["processes"]
     assert layout.events_topic in " ".join(reached["topics"])
