@@ -96,6 +96,41 @@ class Listening:
         )
 
 
+_SECURITY_OPTIONS = (
+    click.option(
+        "--tls-certificate",
+        "certificate",
+        type=_FILE,
+        help="Listen with TLS, with this certificate (PEM).",
+    ),
+    click.option(
+        "--tls-key",
+        "key",
+        type=_FILE,
+        help="The certificate's key (PEM); default: the key is in the certificate's file.",
+    ),
+    click.option(
+        "--sasl-users",
+        "users",
+        type=_FILE,
+        help="Require SASL; the file has one NAME:PASSWORD or NAME:SCRAM-... a line.",
+    ),
+    click.option(
+        "--security-config",
+        "security_config",
+        type=_FILE,
+        help="Kafka's security settings of a listener, such as ssl.client.auth (docs/gateway.md).",
+    ),
+    click.option(
+        "--broker-principal",
+        type=click.Choice([GATEWAYS, CLIENTS]),
+        default=GATEWAYS,
+        show_default=True,
+        help="Whose requests the brokers see: the gateway's own, or the client's, whose SASL exchange "
+        "is passed to the broker.",
+    ),
+)
+
 _ACL_OPTIONS = (
     click.option(
         "--acls",
@@ -149,38 +184,7 @@ def gateway_options(*names: str, default: str) -> Callable[[Command], Command]:
             type=click.IntRange(0),
             help="The gateway's own partition of the responses topic; default: a random one.",
         ),
-        click.option(
-            "--tls-certificate",
-            "certificate",
-            type=_FILE,
-            help="Listen with TLS, with this certificate (PEM).",
-        ),
-        click.option(
-            "--tls-key",
-            "key",
-            type=_FILE,
-            help="The certificate's key (PEM); default: the key is in the certificate's file.",
-        ),
-        click.option(
-            "--sasl-users",
-            "users",
-            type=_FILE,
-            help="Require SASL; the file has one NAME:PASSWORD or NAME:SCRAM-... a line.",
-        ),
-        click.option(
-            "--security-config",
-            "security_config",
-            type=_FILE,
-            help="Kafka's security settings of a listener, such as ssl.client.auth (docs/gateway.md).",
-        ),
-        click.option(
-            "--broker-principal",
-            type=click.Choice([GATEWAYS, CLIENTS]),
-            default=GATEWAYS,
-            show_default=True,
-            help="Whose requests the brokers see: the gateway's own, or the client's, whose SASL exchange "
-            "is passed to the broker.",
-        ),
+        *_SECURITY_OPTIONS,
         click.option(
             "--expose-internal-topics",
             is_flag=True,

@@ -10,7 +10,8 @@ from records.codec import decode_request, encode
 from state.config import CoordinatorConfig
 from state.kafka.effects import Effects
 from state.kafka.history import EntryType
-from state.kafka.requests import DescribeGroup, TopicMetadata
+from state.kafka.requests import DescribeGroup
+from state.messages import Request
 from state.timeline import Row, Timeline
 from tests.harness.batches import encode as encoded
 from tests.harness.common import kafka_effects
@@ -67,13 +68,13 @@ def test_a_principal_changes_nothing_but_the_entries_that_name_it(seed: int) -> 
 
 
 def _naming(row: Row, principal: str) -> Row:
-    if isinstance(row.request, TopicMetadata):
+    if not isinstance(row.request, Request):
         return row
     return replace(row, request=replace(row.request, principal=principal))
 
 
 def principal_of(row: Row) -> str | None:
-    return None if isinstance(row.request, TopicMetadata | ConnectionClosed) else row.request.principal
+    return row.request.principal if isinstance(row.request, Request) else None
 
 
 def _played(group_id: str, rows: Sequence[Row]) -> list[Effects]:
