@@ -1,18 +1,14 @@
 """Which clients may connect, and who they are: TLS at the listeners, SASL, and the files of both.
 
 The files are read again when they change. New connections and new authentications then use the new ones. A
-file that cannot be used changes nothing, and a log line says so.
+file that cannot be used keeps the earlier one, and a log line says so.
 """
 
 import asyncio
-import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Self
-
-import structlog
-from msgspec import Struct
+from typing import Self, TypeVar
 
 from gateway.security.credentials import HASHES, InvalidEntry, Users
 from gateway.security.distinguished_name import subject_of
@@ -28,37 +24,35 @@ from gateway.security.scram import ScramExchange
 from gateway.security.session import Mechanisms, Session, principal_of
 from gateway.security.settings import SecurityError, SecuritySettings, parse
 from gateway.security.tls import following, tls_context
+from gateway.security.watched_files import WatchedFiles
 from records.properties import PropertiesError, read_properties
 
 CHECK_INTERVAL_S = 1.0
 
-log = structlog.get_logger()
-
-
-class Current(Struct, frozen=True):
-    """What the files say: the context of TLS, and what begins an authentication, by mechanism."""
-
-    tls: ssl.SSLContext | None
-    mechanisms: Mechanisms
+T = TypeVar("T")
 
 
 class Security:
     """The security of a gateway's listeners. Without settings they speak plain text, and clients do not
     authenticate.
+
+    `certificates`, `users` and `tokens` are what the files say, None where the settings name none.
     """
 
     def __init__(self, settings: SecuritySettings | None = None, *, by_broker: bool = False) -> None:
         """Read the files of the settings. With `by_broker` the brokers authenticate clients by SASL. Raises
         SecurityError.
         """
-        self.settings = SecuritySettings() if settings is None else settings
+        self.settings = settings = SecuritySettings() if settings is None else settings
         self.by_broker = by_broker
         if by_broker and self._has_mechanisms:
             raise SecurityError("either the gateway or the brokers authenticate clients by SASL, not both")
-        self._files = _files(self.settings)
-        self._seen = self._signatures()
-        self.current = _read(self.settings)
-        self.tls = following(self.settings, self._current_tls) if self.current.tls is not None else None
+        self.certificates = _watched(
+            (settings.keystore, settings.key, settings.truststore), lambda _: tls_context(settings)
+        )
+        self.users = _watched((settings.users,), partial(_users, settings))
+        self.tokens = _watched((settings.jwks,), partial(_tokens, settings))
+        self.tls = None if self.certificates is None else following(settings, self.certificates)
         """The context of the listeners, None for plain text."""
 
     @classmethod
@@ -95,7 +89,7 @@ class Security:
         if self.by_broker:
             return Session(by_broker=True)
         if self._has_mechanisms:
-            return Session(self._current_mechanisms, max_reauth_ms=self.settings.max_reauth_ms)
+            return Session(self._mechanisms, max_reauth_ms=self.settings.max_reauth_ms)
         if certificate is None:
             return Session()
         try:
@@ -108,74 +102,51 @@ class Security:
 
     async def follow(self) -> None:
         """Read the files again whenever one of them has changed, until cancelled."""
-        while self._files:
+        while True:
             await asyncio.sleep(CHECK_INTERVAL_S)
             await asyncio.to_thread(self.refresh)
 
     def refresh(self) -> None:
-        """Read the files again if one of them has changed."""
-        seen = self._signatures()
-        if seen == self._seen:
-            return
-        self._seen = seen
-        try:
-            self.current = _read(self.settings)
-        except Exception as error:  # noqa: BLE001 - whatever a new file is, the earlier one is kept
-            why = str(error) if isinstance(error, SecurityError) else type(error).__name__
-            log.warning("a security file has changed and cannot be used: the earlier one is kept", error=why)
-        else:
-            log.info("the security files were read again", files=[str(path) for path in self._files])
+        """Read the files again that have changed."""
+        for files in (self.certificates, self.users, self.tokens):
+            if files is not None:
+                files.refresh()
 
-    def _current_tls(self) -> ssl.SSLContext | None:
-        return self.current.tls
-
-    def _current_mechanisms(self) -> Mechanisms:
-        return self.current.mechanisms
-
-    def _signatures(self) -> list[tuple[int, ...] | None]:
-        return [_signature(path) for path in self._files]
+    def _mechanisms(self) -> Mechanisms:
+        """What begins an authentication now, by mechanism."""
+        wanted = self.settings.mechanisms
+        offered: dict[str, Callable[[], Exchange]] = {}
+        if self.users is not None:
+            users = self.users.value
+            for mechanism in wanted or users.mechanisms:
+                if mechanism in HASHES:
+                    offered[mechanism] = partial(ScramExchange, mechanism, users)
+                elif mechanism == PLAIN:
+                    offered[mechanism] = partial(PlainExchange, users)
+        if self.tokens is not None and OAUTHBEARER in (wanted or (OAUTHBEARER,)):
+            offered[OAUTHBEARER] = partial(OAuthBearerExchange, self.tokens.value)
+        return offered
 
 
-def _files(settings: SecuritySettings) -> tuple[Path, ...]:
-    files = (settings.keystore, settings.key, settings.truststore, settings.users, settings.jwks)
-    return tuple(path for path in files if path is not None)
-
-
-def _signature(path: Path) -> tuple[int, ...] | None:
-    """What changes with a file's content, None if the file is not there."""
-    try:
-        found = path.stat()
-    except OSError:
+def _watched(paths: Sequence[Path | None], read: Callable[[Path], T]) -> WatchedFiles[T] | None:
+    """The files that are named, read by the first one's path, None if that is not named."""
+    first = paths[0]
+    if first is None:
         return None
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
+    return WatchedFiles([path for path in paths if path is not None], lambda: read(first))
 
 
-def _read(settings: SecuritySettings) -> Current:
-    """Read all files. Raises SecurityError."""
-    offered: dict[str, Callable[[], Exchange]] = {}
-    if settings.users is not None:
-        derived = [mechanism for mechanism in settings.mechanisms or () if mechanism in HASHES]
-        users = _users(settings.users, derived)
-        for mechanism in settings.mechanisms or users.mechanisms:
-            if mechanism in HASHES:
-                offered[mechanism] = partial(ScramExchange, mechanism, users)
-            elif mechanism == PLAIN:
-                offered[mechanism] = partial(PlainExchange, users)
-    if settings.jwks is not None and OAUTHBEARER in (settings.mechanisms or (OAUTHBEARER,)):
-        offered[OAUTHBEARER] = partial(OAuthBearerExchange, _tokens(settings.jwks, settings))
-    return Current(tls_context(settings), offered)
-
-
-def _users(path: Path, derived: list[str]) -> Users:
+def _users(settings: SecuritySettings, path: Path) -> Users:
+    derived = [mechanism for mechanism in settings.mechanisms or () if mechanism in HASHES]
     try:
-        return Users(path.read_text().splitlines(), derived)
+        return Users(path.read_text().split("\n"), derived)
     except (OSError, UnicodeDecodeError) as error:
         raise SecurityError(f"the users in {path} cannot be read: {_text(error)}") from error
     except InvalidEntry as error:
         raise SecurityError(f"the users in {path} cannot be used: {error}") from error
 
 
-def _tokens(path: Path, settings: SecuritySettings) -> TokenValidator:
+def _tokens(settings: SecuritySettings, path: Path) -> TokenValidator:
     try:
         return TokenValidator(path.read_bytes(), settings.tokens)
     except OSError as error:

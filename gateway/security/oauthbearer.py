@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 import jwt
-from jwt.exceptions import PyJWTError
+from jwt.exceptions import InvalidSignatureError, PyJWTError
 from msgspec import Struct
 
 from gateway.security.exchange import MAX_NAME_CHARS, Accepted, Continues, Outcome, Refused
@@ -72,7 +72,7 @@ class TokenValidator:
     def __init__(self, jwks: bytes, settings: TokenSettings) -> None:
         """Read the keys. Raises InvalidJwks."""
         self._settings = settings
-        self._keys: dict[str | None, tuple[Any, tuple[str, ...]]] = {}
+        self._keys: list[_Key] = []
         try:
             for key in json.loads(jwks)["keys"]:
                 self._add(key)
@@ -90,46 +90,59 @@ class TokenValidator:
         usable = _ALGORITHMS.get((key["kty"], key.get("crv")), ()) if key.get("use", "sig") == "sig" else ()
         algorithms = tuple(name for name in usable if name == key.get("alg", name))
         if algorithms:
-            self._keys[key.get("kid")] = jwt.PyJWK(dict(key)).key, algorithms
+            self._keys.append(_Key(key.get("kid"), jwt.PyJWK(dict(key)).key, algorithms))
 
     def check(self, token: str) -> Token:
         """Return the claims of a valid token. Raises InvalidToken."""
-        settings = self._settings
-        try:
-            header = jwt.get_unverified_header(token)
-            key, algorithms = self._key(header.get("kid"))
-            claims = jwt.decode(
-                token,
-                key,
-                algorithms=algorithms,
-                issuer=settings.issuer,
-                audience=settings.audience or None,
-                leeway=settings.clock_skew_s,
-                options={
-                    "require": ["exp", "iat"],
-                    "verify_aud": bool(settings.audience),
-                    "verify_sub": False,
-                },
-            )
-            name, expires_at_ms = claims.get(settings.sub_claim_name), int(claims["exp"]) * MS_PER_S
-        except InvalidToken:
-            raise
-        except Exception as error:  # claims may be of any type and size: what fails on them is a refusal
-            raise InvalidToken(type(error).__name__) from error
+        claims = self._claims(token)
+        name = claims.get(self._settings.sub_claim_name)
         if not isinstance(name, str) or not 0 < len(name.strip()) <= len(name) <= MAX_NAME_CHARS:
             raise InvalidToken("its subject is no name")
-        if not _is_scope(claims.get(settings.scope_claim_name)):
+        if not _is_scope(claims.get(self._settings.scope_claim_name)):
             raise InvalidToken("its scope is neither a text nor a list of texts")
-        return Token(name, expires_at_ms)
+        return Token(name, int(claims["exp"]) * MS_PER_S)
 
-    def _key(self, key_id: object) -> tuple[Any, tuple[str, ...]]:
-        """The key that the token names. A token that names none may use the only key."""
-        found = self._keys.get(key_id) if key_id is None or isinstance(key_id, str) else None
-        if found is None and key_id is None and len(self._keys) == 1:
-            (found,) = self._keys.values()
-        if found is None:
-            raise InvalidToken("its key is not in the JWKS file")
-        return found
+    def _claims(self, token: str) -> dict[str, Any]:
+        """Return the claims of a token with a valid signature. Claims may be of any type and size: what fails
+        on them is a refusal too.
+        """
+        refused = InvalidToken("no key of the JWKS file fits it")
+        try:
+            header = jwt.get_unverified_header(token)
+            for key in self._keys:
+                if header.get("kid") in (None, key.key_id) and header["alg"] in key.algorithms:
+                    try:
+                        return self._decoded(token, key)
+                    except InvalidSignatureError as error:
+                        refused = InvalidToken(type(error).__name__)
+        except Exception as error:
+            raise InvalidToken(type(error).__name__) from error
+        raise refused
+
+    def _decoded(self, token: str, key: "_Key") -> dict[str, Any]:
+        settings = self._settings
+        claims: dict[str, Any] = jwt.decode(
+            token,
+            key.key,
+            algorithms=key.algorithms,
+            issuer=settings.issuer,
+            audience=settings.audience or None,
+            leeway=settings.clock_skew_s,
+            options={
+                "require": ["exp", "iat"],
+                "verify_aud": bool(settings.audience),
+                "verify_sub": False,
+            },
+        )
+        return claims
+
+
+class _Key(Struct, frozen=True):
+    """A public key, and the algorithms of its signatures."""
+
+    key_id: object
+    key: Any
+    algorithms: tuple[str, ...]
 
 
 class OAuthBearerExchange:

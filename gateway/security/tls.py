@@ -6,9 +6,9 @@ name.
 """
 
 import ssl
-from collections.abc import Callable
 
 from gateway.security.settings import ClientAuth, SecurityError, SecuritySettings
+from gateway.security.watched_files import WatchedFiles
 
 _VERIFY = {
     ClientAuth.NONE: ssl.CERT_NONE,
@@ -17,10 +17,9 @@ _VERIFY = {
 }
 
 
-def tls_context(settings: SecuritySettings) -> ssl.SSLContext | None:
-    """Read the files of the settings, None for plain text. Raises SecurityError."""
-    if settings.keystore is None:
-        return None
+def tls_context(settings: SecuritySettings) -> ssl.SSLContext:
+    """Read the files of the settings, which name a certificate. Raises SecurityError."""
+    assert settings.keystore is not None
     context = _empty_context(settings)
     try:
         context.load_cert_chain(settings.keystore, settings.key, settings.key_password or "")
@@ -34,13 +33,11 @@ def tls_context(settings: SecuritySettings) -> ssl.SSLContext | None:
     return context
 
 
-def following(settings: SecuritySettings, current: Callable[[], ssl.SSLContext | None]) -> ssl.SSLContext:
-    """A context for a listener, which does every handshake with the current context."""
+def following(settings: SecuritySettings, files: WatchedFiles[ssl.SSLContext]) -> ssl.SSLContext:
+    """A context for a listener, which does every handshake with the files' current context."""
 
     def use_current(handshake: ssl.SSLObject, _name: str | None, _listener: ssl.SSLContext) -> None:
-        context = current()
-        assert context is not None
-        handshake.context = context
+        handshake.context = files.value
 
     context = _empty_context(settings)
     context.sni_callback = use_current

@@ -5,7 +5,7 @@ import os
 import ssl
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from structlog.testing import capture_logs
@@ -14,6 +14,7 @@ from gateway.security import authentication
 from gateway.security.authentication import Security
 from gateway.security.principal_mapping import PrincipalMapper
 from gateway.security.settings import ClientAuth, SecurityError, SecuritySettings
+from gateway.security.watched_files import WatchedFiles
 from tests.harness.certificates import Authority, Issued
 from tests.harness.gateway import World, played
 from tests.harness.sasl import authenticate, by_password
@@ -22,6 +23,7 @@ HEARTBEAT = 12
 BEAT = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
 GONE = (ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)
 PATIENCE_S = 20.0
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -111,6 +113,11 @@ def replaced(path: Path, content: bytes) -> None:
     fresh.replace(path)
 
 
+def value_of(files: WatchedFiles[T] | None) -> T:
+    assert files is not None
+    return files.value
+
+
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not holds():
@@ -131,9 +138,9 @@ def test_changed_files_hold_for_new_connections(authority: Authority, server: Is
     async def play(world: World) -> None:
         ann, bob = authority.issue("ann"), other.issue("bob")
         old = await world.client(tls=context_of(authority, ann))
-        before = security.current
+        before = value_of(security.certificates)
         replaced(authority.certificate, other.certificate.read_bytes())
-        await until(lambda: security.current is not before)
+        await until(lambda: value_of(security.certificates) is not before)
         # The gateway's own certificate is still of the first authority.
         trusting = ssl.create_default_context(cafile=tmp_path / "first.pem")
         trusting.load_cert_chain(bob.chain, bob.key)
@@ -141,9 +148,9 @@ def test_changed_files_hold_for_new_connections(authority: Authority, server: Is
         trusting = ssl.create_default_context(cafile=tmp_path / "first.pem")
         trusting.load_cert_chain(ann.chain, ann.key)
         assert await principal_of(world, trusting) is None
-        before = security.current
+        before = value_of(security.certificates)
         replaced(server.both, other.issue("gateway").both.read_bytes())
-        await until(lambda: security.current is not before)
+        await until(lambda: value_of(security.certificates) is not before)
         assert await principal_of(world, context_of(other, bob)) == "User:CN=bob"
         assert (await old.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
 
@@ -164,9 +171,9 @@ def test_changed_users_hold_for_new_authentications(tmp_path: Path) -> None:
             return int((await authenticate(await world.client(), settings)).error_code)
 
         assert (await error("ann", "secret"), await error("bob", "secret")) == (0, 58)
-        before = security.current
+        before = value_of(security.users)
         replaced(users, b"bob:secret\n")
-        await until(lambda: security.current is not before)
+        await until(lambda: value_of(security.users) is not before)
         assert (await error("ann", "secret"), await error("bob", "secret")) == (58, 0)
         with capture_logs() as logs:
             replaced(users, b"bob:n3w\nann\n")
@@ -204,11 +211,11 @@ def test_a_certificate_that_cannot_be_used_changes_nothing(
 def test_a_file_that_is_written_in_its_place_is_seen(authority: Authority, server: Issued) -> None:
     """Also if its size and the time of its content are the same."""
     security = secured(authority, server, ClientAuth.NONE)
-    before, times = security.current, server.both.stat()
+    before, times = value_of(security.certificates), server.both.stat()
     server.both.write_bytes(server.both.read_bytes())
     os.utime(server.both, ns=(times.st_atime_ns, times.st_mtime_ns))
     security.refresh()
-    assert security.current is not before
+    assert value_of(security.certificates) is not before
 
 
 def test_an_encrypted_key_needs_its_password(authority: Authority) -> None:
@@ -223,3 +230,17 @@ def test_an_encrypted_key_needs_its_password(authority: Authority) -> None:
     play()
     with pytest.raises(SecurityError, match="cannot be used"):
         Security(SecuritySettings(keystore=server.both))
+
+
+def test_a_broken_file_does_not_keep_the_others_from_being_read(
+    authority: Authority, server: Issued, tmp_path: Path
+) -> None:
+    """A user who is removed is gone, whatever is wrong with the certificate."""
+    users = tmp_path / "users"
+    users.write_text("ann:secret\nbob:secret\n")
+    security = Security(SecuritySettings(keystore=server.both, users=users))
+    replaced(server.both, b"nonsense")
+    replaced(users, b"bob:secret\n")
+    security.refresh()
+    assert not value_of(security.users).has_password("ann", b"secret")
+    assert value_of(security.users).has_password("bob", b"secret")
