@@ -1,0 +1,189 @@
+"""Gateways as a service, with unmodified clients: a rolling restart, quotas, several processes."""
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from confluent_kafka import ThrottleEvent
+
+from embedded.broker import EmbeddedBroker
+from gateway.net.advertised import parse_templates
+from gateway.service import GatewayOptions, RunningGateway, running
+from gateway.upstream.connections import Address
+from gateway.wire.limits import Limits
+from state.kafka.history import EntryType
+from tests.e2e.gateway_clients import (
+    RECORDS,
+    ConfluentMember,
+    Member,
+    PythonMember,
+    consume,
+    new_group,
+    produce,
+    share,
+)
+from tests.e2e.harness import history_of, wait_until
+from tests.harness.ports import gateway_port
+from tests.harness.shared import PREFIX, Coordinated
+
+pytestmark = pytest.mark.e2e
+
+COMMAND = [sys.executable, "-c", "from cli import main; main()", "gateway"]
+HOSTS = ("127.0.0.1", "127.0.0.2")
+DRAIN_S = 10.0
+END_TIMEOUT_S = 60.0
+
+
+def test_a_rolling_restart_of_two_gateways_loses_no_record_and_no_member(
+    broker: EmbeddedBroker, options: GatewayOptions, topic: str
+) -> None:
+    """All clients move to the other gateway and go on, without a rebalance."""
+    port, group_id = gateway_port(above=3), new_group()
+    templates = parse_templates(",".join(f"{host}:{{port}}" for host in HOSTS))
+    both = [replace(options, listen=Address(host, port), templates=templates) for host in HOSTS]
+    servers = ",".join(str(one.listen) for one in both)
+    stacks = [ExitStack() for _ in both]
+    with ExitStack() as stack:
+        gateways = [
+            stack.enter_context(own).enter_context(running(one))
+            for own, one in zip(stacks, both, strict=True)
+        ]
+        members = [
+            stack.enter_context(closing(kind(servers, group_id, topic)))
+            for kind in (PythonMember, ConfluentMember)
+        ]
+        share(*members)
+        joined = len(history_of(options.client_config, options.layout, group_id))
+        sent = 0
+        for number, one in enumerate(both):
+            gateways[number].drain(DRAIN_S)
+            stacks[number].close()
+            sent = consume_more(broker, topic, members, sent)  # while it is away
+            gateways[number] = stacks[number].enter_context(running(one))
+            sent = consume_more(broker, topic, members, sent)
+        history = history_of(options.client_config, options.layout, group_id)
+        assert [entry.type for entry in history[joined:]] == []
+    assert sum(entry.type is EntryType.MEMBER_ADDED for entry in history) == len(members)
+
+
+def consume_more(broker: EmbeddedBroker, topic: str, members: Sequence[Member], sent: int) -> int:
+    """Produce the next records, which the members get once each. Returns how many there are now."""
+    produce(broker.bootstrap_servers, topic, range(sent, sent + RECORDS))
+    assert consume(RECORDS, *members, since=sent) == list(range(sent, sent + RECORDS))
+    for member in members:
+        member.commit()
+    return sent + RECORDS
+
+
+def throttled(gateway: RunningGateway) -> float:
+    return sum(value for (value,) in gateway.numbers()["requests_throttled"].values())
+
+
+def test_clients_over_their_quota_are_told_and_not_lost(
+    broker: EmbeddedBroker, options: GatewayOptions, topic: str, tmp_path: Path
+) -> None:
+    quotas = tmp_path / "quotas.toml"
+    quotas.write_text('[[quotas]]\nclient-id = "<default>"\ngroup_request_rate = 1\n')
+    limits = Limits(quota_window_num=1, quota_window_s=2.0)
+    events: list[ThrottleEvent] = []
+    with ExitStack() as stack:
+        gateway = stack.enter_context(running(replace(options, quotas=quotas, limits=limits)))
+        servers, group_id = str(gateway.address), new_group()
+        python = stack.enter_context(
+            closing(PythonMember(servers, group_id, topic, settings={"client_id": "kafka-python"}))
+        )
+        confluent = stack.enter_context(
+            closing(
+                ConfluentMember(
+                    servers,
+                    group_id,
+                    topic,
+                    settings={"client.id": "librdkafka", "throttle_cb": events.append},
+                )
+            )
+        )
+        share(python, confluent)
+        produce(broker.bootstrap_servers, topic, range(RECORDS))
+        assert consume(RECORDS, python, confluent) == list(range(RECORDS))
+        for _ in range(3):  # heartbeats of one in a second, and these
+            for member in (python, confluent):
+                member.commit()
+        wait_until(lambda: throttle_time_ms(python) > 0, "kafka-python's metric of the throttle time")
+        wait_until(lambda: any(event.throttle_time > 0 for event in events), "librdkafka's throttle event")
+        assert throttled(gateway) > 0
+        history = history_of(options.client_config, options.layout, group_id)
+    assert not any(entry.type is EntryType.MEMBER_REMOVED for entry in history)
+
+
+def throttle_time_ms(member: PythonMember) -> float:
+    """The greatest that a broker told it."""
+    metrics: dict[str, dict[str, float]] = member.do(member.consumer.metrics)
+    return max(
+        (value for group in metrics.values() for name, value in group.items() if name == "throttle-time-max"),
+        default=0.0,
+    )
+
+
+def get(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read().decode()
+
+
+def counted(text: str, name: str) -> float:
+    """The sum of a metric's samples in a scrape."""
+    lines = [line for line in text.splitlines() if line.startswith(name)]
+    return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+
+def test_processes_have_one_port_for_metrics_and_health_and_drain_before_their_end(
+    broker: EmbeddedBroker, coordinated: Coordinated, topic: str
+) -> None:
+    port, group_id = gateway_port(above=3), new_group()
+    at = [
+        "--listen",
+        f"{HOSTS[0]}:{port}",
+        "--bootstrap-servers",
+        broker.bootstrap_servers,
+        "--prefix",
+        PREFIX,
+    ]
+    with ExitStack() as stack:
+        parent = stack.enter_context(
+            subprocess.Popen([*COMMAND, *at, "--processes", "2", "--json"], stdout=subprocess.PIPE, text=True)
+        )
+        stack.callback(parent.kill)
+        assert parent.stdout is not None
+        ready = json.loads(parent.stdout.readline())
+        metrics = ready["metrics"]
+        members = [
+            stack.enter_context(closing(PythonMember(ready["gateway"], group_id, topic))) for _ in range(3)
+        ]
+        share(*members)
+        _, text = get(metrics)
+        assert counted(text, 'group_coordinator_gateway_request_duration_seconds_count{api="SyncGroup"}') >= 3
+        assert counted(text, "group_coordinator_gateway_connections ") >= 3
+        for path in ("healthz", "readyz"):
+            status, body = get(metrics.replace("metrics", path))
+            assert status == 200, body
+        for member in members:
+            member.close()
+        parent.send_signal(signal.SIGTERM)
+        assert parent.wait(END_TIMEOUT_S) == 0
+
+
+def test_a_gateway_is_ready_until_it_drains(options: GatewayOptions) -> None:
+    with running(options) as gateway:
+        assert gateway.checks() == {"listening": None, "brokers": None, "coordinator": None}
+        gateway.drain(0)
+        assert gateway.checks(["coordinator"]) == {"listening": "the gateway is draining", "brokers": None}
