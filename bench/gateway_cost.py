@@ -23,7 +23,6 @@ from gateway.authorization.acls import Acl, Operation, PatternType, Permission, 
 from gateway.authorization.authorizer import Authorizer
 from gateway.coordinator.backend import failed
 from gateway.net.server import Gateway
-from gateway.security.authentication import ANONYMOUS
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address
 from gateway.wire import codec
@@ -32,7 +31,7 @@ from gateway.wire.limits import Limits
 from state.errors import ErrorCode
 from state.kafka.requests import AnyAnswered
 from state.kafka.snapshot import GroupSnapshot
-from state.messages import Response
+from state.messages import ANONYMOUS, Response
 
 HOST = "127.0.0.1"
 GROUPS = 1_000

@@ -284,10 +284,10 @@ class Gateway:
 
     def _note_server_names(self, tls: ssl.SSLContext) -> None:
         """Note what clients name in their handshakes. The context may have a callback of its own."""
-        before: Callable[[ssl.SSLObject, str | None, ssl.SSLContext], int | None] | None = tls.sni_callback
+        before = tls.sni_callback
 
-        def note(connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> int | None:
-            if name is not None:
+        def note(connection: ssl.SSLObject, name: str, context: ssl.SSLContext) -> int | None:
+            if name:  # None if the client names no server
                 self._server_names[connection] = name
             return None if before is None else before(connection, name, context)
 

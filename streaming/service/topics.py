@@ -235,7 +235,7 @@ def _create(
     admin.wait_for_topics(list(topics))
 
 
-def _configs(admin: KafkaAdminClient, topics: list[str]) -> dict[str, dict[str, str]]:
+def _configs(admin: KafkaAdminClient, topics: list[str]) -> dict[str, Settings]:
     resources = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in topics]
     answer: dict[str, Any] = admin.describe_configs(resources, config_filter="all")
     by_topic = next(iter(answer.values()))

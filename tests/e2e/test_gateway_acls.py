@@ -5,7 +5,7 @@ The conformance scripts compare the APIs of groups (`tests/conformance/scripts/a
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,7 +108,7 @@ def cases() -> Iterator[Case]:
 
 def seeing() -> Iterator[Case]:
     for operations in (False, True):
-        flags = {
+        flags: dict[str, Any] = {
             "include_topic_authorized_operations": operations,
             "include_cluster_authorized_operations": operations,
             "allow_auto_topic_creation": False,
@@ -139,8 +139,8 @@ def seeing() -> Iterator[Case]:
 
 
 def reading() -> Iterator[Case]:
-    limits = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 1_000, "replica_id": -1}
-    whole = {"session_id": 0, "session_epoch": -1}
+    limits: dict[str, Any] = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 1_000, "replica_id": -1}
+    whole: dict[str, Any] = {"session_id": 0, "session_epoch": -1}
     wanted = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1_000}]
     topics = [{"topic": name, "partitions": wanted} for name in ("read", "seen", "nowhere", "hidden")]
     yield from each(apis.FETCH, "by-name", range(4, 13), topics=topics, **limits, **whole)
@@ -148,7 +148,7 @@ def reading() -> Iterator[Case]:
     yield from each(apis.FETCH, "by-id", range(13, 19), topics=ids, **limits, **whole)
     for more in (1, 12, 18):
         if more >= 7:
-            unknown = {"session_id": 77, "session_epoch": 3, "topics": []}
+            unknown: dict[str, Any] = {"session_id": 77, "session_epoch": 3, "topics": []}
             yield Case(apis.FETCH, more, "of-no-session", {**limits, **unknown})
 
 
@@ -161,7 +161,12 @@ def writing() -> Iterator[Case]:
     transactional = records(transactional=True, producer_id=1, producer_epoch=0, base_sequence=0)
     data = [{"index": 0, "records": transactional}]
     topics = named("written", "read", "hidden", partition_data=data)
-    others = {"transactional_id": "others", "acks": -1, "timeout_ms": 5_000, "topic_data": topics}
+    others: dict[str, Any] = {
+        "transactional_id": "others",
+        "acks": -1,
+        "timeout_ms": 5_000,
+        "topic_data": topics,
+    }
     yield from each(apis.PRODUCE, "of-anothers-transaction", range(3, 13), (ANN, BOB), **others)
     at = [{"partition_index": 0, "offset": 0}]
     yield from each(
@@ -198,12 +203,17 @@ def changing_topics() -> Iterator[Case]:
 
 
 def in_transactions() -> Iterator[Case]:
-    started = {"transaction_timeout_ms": 60_000, "producer_id": -1, "producer_epoch": -1}
+    started: dict[str, Any] = {"transaction_timeout_ms": 60_000, "producer_id": -1, "producer_epoch": -1}
     yield from each(apis.INIT_PRODUCER_ID, "idempotent", range(6), transactional_id=None, **started)
     yield from each(
         apis.INIT_PRODUCER_ID, "of-another", range(6), (ANN, BOB), transactional_id="others", **started
     )
-    ended = {"transactional_id": "others", "producer_id": 1, "producer_epoch": 1, "committed": True}
+    ended: dict[str, Any] = {
+        "transactional_id": "others",
+        "producer_id": 1,
+        "producer_epoch": 1,
+        "committed": True,
+    }
     yield from each(apis.END_TXN, "of-another", users=(ANN, BOB), **ended)
     for name in ("mine", "others"):
         yield from each(
@@ -221,7 +231,7 @@ def in_transactions() -> Iterator[Case]:
         apis.FIND_COORDINATOR, "several", range(4, 7), coordinator_keys=["mine", "others"], key_type=1
     )
     yield from each(apis.DESCRIBE_TRANSACTIONS, "several", transactional_ids=["mine", "others"])
-    filters = {"state_filters": [], "producer_id_filters": []}
+    filters: dict[str, Any] = {"state_filters": [], "producer_id_filters": []}
     yield from each(apis.LIST_TRANSACTIONS, "all", **filters)
 
 
@@ -231,7 +241,7 @@ def of_the_cluster() -> Iterator[Case]:
         yield from each(
             apis.DESCRIBE_CLUSTER, label, include_cluster_authorized_operations=operations, endpoint_type=1
         )
-    filters = {
+    filters: dict[str, Any] = {
         "resource_type_filter": 1,
         "resource_name_filter": None,
         "pattern_type_filter": 1,
@@ -318,7 +328,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         admin = Address.parse(broker.bootstrap_servers)
         ids = runner.run(prepared(admin))
         serving = serve(admin, users_file(folder, USERS))
-        gateway, acls = runner.run(anext(serving))
+        gateway, acls = runner.run(started(serving))
         wait_until(lambda: acls_are_there(runner, acls), "the ACLs")
         pair = Pair(runner, secured, gateway, ids, acls)
         find = Case(apis.FIND_COORDINATOR, 4, "", {"coordinator_keys": ["mine"], "key_type": 1})
@@ -328,7 +338,11 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         runner.run(serving.aclose())
 
 
-async def serve(admin: Address, users: Path) -> AsyncIterator[tuple[Address, CurrentAcls]]:
+async def started(serving: AsyncGenerator[tuple[Address, CurrentAcls]]) -> tuple[Address, CurrentAcls]:
+    return await anext(serving)
+
+
+async def serve(admin: Address, users: Path) -> AsyncGenerator[tuple[Address, CurrentAcls]]:
     limits, core = Limits(), CoreBackend()
     cluster = Cluster([admin], limits)
     acls = CurrentAcls.of(AclOptions(super_users=frozenset({SUPER}), interval_s=0.1), cluster)

@@ -41,7 +41,7 @@ class Identities:
         """kafka-python's settings."""
         settings = {"security_protocol": "SASL_SSL", "ssl_cafile": str(self.authority.certificate)}
         if mechanism == "OAUTHBEARER":
-            given = {"sasl_oauth_token_provider": GivenToken(self.issuer.token(name))}
+            given: dict[str, Any] = {"sasl_oauth_token_provider": GivenToken(self.issuer.token(name))}
         else:
             given = {"sasl_plain_username": name, "sasl_plain_password": password}
         return {**settings, "sasl_mechanism": mechanism, **given}

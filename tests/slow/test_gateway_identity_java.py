@@ -32,7 +32,7 @@ def consumed(
     folder: Path,
     security: Security,
     settings: dict[str, str],
-    rest_s: float,
+    rest_s: float = 0.0,
 ) -> set[str | None]:
     """Let a console consumer read, rest, and read again. Return the principals of the members that joined."""
     group_id = new_group()

@@ -151,7 +151,12 @@ def test_who_has_no_acl_cannot_write_requests(secured: Secured) -> None:
         secured.config_of("alice"), timeout_ms=20_000, max_request_bytes=1_000_000
     )
     topic = secured.layout.requests_topic
-    producer.produce(topic, b"value", partition=0, on_delivery=lambda error, _: refused.append(error.name()))
+    producer.produce(
+        topic,
+        b"value",
+        partition=0,
+        on_delivery=lambda error, _: refused.append(error.name() if error else ""),
+    )
     producer.flush(20)
     assert refused == ["TOPIC_AUTHORIZATION_FAILED"]
 

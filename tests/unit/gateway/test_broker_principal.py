@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.security.authentication import Security, SecurityError
+from gateway.security.authentication import Security
+from gateway.security.settings import SecurityError
 from gateway.service import GatewayOptions, serving
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address

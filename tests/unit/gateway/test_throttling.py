@@ -17,10 +17,10 @@ from tests.unit.gateway.test_security import USERS, log_in
 
 # A burst of one request in a window of 10 s. The next one is throttled for up to that window.
 SLOW = QuotaRules({(None, "me"): 0.1})
-ONE_WINDOW = {"quota_window_num": 1, "quota_window_s": 10.0}
+ONE_WINDOW: dict[str, Any] = {"quota_window_num": 1, "quota_window_s": 10.0}
 # As SLOW, but the window is over soon.
 QUICK = QuotaRules({(None, "me"): 10.0})
-SHORT_WINDOW = {"quota_window_num": 1, "quota_window_s": 0.1}
+SHORT_WINDOW: dict[str, Any] = {"quota_window_num": 1, "quota_window_s": 0.1}
 
 
 def asked(world: World) -> int:
