@@ -105,13 +105,13 @@ def _refused(name: str, error: GatewayError) -> Fields:
 
 
 def _shown(context: RequestContext, topics: list[Any], *, is_of_all: bool) -> list[Any]:
-    """The topics that the client may describe. One that it named by id gets the error of an unknown id."""
+    """The topics that the client may describe. One that it named by id has an error, and no name."""
     shown = []
     for topic in topics:
         if not topic.name or context.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name):
             shown.append(topic)
         elif not is_of_all:
-            topic.error_code, topic.name = GatewayError.UNKNOWN_TOPIC_ID, None
+            topic.error_code, topic.name = _DENIED, None
             topic.is_internal, topic.partitions = False, []
             shown.append(topic)
     return shown

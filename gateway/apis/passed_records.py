@@ -116,7 +116,7 @@ def _refused_fetch(topic: Any, key: Key, error: GatewayError) -> Fields:
         "high_watermark": -1,
         "last_stable_offset": -1,
         "log_start_offset": -1,
-        "aborted_transactions": None,
+        "aborted_transactions": [],
         "records": b"",
     }
     return {
