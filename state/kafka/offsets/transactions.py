@@ -32,8 +32,8 @@ from state.kafka.responses import (
     TxnOffsetCommitResponse,
 )
 
-# The asker of a TxnOffsetCommit gives up much earlier. A request that is written later still is held, and
-# dropped by the marker of its own transaction.
+# A client gives up a TxnOffsetCommit much earlier. A request that comes later than this is held until the
+# marker of its own transaction is found again, so a sender must not write one so late.
 ENDED_KEPT_MS = 15 * 60_000
 
 _FIRST_VERSION_WITH_ABORTABLE = 4
@@ -258,7 +258,7 @@ def _note_ended(context: StepContext, entries: list[PendingOffsets], marker: Tra
 
 
 def _prune_ended(context: StepContext) -> None:
-    """Forget markers that no late request can meet any more."""
+    """Forget markers that are older than a late request can be."""
     group, since_ms = context.group, context.now_ms - ENDED_KEPT_MS
     if any(ended.at_ms < since_ms for ended in group.ended.values()):
         group.ended = {p: ended for p, ended in group.ended.items() if ended.at_ms >= since_ms}
