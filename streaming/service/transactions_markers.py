@@ -21,8 +21,9 @@ from records.client_config import ClientConfig
 # The maximum time of a request to the brokers, beside the wait for data.
 BROKER_TIMEOUT_MS = 5_000
 _FETCH_MAX_BYTES = 512 * 1024
-# The last version that names topics by name. Every broker from 3.1 on has it.
-_FETCH_VERSION = 12
+# The first version that names topics by id, so that a topic that was made again is not read in place of the
+# one before. Every broker from 3.1 on has it.
+_FETCH_VERSION = 13
 _READ_UNCOMMITTED = 0
 _NO_REPLICA = -1
 OFFSET_OUT_OF_RANGE = 1
@@ -60,7 +61,11 @@ class MarkersTopic:
 
 
 class MarkersReader:
-    """A reader of the markers topic. For one thread. All methods raise KafkaError."""
+    """A reader of the markers topic. For one thread. All methods raise KafkaError.
+
+    It reads the topic that `describe` found last, and no topic that was made again with the same name. After
+    an error, as of a leader that moved, a new reader is needed.
+    """
 
     def __init__(self, client_config: ClientConfig, topic: str) -> None:
         self._topic = topic
@@ -69,6 +74,7 @@ class MarkersReader:
             bootstrap_timeout_ms=BROKER_TIMEOUT_MS,
             request_timeout_ms=BROKER_TIMEOUT_MS,
         )
+        self._topic_id: UUID | None = None
         self._leaders: dict[int, int] = {}
 
     def describe(self) -> MarkersTopic:
@@ -76,8 +82,9 @@ class MarkersReader:
         (found,) = self._admin.describe_topics([self._topic])
         if found["error_code"] != 0:
             raise for_code(found["error_code"])(self._topic)
+        self._topic_id = topic_id = UUID(str(found["topic_id"]))
         self._leaders = {p["partition_index"]: p["leader_id"] for p in found["partitions"]}
-        return MarkersTopic(UUID(str(found["topic_id"])), dict(self._leaders))
+        return MarkersTopic(topic_id, dict(self._leaders))
 
     def fetch(self, partition: int, offset: int, max_wait_ms: int) -> Fetched:
         """Read from this offset on. Waits up to `max_wait_ms` for a first record."""
@@ -88,7 +95,8 @@ class MarkersReader:
             min_bytes=1,
             max_bytes=_FETCH_MAX_BYTES,
             isolation_level=_READ_UNCOMMITTED,
-            topics=[_fetch_topic(self._topic, partition, offset)],
+            topics=[_fetch_topic(self._topic_id, partition, offset)],
+            min_version=_FETCH_VERSION,
             max_version=_FETCH_VERSION,
         )
         # The admin client has no request for records. Its manager has the connections, with TLS and SASL.
@@ -100,7 +108,6 @@ class MarkersReader:
         if found.error_code == OFFSET_OUT_OF_RANGE:
             return Fetched([], offset, found.log_start_offset, found.high_watermark, is_out_of_range=True)
         if found.error_code:
-            self._leaders.clear()
             raise for_code(found.error_code)(f"{self._topic}-{partition}")
         markers, next_offset = read_markers(found.records or b"", offset)
         return Fetched(markers, next_offset, found.log_start_offset, found.high_watermark)
@@ -118,13 +125,12 @@ class MarkersReader:
         self.close()
 
     def _leader(self, partition: int) -> int:
-        if partition not in self._leaders:
+        if self._topic_id is None:
             self.describe()
         leader = self._leaders.get(partition)
         if leader is None:
             raise UnknownTopicOrPartitionError(f"{self._topic}-{partition}")
         if leader < 0:
-            self._leaders.clear()
             raise NotLeaderForPartitionError(f"{self._topic}-{partition} has no leader")
         return leader
 
@@ -153,10 +159,10 @@ def _batches(records: bytes) -> Iterator[Any]:
             yield batch
 
 
-def _fetch_topic(topic: str, partition: int, offset: int) -> Any:
+def _fetch_topic(topic_id: UUID | None, partition: int, offset: int) -> Any:
     topics = FetchRequest.FetchTopic
     return topics(
-        topic=topic,
+        topic_id=topic_id,
         partitions=[
             topics.FetchPartition(
                 partition=partition, fetch_offset=offset, partition_max_bytes=_FETCH_MAX_BYTES

@@ -4,6 +4,7 @@ tests/e2e/test_transactions.py has what a real broker answers. Here it answers w
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -306,6 +307,24 @@ def test_tg9_brokers_that_do_not_answer(version: int) -> None:
         assert world.core.asked == []
 
     play()
+
+
+@played
+async def test_tg9_a_gateway_that_stood_still_writes_no_late_request(world: World) -> None:
+    """5.11: the answer of the brokers and the end of the time come together."""
+    brokers = Brokers().on(world)
+    client = await world.client()
+    assert await commit(client, 3) == [("orders", 0, 0)]
+    describe = world.broker.scripts[DESCRIBE_TRANSACTIONS]
+
+    def stand_still(request: Any) -> codec.Fields:
+        time.sleep(2 * transactions.BROKERS_TIMEOUT_S)  # the gateway's loop is this one
+        return describe(request)
+
+    world.broker.scripts[DESCRIBE_TRANSACTIONS] = stand_still
+    assert await commit(client, 3) == [("orders", 0, 14)]
+    assert brokers.asked[-1] == DESCRIBE_TRANSACTIONS
+    assert len(world.core.asked) == 1
 
 
 @played
