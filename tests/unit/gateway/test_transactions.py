@@ -309,22 +309,22 @@ def test_tg9_brokers_that_do_not_answer(version: int) -> None:
     play()
 
 
-@played
-async def test_tg9_a_gateway_that_stood_still_writes_no_late_request(world: World) -> None:
+def test_tg9_a_gateway_that_stood_still_writes_no_late_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """5.11: the answer of the brokers and the end of the time come together."""
-    brokers = Brokers().on(world)
-    client = await world.client()
-    assert await commit(client, 3) == [("orders", 0, 0)]
-    describe = world.broker.scripts[DESCRIBE_TRANSACTIONS]
+    look = transactions._not_open
 
-    def stand_still(request: Any) -> codec.Fields:
-        time.sleep(2 * transactions.BROKERS_TIMEOUT_S)  # the gateway's loop is this one
-        return describe(request)
+    def stand_still(*given: Any) -> Any:
+        time.sleep(2 * transactions.BROKERS_TIMEOUT_S)
+        return look(*given)
 
-    world.broker.scripts[DESCRIBE_TRANSACTIONS] = stand_still
-    assert await commit(client, 3) == [("orders", 0, 14)]
-    assert brokers.asked[-1] == DESCRIBE_TRANSACTIONS
-    assert len(world.core.asked) == 1
+    @played
+    async def play(world: World) -> None:
+        Brokers().on(world)
+        monkeypatch.setattr(transactions, "_not_open", stand_still)
+        assert await commit(await world.client(), 3) == [("orders", 0, 14)]
+        assert world.core.asked == []
+
+    play()
 
 
 @played
