@@ -135,7 +135,7 @@ def test_existing_topics_with_fewer_replicas_than_new_ones_are_named(broker: Emb
 
 def test_what_the_broker_refuses_is_said_in_its_words(broker: EmbeddedBroker) -> None:
     reasons = refusal(broker, new_layout(), replication_factor=3)
-    assert len(reasons) == 8
+    assert len(reasons) == 10  # one line, and one for each topic
     assert all("replication factor of 3 cannot be reached" in reason for reason in reasons[1:])
     bad_name = refusal(broker, TopicLayout.named("no spaces"))
     assert "'no spaces-dead-letters' contains one or more characters other than" in bad_name[1]

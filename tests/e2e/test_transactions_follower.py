@@ -8,9 +8,11 @@ import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from uuid import UUID
 
 import msgspec
 import pytest
+from kafka.errors import KafkaError
 
 from embedded.broker import EmbeddedBroker
 from records import kafka_clients
@@ -57,9 +59,7 @@ class Followed:
 
     def pending(self, producer: Producer, group_id: str) -> bytes:
         """Write what a coordinator writes when it accepts a TxnOffsetCommit. Returns the record's key."""
-        with MarkersReader(self.client_config, self.layout.txn_markers_topic) as markers:
-            topic_id = markers.describe().topic_id
-            end = markers.fetch(0, 0, 100).end
+        topic_id, end = wait_for(self._position, "the leader of the markers")
         request = f"{self.layout.requests_topic}-0-{uuid.uuid4()}"
         entry = PendingTransaction(
             group_id=group_id,
@@ -78,6 +78,14 @@ class Followed:
         key = transaction_key(group_id, producer.identity.producer_id, request)
         self.write(key, encode(entry))
         return key
+
+    def _position(self) -> tuple[UUID, int] | None:
+        """The id of the topic of markers and its end, None if it was made a moment ago."""
+        with MarkersReader(self.client_config, self.layout.txn_markers_topic) as markers:
+            try:
+                return markers.describe().topic_id, markers.fetch(0, 0, 100).end
+            except KafkaError:
+                return None
 
     def write(self, key: bytes, value: bytes | None) -> None:
         with closing(kafka_clients.producer(self.client_config)) as producer:
