@@ -11,7 +11,6 @@ import pytest
 from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import KafkaException
 from kafka import KafkaConsumer
-from kafka.errors import KafkaError
 
 from gateway.security.authentication import Security
 from gateway.security.settings import MECHANISMS, ClientAuth, SecuritySettings
@@ -26,7 +25,7 @@ from tests.harness.tokens import TokenIssuer
 pytestmark = pytest.mark.e2e
 
 PASSWORD = "s3cret, with=signs"
-REAUTHENTICATION_MS = 3_000
+REAUTHENTICATION_MS = 2_000
 
 
 @dataclass(frozen=True)
@@ -96,8 +95,7 @@ def test_each_mechanism_lets_the_right_client_in(
 def test_each_mechanism_keeps_the_wrong_client_out(
     gateway: str, identities: Identities, mechanism: str
 ) -> None:
-    with pytest.raises(KafkaError):
-        KafkaConsumer(bootstrap_servers=gateway, **identities.in_python(mechanism, "ann", "wrong"))
+    """A user that does not exist. tests/unit/gateway/test_sasl.py has wrong passwords, by kafka-python."""
     errors: list[str] = []
     wrong = identities.in_confluent(mechanism, "nobody")
     settings = {"bootstrap.servers": gateway, "group.id": "g", "error_cb": lambda e: errors.append(e.str())}
