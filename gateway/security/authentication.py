@@ -46,7 +46,9 @@ class Security:
         self.settings = settings = SecuritySettings() if settings is None else settings
         self.by_broker = by_broker
         if by_broker and self._has_mechanisms:
-            raise SecurityError("either the gateway or the brokers authenticate clients by SASL, not both")
+            raise SecurityError(
+                "the brokers authenticate the clients, so users or keys of tokens at the gateway have no use"
+            )
         self.certificates = _watched(
             (settings.keystore, settings.key, settings.truststore), lambda _: tls_context(settings)
         )

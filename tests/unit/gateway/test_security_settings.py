@@ -92,5 +92,5 @@ def test_a_file_is_named_once(tmp_path: Path) -> None:
 def test_brokers_or_the_gateway_authenticate() -> None:
     assert Security(by_broker=True).is_asked
     assert not Security(by_broker=True).session(None).is_open
-    with pytest.raises(SecurityError, match="not both"):
+    with pytest.raises(SecurityError, match="the brokers authenticate the clients"):
         Security.read(None, None, USERS, by_broker=True)
