@@ -8,6 +8,7 @@ process ends when its parent is gone.
 import random
 import socket
 import threading
+import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -75,17 +76,25 @@ class _Child:
     reports: Connection
     answers: Connection
     asking: threading.Lock = field(default_factory=threading.Lock)
+    number: int = 0
+    """The number of the latest question."""
 
     def ask(self, name: str, *arguments: object) -> object:
         """Call a method of the process's gateway. Raises OSError, EOFError or TimeoutError if it does not
         answer.
         """
         with self.asking:
-            self.answers.send((name, arguments))
-            if not self.answers.poll(_ASK_TIMEOUT_S):
-                self.answers.close()  # its late answer would be mistaken for the next one
-                raise TimeoutError(f"{self.process.name} does not answer")
-            return self.answers.recv()
+            self.number += 1
+            self.answers.send((self.number, name, arguments))
+            give_up_s = time.monotonic() + _ASK_TIMEOUT_S
+            while self.answers.poll(give_up_s - time.monotonic()):
+                number, answer = self.answers.recv()
+                if number != self.number:
+                    continue  # it came too late for an earlier question
+                if isinstance(answer, TimeoutError):
+                    raise answer
+                return answer
+        raise TimeoutError(f"{self.process.name} does not answer")
 
 
 class GatewayProcesses:
@@ -236,10 +245,14 @@ def _serve(plan: Plan, number: int, reports: Connection, answers: Connection) ->
 
 def _answer(gateway: RunningGateway, answers: Connection) -> None:
     """Answer the parent's questions, until it or the gateway has ended."""
-    with suppress(EOFError, OSError, TimeoutError, RuntimeError):
+    with suppress(EOFError, OSError, RuntimeError):
         while True:
-            name, arguments = answers.recv()
-            answers.send(getattr(gateway, name)(*arguments))
+            number, name, arguments = answers.recv()
+            try:
+                answer = getattr(gateway, name)(*arguments)
+            except TimeoutError as error:  # the event loop is stuck
+                answer = error
+            answers.send((number, answer))
 
 
 def _stop_with_parent(reports: Connection, stop: Stop) -> None:

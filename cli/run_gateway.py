@@ -8,7 +8,7 @@ from kafka.errors import KafkaError
 
 from cli.gateway_options import Listening
 from clients.pending import ClientError
-from gateway.health import COORDINATOR, LISTENING, Checks
+from gateway.health import CHECKS, COORDINATOR, LISTENING, Checks
 from gateway.metrics.collector import GatewayCollector
 from gateway.metrics.numbers import Numbers
 from gateway.service import STARTUP_ERRORS, RunningGateway, running
@@ -48,6 +48,10 @@ class GatewayToStart:
         """What it has counted, nothing before its start."""
         return {} if self._running is None else self._running.numbers()
 
+    def alive(self) -> Checks:
+        """Raises TimeoutError if its event loop does not answer."""
+        return {} if self._running is None else self._running.checks(CHECKS)
+
     def checks(self, exclude: Collection[str]) -> Checks:
         """Whether clients can connect, and it reaches the brokers. The coordinator is not asked, because its
         state is known in this process.
@@ -84,5 +88,5 @@ def metrics_and_checks(
         port,
         log_rebalances=log_rebalances,
         collectors=[] if gateway is None else [GatewayCollector(gateway.numbers)],
-        checks={"/healthz": lambda _: {}, "/readyz": ready},
+        checks={"/healthz": lambda _: {} if gateway is None else gateway.alive(), "/readyz": ready},
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
+import structlog
 import uvloop
 
 from clients.coordinator_client import CoordinatorClient
@@ -57,6 +58,8 @@ STARTUP_ERRORS = (
 LOOP_TIMEOUT_S = 5.0
 
 T = TypeVar("T")
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,10 @@ class RunningGateway:
 
     def drain(self, timeout_s: float) -> None:
         """Accept no more connections, and wait until those that are open have ended, or for this time."""
-        self._ask(self._gateway.drain(timeout_s), timeout_s + LOOP_TIMEOUT_S)
+        try:
+            self._ask(self._gateway.drain(timeout_s), timeout_s + LOOP_TIMEOUT_S)
+        except TimeoutError:
+            log.error("the gateway could not drain, because its event loop does not answer")
 
     def stop(self) -> None:
         """End the event loop, which closes what is still open."""

@@ -97,7 +97,7 @@ class Connection:
 
     async def run(self) -> None:
         """Serve until the connection is closed. Raises nothing except when cancelled."""
-        reason = "closed by the gateway"
+        reason = "stopped"
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._end_with_client())

@@ -9,6 +9,8 @@ from gateway.wire.limits import UNLIMITED, Limits
 
 # Full buckets are dropped when there are more, because clients choose their ids.
 _BUCKETS = 10_000
+# How long a new connection waits for its turn. Clients wait as long (socket.connection.setup.timeout.max.ms).
+_LONGEST_WAIT_S = 30.0
 NO_RULES = QuotaRules()
 
 
@@ -29,7 +31,7 @@ class Quotas:
         self._connections: dict[Hashable, TokenBucket] = {}
         self._drop_above = _BUCKETS
         rate = limits.connection_creation_rate
-        self.all_connections = None if rate == UNLIMITED else self._new(rate)
+        self.all_connections = None if rate == UNLIMITED else self._new(rate, _LONGEST_WAIT_S)
         """The bucket of new connections from all addresses (`max.connection.creation.rate`)."""
 
     def use(self, rules: QuotaRules) -> None:
@@ -69,7 +71,7 @@ class Quotas:
         self._drop_above = max(_BUCKETS, 2 * self.buckets())
         self.version += 1
 
-    def _new(self, rate: float) -> TokenBucket:
+    def _new(self, rate: float, longest_s: float | None = None) -> TokenBucket:
         # At least one request is free, also where the rate is so low that the windows have none.
         burst = max(rate * self._burst_s, 1.0)
-        return TokenBucket(rate, burst=burst, longest_s=self._longest_s, now_s=self.now_s())
+        return TokenBucket(rate, burst=burst, longest_s=longest_s or self._longest_s, now_s=self.now_s())

@@ -4,8 +4,8 @@
 class TokenBucket:
     """Kafka's token bucket (KIP-599): `rate` tokens a second, at most `burst`. It is full at the beginning.
 
-    Every request takes a token, also one that there is none for. The number is negative then: a debt. While
-    there is a debt, clients are throttled until it would be paid. The debt is at most `rate` tokens times
+    A request takes a token also where there is none. The number is negative then: a debt. While there is a
+    debt, clients are throttled until it would be paid. The debt is at most `rate` tokens times
     `longest_s`, so no client is throttled for longer than `longest_s`. That is how Kafka bounds its request
     quota (ClientRequestQuotaManager), because a member that is silent for too long loses its session.
     """
@@ -24,6 +24,19 @@ class TokenBucket:
         self._refill(now_s)
         self._tokens = max(self._tokens - 1, self._least)
         return self._tokens < 0
+
+    def take_if_any(self, now_s: float) -> bool:
+        """Take a token if there is one. Returns whether there was."""
+        self._refill(now_s)
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+    def wait_s(self, now_s: float) -> float:
+        """The seconds until there is a token, at most `longest_s`."""
+        self._refill(now_s)
+        return min(max((1 - self._tokens) / self.rate, 0.0), -self._least / self.rate)
 
     def throttle_s(self, now_s: float) -> float:
         """The seconds until the debt is paid. 0 without a debt."""

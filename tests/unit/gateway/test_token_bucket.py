@@ -86,3 +86,24 @@ def test_it_is_full_again_after_the_windows() -> None:
         assert not quota.take(0.0)
     assert not quota.is_full(10.9)
     assert quota.is_full(11.0)
+
+
+@given(rates, windows, pauses)
+def test_attempts_that_get_no_token_cost_none(rate: float, burst_s: float, waits: list[float]) -> None:
+    """A client that always tries again gets as many as one that waits."""
+    quota, now_s, got = bucket(rate, burst_s), 0.0, 0
+    burst = max(rate * burst_s, 1.0)
+    for wait_s in waits:
+        now_s += wait_s
+        before_s = quota.wait_s(now_s)
+        is_taken = quota.take_if_any(now_s)
+        assert is_taken is (before_s == 0) or before_s == pytest.approx(0, abs=1e-6)
+        got += is_taken
+        assert got <= (burst + rate * now_s) * (1 + 1e-9)
+        assert 0 <= quota.wait_s(now_s) <= 1.0 + 1e-9
+
+
+def test_a_client_that_tries_too_often_still_gets_its_rate() -> None:
+    quota = bucket(10.0, burst_s=0.5)
+    got = sum(quota.take_if_any(attempt / 100) for attempt in range(1_001))
+    assert got in (104, 105), "ten seconds of the rate, and the burst"

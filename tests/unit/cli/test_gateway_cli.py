@@ -1,0 +1,60 @@
+"""The options of a gateway as a service."""
+
+from pathlib import Path
+
+import click
+import pytest
+
+from cli.gateway import gateway
+from cli.gateway_options import LISTENING, Listening
+from gateway.net.advertised import Template
+from records.client_config import ClientConfig
+from records.layout import TopicLayout
+
+SERVERS = "--bootstrap-servers=127.0.0.1:9092"
+
+
+def listening(*words: str) -> Listening:
+    context = gateway.make_context("gateway", [SERVERS, *words])
+    return Listening(**{name: context.params[name] for name in LISTENING})
+
+
+def test_the_options_reach_the_gateway(tmp_path: Path) -> None:
+    quotas = tmp_path / "quotas.toml"
+    quotas.write_text("")
+    given = listening(
+        "--gateway-config=max.connections=5",
+        "--gateway-config=connections.max.idle.ms = 1500",
+        "--advertised-listeners=gw1:{port}, gw2:{port}",
+        f"--quotas={quotas}",
+        "--drain-timeout=2.5",
+    )
+    options = given.options(ClientConfig("127.0.0.1:9092"), TopicLayout.named(), given.security())
+    assert (options.limits.connections, options.limits.idle_timeout_s) == (5, 1.5)
+    assert options.templates == (Template("gw1:{port}"), Template("gw2:{port}"))
+    assert options.quotas == quotas
+    assert given.drain_timeout_s == 2.5
+
+
+def test_without_them_a_gateway_has_the_defaults() -> None:
+    given = listening()
+    assert (given.templates, given.quotas, given.drain_timeout_s) == ((), None, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--gateway-config=max.connections"], "'max.connections' is not NAME=VALUE"),
+        (["--gateway-config=max.connections=none"], "'none' is not a whole number"),
+        (["--gateway-config=group.max.size=1"], "group.max.size is not a setting of the gateway"),
+        (["--advertised-listeners=gateway:9092"], "all brokers would have the same address"),
+        (["--advertised-listeners=gateway"], "is not HOST:PORT"),
+        (["--advertised-listeners=g:{port}", "--advertised-host=g"], "cannot be combined"),
+        (["--drain-timeout=-1"], "-1"),
+        (["--quotas=nothing.toml"], "does not exist"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_at_once(words: list[str], why: str) -> None:
+    with pytest.raises(click.UsageError) as refused:
+        listening(*words)
+    assert why in refused.value.format_message()
