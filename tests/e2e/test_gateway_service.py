@@ -15,7 +15,6 @@ import pytest
 from confluent_kafka import ThrottleEvent
 
 from embedded.broker import EmbeddedBroker
-from gateway.net.advertised import parse_templates
 from gateway.service import GatewayOptions, RunningGateway, running
 from gateway.upstream.connections import Address
 from gateway.wire.limits import Limits
@@ -37,7 +36,7 @@ from tests.harness.shared import PREFIX, Coordinated
 pytestmark = pytest.mark.e2e
 
 COMMAND = [sys.executable, "-c", "from cli import main; main()", "gateway"]
-HOSTS = ("127.0.0.1", "127.0.0.2")
+HOST = "127.0.0.1"
 DRAIN_S = 10.0
 END_TIMEOUT_S = 60.0
 
@@ -45,11 +44,11 @@ END_TIMEOUT_S = 60.0
 def test_a_rolling_restart_of_two_gateways_loses_no_record_and_no_member(
     broker: EmbeddedBroker, options: GatewayOptions, topic: str
 ) -> None:
-    """All clients move to the other gateway and go on, without a rebalance."""
-    port, group_id = gateway_port(above=3), new_group()
-    templates = parse_templates(",".join(f"{host}:{{port}}" for host in HOSTS))
-    both = [replace(options, listen=Address(host, port), templates=templates) for host in HOSTS]
-    servers = ",".join(str(one.listen) for one in both)
+    """All clients move to the other gateway and go on, without a rebalance. Both have one address, as behind
+    a load balancer: the kernel gives a connection to one that accepts it.
+    """
+    group_id, servers = new_group(), f"{HOST}:{gateway_port(above=3)}"
+    both = [replace(options, listen=Address.parse(servers), shares_ports=True)] * 2
     stacks = [ExitStack() for _ in both]
     with ExitStack() as stack:
         gateways = [
@@ -70,7 +69,8 @@ def test_a_rolling_restart_of_two_gateways_loses_no_record_and_no_member(
             gateways[number] = stacks[number].enter_context(running(one))
             sent = consume_more(broker, topic, members, sent)
         history = history_of(options.client_config, options.layout, group_id)
-        assert [entry.type for entry in history[joined:]] == []
+        moved = {EntryType.MEMBER_ADDED, EntryType.MEMBER_REMOVED, EntryType.PREPARING_REBALANCE}
+        assert [entry for entry in history[joined:] if entry.type in moved] == []
     assert sum(entry.type is EntryType.MEMBER_ADDED for entry in history) == len(members)
 
 
@@ -91,7 +91,7 @@ def test_clients_over_their_quota_are_told_and_not_lost(
     broker: EmbeddedBroker, options: GatewayOptions, topic: str, tmp_path: Path
 ) -> None:
     quotas = tmp_path / "quotas.toml"
-    quotas.write_text('[[quotas]]\nclient-id = "<default>"\ngroup_request_rate = 1\n')
+    quotas.write_text('[[quotas]]\nclient-id = "<default>"\ngroup_request_rate = 0.5\n')
     limits = Limits(quota_window_num=1, quota_window_s=2.0)
     events: list[ThrottleEvent] = []
     with ExitStack() as stack:
@@ -113,9 +113,7 @@ def test_clients_over_their_quota_are_told_and_not_lost(
         share(python, confluent)
         produce(broker.bootstrap_servers, topic, range(RECORDS))
         assert consume(RECORDS, python, confluent) == list(range(RECORDS))
-        for _ in range(3):  # heartbeats of one in a second, and these
-            for member in (python, confluent):
-                member.commit()
+        # The heartbeats, one in a second, are more than the quota.
         wait_until(lambda: throttle_time_ms(python) > 0, "kafka-python's metric of the throttle time")
         wait_until(lambda: any(event.throttle_time > 0 for event in events), "librdkafka's throttle event")
         assert throttled(gateway) > 0
@@ -152,7 +150,7 @@ def test_processes_have_one_port_for_metrics_and_health_and_drain_before_their_e
     port, group_id = gateway_port(above=3), new_group()
     at = [
         "--listen",
-        f"{HOSTS[0]}:{port}",
+        f"{HOST}:{port}",
         "--bootstrap-servers",
         broker.bootstrap_servers,
         "--prefix",
