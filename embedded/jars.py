@@ -1,11 +1,11 @@
-"""The jars that Spark's Kafka connector, the embedded broker, Kafka's tools and HDFS need, and their paths.
+"""The jars of Spark's Kafka connector, the embedded broker, Kafka's Java clients and HDFS, and their paths.
 
 `jars.toml` lists them with their sizes and SHA-256 sums. A set is downloaded once, checked in full, and then
 moved as a whole folder to its place in the cache, so an existing folder is always complete. A jar of two sets
 is downloaded once, because Ivy has one cache for all sets.
 
-``python -m embedded.jars`` fetches the sets that the programs need. The sets that only tests use, of the
-tools and of HDFS, are fetched on first use. ``--lock`` resolves all sets again and rewrites the checksums.
+``python -m embedded.jars`` fetches the sets that the programs need. The sets that only tests use are
+fetched on first use. ``--lock`` resolves all sets again and rewrites the checksums.
 ``--list`` prints the paths of Spark's jars for ``spark-submit --jars``.
 """
 
@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple, get_args
 from embedded.ivy import Artifact, IvyFailed, retrieve
 from embedded.paths import cache_dir
 
-SetName = Literal["spark", "broker", "tools", "hdfs"]
+SetName = Literal["spark", "broker", "tools", "streams", "connect", "hdfs"]
 PROGRAM_SETS: tuple[SetName, ...] = ("spark", "broker")
 
 JARS_TOML = Path(__file__).with_name("jars.toml")
@@ -67,6 +67,20 @@ def tools_classpath() -> list[Path]:
     `JarsUnavailable`.
     """
     return jar_paths("tools")
+
+
+def streams_classpath() -> list[Path]:
+    """Absolute paths of the jars of Kafka Streams and its examples, fetched first if missing. Raises
+    `JarsUnavailable`.
+    """
+    return jar_paths("streams")
+
+
+def connect_classpath() -> list[Path]:
+    """Absolute paths of the jars of Kafka Connect with its file connectors, fetched first if missing. Raises
+    `JarsUnavailable`.
+    """
+    return [*tools_classpath(), *jar_paths("connect")]
 
 
 def hdfs_jars() -> list[Path]:

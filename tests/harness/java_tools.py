@@ -15,7 +15,7 @@ _RUN_TIMEOUT_S = 120
 # The tool's default of 5 s is too short for a coordinator on a busy machine.
 _ANSWER_TIMEOUT_MS = 60_000
 # Most of a run's time is the start of the JVM.
-_JVM_OPTIONS = ("-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m")
+JVM_OPTIONS = ("-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m")
 _TOOLS = "org.apache.kafka.tools.consumer"
 _ASSIGNMENTS = "org.apache.kafka.clients.consumer.internals.ConsumerRebalanceListenerInvoker"
 _ASSIGNED, _REVOKED = "Adding newly assigned partitions: ", "Revoke previously assigned partitions "
@@ -79,7 +79,7 @@ class JavaTools:
         classpath = os.pathsep.join(str(jar) for jar in tools_classpath())
         log = [f"-Dlog4j2.configurationFile={self._settings}", f"-Dtool.log={log_path}"]
         server = ["--bootstrap-server", self._servers]
-        return [*_JVM_OPTIONS, *log, "-cp", classpath, f"{_TOOLS}.{tool}", *server]
+        return [*JVM_OPTIONS, *log, "-cp", classpath, f"{_TOOLS}.{tool}", *server]
 
 
 class ConsoleConsumer:

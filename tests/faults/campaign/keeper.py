@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,8 +42,11 @@ class Keeper:
         command: Sequence[str],
         *,
         environment: Mapping[str, str] = MappingProxyType({}),
+        final_codes: Container[int] = FINAL_CODES,
     ) -> None:
+        """After an end with one of `final_codes` it stays down."""
         self.name = name
+        self.final_codes = final_codes
         self.command = list(command)
         self.ends: list[End] = []
         self.pid: int | None = None
@@ -135,7 +138,7 @@ class Keeper:
             with self._changed:
                 self.ends.append(End(time.time(), code, last_line(self.log)))
                 self.pid = self._watchdog = None
-                if code in FINAL_CODES:
+                if code in self.final_codes:
                     self._is_wanted = False
                 self._changed.notify_all()
             for pipe in (watchdog.stdin, watchdog.stdout):

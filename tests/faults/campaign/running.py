@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
@@ -18,6 +18,7 @@ from tests.faults.campaign.judge.judging import Case, judge, read_evidence
 from tests.faults.campaign.judge.topics import Evidence
 from tests.faults.campaign.judge.verdicts import Verdict, Wrong
 from tests.faults.campaign.kinds.all import KINDS, LOCAL, ON_CLUSTER, WITH_STANDBY
+from tests.faults.campaign.kinds.fault import Fault
 from tests.faults.campaign.load.classic import TOPIC
 from tests.faults.campaign.world import CLIENT_EXPIRY_MS, PREFIX, World, command_line, environment
 
@@ -80,10 +81,12 @@ class Result:
         return found
 
 
-def schedule(seed: int, faults: int, names: Sequence[str]) -> list[tuple[str, Random]]:
+def schedule(
+    seed: int, faults: int, names: Sequence[str], kinds: Mapping[str, Fault] = KINDS
+) -> list[tuple[str, Random]]:
     """The faults of a seed. Each kind comes once before any comes twice, where there are enough faults."""
     random = Random(seed)
-    weights = [KINDS[name].weight for name in names]
+    weights = [kinds[name].weight for name in names]
     chosen = random.sample(names, min(faults, len(names)))
     chosen += random.choices(names, weights, k=faults - len(chosen))
     random.shuffle(chosen)

@@ -95,24 +95,33 @@ class World:
                     patch.setenv("PYTHONPATH", str(ROOT))  # executors' workers import `planted`
                     stack.enter_context(self.cluster)
             create_topic(self.client_config, TOPIC, PARTITIONS, {})
+            self.start_coordinators(stack)
             gateway = Address("127.0.0.1", gateway_port(above=1 + max(self.brokers.nodes)))
-            for name in ("coordinator", "standby")[: 1 if self.shared is None else 2]:
-                command = self.command(data=self.folder / name)
-                machine = Keeper(name, self.folder, command, environment=environment())
-                self.machines.append(machine)
-                stack.callback(machine.stop)
-                machine.start()
-            wait_until(lambda: self.has_said_ready(self.coordinator), "the coordinator", START_TIMEOUT_S)
-            arguments = ["gateway", "--json", *self._reach(), "--listen", str(gateway)]
-            self.gateway = Keeper("gateway", self.folder, command_line(arguments), environment=environment())
-            stack.callback(self.gateway.stop)
-            self.gateway.start()
-            wait_until(lambda: self.has_said_ready(self.gateway), "the gateway", START_TIMEOUT_S)
+            self.gateway = self.start_gateway(stack, "gateway", gateway)
             self.load = Load(self.servers, self.layout, gateway, self._seed, share=self._share).start()
             stack.callback(self.load.stop)
             self.wait_until_recovered(time.monotonic())
             self._stack = stack.pop_all()
         return self
+
+    def start_coordinators(self, stack: ExitStack) -> None:
+        """Start the coordinator, and the standby if there is one. `stack` stops them."""
+        for name in ("coordinator", "standby")[: 1 if self.shared is None else 2]:
+            command = self.command(data=self.folder / name)
+            machine = Keeper(name, self.folder, command, environment=environment())
+            self.machines.append(machine)
+            stack.callback(machine.stop)
+            machine.start()
+        wait_until(lambda: self.has_said_ready(self.coordinator), "the coordinator", START_TIMEOUT_S)
+
+    def start_gateway(self, stack: ExitStack, name: str, address: Address) -> Keeper:
+        """Start a gateway, which `stack` stops, and wait until it is ready."""
+        arguments = ["gateway", "--json", *self._reach(), "--listen", str(address)]
+        gateway = Keeper(name, self.folder, command_line(arguments), environment=environment())
+        stack.callback(gateway.stop)
+        gateway.start()
+        wait_until(lambda: self.has_said_ready(gateway), f"the {name}", START_TIMEOUT_S)
+        return gateway
 
     def close(self) -> None:
         self._stack.close()
@@ -141,7 +150,8 @@ class World:
 
     def command(self, *more: str, data: Path | None = None) -> list[str]:
         """The coordinator's command line."""
-        arguments = ["run", "--json", "--no-gateway", *self._reach(), "--replication-factor", "3"]
+        arguments = ["run", "--json", "--no-gateway", *self._reach()]
+        arguments += ["--replication-factor", str(len(self.brokers.nodes))]
         arguments += ["--data-dir", str(data or self.data)]
         for setting in SETTINGS.items():
             arguments += ["-c", "=".join(setting)]

@@ -1,0 +1,77 @@
+"""Applications that commit their offsets in transactions: the checker, and a sample of the campaign."""
+
+from collections import Counter
+
+import pytest
+
+from tests.transactions.checker import (
+    Copy,
+    Verdict,
+    Wrong,
+    copied_value,
+    judge_copies,
+    judge_counts,
+    judge_offsets,
+)
+
+INPUTS = {0: 4, 1: 2}
+
+
+def copies(*values: bytes, partition: int = 0) -> list[Copy]:
+    return [Copy(partition, None, value) for value in values]
+
+
+SOUND = [
+    *copies(*(copied_value(0, number) for number in range(4))),
+    *copies(*(copied_value(1, number) for number in range(2)), partition=1),
+]
+
+
+def kinds(verdicts: list[Verdict]) -> Counter[Wrong]:
+    return Counter(verdict.wrong for verdict in verdicts)
+
+
+def test_copies_that_are_the_input_are_sound() -> None:
+    assert [*judge_copies(INPUTS, SOUND)] == []
+
+
+@pytest.mark.parametrize(
+    ("doctored", "found"),
+    [
+        ([], {Wrong.LOST: 6}),
+        (SOUND[1:], {Wrong.LOST: 1}),
+        ([*SOUND, SOUND[0]], {Wrong.TWICE: 1}),
+        ([*SOUND[:2], *SOUND[:2], *SOUND[2:]], {Wrong.TWICE: 2}),
+        ([SOUND[1], SOUND[0], *SOUND[2:]], {Wrong.ORDER: 1}),
+        ([*SOUND, *copies(b"0-4")], {Wrong.UNKNOWN: 1}),
+        ([*SOUND[:4], SOUND[4]._replace(partition=0), SOUND[5]], {Wrong.UNKNOWN: 1, Wrong.LOST: 1}),
+    ],
+)
+def test_doctored_copies_are_caught(doctored: list[Copy], found: dict[Wrong, int]) -> None:
+    assert kinds([*judge_copies(INPUTS, doctored)]) == found
+
+
+def counts(word: str, *numbers: int) -> list[Copy]:
+    return [Copy(0, word.encode(), number.to_bytes(8)) for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "found"),
+    [
+        (counts("a", 1, 2, 3), {}),
+        (counts("a", 1, 3), {Wrong.LOST: 1}),
+        (counts("a", 1, 2), {Wrong.LOST: 1}),
+        (counts("a", 1, 2, 2, 3), {Wrong.TWICE: 1}),
+        (counts("a", 1, 2, 3, 4), {Wrong.TWICE: 1}),
+        (counts("a", 1, 3, 2), {Wrong.ORDER: 1}),
+        ([*counts("a", 1, 2, 3), *counts("b", 1)], {Wrong.UNKNOWN: 1}),
+    ],
+)
+def test_counts_of_words_are_judged(outputs: list[Copy], found: dict[Wrong, int]) -> None:
+    assert kinds([*judge_counts({"a": 3}, outputs)]) == found
+
+
+def test_offsets_are_judged() -> None:
+    assert [*judge_offsets({0: 5, 1: 0}, {0: 5}, ())] == []
+    assert kinds([*judge_offsets({0: 5}, {0: 4}, ())]) == {Wrong.OFFSET: 1}
+    assert kinds([*judge_offsets({0: 5}, {}, {0})]) == {Wrong.PENDING: 1}

@@ -1,0 +1,199 @@
+"""The instances of one application, what goes in, and what comes out."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from records.client_config import ClientConfig
+from tests.e2e.harness import create_topic
+from tests.faults.campaign.keeper import FINAL_CODES, Keeper
+from tests.transactions.applications import PARTITIONS, Application, Seat
+from tests.transactions.checker import Copy
+
+INSTANCES = 3
+RECORDS = 25
+"""The largest number of records of a transaction."""
+BACKLOG = 400
+"""So many records of a partition are in the input and not in the output, until the input ends."""
+UNSTABLE_OFFSET_COMMIT = 88
+_LOOK_S = 0.1
+_CALL_TIMEOUT_S = 60.0
+_MISUSED = (2,)
+"""The exit code of an instance whose command line is wrong. It is not started again."""
+
+
+@dataclass(frozen=True)
+class Offsets:
+    """What the group has committed. `pending` are partitions whose offset is not stable."""
+
+    committed: dict[int, int]
+    pending: set[int]
+
+
+class Fleet:
+    """Started by `start`, ended by `stop`.
+
+    `servers` are the brokers' own addresses, `reach` gives what an instance takes for them, by its number.
+    """
+
+    def __init__(
+        self, application: Application, servers: str, reach: Callable[[int], str], folder: Path
+    ) -> None:
+        self.application = application
+        self.group = f"{application.name}-group"
+        self.input_topic, self.output_topic = application.topics
+        self._servers = servers
+        self._folder = folder
+        self.instances = [self._instance(number, reach(number)) for number in range(INSTANCES)]
+        self._reached = reach(0)
+        self.fed = dict.fromkeys(range(PARTITIONS), 0)
+        """The number of input records by partition."""
+        self._seen = 0
+        self._is_closing = threading.Event()
+        self._is_fed = threading.Event()
+        self._tail = threading.Thread(target=self._follow, name=f"{application.name} tail", daemon=True)
+        self._feeder = threading.Thread(target=self._feed, name=f"{application.name} feeder", daemon=True)
+
+    def start(self) -> Self:
+        for topic in (self.input_topic, self.output_topic):
+            create_topic(ClientConfig(self._servers), topic, PARTITIONS, {})
+        self._tail.start()
+        self._feeder.start()
+        for instance in self.instances:
+            instance.start()
+        return self
+
+    @property
+    def seen(self) -> int:
+        """Records of the output that were committed so far."""
+        return self._seen
+
+    @property
+    def sent(self) -> int:
+        """Records of the input so far."""
+        return sum(self.fed.values())
+
+    def tend(self) -> None:
+        """Kill the instances that run and do nothing any more. They are started again."""
+        for instance in self.instances:
+            if instance.pid is not None and self.application.has_given_up(instance.log):
+                instance.kill()
+
+    def end_input(self) -> None:
+        """Send no more records. An instance that has nothing left to do may end."""
+        self._is_fed.set()
+        self._feeder.join(_CALL_TIMEOUT_S)
+        for instance in self.instances:
+            instance.final_codes = FINAL_CODES
+
+    def stop(self) -> None:
+        """End everything."""
+        self._is_closing.set()
+        self._is_fed.set()
+        for instance in self.instances:
+            instance.stop()
+        for thread in (self._feeder, self._tail):
+            if thread.is_alive():
+                thread.join(_CALL_TIMEOUT_S)
+
+    def offsets(self) -> Offsets:
+        """What the group has committed, as its coordinator answers through the address that instances have.
+        Raises KafkaException.
+        """
+        asked = [TopicPartition(self.input_topic, partition) for partition in range(PARTITIONS)]
+        request = ConsumerGroupTopicPartitions(self.group, asked)
+        admin = AdminClient({"bootstrap.servers": self._reached})
+        future = admin.list_consumer_group_offsets(
+            [request], require_stable=True, request_timeout=_CALL_TIMEOUT_S
+        )[self.group]
+        found = future.result().topic_partitions
+        pending = {it.partition for it in found if it.error and it.error.code() == UNSTABLE_OFFSET_COMMIT}
+        return Offsets({it.partition: it.offset for it in found if not it.error and it.offset >= 0}, pending)
+
+    def open_partitions(self) -> list[int]:
+        """The partitions of the output in which a transaction is open. Raises KafkaException."""
+        admin = AdminClient({"bootstrap.servers": self._servers})
+        ends = {}
+        for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
+            asked = {
+                TopicPartition(self.output_topic, partition): OffsetSpec.latest()
+                for partition in range(PARTITIONS)
+            }
+            answers = admin.list_offsets(asked, isolation_level=level, request_timeout=_CALL_TIMEOUT_S)
+            ends[level] = {place.partition: future.result().offset for place, future in answers.items()}
+        stable, all_of_them = ends[IsolationLevel.READ_COMMITTED], ends[IsolationLevel.READ_UNCOMMITTED]
+        return [partition for partition in stable if stable[partition] < all_of_them[partition]]
+
+    def read_output(self) -> list[Copy]:
+        """All committed records of the output."""
+        found: list[Copy] = []
+        ended: set[int] = set()
+        consumer = self._reader()
+        try:
+            while len(ended) < PARTITIONS:
+                for message in consumer.consume(1_000, _CALL_TIMEOUT_S):
+                    partition = message.partition()
+                    assert partition is not None
+                    error = message.error()
+                    if error is None:
+                        found.append(Copy(partition, message.key(), message.value() or b""))
+                    elif error.code() == KafkaError._PARTITION_EOF:
+                        ended.add(partition)
+        finally:
+            consumer.close()
+        return found
+
+    def _instance(self, number: int, servers: str) -> Keeper:
+        name = f"{self.application.name}-{number}"
+        folder = self._folder / name
+        folder.mkdir(parents=True)
+        seat = Seat(servers, name, self.group, self.input_topic, self.output_topic, folder, RECORDS)
+        return Keeper(name, folder, self.application.command(seat), final_codes=_MISUSED)
+
+    def _reader(self) -> Consumer:
+        """Reads the committed records of the output from the beginning, and names the ends of partitions."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._servers,
+                "group.id": "checker",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "enable.partition.eof": True,
+            }
+        )
+        consumer.assign([TopicPartition(self.output_topic, partition, 0) for partition in range(PARTITIONS)])
+        return consumer
+
+    def _follow(self) -> None:
+        consumer = self._reader()
+        try:
+            while not self._is_closing.is_set():
+                self._seen += sum(message.error() is None for message in consumer.consume(1_000, _LOOK_S))
+        finally:
+            consumer.close()
+
+    def _feed(self) -> None:
+        producer = Producer({"bootstrap.servers": self._servers, "enable.idempotence": True})
+        while not self._is_fed.is_set():
+            while self.sent - self._seen < BACKLOG * PARTITIONS:
+                for partition, number in self.fed.items():
+                    value = self.application.value(partition, number)
+                    producer.produce(self.input_topic, value, partition=partition)
+                    self.fed[partition] = number + 1
+                producer.poll(0)
+            producer.poll(0)
+            self._is_fed.wait(_LOOK_S)
+        producer.flush()

@@ -1,0 +1,138 @@
+"""The loop with librdkafka: `python -m tests.transactions.loops.librdkafka --servers HOST:PORT ...`."""
+
+import sys
+from collections.abc import Callable, Sequence
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from tests.transactions.loops.options import (
+    ABORTED,
+    FATAL,
+    HEARTBEAT_INTERVAL_MS,
+    POLL_TIMEOUT_S,
+    SESSION_TIMEOUT_MS,
+    Options,
+    say,
+)
+
+_CALL_TIMEOUT_S = 60.0
+
+
+Call = Callable[[float], None]
+
+
+class Loop:
+    """One consumer and one transactional producer."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._random = options.random()
+        self._is_revoked = False
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": options.servers,
+                "group.id": options.group,
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "session.timeout.ms": SESSION_TIMEOUT_MS,
+                "heartbeat.interval.ms": HEARTBEAT_INTERVAL_MS,
+            }
+        )
+        self._producer = Producer(
+            {
+                "bootstrap.servers": options.servers,
+                "transactional.id": options.transactional_id,
+                "transaction.timeout.ms": options.timeout_ms,
+            }
+        )
+
+    def run(self) -> None:
+        """Copy until killed. Raises KafkaException after an error that is fatal."""
+        self._again(self._producer.init_transactions)
+        # With callbacks the consumer gives nothing back and joins no generation but inside `consume`. So the
+        # group's metadata are those of the generation in which the records of a transaction were read.
+        self._consumer.subscribe([self._options.input_topic], on_assign=_assigned, on_revoke=self._revoked)
+        while True:
+            self._is_revoked = False
+            records = self._consumer.consume(self._options.records, POLL_TIMEOUT_S)
+            if self._is_revoked:
+                # Some may have been read before the partitions were given back, and are the next owner's.
+                self._rewind()
+            elif read := [record for record in records if not record.error()]:
+                self._copy(read)
+
+    def _copy(self, records: Sequence[Message]) -> None:
+        self._producer.begin_transaction()
+        try:
+            for record in records:
+                self._producer.produce(
+                    self._options.output_topic, record.value(), record.key(), partition=_partition(record)
+                )
+                self._producer.poll(0)
+            ends = {record.partition(): record.offset() for record in records}
+            offsets = [
+                TopicPartition(self._options.input_topic, partition, offset + 1)
+                for partition, offset in ends.items()
+                if partition is not None and offset is not None
+            ]
+            self._commit_offsets(offsets)
+            if self._random.random() < ABORTED and not self._options.unsafe:
+                self._abort()
+            else:
+                self._again(self._producer.commit_transaction)
+        except KafkaException as raised:
+            error: KafkaError = raised.args[0]
+            if error.fatal() or not error.txn_requires_abort():
+                raise
+            self._abort()
+
+    def _commit_offsets(self, offsets: list[TopicPartition]) -> None:
+        if self._options.unsafe:
+            self._consumer.commit(offsets=offsets, asynchronous=False)
+        else:
+            metadata = self._consumer.consumer_group_metadata()
+            self._again(
+                lambda timeout_s: self._producer.send_offsets_to_transaction(offsets, metadata, timeout_s)
+            )
+
+    def _abort(self) -> None:
+        """Abort, and read the records again."""
+        self._again(self._producer.abort_transaction)
+        self._rewind()
+
+    def _rewind(self) -> None:
+        """Read again from the committed offsets, from which a consumer begins what it is assigned."""
+        assigned = self._consumer.assignment()
+        if assigned:
+            self._consumer.assign([TopicPartition(one.topic, one.partition) for one in assigned])
+
+    def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._is_revoked = True
+
+    def _again(self, call: Call) -> None:
+        """Call until there is no error after which the library says to call again."""
+        while True:
+            try:
+                return call(_CALL_TIMEOUT_S)
+            except KafkaException as raised:
+                if not raised.args[0].retriable():
+                    raise
+
+
+def _assigned(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    """Nothing. See `Loop.run`."""
+
+
+def _partition(record: Message) -> int:
+    partition = record.partition()
+    assert partition is not None
+    return partition
+
+
+if __name__ == "__main__":
+    try:
+        Loop(Options.parse()).run()
+    except KafkaException as raised:
+        say(f"ended: {raised}")
+        sys.exit(FATAL)

@@ -1,0 +1,51 @@
+"""What both loops are started with."""
+
+import argparse
+import sys
+from dataclasses import dataclass
+from random import Random
+
+SESSION_TIMEOUT_MS = 10_000
+HEARTBEAT_INTERVAL_MS = 1_000
+POLL_TIMEOUT_S = 0.5
+FATAL = 3
+"""The exit code after an error which the library calls fatal. An application is started again then."""
+ABORTED = 0.1
+"""The share of the transactions that a loop aborts by itself."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """`records` is the largest number of records of a transaction. With `unsafe` the offsets are committed
+    beside the transaction, before it ends, as no application should do it.
+    """
+
+    servers: str
+    group: str
+    input_topic: str
+    output_topic: str
+    transactional_id: str
+    records: int
+    timeout_ms: int
+    unsafe: bool
+
+    @classmethod
+    def parse(cls) -> "Options":
+        """The options of the command line."""
+        parser = argparse.ArgumentParser()
+        for name in ("servers", "group", "input-topic", "output-topic", "transactional-id"):
+            parser.add_argument(f"--{name}", required=True)
+        for name in ("records", "timeout-ms"):
+            parser.add_argument(f"--{name}", required=True, type=int)
+        parser.add_argument("--unsafe", action="store_true")
+        return cls(**vars(parser.parse_args()))
+
+    def random(self) -> Random:
+        """For the aborts: another order in each process."""
+        return Random()
+
+
+def say(line: str) -> None:
+    """Write a line to the log."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()

@@ -1,0 +1,171 @@
+"""One campaign: faults from a seed under applications, and then the checker."""
+
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from random import Random
+
+import click
+from confluent_kafka import KafkaException
+
+from tests.faults.campaign.running import schedule
+from tests.transactions.applications import APPLICATIONS, PARTITIONS
+from tests.transactions.checker import Verdict, Wrong, judge_offsets
+from tests.transactions.fleet import Fleet, Offsets
+from tests.transactions.kinds import ALL, KINDS, REFERENCE
+from tests.transactions.stage import RECOVERY_TIMEOUT_S, Stage, Stalled
+
+PAUSE_S = 3.0
+"""The longest time between an application's progress and the next fault."""
+PENDING_TIMEOUT_S = 60.0
+_LOOK_S = 0.5
+_SENTENCES = 50
+
+
+@dataclass
+class Struck:
+    """One fault. `recovery_s` is from its end until every application had committed more of its output."""
+
+    fault: str
+    recovery_s: float
+
+
+@dataclass
+class Result:
+    """One campaign. `wrongs` are counted by application and kind."""
+
+    seed: int
+    system: str
+    struck: list[Struck] = field(default_factory=list)
+    records: dict[str, int] = field(default_factory=dict)
+    """By application: the records of its input."""
+    wrongs: dict[str, dict[str, int]] = field(default_factory=dict)
+    sentences: list[str] = field(default_factory=list)
+    stable_s: float = 0.0
+    """The time from the last record of the output until no offset was pending."""
+    seconds: float = 0.0
+    failure: str = ""
+    folder: str = ""
+
+    @property
+    def is_well(self) -> bool:
+        return not self.failure and not any(any(kinds.values()) for kinds in self.wrongs.values())
+
+    def write(self, path: Path) -> None:
+        """Append it as a line of JSON."""
+        with path.open("a") as file:
+            file.write(json.dumps(asdict(self)) + "\n")
+
+    @classmethod
+    def read_all(cls, path: Path) -> "list[Result]":
+        """The results of a file, none if there is no file."""
+        if not path.exists():
+            return []
+        found = [cls(**json.loads(line)) for line in path.read_text().splitlines()]
+        for result in found:
+            result.struck = [Struck(**struck) for struck in result.struck]  # type: ignore[arg-type]
+        return found
+
+
+def campaign(
+    seed: int,
+    faults: int,
+    clients: Sequence[str],
+    *,
+    kinds: Sequence[str] | None = None,
+    step: str = "steady",
+    is_reference: bool = False,
+    brokers: int = 1,
+    until_s: float = float("inf"),
+) -> Result:
+    """Play one seed in a folder of its own, which is kept if anything is wrong. No fault begins after
+    `until_s` (monotonic).
+    """
+    folder = Path(tempfile.mkdtemp(prefix=f"transactions-{seed}-"))
+    system = "Kafka" if is_reference else "this project" if step == "steady" else f"with the bug {step!r}"
+    result = Result(seed, system, folder=str(folder))
+    began_s = time.monotonic()
+    applications = [APPLICATIONS[name] for name in clients]
+    stage = Stage(folder, seed, applications, step=step, is_reference=is_reference, brokers=brokers)
+    names = list(kinds or [fault.name for fault in (REFERENCE if is_reference else ALL)])
+    try:
+        stage.start()
+        for name, random in schedule(seed, faults, names, KINDS):
+            if time.monotonic() > until_s:
+                break
+            result.struck.append(_strike(stage, name, random))
+        _finish(stage, result)
+    except Exception as error:  # noqa: BLE001 - the report names it, and the seed
+        result.failure = f"{type(error).__name__}: {error}"
+    finally:
+        stage.close()
+    result.seconds = time.monotonic() - began_s
+    if result.is_well:
+        shutil.rmtree(folder, ignore_errors=True)
+    return result
+
+
+def _strike(stage: Stage, name: str, random: Random) -> Struck:
+    time.sleep(random.uniform(0, PAUSE_S))  # anywhere in a transaction
+    stage.choose(random)
+    click.echo(f"{time.strftime('%H:%M:%S')} {name}, after {stage.seen} records", err=True)
+    KINDS[name].strike(stage, random)
+    over_s = time.monotonic()
+    stage.wait_for_progress()
+    recovery_s = time.monotonic() - over_s
+    click.echo(f"  every application goes on after {recovery_s:.1f} s", err=True)
+    return Struck(name, recovery_s)
+
+
+def _finish(stage: Stage, result: Result) -> None:
+    """End the input, wait until all is read and committed, and judge."""
+    for fleet in stage.fleets:
+        fleet.end_input()
+        result.records[fleet.application.name] = fleet.sent
+    for fleet in stage.fleets:
+        offsets, stable_s = _drained(stage, fleet)
+        result.stable_s = max(result.stable_s, stable_s)
+        found = [
+            *judge_offsets(fleet.fed, offsets.committed, offsets.pending),
+            *fleet.application.judge(fleet.fed, fleet.read_output()),
+        ]
+        _count(result, fleet, found)
+
+
+def _drained(stage: Stage, fleet: Fleet) -> tuple[Offsets, float]:
+    """Wait until the group has committed its whole input, or until its output has not grown for a minute and
+    no transaction is open. Returns its offsets, and how long the last of them were pending in s.
+    """
+    seen, seen_s = -1, time.monotonic()
+    give_up_s = time.monotonic() + RECOVERY_TIMEOUT_S
+    while True:
+        fleet.tend()
+        if fleet.seen != seen:
+            seen, seen_s = fleet.seen, time.monotonic()
+            give_up_s = seen_s + RECOVERY_TIMEOUT_S
+        try:
+            offsets = fleet.offsets()
+            waits_s = time.monotonic() - seen_s
+            is_open = bool(offsets.pending or fleet.open_partitions())
+        except KafkaException:  # the gateway or the broker is starting
+            continue
+        is_done = all(offsets.committed.get(it, 0) == fleet.fed[it] for it in range(PARTITIONS))
+        if is_done and not is_open:
+            return offsets, waits_s
+        if waits_s > PENDING_TIMEOUT_S and offsets.pending and seen >= fleet.sent:
+            return offsets, waits_s
+        if time.monotonic() > give_up_s:
+            raise Stalled(f"the input was not read to its end: {offsets}; {stage.describe()}")
+        time.sleep(_LOOK_S)
+
+
+def _count(result: Result, fleet: Fleet, found: Sequence[Verdict]) -> None:
+    name = fleet.application.name
+    counts = result.wrongs.setdefault(name, {wrong.value: 0 for wrong in Wrong})
+    for verdict in found:
+        counts[verdict.wrong.value] += 1
+    result.sentences += [f"{name}, {it.place}: {it.wrong}: {it.sentence}" for it in found[:_SENTENCES]]
