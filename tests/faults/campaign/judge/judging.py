@@ -8,6 +8,7 @@ from tests.faults.campaign.judge.members import judge_clients, judge_expiries
 from tests.faults.campaign.judge.offsets import judge_offsets
 from tests.faults.campaign.judge.owners import judge_locks, judge_owners
 from tests.faults.campaign.judge.topics import Evidence, Record, evidence, read
+from tests.faults.campaign.judge.transactions import Outcomes
 from tests.faults.campaign.judge.verdicts import Verdict
 
 
@@ -16,8 +17,8 @@ class Case:
     """What the judge knows besides the topics.
 
     `outages` are those of the coordinator's folder, each as its begin and its end. `acknowledged` are the
-    offsets whose commits clients saw acknowledged. A connection of RocketMQ's is removed after
-    `client_expiry_ms` of silence.
+    offsets whose commits clients saw acknowledged, `outcomes` what clients know of their transactions. A
+    connection of RocketMQ's is removed after `client_expiry_ms` of silence.
     """
 
     prefix: str
@@ -25,6 +26,7 @@ class Case:
     outages: Iterable[tuple[int, int]] = ()
     acknowledged: Mapping[tuple[str, int], int] = field(default_factory=dict)
     client_expiry_ms: int = 120_000
+    outcomes: Outcomes = field(default_factory=Outcomes)
 
 
 def judge(found: Evidence, case: Case) -> list[Verdict]:
@@ -34,7 +36,7 @@ def judge(found: Evidence, case: Case) -> list[Verdict]:
         *judge_history(found),
         *judge_expiries(found),
         *judge_clients(found, case.client_expiry_ms),
-        *judge_offsets(found, case.acknowledged, case.topic),
+        *judge_offsets(found, case.acknowledged, case.topic, case.outcomes),
         *judge_owners(found),
         *judge_locks(found),
     ]

@@ -144,7 +144,7 @@ def answer_error(request: Request, answer: object) -> int:
     """The error code of an answer; of a commit, that of its first partition."""
     code = int(getattr(answer, "error_code", 0))
     topics = getattr(answer, "topics", None)
-    if code == NONE and request.body.type == "OffsetCommit" and topics:
+    if code == NONE and request.body.type in ("OffsetCommit", "TxnOffsetCommit") and topics:
         return int(topics[0]["partitions"][0]["error_code"])
     return code
 

@@ -59,6 +59,14 @@ class Body(Struct):
     topics: Any = None
     connection: str = ""
     mq_set: list[tuple[str, str, int]] = []
+    producer_id: int = -1
+    producer_epoch: int = -1
+    txn_version: int = 1
+    txn_partition: int = -1
+    txn_position: int = -1
+    first_position: int = -1
+    committed: bool = False
+    require_stable: bool = False
 
 
 class Answer(Struct):
