@@ -18,6 +18,17 @@ from kafka.protocol.consumer import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from kafka.protocol.producer.transaction import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
 
 from bench.load.requests import TOPIC, Membership
 
@@ -28,6 +39,10 @@ HEARTBEAT, COMMIT, FETCH, LEAVE = (12, 4), (8, 8), (9, 5), (13, 5)
 JOIN, SYNC = (11, 9), (14, 5)
 OLD_JOIN, OLD_SYNC = (11, 3), (14, 3)
 """Versions in which a new member needs no second request for its id."""
+FIND_COORDINATOR, INIT_PRODUCER, STABLE_FETCH = (10, 3), (22, 4), (9, 7)
+ADD_OFFSETS, OLD_TXN_COMMIT, OLD_END_TXN = (25, 3), (28, 3), (26, 3)
+"""Versions of clients before KIP-890."""
+TXN_COMMIT, END_TXN = (28, 5), (26, 5)
 
 SIZE = struct.Struct(">i")
 
@@ -38,6 +53,11 @@ _MESSAGES = (
     (OffsetCommitRequest, OffsetCommitResponse),
     (OffsetFetchRequest, OffsetFetchResponse),
     (SyncGroupRequest, SyncGroupResponse),
+    (FindCoordinatorRequest, FindCoordinatorResponse),
+    (InitProducerIdRequest, InitProducerIdResponse),
+    (AddOffsetsToTxnRequest, AddOffsetsToTxnResponse),
+    (TxnOffsetCommitRequest, TxnOffsetCommitResponse),
+    (EndTxnRequest, EndTxnResponse),
 )
 _REQUESTS: Mapping[int, Any] = {request.API_KEY: request for request, _ in _MESSAGES}
 _RESPONSES: Mapping[int, Any] = {response.API_KEY: response for _, response in _MESSAGES}

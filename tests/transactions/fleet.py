@@ -114,7 +114,7 @@ class Fleet:
         """
         asked = [TopicPartition(self.input_topic, partition) for partition in range(PARTITIONS)]
         request = ConsumerGroupTopicPartitions(self.group, asked)
-        admin = AdminClient({"bootstrap.servers": self._reached})
+        admin = AdminClient({"bootstrap.servers": self._reached, "log_level": 0})
         future = admin.list_consumer_group_offsets(
             [request], require_stable=True, request_timeout=_CALL_TIMEOUT_S
         )[self.group]
@@ -124,7 +124,7 @@ class Fleet:
 
     def open_partitions(self) -> list[int]:
         """The partitions of the output in which a transaction is open. Raises KafkaException."""
-        admin = AdminClient({"bootstrap.servers": self._servers})
+        admin = AdminClient({"bootstrap.servers": self._servers, "log_level": 0})
         ends = {}
         for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
             asked = {
@@ -172,6 +172,7 @@ class Fleet:
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
                 "enable.partition.eof": True,
+                "log_level": 0,
             }
         )
         consumer.assign([TopicPartition(self.output_topic, partition, 0) for partition in range(PARTITIONS)])
@@ -186,7 +187,7 @@ class Fleet:
             consumer.close()
 
     def _feed(self) -> None:
-        producer = Producer({"bootstrap.servers": self._servers, "enable.idempotence": True})
+        producer = Producer({"bootstrap.servers": self._servers, "enable.idempotence": True, "log_level": 0})
         while not self._is_fed.is_set():
             while self.sent - self._seen < BACKLOG * PARTITIONS:
                 for partition, number in self.fed.items():

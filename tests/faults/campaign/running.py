@@ -16,6 +16,7 @@ import click
 from tests.faults.campaign.judge.answers import judge_answers
 from tests.faults.campaign.judge.judging import Case, judge, read_evidence
 from tests.faults.campaign.judge.topics import Evidence
+from tests.faults.campaign.judge.transactions import Outcomes
 from tests.faults.campaign.judge.verdicts import Verdict, Wrong
 from tests.faults.campaign.kinds.all import KINDS, LOCAL, ON_CLUSTER, WITH_STANDBY
 from tests.faults.campaign.kinds.fault import Fault
@@ -152,7 +153,8 @@ def _quiet(world: World) -> tuple[Evidence, Case]:
     world.wait_until_handled(QUIET_TIMEOUT_S)
     world.note_outages()
     acknowledged = {key: offset for key, (offset, _) in world.load.meter.committed.items()}
-    case = Case(PREFIX, TOPIC, world.outages, acknowledged, CLIENT_EXPIRY_MS)
+    outcomes = Outcomes(world.load.meter.transactions[True], world.load.meter.transactions[False])
+    case = Case(PREFIX, TOPIC, world.outages, acknowledged, CLIENT_EXPIRY_MS, outcomes)
     # A JoinGroup that waits for members which the load has stopped is answered when they have expired.
     give_up_s = time.monotonic() + PARKED_TIMEOUT_S
     while True:

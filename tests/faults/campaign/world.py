@@ -24,7 +24,7 @@ from tests.e2e.harness import child_pids, command_of, create_topic, wait_until
 from tests.faults.campaign.judge.verdicts import Verdict
 from tests.faults.campaign.keeper import Keeper
 from tests.faults.campaign.load.classic import PARTITIONS, TOPIC
-from tests.faults.campaign.load.running import Load
+from tests.faults.campaign.load.running import TRANSACTIONAL, Load
 from tests.harness.broker_cluster import BrokerCluster
 from tests.harness.ports import gateway_port
 from tests.harness.spark_cluster import EXECUTOR_SETTINGS, HOST, SparkCluster
@@ -251,6 +251,7 @@ class World:
             request_timeout_ms=int(timeout_s * 1000),
         ) as client:
             offset_groups = {group for group, _ in self.load.meter.committed}
+            offset_groups |= set(self.load.groups[TRANSACTIONAL])
             fetches = [
                 client.send(OffsetFetch(**client.header(group, 5), topics=None), OffsetFetchResponse)
                 for group in sorted(offset_groups | set(self.load.groups["classic, on the topics"]))

@@ -19,7 +19,7 @@ class GatewayTransport:
         self._connection: Connection | None = None
 
     async def join(self, group: str, member_id: str) -> Joined:
-        answer = await self._ask(
+        answer = await self.ask(
             JOIN,
             group_id=group,
             session_timeout_ms=SESSION_MS,
@@ -34,7 +34,7 @@ class GatewayTransport:
     async def sync(
         self, group: str, generation: int, member_id: str, assignments: Mapping[str, bytes]
     ) -> tuple[int, bytes]:
-        answer = await self._ask(
+        answer = await self.ask(
             SYNC,
             group_id=group,
             generation_id=generation,
@@ -46,12 +46,12 @@ class GatewayTransport:
         return answer.error_code, bytes(answer.assignment)
 
     async def heartbeat(self, group: str, generation: int, member_id: str) -> int:
-        answer = await self._ask(HEARTBEAT, group_id=group, generation_id=generation, member_id=member_id)
+        answer = await self.ask(HEARTBEAT, group_id=group, generation_id=generation, member_id=member_id)
         return int(answer.error_code)
 
     async def commit(self, group: str, generation: int, member_id: str, partition: int, offset: int) -> int:
         committed = {"partition_index": partition, "committed_offset": offset, "committed_leader_epoch": -1}
-        answer = await self._ask(
+        answer = await self.ask(
             COMMIT,
             group_id=group,
             generation_id_or_member_epoch=generation,
@@ -61,13 +61,13 @@ class GatewayTransport:
         return int(answer.topics[0].partitions[0].error_code)
 
     async def fetch(self, group: str, partition: int) -> int:
-        answer = await self._ask(
+        answer = await self.ask(
             FETCH, group_id=group, topics=[{"name": TOPIC, "partition_indexes": [partition]}]
         )
         return int(answer.error_code)
 
     async def leave(self, group: str, member_id: str) -> int:
-        answer = await self._ask(LEAVE, group_id=group, members=[{"member_id": member_id, "reason": None}])
+        answer = await self.ask(LEAVE, group_id=group, members=[{"member_id": member_id, "reason": None}])
         return int(answer.error_code)
 
     def close(self) -> None:
@@ -75,7 +75,8 @@ class GatewayTransport:
             self._connection.close()
             self._connection = None
 
-    async def _ask(self, api: Api, **fields: Any) -> Any:
+    async def ask(self, api: Api, **fields: Any) -> Any:
+        """The answer. Raises Lost."""
         try:
             if self._connection is None:
                 self._connection = await Connection.open(self._address)

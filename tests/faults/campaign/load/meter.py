@@ -27,6 +27,12 @@ class Meter:
     """By group: when the latest request was sent that has been answered."""
     committed: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     """By group and partition: the last offset that was acknowledged, and the last one that was sent."""
+    transactions: dict[bool, list[tuple[str, int, int]]] = field(
+        default_factory=lambda: {True: [], False: []}
+    )
+    """By whether it was committed: group, partition and offset of each transaction whose end was
+    acknowledged.
+    """
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     async def count(self, protocol: str, group: str, answer: Awaitable[T]) -> T:
@@ -55,6 +61,10 @@ class Meter:
         """A commit was answered without an error."""
         _, sent = self.committed[group, partition]
         self.committed[group, partition] = (offset, sent)
+
+    def ended(self, group: str, partition: int, offset: int, *, is_committed: bool) -> None:
+        """The end of a transaction with this offset was acknowledged."""
+        self.transactions[is_committed].append((group, partition, offset))
 
     def wait_for_answers(self, groups: list[str], since_s: float, timeout_s: float) -> list[str]:
         """Wait until each group has the answer to a request that it sent after that time (monotonic).

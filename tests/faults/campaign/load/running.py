@@ -17,10 +17,12 @@ from tests.faults.campaign.load.gateway import GatewayTransport
 from tests.faults.campaign.load.meter import Meter
 from tests.faults.campaign.load.rocketmq import RocketMqMember
 from tests.faults.campaign.load.topics import TopicsTransport
+from tests.faults.campaign.load.transactional import TransactionalMember
 
 MEMBERS = 3
 """Of each group."""
 REQUEST_TIMEOUT_MS = 30_000
+TRANSACTIONAL = "transactional, through the gateway"
 
 
 class Member(Protocol):
@@ -47,6 +49,11 @@ def _on_topics(protocol: str, group: str, number: int, reach: Reach, random: Ran
     return ClassicMember(protocol, group, number, TopicsTransport(reach.client), reach.meter, random)
 
 
+def _transactional(protocol: str, group: str, number: int, reach: Reach, random: Random) -> Member:
+    transport = GatewayTransport(reach.gateway)
+    return TransactionalMember(protocol, group, number, transport, reach.meter, random, gateway=reach.gateway)
+
+
 def _rocketmq(protocol: str, group: str, number: int, reach: Reach, random: Random) -> Member:
     return RocketMqMember(protocol, group, number, reach.client, reach.meter, random)
 
@@ -54,6 +61,7 @@ def _rocketmq(protocol: str, group: str, number: int, reach: Reach, random: Rand
 PROTOCOLS: dict[str, tuple[int, Make]] = {
     "classic, through the gateway": (30, _through_gateway),
     "classic, on the topics": (12, _on_topics),
+    TRANSACTIONAL: (6, _transactional),
     "rocketmq": (8, _rocketmq),
 }
 """By name: the number of groups, and what makes a member. Another protocol joins by an entry here."""
