@@ -1,6 +1,7 @@
 """The applications: how an instance of each is started, what it reads, and how its output is judged."""
 
 import os
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,6 +11,7 @@ from typing import Protocol
 
 from embedded.jars import streams_classpath, tools_classpath
 from embedded.java import find_java
+from embedded.paths import cache_dir
 from tests.harness.java_tools import JVM_OPTIONS
 from tests.transactions.checker import Copy, Verdict, copied_value, judge_copies, judge_counts, word_of
 
@@ -95,6 +97,11 @@ class Loop(Copying):
     unsafe: bool = False
 
     def command(self, seat: Seat) -> list[str]:
+        module = f"tests.transactions.loops.{self.module}"
+        return [sys.executable, "-W", "ignore", "-m", module, *self.options(seat)]
+
+    def options(self, seat: Seat) -> list[str]:
+        """The arguments of the loop."""
         options = {
             "servers": seat.servers,
             "group": seat.group,
@@ -105,8 +112,15 @@ class Loop(Copying):
             "timeout-ms": str(TRANSACTION_TIMEOUT_MS),
         }
         arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
-        arguments += ["--unsafe"] if self.unsafe else []
-        return [sys.executable, "-W", "ignore", "-m", f"tests.transactions.loops.{self.module}", *arguments]
+        return [*arguments, *(["--unsafe"] if self.unsafe else [])]
+
+
+@dataclass(frozen=True)
+class GoLoop(Loop):
+    """The loop with franz-go, which `go` builds at the first call."""
+
+    def command(self, seat: Seat) -> list[str]:
+        return [str(_built(Path(__file__).parent / "loops" / self.module)), *self.options(seat)]
 
 
 @dataclass(frozen=True)
@@ -177,6 +191,16 @@ class WordCount:
         return " to ERROR" in log
 
 
+def _built(folder: Path) -> Path:
+    """The program of a Go module, built if its sources are newer. The modules come from Go's proxy."""
+    program = cache_dir() / "loops" / folder.name
+    sources = [folder / name for name in ("main.go", "go.mod", "go.sum")]
+    if not program.exists() or max(it.stat().st_mtime for it in sources) > program.stat().st_mtime:
+        program.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["go", "build", "-o", str(program), "."], cwd=folder, check=True)
+    return program
+
+
 def _java(seat: Seat, jars: Iterable[Path], main: str, *arguments: str) -> list[str]:
     log_settings = seat.folder / "log4j2.properties"
     log_settings.write_text(_LOG4J2)
@@ -192,6 +216,7 @@ APPLICATIONS: dict[str, Application] = {
         WordCount(),
         Loop("librdkafka", "librdkafka"),
         Loop("kafka-python", "kafka_python"),
+        GoLoop("franz-go", "franz"),
         Loop("librdkafka-unsafe", "librdkafka", unsafe=True),
         Loop("kafka-python-unsafe", "kafka_python", unsafe=True),
     )

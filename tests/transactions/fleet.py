@@ -1,6 +1,7 @@
 """The instances of one application, what goes in, and what comes out."""
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from confluent_kafka import (
     ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
+    KafkaException,
     Producer,
     TopicPartition,
 )
@@ -30,8 +32,15 @@ BACKLOG = 400
 UNSTABLE_OFFSET_COMMIT = 88
 _LOOK_S = 0.1
 _CALL_TIMEOUT_S = 60.0
+PENDING_TIMEOUT_S = 60.0
+RECOVERY_TIMEOUT_S = 300.0
+_DRAIN_LOOK_S = 0.5
 _MISUSED = (2,)
 """The exit code of an instance whose command line is wrong. It is not started again."""
+
+
+class Stalled(AssertionError):
+    """An application did not go on in time."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +106,37 @@ class Fleet:
         self._feeder.join(_CALL_TIMEOUT_S)
         for instance in self.instances:
             instance.final_codes = FINAL_CODES
+
+    def drain(self) -> tuple[Offsets, float]:
+        """Wait until the group has committed its whole input, and no transaction is open; or, where offsets
+        stay pending, for PENDING_TIMEOUT_S after the last record of the output. Returns the group's offsets,
+        and the time since that record in s. Raises Stalled.
+        """
+        seen, seen_s = -1, time.monotonic()
+        give_up_s = seen_s + RECOVERY_TIMEOUT_S
+        while True:
+            self.tend()
+            if self.seen != seen:
+                seen, seen_s = self.seen, time.monotonic()
+                give_up_s = seen_s + RECOVERY_TIMEOUT_S
+            try:
+                offsets = self.offsets()
+                waits_s = time.monotonic() - seen_s
+                is_stable = not offsets.pending and not self.open_partitions()
+            except KafkaException:  # a gateway or the broker is starting
+                continue
+            if is_stable and all(offsets.committed.get(it, 0) == end for it, end in self.fed.items()):
+                return offsets, waits_s
+            if waits_s > PENDING_TIMEOUT_S and offsets.pending and seen >= self.sent:
+                return offsets, waits_s
+            if time.monotonic() > give_up_s:
+                raise Stalled(f"the input was not read to its end: {offsets}; {self.describe()}")
+            time.sleep(_DRAIN_LOOK_S)
+
+    def describe(self) -> str:
+        """How far the application is, and how its instances ended last."""
+        ends = [f"{instance.name} ended {instance.ends[-1]}" for instance in self.instances if instance.ends]
+        return "; ".join([f"{self.application.name}: {self.seen} of {self.sent}", *ends])
 
     def stop(self) -> None:
         """End everything."""

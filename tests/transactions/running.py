@@ -10,19 +10,16 @@ from pathlib import Path
 from random import Random
 
 import click
-from confluent_kafka import KafkaException
 
 from tests.faults.campaign.running import schedule
-from tests.transactions.applications import APPLICATIONS, PARTITIONS
+from tests.transactions.applications import APPLICATIONS
 from tests.transactions.checker import Verdict, Wrong, judge_offsets
-from tests.transactions.fleet import Fleet, Offsets
+from tests.transactions.fleet import Fleet
 from tests.transactions.kinds import ALL, KINDS, REFERENCE
-from tests.transactions.stage import RECOVERY_TIMEOUT_S, Stage, Stalled
+from tests.transactions.stage import Stage
 
 PAUSE_S = 3.0
 """The longest time between an application's progress and the next fault."""
-PENDING_TIMEOUT_S = 60.0
-_LOOK_S = 0.5
 _SENTENCES = 50
 
 
@@ -127,40 +124,13 @@ def _finish(stage: Stage, result: Result) -> None:
         fleet.end_input()
         result.records[fleet.application.name] = fleet.sent
     for fleet in stage.fleets:
-        offsets, stable_s = _drained(stage, fleet)
+        offsets, stable_s = fleet.drain()
         result.stable_s = max(result.stable_s, stable_s)
         found = [
             *judge_offsets(fleet.fed, offsets.committed, offsets.pending),
             *fleet.application.judge(fleet.fed, fleet.read_output()),
         ]
         _count(result, fleet, found)
-
-
-def _drained(stage: Stage, fleet: Fleet) -> tuple[Offsets, float]:
-    """Wait until the group has committed its whole input, or until its output has not grown for a minute and
-    no transaction is open. Returns its offsets, and how long the last of them were pending in s.
-    """
-    seen, seen_s = -1, time.monotonic()
-    give_up_s = time.monotonic() + RECOVERY_TIMEOUT_S
-    while True:
-        fleet.tend()
-        if fleet.seen != seen:
-            seen, seen_s = fleet.seen, time.monotonic()
-            give_up_s = seen_s + RECOVERY_TIMEOUT_S
-        try:
-            offsets = fleet.offsets()
-            waits_s = time.monotonic() - seen_s
-            is_open = bool(offsets.pending or fleet.open_partitions())
-        except KafkaException:  # the gateway or the broker is starting
-            continue
-        is_done = all(offsets.committed.get(it, 0) == fleet.fed[it] for it in range(PARTITIONS))
-        if is_done and not is_open:
-            return offsets, waits_s
-        if waits_s > PENDING_TIMEOUT_S and offsets.pending and seen >= fleet.sent:
-            return offsets, waits_s
-        if time.monotonic() > give_up_s:
-            raise Stalled(f"the input was not read to its end: {offsets}; {stage.describe()}")
-        time.sleep(_LOOK_S)
 
 
 def _count(result: Result, fleet: Fleet, found: Sequence[Verdict]) -> None:

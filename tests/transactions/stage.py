@@ -12,10 +12,9 @@ from tests.faults.campaign.world import World
 from tests.harness.broker_cluster import BrokerCluster
 from tests.harness.ports import gateway_port
 from tests.transactions.applications import Application
-from tests.transactions.fleet import Fleet
+from tests.transactions.fleet import RECOVERY_TIMEOUT_S, Fleet, Stalled
 
 GATEWAYS = 2
-RECOVERY_TIMEOUT_S = 300.0
 _LOOK_S = 0.2
 _ONE_BROKER = {
     "default.replication.factor": "1",
@@ -26,10 +25,6 @@ _ONE_BROKER = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
 }
-
-
-class Stalled(AssertionError):
-    """Applications did not go on in time."""
 
 
 class Stage(World):
@@ -58,7 +53,7 @@ class Stage(World):
         self.gateways: list[Keeper] = []
         self.fleets: list[Fleet] = []
         self._applications = applications
-        self._addresses: list[str] = []
+        self._addresses: list[Address] = []
 
     def start(self) -> Self:
         with ExitStack() as stack:
@@ -79,6 +74,11 @@ class Stage(World):
     def seen(self) -> list[int]:
         """Records of each application's output that were committed so far."""
         return [fleet.seen for fleet in self.fleets]
+
+    @property
+    def gateway_address(self) -> Address:
+        """Where the first gateway listens."""
+        return self._addresses[0]
 
     def instances(self) -> list[Keeper]:
         """All instances of all applications."""
@@ -102,11 +102,8 @@ class Stage(World):
 
     def describe(self) -> str:
         """How far applications are, and how their instances ended last."""
-        lines = [f"status {self.status()}"] if self.machines else []
-        for fleet in self.fleets:
-            lines.append(f"{fleet.application.name}: {fleet.seen} of {fleet.sent}")
-            lines += [f"{it.name} ended {it.ends[-1]}" for it in fleet.instances if it.ends]
-        return "; ".join(lines)
+        status = [f"status {self.status()}"] if self.machines else []
+        return "; ".join([*status, *(fleet.describe() for fleet in self.fleets)])
 
     def _start_gateways(self, stack: ExitStack) -> None:
         above = 1 + max(self.brokers.nodes)
@@ -118,11 +115,11 @@ class Stage(World):
         for number, port in enumerate(ports):
             address = Address("127.0.0.1", port)
             self.gateways.append(self.start_gateway(stack, f"gateway-{number}", address))
-            self._addresses.append(str(address))
+            self._addresses.append(address)
 
     def _reach_of(self, number: int) -> str:
         """What an instance takes for bootstrap servers: all gateways, another one first in turn."""
         if self.is_reference:
             return self.servers
         place = number % GATEWAYS
-        return ",".join([*self._addresses[place:], *self._addresses[:place]])
+        return ",".join(map(str, [*self._addresses[place:], *self._addresses[:place]]))

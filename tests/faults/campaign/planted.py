@@ -5,14 +5,16 @@ worker. The step `buggy` has planted bugs, one of each kind that the judge must 
 this module.
 """
 
+import ctypes
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from zlib import crc32
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from cli import main
 from state.config import CoordinatorConfig
@@ -21,8 +23,8 @@ from state.errors import ErrorCode
 from state.inputs import Received
 from state.kafka.effects import Effects
 from state.kafka.group import Group
-from state.kafka.requests import Heartbeat, OffsetCommit, SyncGroup
-from state.kafka.responses import SyncGroupResponse
+from state.kafka.requests import Heartbeat, OffsetCommit, SyncGroup, TransactionMarker, TxnOffsetCommit
+from state.kafka.responses import SyncGroupResponse, TxnOffsetCommitResponse
 from state.timeline import Step
 from streaming.query.operator import Operator
 from streaming.service import coordinator
@@ -135,7 +137,51 @@ BUGS: dict[str, Callable[[Received[AnyRequest], Group | None, Apply], Effects]] 
     Wrong.OWNERS: two_owners,
 }
 """By what the judge has to find."""
-STEPS: dict[str, Step] = {"steady": steady, "buggy": buggy}
+
+
+def eager(
+    group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
+) -> AnyEffects:
+    """The core's step with a bug: an offset in a transaction is committed at once. The transaction's marker
+    then finds nothing that is pending.
+    """
+    if not isinstance(event, Received) or not isinstance(event.request, TxnOffsetCommit):
+        return steady(group, group_id, event, now_ms, config)
+    fields = {name: value for name, value in asdict(event.request).items() if name in _OF_COMMITS}
+    effects = steady(group, group_id, replace(event, request=OffsetCommit(**fields)), now_ms, config)
+    assert isinstance(effects, Effects)
+    replies = [
+        replace(reply, response=TxnOffsetCommitResponse(**asdict(reply.response)))
+        for reply in effects.replies
+    ]
+    return replace(effects, replies=replies)
+
+
+def trusting(
+    group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
+) -> AnyEffects:
+    """The core's step with a bug: every transaction that ends is taken for committed."""
+    if isinstance(event, Received) and isinstance(event.request, TransactionMarker):
+        event = replace(event, request=replace(event.request, committed=True))
+    return steady(group, group_id, event, now_ms, config)
+
+
+_OF_COMMITS = OffsetCommit.__struct_fields__
+STEPS: dict[str, Step] = {"steady": steady, "buggy": buggy, "eager": eager, "trusting": trusting}
+FOLLOWER = "transactions-follower"
+
+
+class ThreadKilled(BaseException):
+    """What ends a thread from outside."""
+
+
+def kill_follower(*_: object) -> None:
+    """End the thread that reads the markers, as an error that nobody expects would."""
+    for thread in threading.enumerate():
+        if thread.name == FOLLOWER:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(thread.ident or 0), ctypes.py_object(ThreadKilled)
+            )
 
 
 def run(arguments: list[str]) -> None:
@@ -144,6 +190,7 @@ def run(arguments: list[str]) -> None:
     # By its import path, because Python workers cannot import __main__.
     from tests.faults.campaign import planted
 
+    signal.signal(signal.SIGUSR1, kill_follower)
     setattr(coordinator, "Operator", partial(Operator, step=planted.STEPS[name]))  # noqa: B010 - not exported
     main(rest)
 

@@ -59,7 +59,9 @@ class Loop(ConsumerRebalanceListener):  # type: ignore[misc] # kafka-python ship
                     producer.abort_transaction()
 
     def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
-        """See `ConsumerRebalanceListener`."""
+        """See `ConsumerRebalanceListener`. It is called in another thread if the session is over, and the
+        consumer keeps its positions for partitions that come back.
+        """
         self._is_revoked = True
 
     def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
@@ -75,20 +77,19 @@ class Loop(ConsumerRebalanceListener):  # type: ignore[misc] # kafka-python ship
 
     def _run(self, producer: KafkaProducer) -> None:
         while True:
-            self._is_revoked = False
             polled = self._consumer.poll(timeout_ms=POLL_TIMEOUT_S * 1000)
+            # Of the generation in which the records were read, unless the partitions are gone meanwhile.
+            metadata = self._consumer.group_metadata()
             records = [record for of_partition in polled.values() for record in of_partition]
-            if self._is_revoked:
+            if self._is_revoked or metadata.generation_id < 0:
                 self._rewind()
             elif records:
                 try:
-                    self._copy(producer, records)
+                    self._copy(producer, records, metadata)
                 except KafkaError as error:
                     raise TransactionFailed(repr(error)) from error
 
-    def _copy(self, producer: KafkaProducer, records: Sequence[ConsumerRecord]) -> None:
-        # Of this generation, in which the records were read: no other begins before the next poll.
-        metadata = self._consumer.group_metadata()
+    def _copy(self, producer: KafkaProducer, records: Sequence[ConsumerRecord], metadata: Any) -> None:
         producer.begin_transaction()
         sent = [
             producer.send(self._options.output_topic, record.value, record.key, partition=record.partition)
@@ -112,6 +113,7 @@ class Loop(ConsumerRebalanceListener):  # type: ignore[misc] # kafka-python ship
 
     def _rewind(self) -> None:
         """Read again from the committed offsets."""
+        self._is_revoked = False
         for partition in self._consumer.assignment():
             committed = self._consumer.committed(partition, timeout_ms=_CALL_TIMEOUT_MS)
             self._consumer.seek(partition, committed or 0)
