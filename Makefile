@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS)
 COMPILE := build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--group build --no-annotate --custom-compile-command 'make lock' $(UPGRADE)
 
-.PHONY: help setup run demo test test-unit test-slow test-faults faults-campaign conformance conformance-check bench lint lock clean
+.PHONY: help setup run demo test test-unit test-slow test-faults faults-campaign transactions-campaign conformance conformance-check bench lint lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -53,6 +53,14 @@ FAULTS_RESULTS ?= build/faults.jsonl
 faults-campaign: $(STAMP) ## break everything under load from SEEDS="7 8", FAULTS each, and write docs/faults.md
 	mkdir -p $(dir $(FAULTS_RESULTS))
 	$(BIN)/python -m tests.faults.campaign $(SEEDS:%=--seed %) --faults $(FAULTS) --results $(FAULTS_RESULTS) --write
+
+# FAULTS of each of the SEEDS for each of the APPLICATIONS, one after the other. 200 take about an hour each.
+APPLICATIONS ?= java-copier streams librdkafka kafka-python
+TRANSACTIONS_RESULTS ?= build/transactions.jsonl
+transactions-campaign: $(STAMP) ## kill exactly-once applications from SEEDS, FAULTS each, and write docs/transactions.md
+	mkdir -p $(dir $(TRANSACTIONS_RESULTS))
+	$(BIN)/python -m tests.transactions $(APPLICATIONS:%=--client %) $(SEEDS:%=--seed %) --faults $(FAULTS) \
+		--results $(TRANSACTIONS_RESULTS) --write
 
 # Random scripts have the seeds from 0 to RANDOM - 1.
 RANDOM ?= 60

@@ -13,7 +13,10 @@ from tests.transactions.checker import (
     judge_counts,
     judge_offsets,
 )
+from tests.transactions.fleet import PENDING_TIMEOUT_S
+from tests.transactions.running import campaign
 
+SEED = 3
 INPUTS = {0: 4, 1: 2}
 
 
@@ -75,3 +78,14 @@ def test_offsets_are_judged() -> None:
     assert [*judge_offsets({0: 5, 1: 0}, {0: 5}, ())] == []
     assert kinds([*judge_offsets({0: 5}, {0: 4}, ())]) == {Wrong.OFFSET: 1}
     assert kinds([*judge_offsets({0: 5}, {}, {0})]) == {Wrong.PENDING: 1}
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+def test_each_record_is_copied_once_whatever_breaks() -> None:
+    """A sample of `make transactions-campaign`: librdkafka's loop, and one fault of each place."""
+    kinds = ["instance killed", "gateway killed", "follower's thread killed"]
+    result = campaign(SEED, len(kinds), ["librdkafka"], kinds=kinds)
+    assert result.is_well, f"seed {SEED}, folder {result.folder}: {result.failure} {result.sentences[:20]}"
+    assert {struck.fault for struck in result.struck} == set(kinds)
+    assert result.stable_s < PENDING_TIMEOUT_S

@@ -27,7 +27,7 @@ from tests.transactions.checker import Copy
 INSTANCES = 3
 RECORDS = 25
 """The largest number of records of a transaction."""
-BACKLOG = 400
+BACKLOG = 150
 """So many records of a partition are in the input and not in the output, until the input ends."""
 UNSTABLE_OFFSET_COMMIT = 88
 _LOOK_S = 0.1
