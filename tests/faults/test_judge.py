@@ -2,9 +2,7 @@
 
 import ast
 import base64
-import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,136 +11,23 @@ import pytest
 from assignors.kafka.api import Assignment, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment
 from tests.faults.campaign.judge import judging
-from tests.faults.campaign.judge.judging import Case, judge
-from tests.faults.campaign.judge.topics import Record, evidence
-from tests.faults.campaign.judge.transactions import Outcomes
 from tests.faults.campaign.judge.verdicts import Wrong
+from tests.faults.judged_topics import (
+    REQUESTS,
+    SESSION_MS,
+    TOPIC,
+    Topics,
+    commit,
+    fetch,
+    heartbeat,
+)
 
-TOPIC = "orders"
-REQUESTS = "c-requests"
-SESSION_MS = 10_000
-START_MS = 1_000_000
 PACKAGES = {path.parent.name for path in Path(__file__).parents[2].glob("*/__init__.py")} - {"tests"}
-
-
-@dataclass
-class Topics:
-    """Topics by hand: one request a second, each with its answer."""
-
-    requests: list[Record] = field(default_factory=list)
-    responses: list[Record] = field(default_factory=list)
-    events: list[Record] = field(default_factory=list)
-    offsets: list[Record] = field(default_factory=list)
-    outages: list[tuple[int, int]] = field(default_factory=list)
-    acknowledged: dict[tuple[str, int], int] = field(default_factory=dict)
-    committed: list[tuple[str, int, int]] = field(default_factory=list)
-    aborted: list[tuple[str, int, int]] = field(default_factory=list)
-    now_ms: int = START_MS
-    seq: int = 0
-
-    def ask(self, kind: str, answer: dict[str, Any] | None, group: str = "g", **fields: Any) -> str:
-        """A request, a second after the last one, and its answer. Returns its id."""
-        self.now_ms += 1_000
-        offset = len(self.requests)
-        request_id = f"{REQUESTS}-0-{offset}"
-        body = {"type": kind, "group_id": group, **fields}
-        self.requests.append(Record(0, offset, self.now_ms, group.encode(), dumped(body)))
-        if answer is not None:
-            self.answer(request_id, {"type": kind, **answer})
-        return request_id
-
-    def answer(self, request_id: str, answer: dict[str, Any]) -> None:
-        value = dumped({"request": request_id, "error_code": 0, **answer})
-        self.responses.append(Record(0, len(self.responses), self.now_ms, None, value))
-
-    def event(self, kind: str, **fields: Any) -> None:
-        self.seq += 1
-        entry = {"type": kind, "group_id": "g", "incarnation": f"{REQUESTS}-0-0", "seq": self.seq}
-        value = dumped({**entry, "at_ms": self.now_ms, **fields})
-        self.events.append(Record(0, len(self.events), self.now_ms, b"g", value))
-
-    def wrongs(self) -> set[Wrong]:
-        found = evidence(
-            REQUESTS,
-            requests=self.requests,
-            responses=self.responses,
-            events=self.events,
-            dead_letters=[],
-            offsets=self.offsets,
-            outages=self.outages,
-        )
-        outcomes = Outcomes(self.committed, self.aborted)
-        case = Case("c", TOPIC, self.outages, self.acknowledged, SESSION_MS, outcomes)
-        return {verdict.wrong for verdict in judge(found, case)}
-
-
-def dumped(content: dict[str, Any]) -> bytes:
-    return json.dumps(content).encode()
 
 
 def share(*partitions: int) -> str:
     assignment = Assignment(tuple(TopicPartition(TOPIC, partition) for partition in partitions))
     return base64.b64encode(encode_assignment(assignment)).decode()
-
-
-def heartbeat(topics: Topics, member: str = "m1", error: int = 0) -> str:
-    return topics.ask("Heartbeat", {"error_code": error}, member_id=member, generation_id=1)
-
-
-def asked(partition: int, offset: int) -> list[dict[str, Any]]:
-    """The topics of a commit."""
-    return [{"name": TOPIC, "partitions": [{"partition_index": partition, "committed_offset": offset}]}]
-
-
-def done(partition: int) -> dict[str, Any]:
-    """Its answer."""
-    return {"topics": [{"name": TOPIC, "partitions": [{"partition_index": partition, "error_code": 0}]}]}
-
-
-def commit(topics: Topics, offset: int) -> str:
-    key = json.dumps(["g", TOPIC, 0]).encode()
-    topics.offsets.append(Record(0, len(topics.offsets), topics.now_ms, key, dumped({"offset": offset})))
-    topics.acknowledged["g", 0] = offset
-    return topics.ask("OffsetCommit", done(0), member_id="m1", generation_id=1, topics=asked(0, offset))
-
-
-def fetch(topics: Topics, offset: int) -> str:
-    asked = [{"name": TOPIC, "partition_indexes": [0]}]
-    found = [{"name": TOPIC, "partitions": [{"partition_index": 0, "committed_offset": offset}]}]
-    return topics.ask("OffsetFetch", {"topics": found}, topics=asked)
-
-
-def hold(topics: Topics, offset: int, position: int, **fields: Any) -> str:
-    """Offset of partition 1 in a transaction of producer 7, epoch 3, of the older kind (TV1)."""
-    body = {"producer_id": 7, "producer_epoch": 3, "txn_partition": 0, "txn_position": position, **fields}
-    return topics.ask("TxnOffsetCommit", done(1), topics=asked(1, offset), **body)
-
-
-def mark(
-    topics: Topics, position: int, *, committed: bool = True, first: int | None = None, epoch: int = 3
-) -> str:
-    """A marker of producer 7."""
-    body = {"producer_id": 7, "producer_epoch": epoch, "txn_partition": 0, "txn_position": position}
-    first = position if first is None else first
-    return topics.ask("TransactionMarker", {}, **body, first_position=first, committed=committed)
-
-
-def fetch_stable(topics: Topics, offset: int, error: int = 0) -> str:
-    """Partition 1."""
-    asked = [{"name": TOPIC, "partition_indexes": [1]}]
-    partition = {"partition_index": 1, "committed_offset": offset, "error_code": error}
-    return topics.ask(
-        "OffsetFetch",
-        {"topics": [{"name": TOPIC, "partitions": [partition]}]},
-        topics=asked,
-        require_stable=True,
-    )
-
-
-def publish(topics: Topics, offset: int) -> None:
-    """A record of partition 1 on the offsets topic."""
-    key = json.dumps(["g", TOPIC, 1]).encode()
-    topics.offsets.append(Record(0, len(topics.offsets), topics.now_ms, key, dumped({"offset": offset})))
 
 
 def sync(topics: Topics, member: str, mine: str, dealt: dict[str, str] | None = None) -> str:
@@ -268,57 +153,6 @@ def acknowledged_and_in_no_log(topics: Topics) -> None:
     topics.acknowledged["g", 0] = 77
 
 
-def pending_taken_for_stable(topics: Topics) -> None:
-    hold(topics, 50, position=4)
-    fetch_stable(topics, -1)
-
-
-def committed_and_dropped(topics: Topics) -> None:
-    """The client saw the transaction committed."""
-    hold(topics, 50, position=4)
-    mark(topics, 4, committed=False)
-    topics.committed.append(("g", 1, 50))
-
-
-def aborted_and_committed(topics: Topics) -> None:
-    hold(topics, 50, position=4)
-    mark(topics, 4)
-    publish(topics, 50)
-    topics.aborted.append(("g", 1, 50))
-
-
-def aborted_and_fetched(topics: Topics) -> None:
-    hold(topics, 50, position=4)
-    mark(topics, 4, committed=False)
-    fetch_stable(topics, 50)
-
-
-def committed_by_the_marker_of_the_next_one(topics: Topics) -> None:
-    """The first transaction's marker aborts at 4, and the second one's commits at 5."""
-    hold(topics, 50, position=4)
-    hold(topics, 60, position=5)
-    mark(topics, 5)
-    mark(topics, 4, committed=False)
-    fetch_stable(topics, 50)
-    publish(topics, 50)
-
-
-def fenced_and_committed(topics: Topics) -> None:
-    """Its end was an abort with the next epoch; the record says COMMIT."""
-    hold(topics, 50, position=4)
-    mark(topics, 4, epoch=4)
-    fetch_stable(topics, 50)
-
-
-def older_one_moved_over_a_plain_commit(topics: Topics) -> None:
-    """Behind the one that waits stands a commit of the same partition."""
-    hold(topics, 50, position=4)
-    topics.ask("OffsetCommit", done(1), member_id="m1", generation_id=1, topics=asked(1, 60))
-    mark(topics, 4)
-    fetch_stable(topics, 50)
-    publish(topics, 50)
-
-
 def partition_of_two(topics: Topics) -> None:
     sync(topics, "m1", share(0), {"m3": share(1)})
     sync(topics, "m3", share(1))
@@ -361,13 +195,6 @@ def silent_connection_that_sent_a_heartbeat(topics: Topics) -> None:
         (offset_rolled_back, Wrong.OFFSET),
         (offset_rolled_back_on_the_topic, Wrong.OFFSET),
         (acknowledged_and_in_no_log, Wrong.OFFSET),
-        (pending_taken_for_stable, Wrong.OFFSET),
-        (committed_and_dropped, Wrong.OFFSET),
-        (aborted_and_committed, Wrong.OFFSET),
-        (aborted_and_fetched, Wrong.OFFSET),
-        (committed_by_the_marker_of_the_next_one, Wrong.OFFSET),
-        (fenced_and_committed, Wrong.OFFSET),
-        (older_one_moved_over_a_plain_commit, Wrong.OFFSET),
         (partition_of_two, Wrong.OWNERS),
         (assignment_that_no_leader_gave, Wrong.OWNERS),
         (two_leaders, Wrong.OWNERS),
@@ -418,50 +245,9 @@ def expired_when_time_was_over(topics: Topics) -> None:
     heartbeat(topics, error=25)
 
 
-def transaction_committed(topics: Topics) -> None:
-    hold(topics, 50, position=4)
-    fetch_stable(topics, -1, error=88)
-    fetch(topics, 11)
-    mark(topics, 4)
-    fetch_stable(topics, 50)
-    publish(topics, 50)
-    topics.committed.append(("g", 1, 50))
-
-
-def transaction_committed_with_an_epoch_of_its_own(topics: Topics) -> None:
-    hold(topics, 50, position=4, txn_version=2)
-    mark(topics, 6, first=4, epoch=3)  # an old copy of the marker before
-    fetch_stable(topics, -1, error=88)
-    mark(topics, 7, first=4, epoch=4)
-    fetch_stable(topics, 50)
-    publish(topics, 50)
-
-
-def transaction_aborted(topics: Topics) -> None:
-    hold(topics, 50, position=4)
-    mark(topics, 4, committed=False)
-    fetch_stable(topics, -1)
-    topics.aborted.append(("g", 1, 50))
-
-
-def asked_again_after_the_gateway_ended(topics: Topics) -> None:
-    """Two are pending with the same offset, and both are decided."""
-    hold(topics, 50, position=4)
-    hold(topics, 50, position=4)
-    mark(topics, 4)
-    mark(topics, 4)
-    fetch_stable(topics, 50)
-    publish(topics, 50)
-    topics.committed.append(("g", 1, 50))
-
-
 @pytest.mark.parametrize(
     "doctor",
     [
-        transaction_committed,
-        transaction_committed_with_an_epoch_of_its_own,
-        transaction_aborted,
-        asked_again_after_the_gateway_ended,
         superseded,
         answered_twice_alike,
         pending_id_expired_after_an_outage,
