@@ -183,7 +183,7 @@ class Fleet:
         consumer = self._reader()
         try:
             while len(ended) < PARTITIONS:
-                for message in consumer.consume(1_000, _CALL_TIMEOUT_S):
+                for message in consumer.consume(1_000, _LOOK_S):
                     partition = message.partition()
                     assert partition is not None
                     error = message.error()
