@@ -1,7 +1,7 @@
 """The loop with librdkafka: `python -m tests.transactions.loops.librdkafka --servers HOST:PORT ...`."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
@@ -15,11 +15,10 @@ from tests.transactions.loops.options import (
     say,
 )
 
-_CALL_TIMEOUT_S = 30.0
-_TRIES = 2
-
-
-Call = Callable[[float], None]
+# librdkafka 2.16 may wait for ever: where the only broker that it knows is started again, its metadata are
+# without a broker for a moment, and then a TxnOffsetCommit is never sent. So the loop gives up, and is
+# started again.
+_CALL_TIMEOUT_S = 45.0
 
 
 class Loop:
@@ -49,8 +48,8 @@ class Loop:
         )
 
     def run(self) -> None:
-        """Copy until killed. Raises KafkaException after an error that is fatal."""
-        self._again(self._producer.init_transactions)
+        """Copy until killed. Raises KafkaException after an error that is fatal, or a call without an end."""
+        self._producer.init_transactions(_CALL_TIMEOUT_S)
         # With callbacks the consumer gives nothing back and joins no generation but inside `consume`. So the
         # group's metadata are those of the generation in which the records of a transaction were read.
         self._consumer.subscribe([self._options.input_topic], on_assign=_assigned, on_revoke=self._revoked)
@@ -81,10 +80,11 @@ class Loop:
             if self._random.random() < ABORTED and not self._options.unsafe:
                 self._abort()
             else:
-                self._again(self._producer.commit_transaction)
+                self._producer.commit_transaction(_CALL_TIMEOUT_S)
         except KafkaException as raised:
             error: KafkaError = raised.args[0]
-            if error.fatal() or not error.txn_requires_abort():
+            is_over = error.fatal() or error.code() == KafkaError._TIMED_OUT
+            if is_over or not error.txn_requires_abort():
                 raise
             self._abort()
 
@@ -93,13 +93,11 @@ class Loop:
             self._consumer.commit(offsets=offsets, asynchronous=False)
         else:
             metadata = self._consumer.consumer_group_metadata()
-            self._again(
-                lambda timeout_s: self._producer.send_offsets_to_transaction(offsets, metadata, timeout_s)
-            )
+            self._producer.send_offsets_to_transaction(offsets, metadata, _CALL_TIMEOUT_S)
 
     def _abort(self) -> None:
         """Abort, and read the records again."""
-        self._again(self._producer.abort_transaction)
+        self._producer.abort_transaction(_CALL_TIMEOUT_S)
         self._rewind()
 
     def _rewind(self) -> None:
@@ -110,19 +108,6 @@ class Loop:
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._is_revoked = True
-
-    def _again(self, call: Call) -> None:
-        """Call, and call again after an error which the library calls retriable.
-
-        librdkafka 2.16 may wait for ever: where the only broker of a cluster is started again, its metadata
-        are without a broker for a moment, and the TxnOffsetCommit is never sent. So the number is limited.
-        """
-        for tries_left in reversed(range(_TRIES)):
-            try:
-                return call(_CALL_TIMEOUT_S)
-            except KafkaException as raised:
-                if not tries_left or not raised.args[0].retriable():
-                    raise
 
 
 def _assigned(consumer: Consumer, partitions: list[TopicPartition]) -> None:
