@@ -81,7 +81,7 @@ def test_offsets_are_judged() -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_each_record_is_copied_once_whatever_breaks() -> None:
     """A sample of `make transactions-campaign`: librdkafka's loop, and one fault of each place."""
     kinds = ["instance killed", "gateway killed", "follower's thread killed"]
