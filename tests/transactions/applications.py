@@ -209,16 +209,14 @@ def _java(seat: Seat, jars: Iterable[Path], main: str, *arguments: str) -> list[
     return [str(find_java()), *JVM_OPTIONS, log, "-cp", classpath, main, *arguments]
 
 
-APPLICATIONS: dict[str, Application] = {
-    application.name: application
-    for application in (
-        MessageCopier(),
-        WordCount(),
-        Loop("librdkafka", "librdkafka"),
-        Loop("kafka-python", "kafka_python"),
-        GoLoop("franz-go", "franz"),
-        Loop("librdkafka-unsafe", "librdkafka", unsafe=True),
-        Loop("kafka-python-unsafe", "kafka_python", unsafe=True),
-    )
-}
+_ALL: tuple[Application, ...] = (
+    MessageCopier(),
+    WordCount(),
+    Loop("librdkafka", "librdkafka"),
+    Loop("kafka-python", "kafka_python"),
+    GoLoop("franz-go", "franz"),
+    Loop("librdkafka-unsafe", "librdkafka", unsafe=True),
+    Loop("kafka-python-unsafe", "kafka_python", unsafe=True),
+)
+APPLICATIONS = {application.name: application for application in _ALL}
 """By name. Those that are unsafe are wrong on purpose."""

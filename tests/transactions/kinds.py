@@ -58,7 +58,7 @@ class FollowerKilled:
         return Outcome.WENT_ON
 
 
-_OF_CAMPAIGN = {fault.name: fault for fault in PROCESSES}
+_OF_CAMPAIGN: dict[str, Fault] = {fault.name: fault for fault in PROCESSES}
 _OF_INSTANCES: tuple[Fault, ...] = (InstanceKilled(), InstanceHeldStill())
 _OF_BROKERS: tuple[Fault, ...] = (_OF_CAMPAIGN["broker killed"], _OF_CAMPAIGN["broker held still"])
 REFERENCE = (*_OF_INSTANCES, *_OF_BROKERS)
