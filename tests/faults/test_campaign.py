@@ -28,6 +28,7 @@ def test_nothing_is_lost_whatever_breaks() -> None:
     result = campaign(SEED, len(kinds), kinds=kinds, share=SHARE)
     assert result.is_well, f"seed {SEED}, folder {result.folder}: {result.failure} {result.sentences[:20]}"
     assert {struck.fault for struck in result.struck} == set(kinds)
+    assert result.transactions > 0
 
 
 @pytest.mark.timeout(600)

@@ -48,7 +48,8 @@ def main(
         found.append(result)
         is_well &= result.is_well
         click.echo(
-            f"seed {seed}: {len(result.struck)} faults, {result.requests} requests, {result.seconds:.0f} s"
+            f"seed {seed}: {len(result.struck)} faults, {result.requests} requests, "
+            f"{result.transactions} transactions committed, {result.seconds:.0f} s"
         )
         if not result.is_well:
             replayed = [] if result.replay == IDENTICAL else [result.replay]

@@ -55,6 +55,8 @@ class Result:
     """Each wrong and its group."""
     sentences: list[str] = field(default_factory=list)
     requests: int = 0
+    transactions: int = 0
+    """Those with offsets whose commit was acknowledged."""
     seconds: float = 0.0
     failure: str = ""
     folder: str = ""
@@ -122,6 +124,7 @@ def campaign(
             result.struck.append(_strike(world, name, random))
         found, case = _quiet(world)
         result.requests = len(found.requests)
+        result.transactions = len(case.outcomes.committed)
         _count(result, [*world.verdicts, *judge(found, case)])
         result.replay = _replay(world)
     except Exception as error:  # noqa: BLE001 - the report names it, and the seed
