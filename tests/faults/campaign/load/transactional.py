@@ -66,7 +66,7 @@ class TransactionCoordinator:
 
     async def ask(self, api: Api, **fields: Any) -> Any:
         """The answer, without an error of `AGAIN`. Raises Lost or Refused."""
-        for _ in range(_TRIES):
+        for tries_left in reversed(range(_TRIES)):
             try:
                 if self._connection is None:
                     self._connection = await self._find()
@@ -74,14 +74,14 @@ class TransactionCoordinator:
             except (OSError, WrongAnswer) as error:
                 self.close()
                 raise Lost(str(error)) from error
-            if answer.error_code not in AGAIN:
-                break
+            if answer.error_code == NONE:
+                return answer
+            if answer.error_code not in AGAIN or not tries_left:
+                raise Refused(str(answer))
             if answer.error_code != CONCURRENT_TRANSACTIONS:
                 self.close()
             await asyncio.sleep(RETRY_S)
-        if answer.error_code != NONE:
-            raise Refused(str(answer))
-        return answer
+        raise AssertionError("the last try returns or raises")
 
     def close(self) -> None:
         if self._connection is not None:
