@@ -31,7 +31,8 @@ def mark(
     topics: Topics, position: int, *, committed: bool = True, first: int | None = None, epoch: int = 3
 ) -> str:
     """A marker of producer 7."""
-    body = {"producer_id": 7, "producer_epoch": epoch, "txn_partition": 0, "txn_position": position}
+    body: dict[str, Any] = {"producer_id": 7, "producer_epoch": epoch}
+    body |= {"txn_partition": 0, "txn_position": position}
     first = position if first is None else first
     return topics.ask("TransactionMarker", {}, **body, first_position=first, committed=committed)
 

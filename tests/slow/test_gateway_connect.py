@@ -6,6 +6,7 @@ import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,16 +119,16 @@ def test_lines_of_a_file_arrive_though_a_worker_is_killed(
         stack.callback(worker.process.stop)
     first, second = workers
     for worker in workers:
-        wait_until(answered(lambda worker=worker: worker.ask("GET", "/")), "a worker", START_TIMEOUT_S)
+        wait_until(answered(partial(worker.ask, "GET", "/")), "a worker", START_TIMEOUT_S)
     file = "org.apache.kafka.connect.file.FileStream"
     reads = {"connector.class": f"{file}SourceConnector", "file": str(read), "topic": topic}
     writes = {"connector.class": f"{file}SinkConnector", "file": str(written), "topics": topic}
     for name, settings in ((source, reads), (sink, writes)):
         put = f"/connectors/{name}/config"
         body = {**settings, "tasks.max": "1"}
-        wait_until(answered(lambda put=put, body=body: first.ask("PUT", put, body)), f"{name} is taken")
+        wait_until(answered(partial(first.ask, "PUT", put, body)), f"{name} is taken")
     for name in (source, sink):
-        wait_until(answered(lambda name=name: second.runs(name)), f"{name} runs", START_TIMEOUT_S)
+        wait_until(answered(partial(second.runs, name)), f"{name} runs", START_TIMEOUT_S)
     append(read, range(LINES))
     wait_until(lambda: lines(written) >= {*range(LINES)}, "the first lines", START_TIMEOUT_S)
     first.process.kill()

@@ -16,7 +16,7 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from records.client_config import ClientConfig
 from tests.e2e.harness import create_topic
@@ -168,7 +168,7 @@ class Fleet:
         ends = {}
         for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
             asked = {
-                TopicPartition(self.output_topic, partition): OffsetSpec.latest()
+                TopicPartition(self.output_topic, partition): OffsetSpec.latest()  # type: ignore[no-untyped-call]
                 for partition in range(PARTITIONS)
             }
             answers = admin.list_offsets(asked, isolation_level=level, request_timeout=_CALL_TIMEOUT_S)
