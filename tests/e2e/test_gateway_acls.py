@@ -50,6 +50,7 @@ ANNS = (
 )
 ALL_USERS = (ANN, BOB, ROOT)
 NO_ID = UUID(int=7)
+TRANSACTIONAL_ID_NOT_FOUND = 105
 
 # What two answers cannot have in common: addresses, words, what the broker counts up, times.
 OWN_FIELDS = frozenset(
@@ -331,9 +332,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         gateway, acls = runner.run(started(serving))
         wait_until(lambda: acls_are_there(runner, acls), "the ACLs")
         pair = Pair(runner, secured, gateway, ids, acls)
-        find = Case(apis.FIND_COORDINATOR, 4, "", {"coordinator_keys": ["mine"], "key_type": 1})
-        # The first that is asked makes the broker create the topic of transactions.
-        wait_until(lambda: not pair.ask(ROOT, find)[0]["coordinators"][0]["error_code"], "a coordinator")
+        wait_until(lambda: has_transactions(pair), "the coordinator of transactions")
         yield pair
         runner.run(serving.aclose())
 
@@ -356,8 +355,10 @@ async def serve(admin: Address, users: Path) -> AsyncGenerator[tuple[Address, Cu
         authorizer=acls.authorizer,
     )
     await gateway.start()
-    yield gateway.address, acls
-    await gateway.close()
+    try:
+        yield gateway.address, acls
+    finally:
+        await gateway.close()
 
 
 async def prepared(admin: Address) -> dict[str, UUID]:
@@ -368,6 +369,18 @@ async def prepared(admin: Address) -> dict[str, UUID]:
     metadata = await client.ask(METADATA, 12, topics=named(*TOPICS), allow_auto_topic_creation=False)
     client.writer.close()
     return {f"<id of {topic.name}>": topic.topic_id for topic in metadata.topics}
+
+
+def has_transactions(pair: Pair) -> bool:
+    """Whether the broker has made its topic of transactions, has loaded it, and has ids for producers."""
+    find = Case(apis.FIND_COORDINATOR, 4, "", {"coordinator_keys": ["mine"], "key_type": 1})
+    if pair.ask(ROOT, find)[0]["coordinators"][0]["error_code"]:
+        return False
+    described, _ = pair.ask(ROOT, Case(apis.DESCRIBE_TRANSACTIONS, 0, "", {"transactional_ids": ["mine"]}))
+    start = {"transactional_id": None, "transaction_timeout_ms": 60_000}
+    producer, _ = pair.ask(ROOT, Case(apis.INIT_PRODUCER_ID, 0, "", start))
+    loaded = described["transaction_states"][0]["error_code"] == TRANSACTIONAL_ID_NOT_FOUND
+    return loaded and not producer["error_code"]
 
 
 def acls_are_there(runner: asyncio.Runner, acls: CurrentAcls) -> bool:
