@@ -172,7 +172,8 @@ class Connection:
             self._responses.leave(place)
             return False
         self._latest = _Kind.COORDINATOR
-        self._responses.count(place, header, self._session.principal)
+        if self._listener.quotas.has_request_rates:
+            self._responses.count(place, header, self._session.principal)
         self._answer(place, header, answer)
         return True
 
@@ -254,7 +255,8 @@ class Connection:
             await self._pass_on(tasks, header, message, place)
             return
         await self._in_order(place, _Kind.ALONE if header.api_key in apis.ALONE else _Kind.COORDINATOR)
-        self._responses.count(place, header, self._session.principal)
+        if self._listener.quotas.has_request_rates:
+            self._responses.count(place, header, self._session.principal)
         if header.api_key in apis.BOUNDED:
             await self._responses.enter(place)
         try:

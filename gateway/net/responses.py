@@ -19,21 +19,22 @@ from state.errors import ErrorCode
 class Responses:
     """Encodes responses and puts them into their places."""
 
-    __slots__ = ("_client", "_counts", "_is_draining", "_meter", "_parked", "_quotas", "_room")
+    __slots__ = ("_client", "_counts", "_is_draining", "_meter", "_parked", "_room")
 
     def __init__(self, listener: Listener, client: ClientStream) -> None:
         self._client = client
         self._room = listener.room
         self._counts = listener.counts
-        self._quotas = listener.quotas
         self._meter = Meter(listener.quotas, listener.counts)
         self._parked: tuple[Place, RequestHeader, Deferred] | None = None
         """The request that the coordinator may park. The requests behind it wait."""
         self._is_draining = False
 
     def count(self, place: Place, header: RequestHeader, principal: str) -> None:
-        """Count a request for its client's quota. If it is over the quota, none is taken up behind it."""
-        if self._quotas.has_request_rates and header.api_key in apis.METERED:
+        """Count a request for its client's quota, where there are quotas. If it is over the quota, none is
+        taken up behind it.
+        """
+        if header.api_key in apis.METERED:
             place.quota = self._meter.over(principal, header.client_id, header.api_key)
             if place.quota is not None:
                 self._client.mute()
