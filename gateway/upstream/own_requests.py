@@ -30,9 +30,14 @@ class OwnRequests:
 
     async def ask(self, node_id: int | None, api_key: int, version: int, body: codec.Fields) -> Any:
         """Return the response of this broker, or with None of any. Raises UpstreamLost."""
-        if node_id is None:
-            return await self._cluster.ask(api_key, version, body)
-        address = await self._address(node_id)
+        if node_id is not None:
+            return await self._ask(await self._address(node_id), api_key, version, body)
+        for live in self._cluster.live:
+            with suppress(UpstreamLost):
+                return await self._ask(self._cluster.nodes[live], api_key, version, body)
+        return await self._cluster.ask(api_key, version, body)
+
+    async def _ask(self, address: Address, api_key: int, version: int, body: codec.Fields) -> Any:
         async with self._room.setdefault(address, asyncio.Semaphore(CONNECTIONS_PER_BROKER)):
             kept = self._kept.setdefault(address, [])
             while kept:
