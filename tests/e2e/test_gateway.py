@@ -23,8 +23,6 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from cli.groups import groups
 from clients.coordinator_client import CoordinatorClient, TopicsMissing, layout_on
 from embedded.broker import EmbeddedBroker
-from gateway.authorization.acl_file import AclsUnreadable
-from gateway.authorization.sources import AclOptions
 from gateway.security.authentication import Security
 from gateway.service import GatewayOptions, serving
 from gateway.upstream.connections import Address
@@ -310,14 +308,6 @@ def test_the_coordinators_own_topics_are_internal_and_not_to_be_changed(
             changed.result(30)
         assert error.value.args[0].code() == ConfluentError.TOPIC_EXCEPTION, name
     assert admin.delete_topics([topic])[topic].result(30) is None
-
-
-def test_a_gateway_that_cannot_read_its_acls_does_not_start(options: GatewayOptions) -> None:
-    with (
-        pytest.raises(AclsUnreadable, match="the brokers have no authorizer"),
-        serving(replace(options, acls=AclOptions())),
-    ):
-        pass
 
 
 def test_internal_topics_may_be_exposed(options: GatewayOptions) -> None:

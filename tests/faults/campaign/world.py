@@ -22,7 +22,7 @@ from state.kafka.responses import OffsetFetchResponse
 from streaming.query.session import Session
 from tests.e2e.harness import child_pids, command_of, create_topic, wait_until
 from tests.faults.campaign.judge.verdicts import Verdict
-from tests.faults.campaign.keeper import Keeper
+from tests.faults.campaign.keeper import FINAL_CODES, LOST_ITS_TOPICS, Keeper
 from tests.faults.campaign.load.classic import PARTITIONS, TOPIC
 from tests.faults.campaign.load.running import TRANSACTIONAL, Load
 from tests.harness.broker_cluster import BrokerCluster
@@ -106,9 +106,12 @@ class World:
 
     def start_coordinators(self, stack: ExitStack) -> None:
         """Start the coordinator, and the standby if there is one. `stack` stops them."""
-        for name in ("coordinator", "standby")[: 1 if self.shared is None else 2]:
+        is_pair = self.shared is not None
+        # One of a pair that has lost the topics waits for them again. docs/operations.md, "A standby".
+        final_codes = {*FINAL_CODES} - {LOST_ITS_TOPICS} if is_pair else FINAL_CODES
+        for name in ("coordinator", "standby") if is_pair else ("coordinator",):
             command = self.command(data=self.folder / name)
-            machine = Keeper(name, self.folder, command, environment=environment())
+            machine = Keeper(name, self.folder, command, environment=environment(), final_codes=final_codes)
             self.machines.append(machine)
             stack.callback(machine.stop)
             machine.start()

@@ -51,7 +51,8 @@ class ClockStepped:
         prefix = f"stepped-{random.getrandbits(32)}"
         layout = TopicLayout.named(prefix, request_partitions=2, reply_partitions=4)
         for name in TOPICS:
-            settings = {"message.timestamp.type": "CreateTime"}
+            # The log's times are long ago, so retention would eat it.
+            settings = {"message.timestamp.type": "CreateTime", "retention.ms": "-1"}
             create_topic(world.client_config, f"{prefix}-{name}", PARTITIONS.get(name, 1), settings)
         records = list(stepped_log(random))
         half = len(records) // 2

@@ -9,12 +9,11 @@ from random import Random
 
 from cli.demo.children import family
 from tests.e2e.harness import wait_until
-from tests.faults.campaign.keeper import Keeper
+from tests.faults.campaign.keeper import LOST_ITS_TOPICS, Keeper
 from tests.faults.campaign.kinds.fault import Outcome, standing_still
 from tests.faults.campaign.world import START_TIMEOUT_S, World
 
 READY, STANDBY_PHASE = "ready", "standby"
-LOST_ITS_TOPICS = 78
 
 
 @dataclass(frozen=True)
@@ -42,12 +41,12 @@ class ActiveSleeps:
 
     def strike(self, world: World, random: Random) -> Outcome:
         active, standby = both(world)
-        ends = len(active.ends)
+        ends, starts = len(active.ends), active.starts
         with standing_still(partial(signal_family, active)):
             wait_until(lambda: world.phase(standby) == READY, "the takeover", START_TIMEOUT_S)
         end = active.wait_for_end(ends, START_TIMEOUT_S)
         assert end.exit_code == LOST_ITS_TOPICS, end
-        active.start()  # by an operator: a supervisor does not start it again
+        active.wait_until_started(starts)
         return Outcome.WENT_ON
 
 
