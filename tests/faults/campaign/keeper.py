@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,11 +104,14 @@ class Keeper:
                 os.kill(pid, number)
 
     @contextmanager
-    def held_down(self) -> Iterator[None]:
-        """SIGKILL it, wait for its end, and start it again at the end of the block."""
+    def held_down(self, kill: Callable[[], None] | None = None) -> Iterator[None]:
+        """Kill it, with SIGKILL if nothing else is given, wait for its end, and start it again at the end of
+        the block.
+        """
         with self._changed:
             self._is_wanted = False
-        self.kill()
+            starts = self.starts
+        (kill or self.kill)()
         with self._changed:
             assert self._changed.wait_for(lambda: self.pid is None, 60), f"{self.name} does not end"
         try:
@@ -117,7 +120,7 @@ class Keeper:
             with self._changed:
                 self._is_wanted = True
                 self._changed.notify_all()
-        self.wait_until_started(self.starts)
+        self.wait_until_started(starts)
 
     def stop(self) -> None:
         """End it for good: SIGTERM, and SIGKILL after some seconds."""
