@@ -18,8 +18,8 @@ READY, STANDBY_PHASE = "ready", "standby"
 
 @dataclass(frozen=True)
 class ActiveKilled:
-    """SIGKILL of the whole coordinator: its Python, its JVM and its workers. It comes back as the standby, but
-    not before the takeover: started at once, it would claim the topics of its own folder without a wait.
+    """SIGKILL of the whole coordinator: its Python, its JVM and its workers. It comes back as the standby, after
+    the takeover, because before it would claim the topics of its own folder without a wait.
     """
 
     name: str = "coordinator's machine lost, the standby takes over"
