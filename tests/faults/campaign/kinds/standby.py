@@ -18,8 +18,8 @@ READY, STANDBY_PHASE = "ready", "standby"
 
 @dataclass(frozen=True)
 class ActiveKilled:
-    """SIGKILL of the whole coordinator: its Python, its JVM and its workers. It comes back as the standby, after
-    the takeover, because before it would claim the topics of its own folder without a wait.
+    """SIGKILL of the whole coordinator: its Python, its JVM and its workers. It comes back as the
+    standby after the takeover, because a restarted one claims the topics of its own folder without a wait.
     """
 
     name: str = "coordinator's machine lost, the standby takes over"
