@@ -11,6 +11,7 @@ _ENTRY = """
     assignments map<string, binary>, partitions map<string, array<int>>, superseded string, late_by_ms long,
     topics array<string>, subscriptions map<string, array<string>>, version int,
     last_rebalance_at_ms long, replaced_member_id string, principal string,
+    producer_id long, transactional_id string,
     protocol string, connection string, connections array<string>, message_model string
 """
 

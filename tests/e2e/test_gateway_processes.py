@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,10 @@ from click.testing import CliRunner
 
 from cli import main
 from embedded.broker import EmbeddedBroker
+from gateway import service
+from gateway.authorization.acl_file import AclsUnreadable
+from gateway.authorization.sources import AclOptions
+from gateway.service import GatewayOptions
 from gateway.upstream.cluster import METADATA
 from gateway.upstream.connections import Address
 from tests.e2e.harness import child_pids, command_of, running, wait_until
@@ -131,3 +136,11 @@ def test_processes_need_a_port_that_is_free(broker: EmbeddedBroker) -> None:
         outcome = CliRunner().invoke(main, [*at, taken])
     assert outcome.exit_code == 1
     assert f"cannot listen at {taken}" in outcome.output
+
+
+def test_a_gateway_that_cannot_read_its_acls_does_not_start(options: GatewayOptions) -> None:
+    with (
+        pytest.raises(AclsUnreadable, match="the brokers have no authorizer"),
+        service.serving(replace(options, acls=AclOptions())),
+    ):
+        pass

@@ -91,7 +91,7 @@ def test_clients_over_their_quota_are_told_and_not_lost(
     broker: EmbeddedBroker, options: GatewayOptions, topic: str, tmp_path: Path
 ) -> None:
     quotas = tmp_path / "quotas.toml"
-    quotas.write_text('[[quotas]]\nclient-id = "<default>"\ngroup_request_rate = 0.5\n')
+    quotas.write_text("")
     limits = Limits(quota_window_num=1, quota_window_s=2.0)
     events: list[ThrottleEvent] = []
     with ExitStack() as stack:
@@ -111,6 +111,7 @@ def test_clients_over_their_quota_are_told_and_not_lost(
             )
         )
         share(python, confluent)
+        quotas.write_text('[[quotas]]\nclient-id = "<default>"\ngroup_request_rate = 0.5\n')
         produce(broker.bootstrap_servers, topic, range(RECORDS))
         assert consume(RECORDS, python, confluent) == list(range(RECORDS))
         # The heartbeats, one in a second, are more than the quota.

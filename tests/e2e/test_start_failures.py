@@ -7,7 +7,6 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,9 +17,6 @@ from click.testing import CliRunner
 import cli
 from cli import main
 from embedded.broker import EmbeddedBroker
-from gateway.authorization.acl_file import AclsUnreadable
-from gateway.authorization.sources import AclOptions
-from gateway.service import GatewayOptions, serving
 from records.layout import TopicLayout
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import new_layout
@@ -157,11 +153,3 @@ def test_a_failure_that_nobody_foresaw_ends_with_a_sentence_too(monkeypatch: pyt
     assert outcome.stderr.splitlines()[-1] == "Error: unexpected KeyError: 'unforeseen'"
     assert "Traceback" in outcome.stderr, "the log says where"
     assert outcome.stdout == ""
-
-
-def test_a_gateway_that_cannot_read_its_acls_does_not_start(options: GatewayOptions) -> None:
-    with (
-        pytest.raises(AclsUnreadable, match="the brokers have no authorizer"),
-        serving(replace(options, acls=AclOptions())),
-    ):
-        pass
