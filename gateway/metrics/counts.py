@@ -8,6 +8,12 @@ from collections import Counter
 BUCKETS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds of the histograms, in seconds. A last bucket without a bound follows."""
 
+TOO_MANY, TOO_MANY_OF_IP = "max.connections", "max.connections.per.ip"
+TOO_OFTEN_OF_IP = "connection_creation_rate"
+DRAINING = "draining"
+REASONS = (TOO_MANY, TOO_MANY_OF_IP, TOO_OFTEN_OF_IP, DRAINING)
+"""Why a connection is refused: the limit that it is over, or the gateway's end."""
+
 
 class Durations:
     """A histogram: the number of values in each bucket, and the sum of all values in seconds."""
@@ -25,10 +31,10 @@ class Durations:
 
 
 class Counts:
-    """The counts since the start. `answered` are answered requests by api key. `errors` are responses by api
-    key and error code, without those that have none. `throttled` is by api key; these requests were throttled
-    for `throttled_s` in all. `coordinator` is how long the coordinator took, by the name of the request,
-    without JoinGroup and SyncGroup, which it may park.
+    """The counts since the start. `refused` is by reason, one of REASONS. `answered` are answered
+    requests by api key. `errors` are responses by api key and error code, without those that have none.
+    `throttled` is by api key; these requests were throttled for `throttled_s` in all. `coordinator` is how
+    long the coordinator took, by the name of the request, without JoinGroup and SyncGroup, which it may park.
     """
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from kafka.protocol.api_key import ApiKey
 
-from gateway.metrics.counts import Counts, Durations
+from gateway.metrics.counts import REASONS, Counts, Durations
 from gateway.wire.errors import GatewayError
 from state.errors import ErrorCode
 
@@ -52,10 +52,12 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def counted(counts: Counts) -> Numbers:
-    """The counters as numbers."""
+    """The counters as numbers. Each reason of a refusal is there from the start, because Prometheus sees no
+    increase in the first value of a series.
+    """
     return {
         "connections_accepted": {(): [counts.accepted]},
-        "connections_refused": {(reason,): [n] for reason, n in counts.refused.items()},
+        "connections_refused": {(reason,): [counts.refused[reason]] for reason in REASONS},
         "connections_closed": {(reason,): [n] for reason, n in counts.closed.items()},
         "request_duration_seconds": _histograms((_api(key), d) for key, d in counts.answered.items()),
         "request_errors": {(_api(a), _error(e)): [n] for (a, e), n in counts.errors.items()},

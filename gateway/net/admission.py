@@ -3,12 +3,9 @@
 from collections import Counter
 from dataclasses import dataclass
 
+from gateway.metrics.counts import TOO_MANY, TOO_MANY_OF_IP, TOO_OFTEN_OF_IP
 from gateway.quotas.quotas import Quotas
 from gateway.wire.limits import Limits
-
-TOO_MANY, TOO_MANY_OF_IP = "max.connections", "max.connections.per.ip"
-TOO_OFTEN_OF_IP = "connection_creation_rate"
-DRAINING = "draining"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from gateway.apis.context import SendingBackend, Services
 from gateway.authorization.authorizer import Authorizer
 from gateway.coordinator.fresh_groups import FreshGroups
 from gateway.coordinator.groups import Groups
-from gateway.metrics.counts import Counts
+from gateway.metrics.counts import DRAINING, Counts
 from gateway.metrics.numbers import Numbers, Values, counted
-from gateway.net.admission import DRAINING, Admission
+from gateway.net.admission import Admission
 from gateway.net.advertised import Advertised, Template
 from gateway.net.connection import Connection
 from gateway.net.listener import ConnectionLog, Listener

@@ -186,6 +186,14 @@ def gateway_metrics() -> CollectorRegistry:
     return registry
 
 
+def test_each_alert_has_a_row_in_the_operations_guide() -> None:
+    groups = read_yaml(DEPLOY / "alerts.yml")["groups"]
+    alerts = [rule["alert"] for group in groups for rule in group["rules"]]
+    guide = (ROOT / "docs" / "operations.md").read_text().partition("\n| alert |")[2].partition("\n\n")[0]
+    rows = [name for row in guide.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert sorted(rows) == sorted(alerts)
+
+
 def test_dashboard_and_alerts_ask_for_metrics_and_labels_that_are_served() -> None:
     samples = [
         sample

@@ -118,6 +118,13 @@ def test_every_family_is_served_in_text() -> None:
     assert f'{PREFIX}_coordinator_duration_seconds_sum{{request="Heartbeat"}} 0.2' in text
 
 
+def test_each_reason_of_a_refusal_has_a_series_from_the_start() -> None:
+    """`increase` of a series that begins at 1 is 0: an alert would miss the first refusal."""
+    numbers = counted(Counts())
+    for reason in ("max.connections", "max.connections.per.ip", "connection_creation_rate", "draining"):
+        assert value(numbers, "connections_refused_total", reason=reason) == 0
+
+
 durations = st.lists(st.floats(0, 100), max_size=20)
 
 
