@@ -159,41 +159,6 @@ _ACL_OPTIONS = (
     ),
 )
 
-_SECURITY_OPTIONS = (
-    click.option(
-        "--tls-certificate",
-        "certificate",
-        type=_FILE,
-        help="Listen with TLS, with this certificate (PEM).",
-    ),
-    click.option(
-        "--tls-key",
-        "key",
-        type=_FILE,
-        help="The certificate's key (PEM); default: the key is in the certificate's file.",
-    ),
-    click.option(
-        "--sasl-users",
-        "users",
-        type=_FILE,
-        help="Require SASL; the file has one NAME:PASSWORD or NAME:SCRAM-... a line.",
-    ),
-    click.option(
-        "--security-config",
-        "security_config",
-        type=_FILE,
-        help="Kafka's security settings of a listener, such as ssl.client.auth (docs/gateway.md).",
-    ),
-    click.option(
-        "--broker-principal",
-        type=click.Choice([GATEWAYS, CLIENTS]),
-        default=GATEWAYS,
-        show_default=True,
-        help="Whose requests the brokers see: the gateway's own, or the client's, whose SASL exchange "
-        "is passed to the broker.",
-    ),
-)
-
 LISTENING = tuple(field.name for field in fields(Listening))
 """Click's names of the options."""
 
