@@ -59,6 +59,18 @@ class Listening:
     def __post_init__(self) -> None:
         if self.templates and self.advertised_host is not None:
             raise click.UsageError("--advertised-host and --advertised-listeners cannot be combined")
+        self._check_acls()
+
+    def _check_acls(self) -> None:
+        """Raise UsageError for options about ACLs that would have no effect."""
+        if self.acls == ACLS_OFF and self.super_users:
+            raise click.UsageError("--super-users needs --acls")
+        if self.acls == ACLS_OFF and self.allow_everyone_if_no_acl_found:
+            raise click.UsageError("--allow-everyone-if-no-acl-found needs --acls")
+        for principal in sorted(self._super_users()):
+            kind, _, name = principal.partition(":")
+            if not kind or not name:
+                raise click.UsageError(f"--super-users: {principal!r} is not TYPE:NAME, such as User:admin")
 
     def security(self) -> Security:
         """Read the security settings, and the files of the certificate, key and users. Raises SecurityError
@@ -90,10 +102,13 @@ class Listening:
             return None
         return AclOptions(
             None if self.acls == ACLS_OF_CLUSTER else Path(self.acls),
-            frozenset(name.strip() for name in self.super_users.split(";") if name.strip()),
+            self._super_users(),
             self.allow_everyone_if_no_acl_found,
             self.acls_interval_s,
         )
+
+    def _super_users(self) -> frozenset[str]:
+        return frozenset(name.strip() for name in self.super_users.split(";") if name.strip())
 
 
 _SECURITY_OPTIONS = (

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from cli.gateway_options import Listening, gateway_options
 from gateway.authorization.sources import INTERVAL_S, AclOptions
@@ -13,8 +13,8 @@ from records.client_config import ClientConfig
 from records.layout import TopicLayout
 
 
-def options_of(*arguments: str) -> GatewayOptions:
-    """What the gateway gets."""
+def invoked(*arguments: str) -> tuple[Result, list[GatewayOptions]]:
+    """The command's result, and what the gateway gets."""
     found: list[GatewayOptions] = []
 
     @click.command()
@@ -23,7 +23,12 @@ def options_of(*arguments: str) -> GatewayOptions:
         config = ClientConfig("127.0.0.1:9092")
         found.append(listening.options(config, TopicLayout.named(), listening.security()))
 
-    result = CliRunner().invoke(command, arguments)
+    return CliRunner().invoke(command, arguments), found
+
+
+def options_of(*arguments: str) -> GatewayOptions:
+    """What the gateway gets."""
+    result, found = invoked(*arguments)
     assert result.exit_code == 0, result.output
     return found[0]
 
@@ -48,3 +53,22 @@ def test_everyone_may_be_allowed_where_there_are_no_acls() -> None:
     found = options_of("--acls", "cluster", "--allow-everyone-if-no-acl-found").acls
     assert found is not None
     assert found.allow_everyone_if_no_acl_found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--super-users", "User:admin"], "--super-users needs --acls"),
+        (["--allow-everyone-if-no-acl-found"], "--allow-everyone-if-no-acl-found needs --acls"),
+        (
+            ["--acls", "cluster", "--super-users", "User:a;admin"],
+            "'admin' is not TYPE:NAME, such as User:admin",
+        ),
+        (["--acls", "cluster", "--super-users", ":admin"], "':admin' is not TYPE:NAME"),
+        (["--acls", "cluster", "--super-users", "User:"], "'User:' is not TYPE:NAME"),
+    ],
+)
+def test_what_would_have_no_effect_is_refused(arguments: list[str], why: str) -> None:
+    result, found = invoked(*arguments)
+    assert (result.exit_code, found) == (2, [])
+    assert why in result.output
