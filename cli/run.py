@@ -150,7 +150,7 @@ class TopicsBelongToAnother(click.ClickException):
     "--standby",
     is_flag=True,
     help="Wait while another coordinator runs on this checkpoint, and take over when it ends. Needs "
-    "--checkpoint and --bootstrap-servers.",
+    "--checkpoint, and --bootstrap-servers or --client-config.",
 )
 @click.option(
     "--ui-port", type=click.IntRange(0, 65_535), default=0, help="Port of the Spark UI; default: a free one."
@@ -160,13 +160,13 @@ class TopicsBelongToAnother(click.ClickException):
     type=HOST,
     default=LOOPBACK,
     show_default=True,
-    help="Address the Prometheus metrics listen on.",
+    help="Address the Prometheus metrics, /healthz and /readyz listen on.",
 )
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65_535),
     default=0,
-    help="Port of the metrics; default: a free one.",
+    help="Port of the metrics, /healthz and /readyz; default: a free one.",
 )
 @spark_options
 @gateway_options("--gateway", "--listen", default="127.0.0.1:0")
@@ -244,7 +244,8 @@ def _prepare(
     )
     if standby and (checkpoint is None or client_config is None):
         raise click.UsageError(
-            "--standby needs --checkpoint and --bootstrap-servers that both machines reach"
+            "--standby needs --checkpoint, and --bootstrap-servers or --client-config, "
+            "that both machines reach"
         )
     parsed = parse_settings(settings)
     _check_records(skip, layout)

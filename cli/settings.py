@@ -27,7 +27,8 @@ def parse_broker_settings(settings: Sequence[str], client_config: ClientConfig |
     option = "--broker-config"
     if settings and client_config is not None:
         raise click.UsageError(
-            f"{option} configures the embedded broker, but --bootstrap-servers names another broker"
+            f"{option} configures the embedded broker, but --bootstrap-servers or --client-config names "
+            "another broker"
         )
     parsed = name_value_pairs(settings, option)
     try:

@@ -26,7 +26,7 @@ class ConnectionLog:
     def __init__(self) -> None:
         self.closed = RateLimitedWarning("a connection was closed", "connections")
         self.failed = RateLimitedWarning("a connection failed", "connections", level="error")
-        self.refused = RateLimitedWarning("a connection was refused: there are too many", "refused")
+        self.refused = RateLimitedWarning("a connection was refused", "refused")
 
 
 @dataclass(frozen=True, slots=True)
