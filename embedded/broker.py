@@ -20,7 +20,7 @@ from typing import BinaryIO, NamedTuple, Self
 from kafka.errors import KafkaError
 
 from embedded import parent_watchdog
-from embedded.broker_settings import escaped
+from embedded.broker_settings import write_settings
 from embedded.jars import broker_classpath
 from embedded.java import find_java
 from records import kafka_clients
@@ -268,10 +268,7 @@ class EmbeddedBroker:
             "controller.quorum.voters": f"{SETTINGS['node.id']}@{controller}",
             **self._overrides,
         }
-        text = "".join(f"{name}={escaped(value)}\n" for name, value in settings.items())
-        path = self.data_dir / "server.properties"
-        path.touch(mode=0o600)  # the settings may have passwords
-        path.write_text(text)
+        write_settings(self.data_dir / "server.properties", settings)
 
     def _java(self, main_class: str, *arguments: str) -> list[str]:
         classpath = os.pathsep.join(str(jar) for jar in broker_classpath())

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 # Settings that the embedding decides: the broker's addresses, its data folder, and that it is one node.
 _OURS = re.compile(
@@ -43,3 +44,10 @@ def escaped(value: str) -> str:
     text = value.replace("\\", "\\\\").encode("utf-16-be")
     units = [int.from_bytes(text[i : i + 2]) for i in range(0, len(text), 2)]
     return "".join(chr(unit) if unit < 0x7F else f"\\u{unit:04x}" for unit in units)
+
+
+def write_settings(path: Path, settings: Mapping[str, str]) -> None:
+    """Write a properties file that only its owner may read, because the settings may have passwords."""
+    path.touch(mode=0o600)
+    path.chmod(0o600)  # a file that existed has kept its mode
+    path.write_text("".join(f"{name}={escaped(value)}\n" for name, value in settings.items()))

@@ -52,7 +52,7 @@ class SupervisedBroker:
     @property
     def client_config(self) -> ClientConfig:
         """How clients reach it. Known when `bootstrap_servers` are."""
-        return ClientConfig(self.bootstrap_servers)
+        return self._broker.client_config
 
     def start(self) -> None:
         """Start the broker. Raises what `EmbeddedBroker.start` raises, because a failed first start is not

@@ -1,8 +1,10 @@
 """Settings of the embedded broker: the refused ones, and their encoding in its properties file."""
 
+from pathlib import Path
+
 import pytest
 
-from embedded.broker_settings import BrokerSettingRefused, check_broker_settings, escaped
+from embedded.broker_settings import BrokerSettingRefused, check_broker_settings, escaped, write_settings
 
 
 @pytest.mark.parametrize(
@@ -52,3 +54,12 @@ def test_what_a_person_wants_to_try_can_be_set() -> None:
 
 def test_values_stand_in_the_file_as_java_reads_them() -> None:
     assert escaped(r"C:\kafka é 😀") == r"C:\\kafka \u00e9 \ud83d\ude00"
+
+
+def test_only_the_owner_reads_the_settings_also_in_a_file_that_existed(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("an earlier version's")
+    path.chmod(0o644)
+    write_settings(path, {"password": "a\\b"})
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.read_text() == "password=a\\\\b\n"
