@@ -170,6 +170,9 @@ def _read(name: str, text: str | None, read: Callable[[str], str]) -> str | None
 
 
 def _login(properties: Mapping[str, str], mechanism: str) -> PasswordLogin | TokenLogin:
+    unused = sorted(name for name in properties if name == HANDLER or name.startswith("sasl.oauthbearer."))
+    if unused and mechanism != "OAUTHBEARER":
+        raise ClientConfigError(f"{', '.join(unused)} without effect: {MECHANISM} is {mechanism}")
     if JAAS in properties:
         try:
             module = parse_jaas(properties[JAAS])

@@ -151,6 +151,25 @@ def test_what_was_read_means_the_same_again_on_another_machine(cluster: ClusterS
         ({"security.protocol": "TLS"}, f"security.protocol is one of {', '.join(PROTOCOLS)}"),
         ({"ssl.key.password": SECRET}, "ssl.key.password without effect: security.protocol is PLAINTEXT"),
         ({"security.protocol": "SSL", "sasl.mechanism": "PLAIN"}, "sasl.mechanism without effect"),
+        (
+            {
+                **SASL,
+                "sasl.mechanism": "PLAIN",
+                "sasl.oauthbearer.scope": "x",
+                "sasl.login.callback.handler.class": "x",
+                **login(PLAIN, username="a", password=SECRET),
+            },
+            "sasl.login.callback.handler.class, sasl.oauthbearer.scope without effect: sasl.mechanism is",
+        ),
+        (
+            {
+                **SASL,
+                "sasl.mechanism": "SCRAM-SHA-256",
+                "sasl.oauthbearer.token.endpoint.url": ENDPOINT,
+                **login(SCRAM, username="a", password=SECRET),
+            },
+            "sasl.oauthbearer.token.endpoint.url without effect: sasl.mechanism is SCRAM-SHA-256",
+        ),
         (SASL, "sasl.mechanism is one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER with"),
         ({**SASL, "sasl.mechanism": "GSSAPI"}, "sasl.mechanism is one of"),
         ({**SASL, "sasl.mechanism": "PLAIN"}, "sasl.mechanism=PLAIN needs sasl.jaas.config"),
