@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import structlog
 from kafka.errors import KafkaError
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
@@ -25,10 +26,14 @@ from records.pem import client_context
 TIMEOUT_S = 10.0
 # A token is replaced after this part of its life. Java's default of sasl.login.refresh.window.factor.
 REFRESH_AFTER = 0.8
+# The time between two attempts to replace a token that has not expired.
+RETRY_AFTER_S = 10.0
 UNSECURED_LIFETIME_S = 3_600
 # The life of a token that does not tell its end.
 UNKNOWN_LIFETIME_S = 300
 _MAX_ANSWER_BYTES = 1024 * 1024
+
+log = structlog.get_logger()
 
 
 class TokenError(KafkaError):  # type: ignore[misc] # kafka-python ships no types
@@ -65,7 +70,7 @@ class Token:
 
 
 class TokenSource:
-    """The tokens of one login, for all clients of this process. A token is used until near its end."""
+    """The tokens of one login, for all clients of this process. A token is replaced near its end."""
 
     def __init__(self, login: TokenLogin) -> None:
         self.login = login
@@ -78,9 +83,22 @@ class TokenSource:
         with self._lock:
             now_s = time.time()
             if self._token is None or now_s >= self._fresh_until_s:
-                self._token = _new_token(self.login, now_s)
-                self._fresh_until_s = now_s + (self._token.expires_s - now_s) * REFRESH_AFTER
+                self._replace(now_s)
+            assert self._token is not None
             return self._token
+
+    def _replace(self, now_s: float) -> None:
+        """Get a new token. While there is none, the old one stays until it expires."""
+        try:
+            self._token = _new_token(self.login, now_s)
+        except TokenError as error:
+            failed_at_s = time.time()  # the attempt may have lasted until its timeout
+            if self._token is None or failed_at_s >= self._token.expires_s:
+                raise
+            log.warning("no new token: the old one is used until it expires", why=str(error))
+            self._fresh_until_s = min(failed_at_s + RETRY_AFTER_S, self._token.expires_s)
+        else:
+            self._fresh_until_s = now_s + (self._token.expires_s - now_s) * REFRESH_AFTER
 
 
 class TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-python ships no types

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from records.oauth_tokens import TokenCallback, TokenError, TokenLogin, TokenProvider, TokenSource
+from records.oauth_tokens import (
+    RETRY_AFTER_S,
+    TokenCallback,
+    TokenError,
+    TokenLogin,
+    TokenProvider,
+    TokenSource,
+)
 from tests.harness.tokens import TokenEndpoint, TokenIssuer
 
 SECRET = "k3y-0f-the-house"
@@ -48,6 +55,45 @@ def test_a_token_is_replaced_before_it_ends(issuer: TokenIssuer, monkeypatch: py
             monkeypatch.setattr(time, "time", lambda after_s=after_s: start_s + after_s)
             source.token()
             assert endpoint.served == served
+
+
+def test_a_token_stays_while_its_endpoint_is_down_until_it_expires(
+    issuer: TokenIssuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_s = time.time()
+    at_s = [0.0]
+    monkeypatch.setattr(time, "time", lambda: start_s + at_s[0])
+    with TokenEndpoint(issuer, {"me": SECRET}, lifetime_s=1_000) as endpoint:
+        source = TokenSource(TokenLogin(endpoint.url, "me", SECRET))
+        token = source.token()
+        source.login = TokenLogin(endpoint.url, "me", "refused")
+        for at_s[0] in (900, 990):
+            assert source.token() is token
+        source.login = TokenLogin(endpoint.url, "me", SECRET)
+        at_s[0] = 995
+        assert source.token() is token, "the endpoint is asked again after a pause"
+        source.login = TokenLogin(endpoint.url, "me", "refused")
+        at_s[0] = 1_001
+        with pytest.raises(TokenError):
+            source.token()
+        source.login = TokenLogin(endpoint.url, "me", SECRET)
+        assert source.token().expires_s > start_s + 1_001
+
+
+def test_a_token_is_asked_for_again_soon_after_a_failure(
+    issuer: TokenIssuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_s = time.time()
+    with TokenEndpoint(issuer, {"me": SECRET}, lifetime_s=1_000) as endpoint:
+        source = TokenSource(TokenLogin(endpoint.url, "me", SECRET))
+        token = source.token()
+        source.login = TokenLogin(endpoint.url, "me", "refused")
+        monkeypatch.setattr(time, "time", lambda: start_s + 850)
+        source.token()
+        source.login = TokenLogin(endpoint.url, "me", SECRET)
+        monkeypatch.setattr(time, "time", lambda: start_s + 850 + RETRY_AFTER_S)
+        assert source.token() is not token
+        assert endpoint.served == 2
 
 
 def test_a_refused_client_is_named_without_its_secret(endpoint: TokenEndpoint) -> None:
