@@ -14,8 +14,8 @@ from insight.adopt.plan import Committed, FoundGroup
 from records import kafka_clients
 from records.client_config import ClientConfig
 
-# This many groups are described in one request.
-_DESCRIBED_TOGETHER = 100
+# This many groups are described in one request. Their offsets are requested side by side.
+_TOGETHER = 100
 
 
 class AdoptError(RuntimeError):
@@ -51,22 +51,27 @@ class GroupsAt:
         Offsets that a transaction may still change are an error, not an older value (KIP-447).
         """
         ids = list(group_ids)
-        described: dict[str, Any] = {}
-        for first in range(0, len(ids), _DESCRIBED_TOGETHER):
-            some = ids[first : first + _DESCRIBED_TOGETHER]
-            described |= self._admin.describe_consumer_groups(some, request_timeout=self._timeout_s)
-        found = {}
-        for group_id, future in described.items():
-            group = self._described(future)
-            if group is not None:
-                found[group_id] = FoundGroup(
-                    group_id,
-                    group.type.name.lower(),
-                    group.state.name.replace("_", " ").title().replace(" ", ""),
-                    len(group.members),
-                    self._offsets(group_id),
-                )
+        found: dict[str, FoundGroup] = {}
+        for first in range(0, len(ids), _TOGETHER):
+            found |= self._read_together(ids[first : first + _TOGETHER])
         return found
+
+    def _read_together(self, ids: list[str]) -> dict[str, FoundGroup]:
+        futures = self._admin.describe_consumer_groups(ids, request_timeout=self._timeout_s)
+        described = {group_id: self._described(future) for group_id, future in futures.items()}
+        groups = {group_id: group for group_id, group in described.items() if group is not None}
+        # All are requested before the first answer is waited for.
+        requested = {group_id: self._request_offsets(group_id) for group_id in groups}
+        return {
+            group_id: FoundGroup(
+                group_id,
+                group.type.name.lower(),
+                group.state.name.replace("_", " ").title().replace(" ", ""),
+                len(group.members),
+                self._offsets(group_id, requested[group_id]),
+            )
+            for group_id, group in groups.items()
+        }
 
     def commit(self, group_id: str, offsets: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, str]:
         """Commit these offsets without a member. Return Kafka's error for each partition that has one.
@@ -100,12 +105,16 @@ class GroupsAt:
             raise AdoptError(f"{self._at}: {error.args[0].str()}") from error
         return None if group.state.name == "DEAD" else group
 
-    def _offsets(self, group_id: str) -> dict[TopicPartition, Committed]:
-        asked = [ConsumerGroupTopicPartitions(group_id)]
+    def _request_offsets(self, group_id: str) -> Future[Any]:
+        asked = [ConsumerGroupTopicPartitions(group_id)]  # librdkafka takes one group a call
         futures = self._admin.list_consumer_group_offsets(
             asked, require_stable=True, request_timeout=self._timeout_s
         )
-        answer = self._result(futures[group_id])
+        future: Future[Any] = futures[group_id]
+        return future
+
+    def _offsets(self, group_id: str, future: Future[Any]) -> dict[TopicPartition, Committed]:
+        answer = self._result(future)
         offsets = {}
         for found in answer.topic_partitions:
             if found.error is not None:

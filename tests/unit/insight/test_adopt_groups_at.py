@@ -1,0 +1,70 @@
+"""How the groups of a coordinator are read."""
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+
+from insight.adopt.groups_at import GroupsAt
+from insight.adopt.plan import Committed
+from records import kafka_clients
+from records.client_config import ClientConfig
+
+AT_ONCE = 100
+
+
+class Admin:
+    """An admin client whose answers about offsets only come when AT_ONCE groups wait for theirs, or all that
+    are left.
+    """
+
+    def __init__(self, groups: int) -> None:
+        self._left = groups
+        self._waiting: list[tuple[str, Future[Any]]] = []
+
+    def describe_consumer_groups(self, ids: Sequence[str], **_: Any) -> dict[str, Future[Any]]:
+        group = SimpleNamespace(
+            type=SimpleNamespace(name="CLASSIC"), state=SimpleNamespace(name="EMPTY"), members=[]
+        )
+        return {group_id: answered(group) for group_id in ids}
+
+    def list_consumer_group_offsets(
+        self, asked: Sequence[ConsumerGroupTopicPartitions], **_: Any
+    ) -> dict[str, Future[Any]]:
+        (one,) = asked
+        future: Future[Any] = AtOnce()
+        self._waiting.append((one.group_id, future))
+        if len(self._waiting) == min(AT_ONCE, self._left):
+            for group_id, waiting in self._waiting:
+                offset = TopicPartition("orders", 0, int(group_id))
+                waiting.set_result(SimpleNamespace(topic_partitions=[offset]))
+            self._left -= len(self._waiting)
+            self._waiting.clear()
+        return {one.group_id: future}
+
+
+class AtOnce(Future[Any]):
+    """Waiting for it would be waiting for ever."""
+
+    def result(self, timeout: float | None = None) -> Any:
+        assert self.done(), "its answer is waited for before the other groups are asked about"
+        return super().result(timeout)
+
+
+def answered(value: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future
+
+
+def test_the_offsets_of_a_hundred_groups_are_requested_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = Admin(150)
+    monkeypatch.setattr(kafka_clients, "group_admin", lambda _: admin)
+    ids = [str(number) for number in range(150)]
+    found = GroupsAt(ClientConfig("127.0.0.1:1"), 1.0).read(ids)
+    offsets = [list(group.offsets.values()) for group in found.values()]
+    assert list(found) == ids
+    assert offsets == [[Committed(number, None, "")] for number in range(150)]
