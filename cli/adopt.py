@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from cli.cluster_options import client_config_of
+from cli.groups.common import output_option
 from cli.logs import configure_logs
 from cli.parameters import SERVERS
 from insight.admin.tables import Column, render_table
@@ -38,8 +39,16 @@ class _Row:
 @click.option("--group", "named", multiple=True, metavar="GROUP", help="A group; repeatable. Default: all.")
 @click.option("--execute", is_flag=True, help="Commit the offsets. Without it the command only shows them.")
 @click.option("--overwrite", is_flag=True, help="Replace offsets that --to has otherwise.")
-@click.option("--timeout", "timeout_ms", type=click.IntRange(1), default=60_000, show_default=True)
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option(
+    "--timeout",
+    "timeout_ms",
+    type=click.IntRange(1),
+    metavar="MS",
+    default=60_000,
+    show_default=True,
+    help="The time to wait for each answer of a coordinator, in milliseconds.",
+)
+@output_option
 def adopt(
     source: str | None,
     from_config: Path | None,
@@ -60,7 +69,9 @@ def adopt(
     ours = client_config_of(source, from_config, ("--from", "--from-config"))
     theirs = client_config_of(target, to_config, ("--to", "--to-config"))
     if ours is None or theirs is None:
-        raise click.UsageError("takes --from and --to")
+        raise click.UsageError(
+            "takes --from and --to, or --from-config and --to-config with bootstrap.servers in the files"
+        )
     try:
         here, there = (GroupsAt(it, timeout_ms / 1000) for it in (ours, theirs))
         _check_same_cluster(here, there)
@@ -94,9 +105,19 @@ def _plans(here: GroupsAt, there: GroupsAt, named: Sequence[str], *, overwrite: 
 
 
 def _carried_out(it: Plan, here: GroupsAt, there: GroupsAt) -> _Row:
-    """Move a group, and look at both coordinators again."""
+    """Move a group, and look at both coordinators again. An error refuses this group only, so that the
+    output has all groups that were moved.
+    """
     if it.outcome is not Outcome.MOVE:
         return _row(it)
+    try:
+        return _moved(it, here, there)
+    except AdoptError as error:
+        return _row(it, Outcome.REFUSED, f"{error}: look at it, and start again")
+
+
+def _moved(it: Plan, here: GroupsAt, there: GroupsAt) -> _Row:
+    """Raises AdoptError. The offsets may then be committed at --to."""
     name = it.group.group_id
     errors = there.commit(name, it.offsets)
     if errors:
