@@ -14,7 +14,9 @@ _BOUNDS = [*map(floatToGoString, BUCKETS_S), "+Inf"]
 
 
 class GatewayCollector(Collector):
-    """`numbers` returns the numbers at each scrape. It is called by threads of the HTTP server."""
+    """`numbers` returns the numbers at each scrape. It is called by threads of the HTTP server. If it raises
+    TimeoutError, the scrape has the other metrics only.
+    """
 
     def __init__(self, numbers: Callable[[], Numbers]) -> None:
         self._numbers = numbers
@@ -25,7 +27,10 @@ class GatewayCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """See `Collector`."""
-        numbers = self._numbers()
+        try:
+            numbers = self._numbers()
+        except TimeoutError:  # /healthz says that the event loop is stuck
+            return
         for name, family in FAMILIES.items():
             yield _metric(name, family, numbers.get(name, {}))
 

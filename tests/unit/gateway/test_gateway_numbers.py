@@ -4,7 +4,7 @@ import re
 
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from gateway.apis.api_versions import API_VERSIONS
 from gateway.metrics.collector import PREFIX, GatewayCollector
@@ -42,6 +42,18 @@ async def test_requests_are_counted_by_api_with_their_errors_and_bytes(world: Wo
     assert value(numbers, "upstream_connections") == 1
     assert (value(numbers, "received_bytes_total") or 0) > 100
     assert (value(numbers, "sent_bytes_total") or 0) > 50
+
+
+def test_a_gateway_that_does_not_answer_leaves_the_other_metrics_in_a_scrape() -> None:
+    def stuck() -> Numbers:
+        raise TimeoutError
+
+    registry = CollectorRegistry()
+    registry.register(GatewayCollector(stuck))
+    Gauge("others", "Another part's metric.", registry=registry).set(7)
+    text = generate_latest(registry).decode()
+    assert "others 7.0" in text
+    assert PREFIX not in text
 
 
 @played
