@@ -10,8 +10,10 @@ import click
 
 from cli.gateway_service_options import SERVICE_OPTIONS
 from cli.parameters import ADDRESS, HOST
+from gateway.authorization.acl_file import read_acl_file
 from gateway.authorization.sources import INTERVAL_S, AclOptions
 from gateway.net.advertised import Template
+from gateway.quotas.rules import read_quotas
 from gateway.security.authentication import Security
 from gateway.service import GatewayOptions
 from gateway.wire.limits import Limits
@@ -80,6 +82,16 @@ class Listening:
         return Security.read(
             self.certificate, self.key, self.users, self.security_config, by_broker=by_broker
         )
+
+    def check_files(self) -> None:
+        """Read the files of quotas and ACLs, which the gateway reads again when it starts. Raises QuotasError
+        or AclsUnreadable if one is unusable.
+        """
+        if self.quotas is not None:
+            read_quotas(self.quotas)
+        acls = self._acl_options()
+        if acls is not None and acls.file is not None:
+            read_acl_file(acls.file)
 
     def options(self, client_config: ClientConfig, layout: TopicLayout, security: Security) -> GatewayOptions:
         """Return the options of a gateway that listens this way, for the coordinator with these topics."""

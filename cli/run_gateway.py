@@ -29,6 +29,7 @@ class GatewayToStart:
             raise click.BadParameter(reason, param_hint="--reply-partition")
         try:
             self._security = listening.security()
+            listening.check_files()
         except STARTUP_ERRORS as error:
             raise click.ClickException(str(error)) from error
 

@@ -7,6 +7,7 @@ import pytest
 
 from cli.gateway import gateway
 from cli.gateway_options import LISTENING, Listening
+from cli.run_gateway import GatewayToStart
 from gateway.net.advertised import Template
 from records.client_config import ClientConfig
 from records.layout import TopicLayout
@@ -58,3 +59,13 @@ def test_what_cannot_be_used_is_refused_at_once(words: list[str], why: str) -> N
     with pytest.raises(click.UsageError) as refused:
         listening(*words)
     assert why in refused.value.format_message()
+
+
+@pytest.mark.parametrize("option", ["--quotas", "--acls"])
+def test_run_reads_the_files_of_its_gateway_before_anything_starts(option: str, tmp_path: Path) -> None:
+    path = tmp_path / "rules.toml"
+    path.write_text(f"{option[2:]} = []")
+    GatewayToStart(listening(f"{option}={path}"), 1)
+    path.write_text("no TOML")
+    with pytest.raises(click.ClickException, match=f"in {path} cannot be read"):
+        GatewayToStart(listening(f"{option}={path}"), 1)
