@@ -64,12 +64,17 @@ def parse_templates(text: str) -> tuple[Template, ...]:
 
 
 class Advertised:
-    """`ports` returns the port of each open listener of a broker, by node id."""
+    """`ports` returns the port of each open listener of a broker, by node id. Each has passed `validate`."""
 
     def __init__(self, templates: Sequence[Template], ports: Callable[[], dict[int, int]]) -> None:
         self._templates = templates
         self._ports = ports
         self._down: frozenset[Template] = frozenset()
+
+    def validate(self, node_id: int, port: int) -> None:
+        """Raises ValueError if a template gives no address for a broker whose listener has this port."""
+        for template in self._templates:
+            template.address(node_id, port)
 
     def address(self, node_id: int, port: int) -> Address | None:
         """The address for a broker whose listener here has this port. None without templates."""

@@ -186,13 +186,16 @@ class Gateway:
     async def _listener_port(self, node_id: int) -> int:
         async with self._opening:
             if node_id not in self._ports:
-                port = self._listen.port + 1 + node_id if self._listen.port else 0
-                self._servers[node_id] = await self._serve(node_id, port)
-                self._ports[node_id] = _port_of(self._servers[node_id])
+                wanted = self._listen.port + 1 + node_id if self._listen.port else 0
+                server = await self._serve(node_id, wanted)
+                port = _port_of(server)
                 try:
-                    self._advertised.address(node_id, self._ports[node_id])
+                    self._advertised.validate(node_id, port)
                 except ValueError as error:
+                    server.close()
+                    del self._listeners[node_id]
                     raise CannotListen(f"broker {node_id} has no address for clients: {error}") from error
+                self._servers[node_id], self._ports[node_id] = server, port
         return self._ports[node_id]
 
     async def _serve(self, node_id: int | None, port: int) -> asyncio.Server:

@@ -5,6 +5,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.apis import FIND_COORDINATOR
 from gateway.net.advertised import Advertised, Template, parse_templates
@@ -113,6 +114,26 @@ def test_a_broker_whose_port_would_be_too_high_is_named_at_the_start() -> None:
 
     with pytest.raises(CannotListen, match=f"broker {NODE_ID} has no address for clients"):
         play()
+
+
+# Both have no port by the second template. Broker 6 would be named by the first one, broker 7 by the second.
+@pytest.mark.parametrize("node_id", [6, 7])
+def test_a_broker_that_one_template_has_no_port_for_is_refused_each_time(node_id: int) -> None:
+    """No listener stays open for it, so its port is not among those that are checked either."""
+
+    @played(templates=parse_templates("nat.example.com:3000{node},nat.example.com:6553{node}"))
+    async def play(world: World) -> None:
+        world.cluster.learn({node_id: world.broker.address}, all_of_them=True)
+        with capture_logs() as logs:
+            for _ in range(2):
+                client = await world.client()
+                await client.send(FIND_COORDINATOR, 0, key="any")
+                assert await client.is_closed()
+        closed = [entry for entry in logs if entry["event"] == "a connection was closed"]
+        assert f"broker {node_id} has no address for clients" in closed[0]["why"]
+        assert "a connection failed" not in [entry["event"] for entry in logs]
+
+    play()
 
 
 async def named(world: World, name: str | None) -> RawClient:
