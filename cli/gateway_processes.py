@@ -9,13 +9,14 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import connection, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from kafka.errors import KafkaError
 
@@ -26,7 +27,7 @@ from cli.thread_deaths import Stop, watching_threads
 from clients.coordinator_client import layout_on
 from clients.pending import ClientError
 from gateway.health import Checks
-from gateway.metrics.numbers import Numbers, added
+from gateway.metrics.numbers import Numbers, added, without_gauges
 from gateway.net.server import CannotListen
 from gateway.service import LOOP_TIMEOUT_S, STARTUP_ERRORS, RunningGateway, running
 from records.address import Address
@@ -35,6 +36,8 @@ from records.client_config import ClientConfig
 # How long a process may take to end after the drain timeout.
 _END_TIMEOUT_S = 40.0
 _ASK_TIMEOUT_S = LOOP_TIMEOUT_S + 1.0
+
+T = TypeVar("T")
 
 
 class ProcessFailed(RuntimeError):
@@ -78,6 +81,8 @@ class _Child:
     asking: threading.Lock = field(default_factory=threading.Lock)
     number: int = 0
     """The number of the latest question."""
+    last: Numbers = field(default_factory=dict)
+    """The numbers of its latest answer."""
 
     def ask(self, name: str, *arguments: object) -> object:
         """Call a method of the process's gateway. Raises OSError, EOFError or TimeoutError if it does not
@@ -96,6 +101,23 @@ class _Child:
                 return answer
         raise TimeoutError(f"{self.process.name} does not answer")
 
+    def numbers(self) -> Numbers:
+        """Its numbers. While it does not answer, the last ones without gauges, because a sum of counters must
+        not fall.
+        """
+        try:
+            self.last = self.ask("numbers")  # type: ignore[assignment]
+        except (OSError, EOFError):
+            return without_gauges(self.last)
+        return self.last
+
+    def checks(self, exclude: Collection[str]) -> Checks | Exception:
+        """Its checks, or why it does not answer."""
+        try:
+            return self.ask("checks", list(exclude))  # type: ignore[return-value]
+        except (OSError, EOFError) as error:
+            return error
+
 
 class GatewayProcesses:
     """The processes together, as one gateway."""
@@ -105,22 +127,17 @@ class GatewayProcesses:
         self._children = children
 
     def numbers(self) -> Numbers:
-        """The sum over the processes that answer."""
-        found: list[Numbers] = []
-        for child in self._children:
-            with suppress(OSError, EOFError):
-                found.append(child.ask("numbers"))  # type: ignore[arg-type]
-        return added(found)
+        """The sum over the processes. Of one that does not answer, it has the last counters."""
+        return added(self._side_by_side(_Child.numbers))
 
     def checks(self, exclude: Collection[str] = ()) -> Checks:
         """The checks of all processes. The first reason counts."""
         found: Checks = {}
-        for child in self._children:
+        answers = self._side_by_side(lambda child: child.checks(exclude))
+        for child, checks in zip(self._children, answers, strict=True):
             name = child.process.name
-            try:
-                checks: Checks = child.ask("checks", list(exclude))  # type: ignore[assignment]
-            except (OSError, EOFError) as error:
-                found[name] = f"it does not answer: {error!r}"
+            if isinstance(checks, Exception):
+                found[name] = f"it does not answer: {checks!r}"
                 continue
             for check, reason in checks.items():
                 found[check] = found.get(check) or (reason and f"{name}: {reason}")
@@ -129,6 +146,11 @@ class GatewayProcesses:
     def drain(self, timeout_s: float) -> None:
         """End the processes, which drain before, and wait for that."""
         _end(self._children, timeout_s + _END_TIMEOUT_S)
+
+    def _side_by_side(self, ask: Callable[[_Child], T]) -> list[T]:
+        """Ask all processes at once, so that those that are stuck take the time of one."""
+        with ThreadPoolExecutor(len(self._children)) as threads:
+            return list(threads.map(ask, self._children))
 
 
 @contextmanager

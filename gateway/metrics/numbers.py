@@ -80,6 +80,11 @@ def added(all_numbers: Sequence[Numbers]) -> Numbers:
     return total
 
 
+def without_gauges(numbers: Numbers) -> Numbers:
+    """The counters and histograms, which hold on while a process does not answer."""
+    return {name: values for name, values in numbers.items() if FAMILIES[name].kind != "gauge"}
+
+
 def _add(into: Values, labels: Labels, value: list[float]) -> None:
     before = into.get(labels, [0.0] * len(value))
     into[labels] = [a + b for a, b in zip(before, value, strict=True)]
