@@ -84,7 +84,7 @@ class Gateway:
             FreshGroups(backend, groups, limits),
             self._listener_port,
             internal_topics,
-            Transactions(cluster, limits, layout),
+            Transactions(cluster, layout),
             self._advertised.address,
             authorizer,
             authorizer is not None and not security.by_broker,

@@ -180,17 +180,7 @@ class Cluster:
         if upstream is None:
             raise UpstreamLost("no broker is connected")
         request = codec.encode_request(api_key, api_version, next(self._numbers), CLIENT_ID, body)
-        try:
-            async with asyncio.timeout(self._limits.upstream_timeout_s):
-                if upstream.is_due:
-                    await upstream.authenticate()
-                await upstream.send(request)
-                answer = await upstream.receive()
-        except BaseException as error:
-            upstream.close()  # on cancellation too, because a late response would be mistaken for the next
-            if isinstance(error, TimeoutError):
-                raise UpstreamLost(f"no answer within {self._limits.upstream_timeout_s:.0f} s") from error
-            raise
+        answer = await upstream.request(request)
         self._upstream = upstream
         return codec.decode_response(api_key, api_version, answer)
 

@@ -142,6 +142,25 @@ class Upstream:
         except ProtocolError as error:
             raise self._lost(f"its response is malformed: {error}") from error
 
+    async def request(self, message: bytes) -> bytes:
+        """Return the response to a request, after an authentication if that is due. No request may be
+        under way. Raises UpstreamLost.
+
+        After any exception the connection is closed, on cancellation too, because a late response would be
+        mistaken for the next.
+        """
+        try:
+            async with asyncio.timeout(self._limits.upstream_timeout_s):
+                if self.is_due:
+                    await self.authenticate()
+                await self.send(message)
+                return await self.receive()
+        except BaseException as error:
+            self.close()
+            if isinstance(error, TimeoutError):
+                raise self._lost(f"no answer within {self._limits.upstream_timeout_s:g} s") from error
+            raise
+
     async def send(self, message: bytes) -> None:
         """Send a request. Raises UpstreamLost."""
         try:

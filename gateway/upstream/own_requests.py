@@ -8,7 +8,6 @@ from typing import Any
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import CLIENT_ID, Address, Upstream, UpstreamLost
 from gateway.wire import codec
-from gateway.wire.limits import Limits
 
 # A broker handles the requests of one connection one after the other.
 CONNECTIONS_PER_BROKER = 8
@@ -21,9 +20,8 @@ class OwnRequests:
     Only for requests that may be sent twice, because a kept connection may have ended unseen.
     """
 
-    def __init__(self, cluster: Cluster, limits: Limits) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._limits = limits
         self._numbers = count(1)
         self._kept: dict[Address, list[Upstream]] = {}
         self._room: dict[Address, asyncio.Semaphore] = {}
@@ -64,16 +62,6 @@ class OwnRequests:
         self, upstream: Upstream, kept: list[Upstream], api_key: int, version: int, body: codec.Fields
     ) -> Any:
         request = codec.encode_request(api_key, version, next(self._numbers), CLIENT_ID, body)
-        try:
-            async with asyncio.timeout(self._limits.upstream_timeout_s):
-                if upstream.is_due:
-                    await upstream.authenticate()
-                await upstream.send(request)
-                answer = await upstream.receive()
-        except BaseException as error:
-            upstream.close()  # on cancellation too, because a late response would be mistaken for the next
-            if isinstance(error, TimeoutError):
-                raise UpstreamLost(f"no answer within {self._limits.upstream_timeout_s:.0f} s") from error
-            raise
+        answer = await upstream.request(request)
         kept.append(upstream)
         return codec.decode_response(api_key, version, answer)

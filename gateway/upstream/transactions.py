@@ -14,7 +14,6 @@ from gateway.upstream.cluster import METADATA, Cluster
 from gateway.upstream.connections import Address, UpstreamLost
 from gateway.upstream.own_requests import OwnRequests
 from gateway.wire.errors import GatewayError
-from gateway.wire.limits import Limits
 from records.layout import TopicLayout
 from records.partitioner import partition_of
 from state.errors import ErrorCode
@@ -70,12 +69,12 @@ class Transactions:
     limits the time. `warning` is for what an operator has to mend.
     """
 
-    def __init__(self, cluster: Cluster, limits: Limits, layout: TopicLayout) -> None:
+    def __init__(self, cluster: Cluster, layout: TopicLayout) -> None:
         self.topic = layout.txn_markers_topic
         self.warning = RateLimitedWarning("the topic of markers cannot be used")
         self._cluster = cluster
         self._partitions = layout.txn_marker_partitions
-        self._own = OwnRequests(cluster, limits)
+        self._own = OwnRequests(cluster)
         self._coordinators: dict[str, int] = {}
         self._leaders: dict[int, int] = {}
         self._topic_id: UUID | None = None

@@ -1,0 +1,46 @@
+"""A request of the gateway's own to a broker: its time limit, and the connection after it."""
+
+import asyncio
+
+import pytest
+
+from gateway.upstream.cluster import METADATA
+from gateway.upstream.connections import CLIENT_ID, Upstream, UpstreamLost
+from gateway.wire import codec
+from gateway.wire.limits import Limits
+from tests.harness.gateway import World, played
+from tests.unit.gateway.test_server import until
+
+BODY = {"topics": [], "allow_auto_topic_creation": False}
+REQUEST = codec.encode_request(METADATA, 12, 1, CLIENT_ID, BODY)
+
+
+@played
+async def test_a_connection_takes_one_request_after_the_other(world: World) -> None:
+    upstream = await Upstream.open(world.broker.address, Limits())
+    for _ in range(2):
+        assert codec.decode_response(METADATA, 12, await upstream.request(REQUEST)).brokers
+    assert not upstream.ended
+    upstream.close()
+
+
+@played
+async def test_a_request_without_an_answer_in_time_closes_its_connection(world: World) -> None:
+    upstream = await Upstream.open(world.broker.address, Limits(upstream_timeout_s=0.05))
+    world.broker.silent = True
+    with pytest.raises(UpstreamLost, match=r"the broker at .* is lost: no answer within 0\.05 s"):
+        await upstream.request(REQUEST)
+    await until(lambda: upstream.ended)
+
+
+@played
+async def test_a_cancelled_request_closes_its_connection(world: World) -> None:
+    """A late response would be taken for that to the next request."""
+    upstream = await Upstream.open(world.broker.address, Limits())
+    world.broker.silent = True
+    request = asyncio.create_task(upstream.request(REQUEST))
+    await asyncio.sleep(0)
+    request.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await request
+    await until(lambda: upstream.ended)
