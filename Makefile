@@ -38,8 +38,8 @@ test-unit: $(STAMP) ## the tests without Spark and without a broker
 	$(PYTEST) tests/unit tests/test_architecture.py
 
 # The same code as in the other tests, with more examples and more seeds.
-EXAMPLES ?= 3
-SEEDS ?= 10
+EXAMPLES ?= 2
+SEEDS ?= 5
 test-slow: $(STAMP) ## what takes minutes: tests/slow with SEEDS, the unit layer's random cases with EXAMPLES
 	$(PYTEST) --timeout 1800 --seeds $(SEEDS) tests/slow
 	$(PYTEST) --timeout 1800 --examples $(EXAMPLES) -m examples tests/unit

@@ -142,8 +142,8 @@ class Gateway:
         for connection in self._connections:
             connection.drain()
         ending = list(self._connections.values())
-        log.info("draining", connections=len(ending))
         if ending:
+            log.info("draining", connections=len(ending))
             _, left = await asyncio.wait(ending, timeout=timeout_s)
             if left:
                 log.warning(

@@ -137,11 +137,12 @@ def test_lines_of_a_file_arrive_though_a_worker_is_killed(
     with CoordinatorClient(options.client_config, options.layout, client_id="test") as client:
         groups = GroupRequests(client)
 
-        def committed() -> list[int]:
+        def committed() -> int:
             _, fetched = groups.describe([f"connect-{sink}"], with_offsets=True)
-            return [it.offset for it in fetched[f"connect-{sink}"].offsets.values()]
+            return sum(it.offset for it in fetched[f"connect-{sink}"].offsets.values())
 
-        wait_until(lambda: committed() == [2 * LINES], "the sink's offset", START_TIMEOUT_S)
+        # The source may have written lines of its last second twice.
+        wait_until(lambda: committed() >= 2 * LINES, "the sink's offset", START_TIMEOUT_S)
         assert groups.describe([group_id])[0][group_id].protocol_type == "connect"
     assert members_added(options, group_id) >= len(workers)
 
