@@ -211,9 +211,10 @@ class Brokers:
 
     def _follow(self) -> None:
         """The follower sends, for each request that it knows, the first marker that counts. Markers that do
-        not count may be sent, too.
+        not count may be sent, too. The order is random, because two followers may send at once.
         """
         sent: set[tuple[int, int]] = set()
+        self._random.shuffle(self._seen)
         for request in self._seen:
             for marker in self._markers:
                 if marker.producer_id != request.producer_id or marker.position < request.txn_position:

@@ -78,7 +78,8 @@ def _validate(context: StepContext, request: TxnOffsetCommit) -> Verdict:
             return context.rule("TO2"), ErrorCode.ILLEGAL_GENERATION
         context.create_group(context.rule("TO3"), "first TxnOffsetCommit for this group id, by no member")
     row, error = _validate_member(context, request)
-    if error is ErrorCode.NONE and is_over(context.group, request):
+    is_given_up = is_over(context.group, request) or is_overtaken(context.group, request)
+    if error is ErrorCode.NONE and is_given_up:
         return context.rule("TO6"), _error_of_an_ended_transaction(request.api_version)
     return row, error
 
@@ -100,11 +101,30 @@ def is_over(group: Group, request: TxnOffsetCommit) -> bool:
     has given the request up.
     """
     ended = group.ended.get(request.producer_id)
-    if ended is None or ended.txn_partition != request.txn_partition:
-        return False
+    return (
+        ended is not None and _is_of_same_log(request, ended) and request.txn_position <= ended.txn_position
+    )
+
+
+def is_overtaken(group: Group, request: TxnOffsetCommit) -> bool:
+    """Row TO6: whether a later request of the producer is pending already, so that the client has given this
+    one up.
+
+    A producer sends its requests one after the other, so a later one never has a lower position.
+    """
+    return any(
+        entry.producer_id == request.producer_id
+        and _is_of_same_log(request, entry)
+        and request.txn_position < entry.txn_position
+        for entry in group.pending
+    )
+
+
+def _is_of_same_log(request: TxnOffsetCommit, known: Ended | PendingOffsets) -> bool:
+    """Whether both positions are of the same partition of the same markers topic, as far as ids tell."""
     topic_id = _bytes_of(request)
-    is_other_topic = None not in (topic_id, ended.txn_topic_id) and topic_id != ended.txn_topic_id
-    return not is_other_topic and request.txn_position <= ended.txn_position
+    is_other_topic = None not in (topic_id, known.txn_topic_id) and topic_id != known.txn_topic_id
+    return known.txn_partition == request.txn_partition and not is_other_topic
 
 
 def _error_of_an_ended_transaction(api_version: int) -> ErrorCode:
