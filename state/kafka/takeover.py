@@ -3,6 +3,7 @@
 from state.inputs import Outage
 from state.kafka.context import StepContext
 from state.kafka.history import EntryType
+from state.kafka.offsets.transactions import remember_longer
 
 
 def take_over(context: StepContext, outage: Outage) -> None:
@@ -14,6 +15,7 @@ def take_over(context: StepContext, outage: Outage) -> None:
     docs/rules.md.
     """
     group = context.group
+    remember_longer(context, outage.length_ms)
     if group.quarantined is not None or not (group.members or group.pending_members):
         return
     row = context.rule("F5")

@@ -282,3 +282,13 @@ def _prune_ended(context: StepContext) -> None:
     group, since_ms = context.group, context.now_ms - ENDED_KEPT_MS
     if any(ended.at_ms < since_ms for ended in group.ended.values()):
         group.ended = {p: ended for p, ended in group.ended.items() if ended.at_ms >= since_ms}
+
+
+def remember_longer(context: StepContext, by_ms: int) -> None:
+    """Row TO18: remember ended transactions longer by an outage, because a request that was written in it is
+    handled only after it.
+    """
+    group = context.group
+    if group.ended:
+        context.rule("TO18")
+        group.ended = {p: replace(ended, at_ms=ended.at_ms + by_ms) for p, ended in group.ended.items()}

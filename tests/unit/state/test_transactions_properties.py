@@ -212,8 +212,9 @@ def test_what_is_committed_is_what_transactions_committed(log: tuple[int, int]) 
 @given(logs)
 @examples(50)
 def test_an_outage_decides_nothing(log: tuple[int, int]) -> None:
-    """Row TO18: entries have no deadlines, so requests of an outage are only handled later. Ended transactions
-    are remembered for ever here, because an outage makes that time longer.
+    """Row TO18: entries have no deadlines, so requests of an outage are only handled later.
+
+    Ended transactions are remembered for ever here, because an outage makes that time longer.
     """
     rows, _ = play(*log, CONFIG)
     begin_ms = rows[len(rows) // 3].at_ms
