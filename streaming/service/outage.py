@@ -19,7 +19,7 @@ from records.client_config import ClientConfig
 from records.codec import UNREADABLE, is_clock_record
 from records.layout import TopicLayout
 from records.reader import Record, TopicReader
-from state.kafka.requests import TopicMetadata
+from state.kafka.requests import TopicMetadata, TransactionMarker
 from streaming.service.ticker import brokers_time_ms
 
 # Kafka's clients wait up to 1 s (Java), 10 s (librdkafka) or 30 s (kafka-python) between two attempts to
@@ -89,7 +89,7 @@ class FirstRequest:
             if record.offset < self._ends[partition]:  # later clock records are this coordinator's own
                 self._ticked_ms[partition] = record.timestamp
             return False
-        if is_of_the_watcher(record.value):
+        if is_of_the_service(record.value):
             return False
         offset, appended_ms = int(record.offset), int(record.timestamp)
         is_of_the_outage = appended_ms > self._ticked_ms[partition] + self._silence_ms
@@ -106,10 +106,24 @@ class _Type(msgspec.Struct):
 
 def is_of_the_watcher(value: bytes | None) -> bool:
     """Whether this is a TopicMetadata record. Only the coordinator's own process sends them."""
+    return _type_of(value) == TopicMetadata.__name__
+
+
+def is_of_the_service(value: bytes | None) -> bool:
+    """Whether the coordinator's own process sends such records: the watcher of topics, and the follower of
+    transactions, which sends a TransactionMarker again until the group has handled it.
+
+    A TransactionMarker may be sent by hand, too (`groups abort-pending`), which shows no client either.
+    """
+    return _type_of(value) in (TopicMetadata.__name__, TransactionMarker.__name__)
+
+
+def _type_of(value: bytes | None) -> str:
+    """The type of a request, "" if the record is not one request."""
     try:
-        return msgspec.json.decode(value or b"", type=_Type).type == TopicMetadata.__name__
+        return msgspec.json.decode(value or b"", type=_Type).type
     except UNREADABLE:
-        return False
+        return ""
 
 
 def look_out(

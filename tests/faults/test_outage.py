@@ -16,9 +16,10 @@ from checkpoints.checkpoint import Checkpoint
 from clients.coordinator_client import layout_on
 from embedded.broker import EmbeddedBroker
 from records.client_config import ClientConfig
-from records.codec import clock_record
+from records.codec import clock_record, encode
 from records.layout import TopicLayout
 from state.kafka.history import EntryType, HistoryEntry
+from state.kafka.requests import TopicMetadata
 from streaming.service.outage import FirstRequest, RequestsDeleted, end_outage
 from streaming.service.topics import prepare_topics
 from tests.e2e.gateway_clients import PythonMember, consume, produce, share
@@ -26,6 +27,7 @@ from tests.e2e.harness import create_topic, history_of, new_layout, wait_until
 from tests.harness.checkpoints import spark_of
 from tests.harness.ports import gateway_port
 from tests.slow.test_run import run
+from tests.spark.log import marker
 
 pytestmark = pytest.mark.e2e
 
@@ -166,6 +168,16 @@ def test_clock_records_do_not_end_the_outage(requests: Requests) -> None:
     silence()
     first = requests.first_since(end)
     requests.tick()
+    assert not comes(first)
+
+
+def test_requests_of_the_coordinators_own_process_do_not_end_the_outage(requests: Requests) -> None:
+    """The follower asks a group again before any client is back."""
+    end = requests.tick()
+    silence()
+    first = requests.first_since(end)
+    requests.append(b"group", encode(TopicMetadata(group_id="group", topics={"t": None})))
+    requests.append(b"group", encode(marker("group")))
     assert not comes(first)
 
 

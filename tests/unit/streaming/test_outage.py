@@ -1,0 +1,31 @@
+"""Which records show that clients are back after an outage. tests/faults/test_outage.py has the log itself."""
+
+import pytest
+
+from records.codec import encode
+from records.pack import pack
+from state.kafka.requests import AnyRequest, TopicMetadata
+from streaming.service.outage import is_of_the_service, is_of_the_watcher
+from tests.spark.log import marker, txn_commit
+
+
+@pytest.mark.parametrize(
+    ("request_", "of_the_service", "of_the_watcher"),
+    [
+        (TopicMetadata(group_id="g", topics={"t": None}), True, True),
+        (marker("g"), True, False),
+        (txn_commit("g", 5), False, False),
+    ],
+    ids=["watcher of topics", "follower of transactions", "client"],
+)
+def test_requests_of_the_service_show_no_clients(
+    request_: AnyRequest, of_the_service: bool, of_the_watcher: bool
+) -> None:
+    """A TransactionMarker that no batch has handled counts as an unread request, so that it is not lost."""
+    assert is_of_the_service(encode(request_)) is of_the_service
+    assert is_of_the_watcher(encode(request_)) is of_the_watcher
+
+
+@pytest.mark.parametrize("value", [None, b"", b"{", pack([encode(marker("g"))])], ids=repr)
+def test_packs_and_unreadable_records_are_of_gateways(value: bytes | None) -> None:
+    assert not is_of_the_service(value)
