@@ -172,7 +172,7 @@ class TransactionsFollower:
     def _log_alarms(self) -> None:
         alarms, now_s = self.summary.alarms, time.monotonic()
         if alarms and now_s - self._alarms_logged_at_s > _ALARM_LOG_S:
-            log.error("transactions without an outcome", transactions=len(alarms), first=alarms[0])
+            log.error("transactions stay pending", transactions=len(alarms), first=alarms[0])
             self._alarms_logged_at_s = now_s
 
     def _failed(self, error: Exception) -> None:

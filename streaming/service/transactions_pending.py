@@ -24,6 +24,7 @@ FIRST_REPEAT_S, LONGEST_REPEAT_S = 5.0, 60.0
 # Kafka's default of transaction.max.timeout.ms, and what the broker's own look at it may take.
 TRANSACTION_MAX_TIMEOUT_MS = 900_000
 OVERDUE_MS = TRANSACTION_MAX_TIMEOUT_MS + 60_000
+_BY_HAND = "see `groups abort-pending`"
 
 
 class Decision(NamedTuple):
@@ -185,17 +186,23 @@ class PendingTransactions:
 
     def _alarm(self, entry: _Entry, now_ms: int) -> str | None:
         pending = entry.pending
-        if not self._is_of_topic(pending):
-            why = "belongs to another topic of markers, which was deleted"
+        age_ms = now_ms - pending.at_ms
+        if entry.outcome is not None:
+            # Offsets of a decided transaction must not be dropped by hand.
+            if age_ms <= OVERDUE_MS or entry.repeat_s < LONGEST_REPEAT_S:
+                return None
+            why = f"ended with {entry.outcome}, but the group has not taken it: see `groups describe`"
+        elif not self._is_of_topic(pending):
+            why = f"belongs to another topic of markers, which was deleted: {_BY_HAND}"
         elif entry.is_lost:
-            why = "may have had its outcome in the part of the log of markers that was deleted"
-        elif now_ms - pending.at_ms > OVERDUE_MS:
-            why = f"has no outcome for {(now_ms - pending.at_ms) // 60_000} minutes"
+            why = f"may have had its outcome in the part of the log of markers that was deleted: {_BY_HAND}"
+        elif age_ms > OVERDUE_MS:
+            why = f"has no outcome for {age_ms // 60_000} minutes: {_BY_HAND}"
         else:
             return None
         return (
             f"transaction {pending.transactional_id!r} of producer {pending.producer_id} in group "
-            f"{pending.group_id!r} {why}: see `groups abort-pending`"
+            f"{pending.group_id!r} {why}"
         )
 
     def _undecided(self, number: int) -> list[_Entry]:

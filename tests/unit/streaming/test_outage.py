@@ -1,4 +1,4 @@
-"""Which records show that clients are back after an outage. tests/faults/test_outage.py has the log itself."""
+"""Which records show that clients are back after an outage. tests/faults/test_outage.py has the log."""
 
 import pytest
 

@@ -210,6 +210,21 @@ def test_tw6_an_overdue_transaction_is_named() -> None:
     assert all(named in alarm for named in ("'t'", "4001", "'g'", "16 minutes", "abort-pending"))
 
 
+def test_tw6_a_transaction_whose_outcome_is_known_is_not_to_be_aborted() -> None:
+    """Its records are committed, so without its offsets its input would be processed twice."""
+    pending = opened(entry(40))
+    read(pending, marker(40))
+    assert pending.due(0.0)
+    assert pending.summary(T0 + OVERDUE_MS + 1).alarm is None  # it was found just now
+    for at_s in range(1, 100):
+        pending.due(float(at_s))
+    assert pending.summary(T0 + OVERDUE_MS).alarm is None
+    alarm = pending.summary(T0 + OVERDUE_MS + 1).alarm
+    assert alarm is not None
+    assert "'t' of producer 4001 in group 'g' ended with commit, but the group has not taken it" in alarm
+    assert "abort-pending" not in alarm
+
+
 def test_tw6_several_are_counted() -> None:
     pending = opened(entry(40, request="a"), entry(40, request="b"))
     alarm = pending.summary(T0 + OVERDUE_MS + 1).alarm
