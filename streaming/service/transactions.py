@@ -14,8 +14,8 @@ from dataclasses import replace
 from itertools import count
 
 import structlog
-from kafka import KafkaProducer
-from kafka.errors import KafkaError
+from kafka import KafkaProducer, TopicPartition
+from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 
 from records import kafka_clients
 from records.client_config import ClientConfig
@@ -98,7 +98,7 @@ class TransactionsFollower:
         """Read both topics until stopped, or until the topic of markers is another one. Raises KafkaError."""
         pending = PendingTransactions(markers.describe().topic_id)
         looked_at_s = time.monotonic()
-        partitions = reader.partitions_of(self._layout.transactions_topic)
+        partitions = partitions_of_all(reader, self._layout)
         reader.start(beginning=partitions)
         ends = reader.ends(partitions)
         is_behind = True
@@ -184,3 +184,17 @@ class TransactionsFollower:
             alarm = f"offsets of transactions stay pending, because their outcomes cannot be read: {error!r}"
             self.summary = replace(self.summary, alarms=(alarm,))
         self._stopped.wait(RETRY_PAUSE_S)
+
+
+def partitions_of_all(reader: TopicReader, layout: TopicLayout) -> list[TopicPartition]:
+    """The partitions of the transactions topic, which has as many as the requests topic.
+
+    Raises UnknownTopicOrPartitionError if the asked broker does not know all of them: it may have started a
+    moment ago, and what is pending in the others would be missed.
+    """
+    partitions = reader.partitions_of(layout.transactions_topic)
+    if len(partitions) < layout.request_partitions:
+        raise UnknownTopicOrPartitionError(
+            f"{layout.transactions_topic} has {len(partitions)} of {layout.request_partitions} partitions"
+        )
+    return partitions

@@ -1,0 +1,33 @@
+"""The follower of transactions without a broker. tests/e2e/test_transactions_follower.py has the rest."""
+
+import pytest
+from kafka import TopicPartition
+from kafka.errors import KafkaError
+
+from records.layout import TopicLayout
+from records.reader import TopicReader
+from streaming.service.transactions import partitions_of_all
+
+LAYOUT = TopicLayout.named(request_partitions=3)
+
+
+class OfOneBroker(TopicReader):
+    """A reader whose broker knows the first partitions of each topic."""
+
+    def __init__(self, known: int) -> None:
+        self._known = known
+
+    def partitions_of(self, *topics: str) -> list[TopicPartition]:
+        return [TopicPartition(topic, number) for topic in topics for number in range(self._known)]
+
+
+@pytest.mark.parametrize("known", [0, 2])
+def test_tw1_a_broker_that_does_not_know_all_partitions_is_asked_again(known: int) -> None:
+    """Else the follower would take nothing to be pending, and offsets would stay pending for ever."""
+    with pytest.raises(KafkaError, match=f"has {known} of 3 partitions"):
+        partitions_of_all(OfOneBroker(known), LAYOUT)
+
+
+def test_tw1_all_partitions_are_read() -> None:
+    expected = [TopicPartition(LAYOUT.transactions_topic, number) for number in range(3)]
+    assert partitions_of_all(OfOneBroker(3), LAYOUT) == expected
