@@ -265,6 +265,12 @@ def _shards(export: ExportFile, identity: Identity) -> dict[int, dict[str, codec
         group = codec.decode_group(exported.group_id, entry)
         if not is_new_topic:
             entry = replace(entry, next_deadline_ms=next_deadline_ms(group, config))
+        elif isinstance(group, Group) and group.pending:
+            raise MoveRefused(
+                f"group {exported.group_id!r} has offsets that are pending in transactions, and other topics "
+                "have no markers of these. Run the coordinator on the old folder until they are decided (or "
+                "end them: groups abort-pending), and export again"
+            )
         elif isinstance(group, Group) and not group.is_without_offsets():
             precede_other_log(group)
             entry = codec.encode_group(group, codec.UNPUBLISHED_DEADLINE_MS)

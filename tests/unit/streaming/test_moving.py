@@ -1,19 +1,24 @@
 """What may be moved where: the new folder's identity, and the configurations and outages that go along."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from pyspark.sql import SparkSession
 
+from checkpoints import codec
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.export_file import Header
+from checkpoints.export_file import ExportedGroup, ExportFile, Header, write_export
 from checkpoints.files import FolderError
 from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, Moved, OwnerRecord
 from checkpoints.spark_logs import PlannedBatch
 from records.sharding import DEFAULT_SHARDS, MAX_SHARDS
 from state.inputs import Outage
-from streaming.service.moving import MoveRefused, header_of, identity_for
+from state.kafka.group import Group, Offset, PendingOffsets
+from streaming.service.moving import MoveRefused, header_of, identity_for, import_state
 from streaming.service.owner import owner_id_of
 from tests.harness.checkpoints import spark_of
 
@@ -172,3 +177,30 @@ def test_an_imported_identity_is_read_from_its_file(header: Header, tmp_path: Pa
     new = replace(IDENTITY, moved=Moved("new", "old", 5))
     Checkpoint.at(tmp_path).create(new, OwnerRecord())
     assert Checkpoint.at(tmp_path).identity() == new
+
+
+class SparkStarted(Exception):
+    """The export is accepted, and its state would be written."""
+
+
+@contextmanager
+def spark_started() -> Iterator[SparkSession]:
+    raise SparkStarted
+    yield
+
+
+@pytest.mark.parametrize(("prefix", "refused"), [("us", MoveRefused), (None, SparkStarted)])
+def test_what_is_pending_in_a_transaction_does_not_move_to_other_topics(
+    header: Header, tmp_path: Path, prefix: str | None, refused: type[Exception]
+) -> None:
+    """The outcome of its transaction comes to the old topic of markers."""
+    group = Group("orders", "i")
+    offsets = {"t": {0: Offset(5, -1, "", 0, None, None, (7, 0))}}
+    group.pending = [PendingOffsets("r", (7, 0), 0, "t-1", 4001, 7, 2, 0, 40, None, offsets)]
+    entry = codec.encode_group(group, None)
+    write_export(tmp_path / "file", header, [ExportedGroup("orders", entry.version, entry.group)])
+    export, identity = ExportFile(tmp_path / "file"), identity_for(header, prefix=prefix)
+    with pytest.raises(refused) as raised:
+        import_state(export, tmp_path / "new", identity, spark_started)
+    assert (prefix is None) != ("'orders' has offsets that are pending in transactions" in str(raised.value))
+    assert not (tmp_path / "new").exists()
