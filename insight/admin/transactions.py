@@ -50,6 +50,7 @@ def _marker(client: CoordinatorClient, pending: PendingTransaction) -> Transacti
         producer_epoch=own_epoch,
         txn_partition=pending.txn_partition,
         txn_position=pending.txn_position,
+        txn_topic_id=pending.txn_topic_id,
         first_position=pending.txn_position,
         committed=False,
     )

@@ -138,7 +138,8 @@ class TxnOffsetCommit(Request, frozen=True, kw_only=True, tag=True):
 
 class TransactionMarker(Request, frozen=True, kw_only=True, tag=True):
     """A marker that Kafka's transaction coordinator wrote at `txn_position` of a partition of the markers
-    topic: the end of a transaction of the producer. `committed` False: it was aborted.
+    topic, whose topic id is `txn_topic_id` (None if unknown): the end of a transaction of the producer.
+    `committed` False: it was aborted.
 
     It is about the pending offsets whose own `txn_position` is `first_position` at the least. The sender has
     checked that no other marker that counts for these stands from `first_position` on below `txn_position`.
@@ -149,6 +150,7 @@ class TransactionMarker(Request, frozen=True, kw_only=True, tag=True):
     producer_epoch: Int16
     txn_partition: Int32
     txn_position: Int64
+    txn_topic_id: UUID | None = None
     first_position: Int64
     committed: bool
 

@@ -12,6 +12,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import count
+from uuid import UUID
 
 import structlog
 from kafka import KafkaProducer, TopicPartition
@@ -141,7 +142,7 @@ class TransactionsFollower:
                 producer.send(
                     self._layout.requests_topic,
                     key=decision.group_id.encode(),
-                    value=encode(self._request(decision)),
+                    value=encode(self._request(decision, pending.topic_id)),
                     partition=partition_of(decision.group_id, self._layout.request_partitions),
                 )
                 for decision in decisions
@@ -152,7 +153,7 @@ class TransactionsFollower:
             pending.not_asked(decisions)
             raise
 
-    def _request(self, decision: Decision) -> TransactionMarker:
+    def _request(self, decision: Decision, topic_id: UUID) -> TransactionMarker:
         marker = decision.marker
         return TransactionMarker(
             group_id=decision.group_id,
@@ -165,6 +166,7 @@ class TransactionsFollower:
             producer_epoch=marker.producer_epoch,
             txn_partition=decision.partition,
             txn_position=marker.offset,
+            txn_topic_id=topic_id,
             first_position=decision.first_position,
             committed=marker.committed,
         )

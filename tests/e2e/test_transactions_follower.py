@@ -122,6 +122,8 @@ def test_tw1_tw3_a_group_is_asked_until_the_entry_is_gone(followed: Followed) ->
     (asked,) = wait_for(lambda: followed.asked("g"), "the request")
     assert (asked.producer_id, asked.producer_epoch) == (began.producer_id, began.epoch + 1)
     assert (asked.txn_partition, asked.committed) == (0, True)
+    with MarkersReader(followed.client_config, followed.layout.txn_markers_topic) as markers:
+        assert asked.txn_topic_id == markers.describe().topic_id
     assert asked.first_position <= asked.txn_position
     followed.follow()
     wait_for(lambda: len(followed.asked("g")) == 2, "the request of a new follower")

@@ -74,6 +74,7 @@ def _marker(common: Common, given: Given) -> AnyRequest:
         producer_epoch=int(given["epoch"]),
         txn_partition=int(given.get("txn-partition", 0)),
         txn_position=int(given["position"]),
+        txn_topic_id=topic_id(given["txn-topic-id"]) if "txn-topic-id" in given else None,
         first_position=int(given.get("from", given["position"])),
         committed=given["outcome"] == "commit",
     )

@@ -120,7 +120,7 @@ def is_overtaken(group: Group, request: TxnOffsetCommit) -> bool:
     )
 
 
-def _is_of_same_log(request: TxnOffsetCommit, known: Ended | PendingOffsets) -> bool:
+def _is_of_same_log(request: TxnOffsetCommit | TransactionMarker, known: Ended | PendingOffsets) -> bool:
     """Whether both positions are of the same partition of the same markers topic, as far as ids tell."""
     topic_id = _bytes_of(request)
     is_other_topic = None not in (topic_id, known.txn_topic_id) and topic_id != known.txn_topic_id
@@ -177,7 +177,7 @@ def _entry(
     )
 
 
-def _bytes_of(request: TxnOffsetCommit) -> bytes | None:
+def _bytes_of(request: TxnOffsetCommit | TransactionMarker) -> bytes | None:
     return None if request.txn_topic_id is None else request.txn_topic_id.bytes
 
 
@@ -218,7 +218,7 @@ def is_reached(entry: PendingOffsets, marker: TransactionMarker) -> bool:
     """Row TO9: whether the marker is about this entry, as far as positions tell."""
     return (
         entry.producer_id == marker.producer_id
-        and entry.txn_partition == marker.txn_partition
+        and _is_of_same_log(marker, entry)
         and marker.first_position <= entry.txn_position <= marker.txn_position
     )
 
