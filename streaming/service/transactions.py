@@ -9,6 +9,7 @@ entry's tombstone is on the transactions topic. Nobody reads the responses to it
 import socket
 import threading
 import time
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import count
@@ -16,7 +17,7 @@ from uuid import UUID
 
 import structlog
 from kafka import KafkaProducer, TopicPartition
-from kafka.errors import KafkaError, UnknownTopicOrPartitionError
+from kafka.errors import UnknownTopicOrPartitionError
 
 from records import kafka_clients
 from records.client_config import ClientConfig
@@ -60,6 +61,7 @@ class TransactionsFollower:
         self._thread = threading.Thread(target=self._run, name="transactions-follower", daemon=True)
         self._failing_since_s: float | None = None
         self._alarms_logged_at_s = float("-inf")
+        self._decided: Counter[str] = Counter()  # also by earlier connections
         self.summary = Summary()
 
     def start(self) -> None:
@@ -97,7 +99,7 @@ class TransactionsFollower:
 
     def _follow(self, reader: TopicReader, markers: MarkersReader, producer: KafkaProducer) -> None:
         """Read both topics until stopped, or until the topic of markers is another one. Raises KafkaError."""
-        pending = PendingTransactions(markers.describe().topic_id)
+        pending = PendingTransactions(markers.describe().topic_id, self._decided)
         looked_at_s = time.monotonic()
         partitions = partitions_of_all(reader, self._layout)
         reader.start(beginning=partitions)
@@ -137,21 +139,17 @@ class TransactionsFollower:
     def _ask(self, producer: KafkaProducer, pending: PendingTransactions) -> None:
         """Append the requests that are due, and wait for all. Raises KafkaError."""
         decisions = pending.due(time.monotonic())
-        try:
-            sent = [
-                producer.send(
-                    self._layout.requests_topic,
-                    key=decision.group_id.encode(),
-                    value=encode(self._request(decision, pending.topic_id)),
-                    partition=partition_of(decision.group_id, self._layout.request_partitions),
-                )
-                for decision in decisions
-            ]
-            for future in sent:
-                future.get(timeout=2 * BROKER_TIMEOUT_MS / 1000)
-        except KafkaError:
-            pending.not_asked(decisions)
-            raise
+        sent = [
+            producer.send(
+                self._layout.requests_topic,
+                key=decision.group_id.encode(),
+                value=encode(self._request(decision, pending.topic_id)),
+                partition=partition_of(decision.group_id, self._layout.request_partitions),
+            )
+            for decision in decisions
+        ]
+        for future in sent:
+            future.get(timeout=2 * BROKER_TIMEOUT_MS / 1000)
 
     def _request(self, decision: Decision, topic_id: UUID) -> TransactionMarker:
         marker = decision.marker

@@ -81,13 +81,16 @@ class Summary:
 
 
 class PendingTransactions:
-    """The open entries and their markers. `topic_id` is that of the markers topic."""
+    """The open entries and their markers. `topic_id` is that of the markers topic.
 
-    def __init__(self, topic_id: UUID) -> None:
+    `decided` has the number of entries that were decided so far, by outcome. Further ones are added to it.
+    """
+
+    def __init__(self, topic_id: UUID, decided: Counter[str]) -> None:
         self.topic_id = topic_id
         self._entries: dict[bytes, _Entry] = {}
         self._partitions: dict[int, _Partition] = {}
-        self._decided: Counter[str] = Counter()
+        self._decided = decided
 
     def __bool__(self) -> bool:
         return bool(self._entries)
@@ -165,13 +168,6 @@ class PendingTransactions:
             key = pending.group_id, pending.txn_partition, entry.marker
             first[key] = min(pending.txn_position, first.get(key, pending.txn_position))
         return [Decision(group, number, lowest, marker) for (group, number, marker), lowest in first.items()]
-
-    def not_asked(self, decisions: Iterable[Decision]) -> None:
-        """These requests could not be written. They are due at once."""
-        failed = {(decision.group_id, decision.partition, decision.marker) for decision in decisions}
-        for entry in self._entries.values():
-            if (entry.pending.group_id, entry.pending.txn_partition, entry.marker) in failed:
-                entry.ask_at_s, entry.repeat_s = 0.0, FIRST_REPEAT_S
 
     def summary(self, now_ms: int) -> Summary:
         """What operators see at this time of the wall clock."""

@@ -1,5 +1,6 @@
 """What the follower of transactions decides from the two topics: rows TW1 to TW7, without a broker."""
 
+from collections import Counter
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -68,8 +69,8 @@ def outcomes(pending: PendingTransactions, now_s: float = 0.0) -> list[tuple[int
     return [(d.first_position, d.marker.offset, d.marker.committed) for d in pending.due(now_s)]
 
 
-def opened(*entries: tuple[bytes, bytes]) -> PendingTransactions:
-    pending = PendingTransactions(TOPIC)
+def opened(*entries: tuple[bytes, bytes], decided: Counter[str] | None = None) -> PendingTransactions:
+    pending = PendingTransactions(TOPIC, Counter() if decided is None else decided)
     for key, value in entries:
         pending.take(key, value)
     return pending
@@ -81,7 +82,7 @@ def test_tw1_reading_begins_at_the_least_position() -> None:
 
 
 def test_tw1_without_entries_nothing_is_read() -> None:
-    pending = PendingTransactions(TOPIC)
+    pending = PendingTransactions(TOPIC, Counter())
     assert (pending.positions(), pending.due(0.0), bool(pending)) == ({}, [], False)
 
 
@@ -127,16 +128,6 @@ def test_tw3_a_group_is_asked_again_until_the_tombstone() -> None:
     pending.take(key, None)
     assert not pending
     assert pending.due(1e9) == []
-
-
-def test_tw3_what_could_not_be_written_is_due_at_once() -> None:
-    pending = opened(entry(40))
-    read(pending, marker(40))
-    due = pending.due(0.0)
-    assert due == [Decision("g", 0, 40, marker(40))]
-    assert pending.due(0.1) == []
-    pending.not_asked(due)
-    assert pending.due(0.2) == due
 
 
 def test_tw3_entries_of_one_transaction_are_one_request() -> None:
@@ -292,6 +283,17 @@ def test_a_dropped_one_is_counted_as_such() -> None:
     assert dict(pending.summary(T0).decided) == {"dropped": 1}
 
 
+def test_what_was_decided_is_counted_on_after_a_reconnect() -> None:
+    """Each connection begins with the open entries anew."""
+    decided: Counter[str] = Counter()
+    key, value = entry(40)
+    for total in (1, 2):
+        pending = opened((key, value), decided=decided)
+        read(pending, marker(40))
+        pending.take(key, None)
+        assert dict(pending.summary(T0).decided) == {"commit": total}
+
+
 def test_an_unreadable_record_is_refused() -> None:
     with pytest.raises(msgspec.DecodeError):
-        PendingTransactions(TOPIC).take(b"key", b"[]")
+        PendingTransactions(TOPIC, Counter()).take(b"key", b"[]")
