@@ -37,6 +37,7 @@ _REST_POLL_MS = 500
 # While something is pending: the wait for a marker is a Fetch that the broker holds.
 _POLL_MS = 10
 _MARKER_WAIT_MS = 100
+_LEAST_MARKER_WAIT_MS = 10
 _REPLY_PARTITION = 0
 _ALARM_LOG_S = 60.0
 # How often the follower looks whether the topic of markers was made again, while something is pending.
@@ -133,8 +134,9 @@ class TransactionsFollower:
         positions = pending.positions()
         if pending and not positions:
             self._stopped.wait(_MARKER_WAIT_MS / 1000)
+        wait_ms = marker_wait_ms(len(positions))
         for partition, position in positions.items():
-            pending.read(partition, markers.fetch(partition, position, _MARKER_WAIT_MS // len(positions)))
+            pending.read(partition, markers.fetch(partition, position, wait_ms))
 
     def _ask(self, producer: KafkaProducer, pending: PendingTransactions) -> None:
         """Append the requests that are due, and wait for all. Raises KafkaError."""
@@ -184,6 +186,14 @@ class TransactionsFollower:
             alarm = f"offsets of transactions stay pending, because their outcomes cannot be read: {error!r}"
             self.summary = replace(self.summary, alarms=(alarm,))
         self._stopped.wait(RETRY_PAUSE_S)
+
+
+def marker_wait_ms(partitions: int) -> int:
+    """How long a broker holds the Fetch of each of so many partitions, which are asked one after the other.
+
+    It is never 0: the brokers would be asked without a pause.
+    """
+    return max(_LEAST_MARKER_WAIT_MS, _MARKER_WAIT_MS // max(1, partitions))
 
 
 def partitions_of_all(reader: TopicReader, layout: TopicLayout) -> list[TopicPartition]:

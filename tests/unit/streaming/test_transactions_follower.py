@@ -6,7 +6,7 @@ from kafka.errors import KafkaError
 
 from records.layout import TopicLayout
 from records.reader import TopicReader
-from streaming.service.transactions import partitions_of_all
+from streaming.service.transactions import marker_wait_ms, partitions_of_all
 
 LAYOUT = TopicLayout.named(request_partitions=3)
 
@@ -31,3 +31,8 @@ def test_tw1_a_broker_that_does_not_know_all_partitions_is_asked_again(known: in
 def test_tw1_all_partitions_are_read() -> None:
     expected = [TopicPartition(LAYOUT.transactions_topic, number) for number in range(3)]
     assert partitions_of_all(OfOneBroker(3), LAYOUT) == expected
+
+
+@pytest.mark.parametrize(("partitions", "wait_ms"), [(0, 100), (1, 100), (4, 25), (50, 10), (101, 10)])
+def test_tw2_a_fetch_of_markers_always_waits(partitions: int, wait_ms: int) -> None:
+    assert marker_wait_ms(partitions) == wait_ms
