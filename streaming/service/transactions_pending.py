@@ -8,6 +8,7 @@ for that is `outcome_of`, which the coordinator uses too.
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import NamedTuple
 from uuid import UUID
 
@@ -127,7 +128,7 @@ class PendingTransactions:
             partition.kept_from = partition.position = pending.txn_position
             partition.kept.clear()
         else:
-            _match(entry, partition.kept)
+            _match(entry, _since(pending.txn_position, partition.kept))
 
     def positions(self) -> dict[int, int]:
         """The offset from which to read next, by partition: of those with an entry that has no marker."""
@@ -221,6 +222,12 @@ class PendingTransactions:
         needed = {entry.pending.txn_partition for entry in self._entries.values()}
         for number in self._partitions.keys() - needed:
             del self._partitions[number]
+
+
+def _since(position: int, kept: deque[Marker]) -> Iterable[Marker]:
+    """The kept markers from this position on. It reads no others: nearly all entries are at the end."""
+    tail = list(takewhile(lambda marker: marker.offset >= position, reversed(kept)))
+    return reversed(tail)
 
 
 def _match(entry: _Entry, markers: Iterable[Marker]) -> None:

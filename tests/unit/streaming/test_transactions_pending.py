@@ -173,6 +173,25 @@ def test_tw5_only_so_many_markers_are_kept(monkeypatch: pytest.MonkeyPatch) -> N
     assert pending.positions() == {0: 50}
 
 
+def test_tw4_an_entry_is_compared_with_the_kept_markers_from_its_position_on() -> None:
+    """Nearly all entries are new, and many markers are kept."""
+    compared: list[int] = []
+
+    class Watched(Marker):
+        @property
+        def producer_id(self) -> int:  # type: ignore[override]
+            compared.append(self.offset)
+            return self[1]
+
+    pending = opened(entry(0, producer=1, request="open"))
+    read(pending, *(Watched(offset, 2, 7, True) for offset in range(1_000)))
+    compared.clear()
+    pending.take(*entry(997, producer=3, request="new"))
+    assert compared == [997, 998, 999]
+    pending.take(*entry(998, producer=2, request="late"))
+    assert outcomes(pending) == [(998, 998, True)]
+
+
 def test_nothing_is_kept_when_nothing_is_pending() -> None:
     """TW1 again: the next entry begins at its own position, however much was written meanwhile."""
     key, value = entry(40)
