@@ -8,7 +8,7 @@ from state.kafka.offsets.transactions import remember_longer
 
 def take_over(context: StepContext, outage: Outage) -> None:
     """Restart all sessions and shift all other timers by the length of the outage, because no heartbeat was
-    handled in it.
+    handled in it. Ended transactions are remembered longer by it in every group.
 
     No member expires because of the outage. In Kafka, too, a new coordinator restarts all sessions
     (GroupMetadataManager.onLoaded). Kafka also restarts every rebalance; here a rebalance continues, see

@@ -179,7 +179,7 @@ def test_tw4_an_entry_is_compared_with_the_kept_markers_from_its_position_on() -
 
     class Watched(Marker):
         @property
-        def producer_id(self) -> int:  # type: ignore[override]
+        def producer_id(self) -> int:
             compared.append(self.offset)
             return self[1]
 
