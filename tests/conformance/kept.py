@@ -71,6 +71,8 @@ NOT_REACHED: Mapping[str, str] = {
     **dict.fromkeys(("Z1", "Z2", "Z3", "Z4", "Z5", "Z6", "Z7"), _DAYS),
     **dict.fromkeys(("F1", "F2", "F3", "F4"), _OUR_OWN),
     "F5": "not reached: the coordinator would have to be down; `tests/scenarios/takeover.txt` covers it",
+    "TO18": "not reached: the coordinator would have to be down; "
+    "`tests/scenarios/transactions_kept.txt` covers it",
     **dict.fromkeys(("M1", "M2", "M3", "M4", "M5"), _NOT_KAFKAS),
     "TO6": "not reached: a gateway would have to stand still for the length of a transaction; "
     "`tests/e2e/test_transactions.py` writes such a request",

@@ -38,7 +38,7 @@ from tests.spark.log import LAYOUT, Record
 
 VERSIONS = range(1, STATE_VERSION + 1)
 RECORDED = {version: load(version) for version in VERSIONS if path_of(version).exists()}
-# Recorded under the first version number, but before its release: rules have changed since (in version 5: TO6).
+# Recorded under the first version number, but before its release: rules have changed since (of 5: TO6).
 OF_OTHER_RULES = {1, 2, 5}
 # Removed from version 3 on. Such a request is now refused, which no client notices: only the coordinator's
 # own process sent it.
