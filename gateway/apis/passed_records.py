@@ -74,11 +74,16 @@ async def guard_fetch(context: RequestContext, message: bytes) -> Screened | Non
     A request with a topic that is denied goes on without it and without a session, so that the client names
     the topic again in its next request, and gets the error again. A session that may not continue ends with
     FETCH_SESSION_ID_NOT_FOUND, after which clients name all their topics.
+
+    A replica's Fetch needs CLUSTER_ACTION in Kafka, and moves the partition's high watermark. Raises
+    ProtocolError for it.
     """
     header, authorizer = context.header, context.services.authorizer
     assert authorizer is not None
     version = authorizer.version
     request = codec.decode_request(header, message)
+    if _is_of_replica(request):
+        raise ProtocolError("a Fetch of a replica: no broker replicates through a gateway")
     by_id = context.version >= _FETCH_FIRST_BY_ID
     topics = [topic.topic_id if by_id else topic.topic for topic in request.topics]
     errors = await _errors(context, topics, Operation.READ)
@@ -109,6 +114,12 @@ async def guard_fetch(context: RequestContext, message: bytes) -> Screened | Non
         request.session_id, request.session_epoch = NO_SESSION, _FINAL_EPOCH
     remaining = codec.with_body(header, message, request) if kept else None
     return Screened(remaining, {"responses": refused})
+
+
+def _is_of_replica(request: Any) -> bool:
+    """Whether a Fetch is a follower's. From version 15 on its id is in `replica_state`, which is tagged."""
+    state = request.replica_state
+    return request.replica_id >= 0 or (state is not None and state.replica_id >= 0)
 
 
 def _refused_fetch(topic: Any, key: Key, error: GatewayError) -> Fields:

@@ -113,6 +113,26 @@ async def test_a_fetch_with_a_denied_topic_goes_on_without_it_and_without_a_sess
     assert (passed.session_id, passed.session_epoch) == (0, -1)
 
 
+@pytest.mark.parametrize("version", codec.versions(apis.FETCH))
+def test_a_fetch_of_a_replica_closes_the_connection(version: int) -> None:
+    """Kafka demands CLUSTER_ACTION for it, and takes its offset as that of a follower in sync."""
+
+    @played(authorizer=READER)
+    async def play(world: World) -> None:
+        client = await world.client()
+        wanted = fetch("orders", by_id=version >= 13)
+        replica: dict[str, Any] = {"replica_id": 1}
+        if version >= 15:
+            replica = {"replica_state": {"replica_id": 1, "replica_epoch": 1}}
+        with capture_logs() as logs:
+            await client.send(apis.FETCH, version, **wanted | replica)
+            assert await client.is_closed()
+        assert "a Fetch of a replica" in logs[0]["why"]
+        assert not world.broker.passed
+
+    play()
+
+
 @played(authorizer=READER)
 async def test_an_id_that_the_gateway_does_not_know_does_not_pass(world: World) -> None:
     client = await world.client()
