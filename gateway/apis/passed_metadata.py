@@ -33,7 +33,8 @@ async def guard_metadata(context: RequestContext, message: bytes) -> Screened | 
         errors |= dict.fromkeys(_undescribed(context, topics), _DENIED)
         has_flag = context.version >= _FIRST_WITH_CREATION_FLAG and request.allow_auto_topic_creation
         stops_creation = has_flag and not _may_create(context, request)
-    is_by_id = topics is not None and any(not topic.name for topic in topics)
+    # A broker ignores all names as soon as one entry has an id.
+    is_by_id = topics is not None and any(not t.name or t.topic_id is not None for t in topics)
     wants_operations = bool(
         request.include_topic_authorized_operations or request.include_cluster_authorized_operations
     )

@@ -282,6 +282,20 @@ async def test_names_that_may_not_be_described_do_not_reach_the_broker(world: Wo
         assert not last_passed(world).topics
 
 
+@pytest.mark.parametrize("version", [12, 13])
+def test_an_id_shows_no_topic_behind_the_name_of_another(version: int) -> None:
+    """Kafka ignores all names of a request that has an id."""
+
+    @played(authorizer=with_acls(allowed(Operation.DESCRIBE, "orders")))
+    async def play(world: World) -> None:
+        client = await world.client()
+        wanted = [{"name": "orders", "topic_id": topic_id("prices")}]
+        (topic,) = (await client.ask(apis.METADATA, version, topics=wanted)).topics
+        assert (topic.error_code, topic.name, topic.partitions) == (REFUSED, None, [])
+
+    play()
+
+
 CREATED = [{"name": "orders", "num_partitions": 3, "replication_factor": 1, "configs": [{"name": "a"}]}]
 
 
