@@ -94,7 +94,11 @@ SASL_VERSIONS: Mapping[int, range] = MappingProxyType(
 
 # Refused, and hidden from ApiVersions, because a broker's own coordinator would silently serve the group.
 # ConsumerGroup* (KIP-848), ShareGroup* and their state (KIP-932), StreamsGroup* (KIP-1071).
-REFUSED = frozenset({68, 69, *range(76, 80), *range(83, 93)})
+_OTHER_GROUPS = frozenset({68, 69, *range(76, 80), *range(83, 93)})
+# The same, because a token would be a credential of the gateway's own principal. Create-, Renew-, Expire- and
+# DescribeDelegationToken.
+_DELEGATION_TOKENS = frozenset(range(38, 42))
+REFUSED = _OTHER_GROUPS | _DELEGATION_TOKENS
 
 # Not parked, and answered by way of the coordinator.
 BOUNDED = SERVED.keys() - {FIND_COORDINATOR, JOIN_GROUP, SYNC_GROUP, ADD_OFFSETS_TO_TXN}

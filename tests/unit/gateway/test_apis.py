@@ -244,9 +244,26 @@ async def test_a_broker_may_refuse_to_tell_its_versions(world: World) -> None:
 
 @pytest.mark.parametrize("api_key", [68, 69, 76, 78, 88])
 def test_other_group_protocols_are_not_let_through(api_key: int) -> None:
+    is_refused(api_key)
+
+
+@pytest.mark.parametrize("api_key", [38, 39, 40, 41])
+def test_delegation_tokens_are_refused(api_key: int) -> None:
+    """A broker would make them for the gateway's principal."""
+    is_refused(api_key)
+
+
+def is_refused(api_key: int) -> None:
+    """Assert that the gateway neither offers the API nor passes a request of it."""
+
     @played
     async def play(world: World) -> None:
+        offered = [{"api_key": key, "min_version": 0, "max_version": 0} for key in (api_key, 3)]
+        world.broker.answers[API_VERSIONS] = {"api_keys": offered}
         client = await world.client()
+        answer = await client.ask(API_VERSIONS, 0)
+        assert api_key not in {api.api_key for api in answer.api_keys}
+        world.broker.passed.clear()
         await client.send_bytes(bytes.fromhex(f"0000000b {api_key:04x} 0000 00000001 ffff 00"))
         assert await client.is_closed()
         assert world.broker.passed == []
