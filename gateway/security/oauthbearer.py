@@ -20,7 +20,8 @@ from gateway.wire.log_text import quoted
 OAUTHBEARER = "OAUTHBEARER"
 
 _INVALID = '{"status":"invalid_token"}'
-_NAME = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
+# Possessive, because a name of megabytes would otherwise take a frame of memory for each character.
+_NAME = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)++"
 _PAIRS = re.compile(r"(?P<key>[A-Za-z]+)=(?P<value>[\x21-\x7e \t\r\n]+)\x01")
 _FIRST = re.compile(
     rf"n,(?:a=(?P<acts_as>{_NAME}))?,\x01(?P<pairs>(?:[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01)*)\x01"

@@ -16,7 +16,8 @@ from gateway.security.credentials import HASHES, ScramCredential, Users
 from gateway.security.exchange import MAX_NAME_CHARS, Accepted, Continues, Outcome, Refused
 from gateway.wire.log_text import quoted
 
-_NAME = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
+# Possessive, because a name of megabytes would otherwise take a frame of memory for each character.
+_NAME = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)++"
 _PRINTABLE = r"[\x21-\x2b\x2d-\x7e]+"
 _EXTENSIONS = r"(?:,[A-Za-z]+=[\x01-\x2b\x2d-\x7f]+)*"
 _BASE64 = r"[A-Za-z0-9/+]*={0,2}"

@@ -1,5 +1,6 @@
 """Whatever bytes a client sends, an exchange raises nothing and lets nobody in."""
 
+import tracemalloc
 from base64 import b64encode
 from typing import Any
 
@@ -106,3 +107,21 @@ def test_what_is_right_is_let_in(issuer: TokenIssuer, tokens: TokenValidator) ->
     for outcome in (plain, by_token):
         assert isinstance(outcome, Accepted) and outcome.name == "ann"
     assert isinstance(PlainExchange(USERS).evaluate(b"\0ann\0secret\0"), Refused)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "first"), [("SCRAM-SHA-256", "n,,n={},r=abc"), ("OAUTHBEARER", "n,a={},")]
+)
+def test_a_long_name_takes_memory_of_its_own_length(
+    tokens: TokenValidator, mechanism: str, first: str
+) -> None:
+    """Not a frame of the regular expression for each character: that is more than 50 bytes."""
+    message = first.format("a" * 400_000).encode()
+    is_scram = mechanism.startswith("SCRAM-")
+    exchange: Exchange = ScramExchange(mechanism, USERS) if is_scram else OAuthBearerExchange(tokens)
+    tracemalloc.start()
+    try:
+        assert isinstance(exchange.evaluate(message), Refused)
+        assert tracemalloc.get_traced_memory()[1] < 10 * len(message)
+    finally:
+        tracemalloc.stop()
