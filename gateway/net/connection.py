@@ -204,6 +204,8 @@ class Connection:
         if header.api_key == API_VERSIONS and apis.is_allowed(header.api_key, header.api_version):
             await self._forward(tasks, header, message, place)
         elif header.api_version in apis.SASL_VERSIONS.get(header.api_key, ()):
+            if len(message) > self._listener.limits.unauthenticated_frame_bytes:
+                raise ProtocolError(f"a SASL request of {len(message)} bytes")
             await self._in_order(place, _Kind.ALONE)
             if self._session.by_broker:
                 await self._pass_sasl(tasks, header, message, place)

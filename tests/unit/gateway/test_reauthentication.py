@@ -206,6 +206,16 @@ async def test_a_session_without_an_end_is_not_renewed(world: World) -> None:
     assert (await client.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
 
 
+@played(security=Security(SecuritySettings(users=USERS)), unauthenticated_frame_bytes=1_000)
+async def test_a_client_that_authenticates_again_has_the_bound_of_a_first_one(world: World) -> None:
+    client = await world.client()
+    assert (await authenticate(client, by_password("PLAIN", "ann", "secret"))).error_code == 0
+    with capture_logs() as logs:
+        await client.send(SASL_AUTHENTICATE, 2, auth_bytes=bytes(1_000))
+        assert await client.is_closed()
+    assert logs[0]["why"].startswith("a SASL request of 1")
+
+
 def test_a_token_without_a_bound_of_its_own_has_a_lifetime(issuer: TokenIssuer) -> None:
     @played(security=by_tokens(issuer))
     async def play(world: World) -> None:
