@@ -1,5 +1,5 @@
 """A client's SASL exchange with the broker behind its listener. The broker decides. The gateway relays the
-messages unchanged and reads the name of the user, which it believes when the broker has accepted the client.
+messages and reads the name of the user, which it believes when the broker has accepted the client.
 """
 
 import base64
@@ -15,6 +15,9 @@ from gateway.wire import codec
 from gateway.wire.errors import GatewayError
 from gateway.wire.framing import RequestHeader, correlation_id_of
 from gateway.wire.log_text import quoted
+
+# Version 1 of SaslAuthenticate differs from version 0 in this field of the response only.
+_FIRST_WITH_LIFETIME = 1
 
 
 class CannotRead(ValueError):
@@ -78,13 +81,19 @@ class PassedSasl:
                 code = GatewayError.SASL_AUTHENTICATION_FAILED
                 fields = {"error_code": code, "error_message": str(error), "auth_bytes": b""}
                 return Outcome(codec.encode_response(header, fields), failed=str(error))
-        response, answer = await _ask(header, message, upstream)
+        # Asked by version 0, the broker does not say when the session ends.
+        asked = header.at_version(max(header.api_version, _FIRST_WITH_LIFETIME))
+        sent = message[:2] + asked.api_version.to_bytes(2, "big") + message[4:]
+        response, answer = await _ask(asked, sent, upstream)
+        if asked != header:
+            fields = {name: getattr(answer, name) for name in ("error_code", "error_message", "auth_bytes")}
+            response = codec.encode_response(header, fields)
         if answer.error_code:
             who = "" if self._name is None else f" of user {quoted(self._name)}"
             return Outcome(response, failed=f"authentication{who} failed at the broker")
         if self._name is None or not self._is_end(answer.auth_bytes):
             return Outcome(response)
-        accepted = Accepted(self._name, getattr(answer, "session_lifetime_ms", None) or 0)
+        accepted = Accepted(self._name, answer.session_lifetime_ms)
         self._mechanism = self._name = None
         return Outcome(response, accepted)
 

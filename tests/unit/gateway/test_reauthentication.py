@@ -16,6 +16,7 @@ from gateway.security.oauthbearer import TokenSettings
 from gateway.security.plain import PlainExchange
 from gateway.security.session import Session
 from gateway.security.settings import SecuritySettings
+from gateway.wire import codec
 from gateway.wire.errors import GatewayError
 from state.errors import ErrorCode
 from tests.harness.gateway import RawClient, World, played
@@ -122,6 +123,32 @@ def test_what_a_broker_accepted_ends_too() -> None:
     session.accept("ann", 0)
     now_s = 1e9
     assert session.is_open
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_a_session_of_the_broker_ends_in_every_version(version: int) -> None:
+    """Version 0 has no lifetime in its response, so the gateway asks the broker by version 1."""
+
+    @played(security=Security(by_broker=True))
+    async def play(world: World) -> None:
+        world.broker.answers[SASL_HANDSHAKE] = {"error_code": 0, "mechanisms": ["PLAIN"]}
+        said = {"error_code": 0, "error_message": None, "auth_bytes": b"", "session_lifetime_ms": 300}
+        world.broker.answers[SASL_AUTHENTICATE] = said
+        client = await world.client()
+        await client.ask(SASL_HANDSHAKE, 1, mechanism="PLAIN")
+        answer = await client.ask(SASL_AUTHENTICATE, version, auth_bytes=ANN)
+        assert (answer.error_code, answer.auth_bytes) == (0, b"")
+        asked = world.broker.passed[-1]
+        assert (asked.api_key, asked.api_version) == (SASL_AUTHENTICATE, max(version, 1))
+        request = codec.decode_request(asked, world.broker.messages[-1])
+        assert (asked.client_id, request.auth_bytes) == ("me", ANN)
+        await asyncio.sleep(0.35)
+        with capture_logs() as logs:
+            await client.send(HEARTBEAT, 4, **BEAT)
+            assert await client.is_closed()
+        assert logs[0]["why"].startswith("the session ended")
+
+    play()
 
 
 @pytest.fixture(scope="module")
