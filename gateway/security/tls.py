@@ -49,7 +49,8 @@ def _empty_context(settings: SecuritySettings) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.verify_mode = _VERIFY[settings.client_auth]
     if settings.client_auth is not ClientAuth.NONE:
-        # A session that is resumed would not be checked against CAs that were read since.
+        # A session that is resumed would not be checked against CAs that were read since. TLS 1.2 resumes
+        # without tickets too, by the id of a session in OpenSSL's cache, which Python cannot switch off.
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.num_tickets = 0
-        context.options |= ssl.OP_NO_TICKET
     return context

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,8 @@ from gateway.security.authentication import Security
 from gateway.security.principal_mapping import PrincipalMapper
 from gateway.security.settings import ClientAuth, SecurityError, SecuritySettings
 from gateway.security.watched_files import WatchedFiles
+from gateway.wire import codec
+from gateway.wire.framing import framed
 from tests.harness.certificates import Authority, Issued
 from tests.harness.gateway import World, played
 from tests.harness.sasl import authenticate, by_password
@@ -155,6 +158,63 @@ def test_changed_files_hold_for_new_connections(authority: Authority, server: Is
         assert (await old.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
 
     (tmp_path / "first.pem").write_bytes(authority.certificate.read_bytes())
+    play()
+
+
+class Resuming:
+    """A client that resumes its last TLS session, if the server allows it."""
+
+    def __init__(self, tls: ssl.SSLContext) -> None:
+        self._tls = tls
+        self._session: ssl.SSLSession | None = None
+
+    def is_served(self, port: int) -> bool:
+        """Whether a request gets a response."""
+        message = codec.encode_request(HEARTBEAT, 4, 1, "me", BEAT)
+        try:
+            with (
+                socket.create_connection(("127.0.0.1", port), PATIENCE_S) as plain,
+                self._tls.wrap_socket(plain, server_hostname="127.0.0.1", session=self._session) as client,
+            ):
+                client.sendall(framed(message))
+                served = bool(client.recv(1))
+                self._session = client.session
+                return served
+        except (ssl.SSLError, ConnectionError):
+            return False
+
+
+@pytest.mark.usefixtures("often")
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("auth", [ClientAuth.REQUESTED, ClientAuth.REQUIRED])
+def test_a_client_of_a_removed_ca_resumes_no_session(
+    authority: Authority, server: Issued, tmp_path: Path, auth: ClientAuth, version: ssl.TLSVersion
+) -> None:
+    security = secured(authority, server, auth)
+
+    @played(security=security)
+    async def play(world: World) -> None:
+        tls = context_of(authority, authority.issue("ann"))
+        tls.maximum_version = version
+        client = Resuming(tls)
+        port = world.gateway.address.port
+        is_new_enough = version is ssl.TLSVersion.TLSv1_3
+        assert await asyncio.to_thread(client.is_served, port) == is_new_enough
+        before = value_of(security.certificates)
+        replaced(authority.certificate, Authority(tmp_path / "other").certificate.read_bytes())
+        await until(lambda: value_of(security.certificates) is not before)
+        assert not await asyncio.to_thread(client.is_served, port)
+
+    play()
+
+
+def test_where_clients_show_no_certificates_tls_1_2_is_served(authority: Authority, server: Issued) -> None:
+    @played(security=secured(authority, server, ClientAuth.NONE))
+    async def play(world: World) -> None:
+        tls = context_of(authority)
+        tls.maximum_version = ssl.TLSVersion.TLSv1_2
+        assert await principal_of(world, tls) == "User:ANONYMOUS"
+
     play()
 
 
