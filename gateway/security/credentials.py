@@ -5,7 +5,7 @@
 
 The part in brackets is the form in which Kafka stores a SCRAM credential. A password serves PLAIN, and SCRAM
 too. A SCRAM entry serves its own mechanism only, because the password cannot be found from it. Empty lines
-and lines that begin with # are skipped. A name has no colon.
+and lines that begin with # are skipped. A name has no colon, and no password begins with SCRAM-.
 
 Names and passwords are not prepared (SASLprep), as in Kafka and in its clients.
 """
@@ -134,6 +134,9 @@ class Users:
         if not (name and colon and secret):
             raise InvalidEntry("it is not NAME:PASSWORD")
         match = _ENTRY.fullmatch(secret)
+        if match is None and secret.strip().upper().startswith("SCRAM-"):
+            # As a password, it would let in whoever can read the file.
+            raise InvalidEntry("a malformed SCRAM entry")
         known: Mapping[str, object] = self._passwords if match is None else self._scram[match[1]]
         if name in known:
             raise InvalidEntry(f"a second entry of {name!r} for {'PLAIN' if match is None else match[1]}")

@@ -16,10 +16,10 @@ SERVER = "wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU="
 
 
 def test_passwords_are_whole_lines_behind_the_first_colon() -> None:
-    users = Users(["# people", "", "ann:sec:ret", "bob: zażółć ", "eve:SCRAM-SHA-256"])
+    users = Users(["# people", "", "ann:sec:ret", "bob: zażółć ", "eve:a SCRAM-SHA-256"])
     assert users.has_password("ann", b"sec:ret")
     assert users.has_password("bob", " zażółć ".encode())
-    assert users.has_password("eve", b"SCRAM-SHA-256")
+    assert users.has_password("eve", b"a SCRAM-SHA-256")
     assert users.mechanisms == ("PLAIN",)
     for name, password in (("ann", b""), ("ann", b"sec"), ("nobody", b""), ("nobody", b"sec:ret"), ("", b"")):
         assert not users.has_password(name, password)
@@ -79,6 +79,16 @@ def test_an_entry_that_cannot_be_used_is_named_by_its_line(fields: str, why: str
     with pytest.raises(InvalidEntry, match=f"line 2: .*{why}") as refused:
         Users(["ann:secret", f"bob:SCRAM-SHA-256=[{fields}]"])
     assert SALT not in str(refused.value)
+
+
+@pytest.mark.parametrize("damaged", ["{} ", " {}", "{}\r", "{}x"])
+def test_a_damaged_entry_is_no_password(damaged: str) -> None:
+    """Whoever can read the file could use it as one."""
+    entry = ScramCredential.of("SCRAM-SHA-256", "x").entry("SCRAM-SHA-256")
+    for one in (damaged.format(entry), entry.lower(), entry[:-1], "SCRAM-SHA-256"):
+        with pytest.raises(InvalidEntry, match="line 1: a malformed SCRAM entry") as refused:
+            Users([f"ann:{one}"])
+        assert "stored_key" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
