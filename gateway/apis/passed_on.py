@@ -15,11 +15,11 @@ from gateway.apis.passed_metadata import guard_cluster, guard_metadata
 from gateway.apis.passed_records import guard_fetch, guard_produce
 from gateway.apis.passed_transactions import (
     guard_addition,
+    guard_description,
     guard_end,
     guard_find,
     guard_producer_id,
     guard_transactions,
-    on_transaction,
 )
 from gateway.apis.screened import Screened
 from gateway.authorization.acls import CLUSTER_NAME, Operation, ResourceType
@@ -222,12 +222,7 @@ _GUARDS: Mapping[int, Guard] = MappingProxyType(
         ).guard,
         DESCRIBE_CLUSTER: guard_cluster,
         DESCRIBE_PRODUCERS: Entries("topics", "topics", _on_topic(Operation.READ), _producers).guard,
-        DESCRIBE_TRANSACTIONS: Entries(
-            "transactional_ids",
-            "transaction_states",
-            on_transaction,
-            lambda name, error: {"transactional_id": name, "error_code": error},
-        ).guard,
+        DESCRIBE_TRANSACTIONS: guard_description,
         LIST_TRANSACTIONS: guard_transactions,
     }
 )

@@ -100,6 +100,29 @@ async def guard_addition(context: RequestContext, message: bytes) -> Screened | 
     return Screened(None, {"results_by_topic_v3_and_below": results})
 
 
+_DESCRIBED = Entries(
+    "transactional_ids",
+    "transaction_states",
+    on_transaction,
+    lambda name, error: {"transactional_id": name, "error_code": error},
+)
+
+
+async def guard_description(context: RequestContext, message: bytes) -> Screened | None:
+    """DescribeTransactions shows of a transaction's topics those that the client may describe."""
+
+    def hide(response: Any) -> None:
+        for state in response.transaction_states:
+            state.topics = [
+                topic for topic in state.topics if context.may(Operation.DESCRIBE, _TOPIC, topic.topic)
+            ]
+
+    screened = await _DESCRIBED.guard(context, message)
+    if screened is None:
+        return Screened(message, {}, hide)
+    return Screened(screened.remaining, screened.refused, hide)
+
+
 async def guard_transactions(context: RequestContext, message: bytes) -> Screened | None:
     """ListTransactions shows the transactions that the client may describe."""
 

@@ -296,6 +296,23 @@ def test_an_id_shows_no_topic_behind_the_name_of_another(version: int) -> None:
     play()
 
 
+@played(
+    authorizer=with_acls(
+        allowed(Operation.DESCRIBE, "t", ResourceType.TRANSACTIONAL_ID), allowed(Operation.DESCRIBE, "orders")
+    )
+)
+async def test_a_described_transaction_shows_the_topics_that_the_client_may_describe(world: World) -> None:
+    topics = [{"topic": name, "partitions": [0]} for name in ("orders", "prices")]
+    state = {"error_code": 0, "transactional_id": "t", "transaction_state": "Ongoing", "topics": topics}
+    world.broker.answers[apis.DESCRIBE_TRANSACTIONS] = {"transaction_states": [state]}
+    client = await world.client()
+    for ids, errors in ((["t"], {"t": 0}), (["t", "other"], {"t": 0, "other": 53})):
+        answer = await client.ask(apis.DESCRIBE_TRANSACTIONS, 0, transactional_ids=ids)
+        assert {one.transactional_id: one.error_code for one in answer.transaction_states} == errors
+        shown = [topic.topic for one in answer.transaction_states for topic in one.topics or ()]
+        assert shown == ["orders"]
+
+
 CREATED = [{"name": "orders", "num_partitions": 3, "replication_factor": 1, "configs": [{"name": "a"}]}]
 
 
