@@ -26,6 +26,7 @@ _TRANSACTION = 1  # FindCoordinatorRequest.CoordinatorType
 _LATEST, _NO_REPLICA, _READ_UNCOMMITTED = -1, -1, 0
 
 _COORDINATORS_KEPT = 10_000
+_KEPT_MAX_CHARS = 250  # an id may have 32 KiB
 _TOPIC_AGE_MAX_S = 5.0
 _RETRY_PAUSE_S = 0.05
 
@@ -157,7 +158,8 @@ class Transactions:
 
     async def _coordinator(self, transactional_id: str) -> int:
         """The node id of a transaction's coordinator."""
-        while transactional_id not in self._coordinators:
+        node_id = self._coordinators.get(transactional_id)
+        while node_id is None:
             body = {"key": transactional_id, "key_type": _TRANSACTION}
             found = await self._own.ask(None, FIND_COORDINATOR, _FIND_COORDINATOR_VERSION, body)
             if found.error_code in _AGAIN:
@@ -166,10 +168,17 @@ class Transactions:
                 raise CoordinatorRefused(found.error_code)
             else:
                 self._cluster.learn({found.node_id: Address(found.host, found.port)})
-                if len(self._coordinators) >= _COORDINATORS_KEPT:
-                    del self._coordinators[next(iter(self._coordinators))]
-                self._coordinators[transactional_id] = found.node_id
-        return self._coordinators[transactional_id]
+                node_id = int(found.node_id)
+                self._keep(transactional_id, node_id)
+        return node_id
+
+    def _keep(self, transactional_id: str, node_id: int) -> None:
+        """Remember a transaction's coordinator, so that the memory for it has a bound."""
+        if len(transactional_id) > _KEPT_MAX_CHARS:
+            return
+        if len(self._coordinators) >= _COORDINATORS_KEPT:
+            del self._coordinators[next(iter(self._coordinators))]
+        self._coordinators[transactional_id] = node_id
 
     async def _leader(self, partition: int) -> int | None:
         now_s = asyncio.get_running_loop().time()

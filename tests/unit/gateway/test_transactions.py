@@ -44,6 +44,7 @@ class Brokers:
     ends: list[int] = field(default_factory=lambda: [0])
     describes: list[int] = field(default_factory=lambda: [0])
     state: str = "Ongoing"
+    transactional_id: str = "t"
     producer: tuple[int, int] = (4001, 7)
     partitions: tuple[int, ...] = (0,)
     asked: list[int] = field(default_factory=list)
@@ -67,7 +68,7 @@ class Brokers:
         return codes.pop(0) if len(codes) > 1 else codes[0]
 
     def _find(self, request: Any) -> codec.Fields:
-        assert (request.key, request.key_type) == ("t", 1)
+        assert (request.key, request.key_type) == (self.transactional_id, 1)
         code = self._next(FIND_COORDINATOR, self.finds)
         return {"error_code": code, "node_id": NODE_ID, "host": "broker.invalid", "port": 9092}
 
@@ -85,10 +86,10 @@ class Brokers:
         return {"topics": [{"name": MARKERS, "partitions": [found]}]}
 
     def _describe(self, request: Any) -> codec.Fields:
-        assert request.transactional_ids == ["t"]
+        assert request.transactional_ids == [self.transactional_id]
         state = {
             "error_code": self._next(DESCRIBE_TRANSACTIONS, self.describes),
-            "transactional_id": "t",
+            "transactional_id": self.transactional_id,
             "transaction_state": self.state,
             "producer_id": self.producer[0],
             "producer_epoch": self.producer[1],
@@ -239,6 +240,22 @@ def test_tg5_tg8_a_coordinator_that_moves_is_found_again(where: str, code: int) 
         assert brokers.asked.count(FIND_COORDINATOR) == 2
         assert await commit(client, 5) == [("orders", 0, 0)]
         assert brokers.asked.count(FIND_COORDINATOR) == 2  # the coordinator is remembered
+
+    play()
+
+
+@pytest.mark.parametrize(("length", "finds"), [(250, 1), (251, 2)])
+def test_tg8_the_coordinator_of_a_long_id_is_not_remembered(length: int, finds: int) -> None:
+    """Thousands of ids of 32 KiB would otherwise stay in memory."""
+
+    @played
+    async def play(world: World) -> None:
+        named = "t" * length
+        brokers = Brokers(transactional_id=named).on(world)
+        client = await world.client()
+        for _ in range(2):
+            assert await commit(client, 3, transactional_id=named) == [("orders", 0, 0)]
+        assert brokers.asked.count(FIND_COORDINATOR) == finds
 
     play()
 
