@@ -126,9 +126,10 @@ class Transactions:
         """
         while True:
             leader = await self._leader(partition)
+            topic_id = self._topic_id
             offset = None if leader is None else await self._end(leader, partition)
-            if offset is not None:
-                return Position(self._topic_id, offset)
+            if offset is not None and topic_id == self._topic_id:  # else it may be another topic's end
+                return Position(topic_id, offset)
             self._looked_at_s = float("-inf")
             await asyncio.sleep(_RETRY_PAUSE_S)
 

@@ -12,13 +12,16 @@ from typing import Any
 import pytest
 
 from gateway.apis import ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT, transactions
+from gateway.upstream.own_requests import OwnRequests
 from gateway.upstream.transactions import (
     ADD_PARTITIONS_TO_TXN,
     DESCRIBE_TRANSACTIONS,
     FIND_COORDINATOR,
     LIST_OFFSETS,
+    Transactions,
 )
 from gateway.wire import codec
+from gateway.wire.limits import Limits
 from records.layout import TopicLayout
 from state.kafka.requests import TxnOffsetCommit
 from tests.harness.gateway import NODE_ID, RawClient, World, played, topic_id
@@ -269,6 +272,39 @@ def test_tg7_the_end_is_asked_for_until_the_leader_knows_it(code: int) -> None:
         brokers = Brokers(ends=[code, code, 0]).on(world)
         assert await commit(await world.client(), 3) == [("orders", 0, 0)]
         assert brokers.asked.count(LIST_OFFSETS) == 3
+
+    play()
+
+
+def test_tg7_an_end_is_of_the_topic_whose_id_is_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the end is on its way, the topic is made again, and another request looks it up."""
+    real, made_again_id = OwnRequests.ask, topic_id("made again")
+
+    @played
+    async def play(world: World) -> None:
+        ends = {topic_id(MARKERS): X, made_again_id: 3}
+        world.broker.topics[MARKERS] = 1
+        world.broker.ids[MARKERS] = topic_id(MARKERS)
+
+        def end(_: Any) -> codec.Fields:
+            found = {"partition_index": 0, "error_code": 0, "offset": ends[world.broker.ids[MARKERS]]}
+            return {"topics": [{"name": MARKERS, "partitions": [found]}]}
+
+        async def ask(own: OwnRequests, node_id: int | None, api_key: int, *more: Any) -> Any:
+            answer = await real(own, node_id, api_key, *more)
+            if api_key == LIST_OFFSETS and world.broker.ids[MARKERS] != made_again_id:
+                world.broker.ids[MARKERS] = made_again_id
+                asked.forget_topic()
+                assert await asked.position(0) == (made_again_id, 3)
+            return answer
+
+        world.broker.scripts[LIST_OFFSETS] = end
+        monkeypatch.setattr(OwnRequests, "ask", ask)
+        asked = Transactions(world.cluster, Limits(), TopicLayout.named())
+        try:
+            assert await asked.position(0) == (made_again_id, 3)
+        finally:
+            asked.close()
 
     play()
 
