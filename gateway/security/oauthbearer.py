@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from gateway.security.exchange import MAX_NAME_CHARS, Accepted, Continues, Outcome, Refused
 from gateway.wire.log_text import quoted
+from gateway.wire.subjects import trimmed
 
 OAUTHBEARER = "OAUTHBEARER"
 
@@ -96,8 +97,9 @@ class TokenValidator:
     def check(self, token: str) -> Token:
         """Return the claims of a valid token. Raises InvalidToken."""
         claims = self._claims(token)
-        name = claims.get(self._settings.sub_claim_name)
-        if not isinstance(name, str) or not 0 < len(name.strip()) <= len(name) <= MAX_NAME_CHARS:
+        claimed = claims.get(self._settings.sub_claim_name)
+        name = trimmed(claimed) if isinstance(claimed, str) else ""
+        if not 0 < len(name.strip()) <= len(name) <= MAX_NAME_CHARS:
             raise InvalidToken("its subject is no name")
         if not _is_scope(claims.get(self._settings.scope_claim_name)):
             raise InvalidToken("its scope is neither a text nor a list of texts")

@@ -15,6 +15,7 @@ from gateway.wire import codec
 from gateway.wire.errors import GatewayError
 from gateway.wire.framing import RequestHeader, correlation_id_of
 from gateway.wire.log_text import quoted
+from gateway.wire.subjects import trimmed
 
 # Version 1 of SaslAuthenticate differs from version 0 in this field of the response only.
 _FIRST_WITH_LIFETIME = 1
@@ -157,4 +158,4 @@ def _subject(first: bytes) -> str:
         raise CannotRead("a token that is no JWT") from error
     if scheme.lower() != b"bearer" or not isinstance(subject := claims["sub"], str):
         raise CannotRead("a token without the claim sub")
-    return subject
+    return trimmed(subject)

@@ -26,6 +26,7 @@ def token(**claims: object) -> bytes:
         ("SCRAM-SHA-512", b"n,,n=a=2Cb=3Dc,r=abc", "a,b=c"),
         ("SCRAM-SHA-512", b"n,,n=a=3D2C,r=abc", "a=2C"),  # unescaped once only
         ("OAUTHBEARER", token(sub="ann"), "ann"),
+        ("OAUTHBEARER", token(sub=" ann\n"), "ann"),
         ("OAUTHBEARER", b"n,a=ann," + token(sub="ann")[3:], "ann"),
         ("OAUTHBEARER", token(sub="ann")[:-1] + b"traceId=1\x01\x01", "ann"),
     ],
@@ -51,6 +52,7 @@ def test_the_name_is_that_of_the_first_message(mechanism: str, first: bytes, nam
         ("OAUTHBEARER", token(name="ann")),
         ("OAUTHBEARER", token(sub=7)),
         ("OAUTHBEARER", token(sub="")),
+        ("OAUTHBEARER", token(sub=" \x01")),
         ("OAUTHBEARER", token(sub="ann").replace(b"Bearer", b"Basic")),
         # The broker's pattern for a=... allows control characters, but no second "=".
         ("OAUTHBEARER", b"n,a=x\x01y," + token(sub="ann")[3:]),

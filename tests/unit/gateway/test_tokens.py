@@ -121,6 +121,7 @@ def other_key() -> dict[str, Any]:
         ({"sub": None}, "its subject is no name"),
         ({"sub": ""}, "its subject is no name"),
         ({"sub": "  "}, "its subject is no name"),
+        ({"sub": "\x01"}, "its subject is no name"),
         ({"sub": ["ann"]}, "its subject is no name"),
         ({"sub": "a" * 1_025}, "its subject is no name"),
         ({"scope": 7}, "its scope is neither"),
@@ -130,6 +131,13 @@ def other_key() -> dict[str, Any]:
 def test_claims_are_checked(claims: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidToken, match=why):
         validator(public("ES256")).check(signed(**claims))
+
+
+@pytest.mark.parametrize("subject", ["ann", " ann", "ann ", "\t\x01ann\r\n"])
+def test_the_subject_is_trimmed_as_by_kafka(subject: str) -> None:
+    """Otherwise two principals would look the same, and the ACLs of one would not hold for the other."""
+    assert validator(public("ES256")).check(signed(sub=subject)).name == "ann"
+    assert validator(public("ES256")).check(signed(sub="\xa0ann")).name == "\xa0ann"
 
 
 def test_the_clocks_may_differ() -> None:
