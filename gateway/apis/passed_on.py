@@ -27,6 +27,7 @@ from gateway.wire import codec
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from gateway.wire.framing import ProtocolError
+from gateway.wire.log_text import quoted
 
 _TOPIC, _GROUP, _CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 _TRANSACTION = ResourceType.TRANSACTIONAL_ID
@@ -45,7 +46,7 @@ async def guard(context: RequestContext, message: bytes) -> Screened | None:
     operation = _CLUSTER_OPERATIONS.get(api_key)
     if operation is not None and may_on_cluster(context, operation):
         return None
-    raise ProtocolError(f"{context.principal} may not send a request of api {api_key}")
+    raise ProtocolError(f"{quoted(context.principal)} may not send a request of api {api_key}")
 
 
 def _on_topic(

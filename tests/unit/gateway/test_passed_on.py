@@ -3,6 +3,7 @@ answers to the same requests is in `tests/e2e/test_gateway_acls.py`.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -14,10 +15,12 @@ from gateway.apis.api_versions import API_VERSIONS
 from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
 from gateway.authorization.authorizer import Authorizer
 from gateway.security.authentication import Security
+from gateway.security.settings import SecuritySettings
 from gateway.upstream.internal_topics import InternalTopics
 from gateway.wire import codec
 from gateway.wire.framing import request_header
 from tests.harness.gateway import World, played, topic_id
+from tests.harness.sasl import authenticate, by_password
 
 ME = "User:ANONYMOUS"
 REFUSED, CLUSTER_REFUSED, NO_SESSION, UNKNOWN_ID = 29, 31, 70, 100
@@ -201,6 +204,25 @@ def test_a_request_without_a_rule_is_for_super_users(api_key: int) -> None:
 
     denied()
     granted()
+
+
+def test_the_name_of_a_client_that_is_refused_is_escaped_in_the_log(tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    users.write_text("a\x1b[2J" + "b" * 100 + ":secret\n")
+
+    @played(authorizer=with_acls(), security=Security(SecuritySettings(users=users)))
+    async def play(world: World) -> None:
+        client = await world.client()
+        settings = by_password("PLAIN", "a\x1b[2J" + "b" * 100, "secret")
+        assert (await authenticate(client, settings)).error_code == 0
+        with capture_logs() as logs:
+            await client.send_bytes(bytes.fromhex("0000000a 3039 0000 00000001 ffff"))
+            assert await client.is_closed()
+        assert "'User:a\\x1b[2Jbbb" in logs[0]["why"]
+        assert "may not send a request of api 12345" in logs[0]["why"]
+        assert len(logs[0]["why"]) < 150
+
+    play()
 
 
 @played(authorizer=with_acls(allowed(Operation.DESCRIBE, "kafka-cluster", CLUSTER)))
