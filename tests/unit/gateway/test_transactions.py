@@ -21,7 +21,6 @@ from gateway.upstream.transactions import (
     Transactions,
 )
 from gateway.wire import codec
-from gateway.wire.limits import Limits
 from records.layout import TopicLayout
 from state.kafka.requests import TxnOffsetCommit
 from tests.harness.gateway import NODE_ID, RawClient, World, played, topic_id
@@ -300,7 +299,7 @@ def test_tg7_an_end_is_of_the_topic_whose_id_is_beside_it(monkeypatch: pytest.Mo
 
         world.broker.scripts[LIST_OFFSETS] = end
         monkeypatch.setattr(OwnRequests, "ask", ask)
-        asked = Transactions(world.cluster, Limits(), TopicLayout.named())
+        asked = Transactions(world.cluster, TopicLayout.named())
         try:
             assert await asked.position(0) == (made_again_id, 3)
         finally:
