@@ -12,13 +12,11 @@ from typing import Any
 import pytest
 
 from gateway.apis import ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT, transactions
-from gateway.upstream.own_requests import OwnRequests
 from gateway.upstream.transactions import (
     ADD_PARTITIONS_TO_TXN,
     DESCRIBE_TRANSACTIONS,
     FIND_COORDINATOR,
     LIST_OFFSETS,
-    Transactions,
 )
 from gateway.wire import codec
 from records.layout import TopicLayout
@@ -46,7 +44,6 @@ class Brokers:
     ends: list[int] = field(default_factory=lambda: [0])
     describes: list[int] = field(default_factory=lambda: [0])
     state: str = "Ongoing"
-    transactional_id: str = "t"
     producer: tuple[int, int] = (4001, 7)
     partitions: tuple[int, ...] = (0,)
     asked: list[int] = field(default_factory=list)
@@ -70,7 +67,7 @@ class Brokers:
         return codes.pop(0) if len(codes) > 1 else codes[0]
 
     def _find(self, request: Any) -> codec.Fields:
-        assert (request.key, request.key_type) == (self.transactional_id, 1)
+        assert (request.key, request.key_type) == ("t", 1)
         code = self._next(FIND_COORDINATOR, self.finds)
         return {"error_code": code, "node_id": NODE_ID, "host": "broker.invalid", "port": 9092}
 
@@ -88,10 +85,10 @@ class Brokers:
         return {"topics": [{"name": MARKERS, "partitions": [found]}]}
 
     def _describe(self, request: Any) -> codec.Fields:
-        assert request.transactional_ids == [self.transactional_id]
+        assert request.transactional_ids == ["t"]
         state = {
             "error_code": self._next(DESCRIBE_TRANSACTIONS, self.describes),
-            "transactional_id": self.transactional_id,
+            "transactional_id": "t",
             "transaction_state": self.state,
             "producer_id": self.producer[0],
             "producer_epoch": self.producer[1],
@@ -246,22 +243,6 @@ def test_tg5_tg8_a_coordinator_that_moves_is_found_again(where: str, code: int) 
     play()
 
 
-@pytest.mark.parametrize(("length", "finds"), [(250, 1), (251, 2)])
-def test_tg8_the_coordinator_of_a_long_id_is_not_remembered(length: int, finds: int) -> None:
-    """Thousands of ids of 32 KiB would otherwise stay in memory."""
-
-    @played
-    async def play(world: World) -> None:
-        named = "t" * length
-        brokers = Brokers(transactional_id=named).on(world)
-        client = await world.client()
-        for _ in range(2):
-            assert await commit(client, 3, transactional_id=named) == [("orders", 0, 0)]
-        assert brokers.asked.count(FIND_COORDINATOR) == finds
-
-    play()
-
-
 @pytest.mark.parametrize("code", [3, 5, 6, 74, 78])
 def test_tg7_the_end_is_asked_for_until_the_leader_knows_it(code: int) -> None:
     """OFFSET_NOT_AVAILABLE: a new leader does not know yet whether it has all markers."""
@@ -271,39 +252,6 @@ def test_tg7_the_end_is_asked_for_until_the_leader_knows_it(code: int) -> None:
         brokers = Brokers(ends=[code, code, 0]).on(world)
         assert await commit(await world.client(), 3) == [("orders", 0, 0)]
         assert brokers.asked.count(LIST_OFFSETS) == 3
-
-    play()
-
-
-def test_tg7_an_end_is_of_the_topic_whose_id_is_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the end is on its way, the topic is made again, and another request looks it up."""
-    real, made_again_id = OwnRequests.ask, topic_id("made again")
-
-    @played
-    async def play(world: World) -> None:
-        ends = {topic_id(MARKERS): X, made_again_id: 3}
-        world.broker.topics[MARKERS] = 1
-        world.broker.ids[MARKERS] = topic_id(MARKERS)
-
-        def end(_: Any) -> codec.Fields:
-            found = {"partition_index": 0, "error_code": 0, "offset": ends[world.broker.ids[MARKERS]]}
-            return {"topics": [{"name": MARKERS, "partitions": [found]}]}
-
-        async def ask(own: OwnRequests, node_id: int | None, api_key: int, *more: Any) -> Any:
-            answer = await real(own, node_id, api_key, *more)
-            if api_key == LIST_OFFSETS and world.broker.ids[MARKERS] != made_again_id:
-                world.broker.ids[MARKERS] = made_again_id
-                asked.forget_topic()
-                assert await asked.position(0) == (made_again_id, 3)
-            return answer
-
-        world.broker.scripts[LIST_OFFSETS] = end
-        monkeypatch.setattr(OwnRequests, "ask", ask)
-        asked = Transactions(world.cluster, TopicLayout.named())
-        try:
-            assert await asked.position(0) == (made_again_id, 3)
-        finally:
-            asked.close()
 
     play()
 

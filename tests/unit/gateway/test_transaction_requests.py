@@ -1,0 +1,73 @@
+"""What the gateway remembers between its own requests about transactions: coordinators, the markers topic."""
+
+from typing import Any
+
+import pytest
+
+from gateway.upstream.own_requests import OwnRequests
+from gateway.upstream.transactions import DESCRIBE_TRANSACTIONS, FIND_COORDINATOR, LIST_OFFSETS, Transactions
+from gateway.wire import codec
+from records.layout import TopicLayout
+from tests.harness.gateway import NODE_ID, World, played, topic_id
+
+MARKERS = TopicLayout.named().txn_markers_topic
+X = 40
+
+
+@pytest.mark.parametrize(("length", "finds"), [(250, 1), (251, 2)])
+def test_tg8_the_coordinator_of_a_long_id_is_not_remembered(length: int, finds: int) -> None:
+    """Thousands of ids of 32 KiB would otherwise stay in memory."""
+
+    @played
+    async def play(world: World) -> None:
+        named, found = "t" * length, []
+
+        def find(request: Any) -> codec.Fields:
+            found.append(request.key)
+            return {"error_code": 0, "node_id": NODE_ID, "host": "broker.invalid", "port": 9092}
+
+        state = {"error_code": 0, "transactional_id": named, "transaction_state": "Ongoing", "topics": []}
+        world.broker.scripts[FIND_COORDINATOR] = find
+        world.broker.answers[DESCRIBE_TRANSACTIONS] = {"transaction_states": [state]}
+        asked = Transactions(world.cluster, TopicLayout.named())
+        try:
+            for _ in range(2):
+                assert (await asked.described(named)).transactional_id == named
+        finally:
+            asked.close()
+        assert found == [named] * finds
+
+    play()
+
+
+def test_tg7_an_end_is_of_the_topic_whose_id_is_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the end is on its way, the topic is made again, and another request looks it up."""
+    real, made_again_id = OwnRequests.ask, topic_id("made again")
+
+    @played
+    async def play(world: World) -> None:
+        ends = {topic_id(MARKERS): X, made_again_id: 3}
+        world.broker.topics[MARKERS] = 1
+        world.broker.ids[MARKERS] = topic_id(MARKERS)
+
+        def end(_: Any) -> codec.Fields:
+            found = {"partition_index": 0, "error_code": 0, "offset": ends[world.broker.ids[MARKERS]]}
+            return {"topics": [{"name": MARKERS, "partitions": [found]}]}
+
+        async def ask(own: OwnRequests, node_id: int | None, api_key: int, *more: Any) -> Any:
+            answer = await real(own, node_id, api_key, *more)
+            if api_key == LIST_OFFSETS and world.broker.ids[MARKERS] != made_again_id:
+                world.broker.ids[MARKERS] = made_again_id
+                asked.forget_topic()
+                assert await asked.position(0) == (made_again_id, 3)
+            return answer
+
+        world.broker.scripts[LIST_OFFSETS] = end
+        monkeypatch.setattr(OwnRequests, "ask", ask)
+        asked = Transactions(world.cluster, TopicLayout.named())
+        try:
+            assert await asked.position(0) == (made_again_id, 3)
+        finally:
+            asked.close()
+
+    play()
