@@ -17,7 +17,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import structlog
 from kafka.errors import KafkaError
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
@@ -32,8 +31,6 @@ UNSECURED_LIFETIME_S = 3_600
 # The life of a token that does not tell its end.
 UNKNOWN_LIFETIME_S = 300
 _MAX_ANSWER_BYTES = 1024 * 1024
-
-log = structlog.get_logger()
 
 
 class TokenError(KafkaError):  # type: ignore[misc] # kafka-python ships no types
@@ -95,7 +92,11 @@ class TokenSource:
             failed_at_s = time.time()  # the attempt may have lasted until its timeout
             if self._token is None or failed_at_s >= self._token.expires_s:
                 raise
-            log.warning("no new token: the old one is used until it expires", why=str(error))
+            import structlog  # executors need not have it
+
+            structlog.get_logger().warning(
+                "no new token: the old one is used until it expires", why=str(error)
+            )
             self._fresh_until_s = min(failed_at_s + RETRY_AFTER_S, self._token.expires_s)
         else:
             self._fresh_until_s = now_s + (self._token.expires_s - now_s) * REFRESH_AFTER

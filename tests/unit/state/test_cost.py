@@ -3,6 +3,7 @@
 The work is counted in instructions of the interpreter, so that the counts do not depend on the machine.
 """
 
+import gc
 import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -31,11 +32,13 @@ def instructions(run: Callable[[], object]) -> int:
         return trace
 
     before = sys.gettrace()
+    gc.disable()  # a collection would run finalizers of other tests' objects
     sys.settrace(trace)
     try:
         run()
     finally:
         sys.settrace(before)
+        gc.enable()
     return count
 
 
