@@ -106,6 +106,7 @@ class ClockRecords:
     """
 
     def __init__(self, client_config: ClientConfig, layout: TopicLayout) -> None:
+        self._client_config = client_config
         self._partition = TopicPartition(layout.requests_topic, 0)
         self._reader = _reader(client_config)
         self._is_following = False
@@ -131,6 +132,12 @@ class ClockRecords:
             if now_s > give_up_s:
                 self._is_following = True
                 return False
+
+    def reconnect(self) -> None:
+        """Go on with a new connection. Raises KafkaError, and keeps the old one then."""
+        reader = _reader(self._client_config)
+        self._reader.close()
+        self._reader, self._is_following = reader, False
 
     def close(self) -> None:
         """Close the connection."""
@@ -193,6 +200,13 @@ class Ownership:
         if standing and standing.owner_id != wanted.owner_id:
             log.warning("topics taken over", before=str(standing), now=str(self._own))
         self._append({claim_id: None for claim_id in self._claims.ids() if claim_id != self._own.claim_id})
+
+    def reconnect(self) -> None:
+        """Read the owner topic anew with a new connection. Raises KafkaError, and keeps the old one then."""
+        reader = _reader(self._client_config)
+        self._reader.close()
+        self._reader, self._claims = reader, Claims()
+        self._reader.start(beginning=[self._partition])
 
     def release(self) -> None:
         """Mark the claim: its coordinator has ended in order, so a standby need not wait for silence."""

@@ -8,7 +8,7 @@ answers, because a broker that is away silences every owner, and only while this
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 
 import structlog
 from kafka.errors import KafkaError
@@ -127,6 +127,10 @@ class Standby:
                 except KafkaError as error:
                     self._silence.end()
                     self._tell(f"no broker answers: {type(error).__name__}")
+                    # kafka-python's consumers were seen to answer no more after a broker was killed.
+                    with suppress(KafkaError):
+                        clock.reconnect()
+                        self._ownership.reconnect()
                 if not self._silence.seconds:
                     stopping.wait(PAUSE_S)
         return False

@@ -16,6 +16,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from state.kafka.history import EntryType
 from streaming.service.status import Phase, Status, read_status
@@ -74,7 +75,7 @@ class Service:
 
     def removed(self, clients: Attached) -> list[str]:
         """Why members of the clients' group, none of which leaves, were removed."""
-        history = history_of(self.ready["broker"], TopicLayout.named(), clients.group_id)
+        history = history_of(ClientConfig(self.ready["broker"]), TopicLayout.named(), clients.group_id)
         return [entry.reason for entry in history if entry.type is EntryType.MEMBER_REMOVED]
 
 
