@@ -1,6 +1,5 @@
 """The members watcher: it finds out from the groups topic whether any group has members (`Pace`)."""
 
-import threading
 import time
 
 import msgspec
@@ -11,6 +10,7 @@ from records.client_config import ClientConfig
 from records.codec import UNREADABLE
 from records.layout import TopicLayout
 from records.reader import TopicReader
+from streaming.service.background import BackgroundThread
 from streaming.service.pace import Pace
 
 # The maximum time of a request to the brokers, and so of `stop`.
@@ -61,7 +61,7 @@ def _has_members(value: bytes) -> bool:
     return view.truncated or bool(view.members or view.pending_members or view.consumers or view.producers)
 
 
-class MembersWatcher:
+class MembersWatcher(BackgroundThread):
     """Reads the groups topic when no request has come for a while, and reports to `pace` whether no group has
     members. A thread of the coordinator's process. While no broker answers, it reports nothing.
     """
@@ -70,15 +70,7 @@ class MembersWatcher:
         self._client_config = client_config
         self._layout = layout
         self._pace = pace
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="members-watcher", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self._thread.join()
+        super().__init__("members-watcher")
 
     def _run(self) -> None:
         while not self._stopped.is_set():

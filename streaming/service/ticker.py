@@ -6,7 +6,6 @@ The next round's records attest that time. So time is in the log, no request is 
 time stands still and no session expires. Two tickers do no harm.
 """
 
-import threading
 import time
 from collections.abc import Callable
 
@@ -16,6 +15,7 @@ from kafka.errors import KafkaError
 from records import kafka_clients
 from records.client_config import ClientConfig
 from records.codec import clock_record
+from streaming.service.background import BackgroundThread
 from streaming.service.pace import Pace
 
 DEFAULT_INTERVAL_MS = 100
@@ -29,7 +29,7 @@ RECONNECT_MAX_MS = 1_000
 log = structlog.get_logger()
 
 
-class Ticker:
+class Ticker(BackgroundThread):
     """Appends clock records until stopped. A thread of the coordinator's process.
 
     `pace` decides the pauses between them. None: each pause is `interval_ms`. Its records carry
@@ -61,20 +61,16 @@ class Ticker:
         self._max_skew_ms = max_skew_ms
         self._wall_ms = wall_ms
         self._pace = pace or Pace(partitions, interval_ms)
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="ticker", daemon=True)
+        super().__init__("ticker")
         self._attested_at_s = time.monotonic()
         self._failing_since_s: float | None = None
         self.attested_ms = NOTHING_ATTESTED_MS
         self.alarm: str | None = None
 
-    def start(self) -> None:
-        self._thread.start()
-
     def stop(self) -> None:
         self._stopped.set()
-        self._pace.hurry()
-        self._thread.join()
+        self._pace.hurry()  # ends a wait for the next round
+        super().stop()
 
     def age_s(self) -> float:
         """Seconds since a round was attested, or since the ticker was made."""

@@ -5,7 +5,6 @@ from the cluster. So the log stays the only input of a group, and the query send
 watchers do no harm, because a record without news changes nothing.
 """
 
-import threading
 import time
 from contextlib import ExitStack
 from uuid import UUID
@@ -21,6 +20,7 @@ from records.layout import TopicLayout
 from records.partitioner import partition_of
 from records.reader import TopicReader
 from state.kafka.requests import TopicImage, TopicMetadata
+from streaming.service.background import BackgroundThread
 from streaming.service.offset_topics import Images, OffsetTopics
 
 DEFAULT_INTERVAL_MS = 5_000
@@ -36,7 +36,7 @@ _NAMES_LOGGED = 20
 log = structlog.get_logger()
 
 
-class TopicWatcher:
+class TopicWatcher(BackgroundThread):
     """Watches until stopped. A thread of the coordinator's process. It continues when a broker is
     unreachable.
 
@@ -49,16 +49,8 @@ class TopicWatcher:
         self._client_config = client_config
         self._layout = layout
         self._interval_s = interval_ms / 1000
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="topic-watcher", daemon=True)
+        super().__init__("topic-watcher")
         self._is_failing = False
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self._thread.join()
 
     def _run(self) -> None:
         while not self._stopped.is_set():

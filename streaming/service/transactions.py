@@ -7,7 +7,6 @@ entry's tombstone is on the transactions topic. Nobody reads the responses to it
 """
 
 import socket
-import threading
 import time
 from collections import Counter
 from contextlib import ExitStack
@@ -26,6 +25,7 @@ from records.layout import TopicLayout
 from records.partitioner import partition_of
 from records.reader import TopicReader
 from state.kafka.requests import TransactionMarker
+from streaming.service.background import BackgroundThread
 from streaming.service.transactions_markers import BROKER_TIMEOUT_MS, MarkersReader
 from streaming.service.transactions_pending import Decision, PendingTransactions, Summary
 
@@ -48,7 +48,7 @@ FAILING_ALARM_S = 30.0
 log = structlog.get_logger()
 
 
-class TransactionsFollower:
+class TransactionsFollower(BackgroundThread):
     """Follows until stopped. A thread of the coordinator's process. It continues when a broker is
     unreachable. `summary` is what it last saw.
     """
@@ -58,19 +58,11 @@ class TransactionsFollower:
         self._layout = layout
         self._host = socket.gethostname()
         self._numbers = count(1)
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="transactions-follower", daemon=True)
+        super().__init__("transactions-follower")
         self._failing_since_s: float | None = None
         self._alarms_logged_at_s = float("-inf")
         self._decided: Counter[str] = Counter()  # also by earlier connections
         self.summary = Summary()
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self._thread.join()
 
     def _run(self) -> None:
         while not self._stopped.is_set():
