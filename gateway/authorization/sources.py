@@ -12,6 +12,7 @@ import structlog
 from gateway.authorization.acl_file import AclsUnreadable, read_acl_file
 from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
 from gateway.authorization.authorizer import Authorizer
+from gateway.file_signature import signature
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import UpstreamLost
 
@@ -93,17 +94,13 @@ def _of_resource(resource: Any) -> list[Acl]:
 
 def of_file(path: Path) -> Read:
     """Read the ACLs of a file, again only when it has changed."""
-    last: tuple[tuple[int, int, int], Sequence[Acl]] | None = None
+    last: tuple[tuple[int, ...] | None, Sequence[Acl]] | None = None
 
     async def read() -> Sequence[Acl]:
         nonlocal last
-        try:
-            found = path.stat()
-        except OSError as error:
-            raise AclsUnreadable(f"the ACLs in {path} cannot be read: {error}") from error
-        state = found.st_mtime_ns, found.st_size, found.st_ino
-        if last is None or last[0] != state:
-            last = state, read_acl_file(path)
+        found = signature(path)
+        if last is None or last[0] != found:
+            last = found, read_acl_file(path)
         return last[1]
 
     return read

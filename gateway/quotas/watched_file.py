@@ -7,6 +7,8 @@ from typing import Generic, TypeVar
 
 import structlog
 
+from gateway.file_signature import signature
+
 T = TypeVar("T")
 
 CHECK_INTERVAL_S = 2.0
@@ -21,11 +23,11 @@ class WatchedFile(Generic[T]):
         self._path = path
         self._read = read
         self._use = use
-        self._seen = self._mark()
+        self._seen = signature(self._path)
 
     def check(self) -> None:
         """Read the file if it has changed. A file that cannot be used changes nothing, and is logged once."""
-        mark = self._mark()
+        mark = signature(self._path)
         if mark == self._seen:
             return
         self._seen = mark
@@ -41,11 +43,3 @@ class WatchedFile(Generic[T]):
         while True:
             await asyncio.sleep(CHECK_INTERVAL_S)
             self.check()
-
-    def _mark(self) -> tuple[int, int, int] | None:
-        """What changes with the file's content. Kubernetes replaces a file by another inode."""
-        try:
-            found = self._path.stat()
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_size, found.st_ino

@@ -6,6 +6,8 @@ from typing import Generic, TypeVar
 
 import structlog
 
+from gateway.file_signature import signature
+
 T = TypeVar("T")
 
 log = structlog.get_logger()
@@ -36,13 +38,4 @@ class WatchedFiles(Generic[T]):
             log.info("security files were read again", files=[str(path) for path in self._files])
 
     def _signatures(self) -> list[tuple[int, ...] | None]:
-        return [_signature(path) for path in self._files]
-
-
-def _signature(path: Path) -> tuple[int, ...] | None:
-    """What changes with a file's content, None if the file is not there."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
+        return [signature(path) for path in self._files]
