@@ -16,16 +16,15 @@ from msgspec import Struct
 
 from gateway.security.exchange import MAX_NAME_CHARS, Accepted, Continues, Outcome, Refused
 from gateway.wire.log_text import quoted
+from gateway.wire.sasl_names import NAME_PATTERN, unescaped
 from gateway.wire.subjects import trimmed
 
 OAUTHBEARER = "OAUTHBEARER"
 
 _INVALID = '{"status":"invalid_token"}'
-# Possessive, because a name of megabytes would otherwise take a frame of memory for each character.
-_NAME = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)++"
 _PAIRS = re.compile(r"(?P<key>[A-Za-z]+)=(?P<value>[\x21-\x7e \t\r\n]+)\x01")
 _FIRST = re.compile(
-    rf"n,(?:a=(?P<acts_as>{_NAME}))?,\x01(?P<pairs>(?:[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01)*)\x01"
+    rf"n,(?:a=(?P<acts_as>{NAME_PATTERN}))?,\x01(?P<pairs>(?:[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01)*)\x01"
 )
 _AUTH = re.compile(r"(?P<scheme>\w+) +(?P<token>[-_.a-zA-Z0-9]+)", re.ASCII)
 
@@ -170,7 +169,7 @@ class OAuthBearerExchange:
             self._refused = Refused(f"the token is not valid: {error}", _INVALID)
             return Continues(_INVALID.encode())
         acts_as = match["acts_as"]
-        if acts_as is not None and acts_as.replace("=2C", ",").replace("=3D", "=") != token.name:
+        if acts_as is not None and unescaped(acts_as) != token.name:
             return Refused(
                 f"user {quoted(token.name)} asks to act for another",
                 "Authentication failed: Client requested an authorization id that is different from the "

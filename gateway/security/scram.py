@@ -15,15 +15,14 @@ from base64 import b64decode, b64encode
 from gateway.security.credentials import HASHES, ScramCredential, Users
 from gateway.security.exchange import MAX_NAME_CHARS, Accepted, Continues, Outcome, Refused
 from gateway.wire.log_text import quoted
+from gateway.wire.sasl_names import NAME_PATTERN, unescaped
 
-# Possessive, because a name of megabytes would otherwise take a frame of memory for each character.
-_NAME = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)++"
 _PRINTABLE = r"[\x21-\x2b\x2d-\x7e]+"
 _EXTENSIONS = r"(?:,[A-Za-z]+=[\x01-\x2b\x2d-\x7f]+)*"
 _BASE64 = r"[A-Za-z0-9/+]*={0,2}"
 _FIRST = re.compile(
-    rf"(?P<header>n,(?:a=(?P<acts_as>{_NAME}))?,)"
-    rf"(?P<bare>n=(?P<name>{_NAME}),r=(?P<nonce>{_PRINTABLE})(?P<extensions>{_EXTENSIONS}))"
+    rf"(?P<header>n,(?:a=(?P<acts_as>{NAME_PATTERN}))?,)"
+    rf"(?P<bare>n=(?P<name>{NAME_PATTERN}),r=(?P<nonce>{_PRINTABLE})(?P<extensions>{_EXTENSIONS}))"
 )
 _FINAL = re.compile(
     rf"(?P<without_proof>c=(?P<channel>{_BASE64}),r=(?P<nonce>{_PRINTABLE}){_EXTENSIONS}),p=(?P<proof>{_BASE64})"
@@ -54,10 +53,10 @@ class ScramExchange:
             return Refused(f"a malformed first message of {self._mechanism}")
         if ",tokenauth=true" in match["extensions"].lower():
             return Refused("a delegation token, where no such tokens are known")
-        name = _unescaped(match["name"])
+        name = unescaped(match["name"])
         if len(name) > MAX_NAME_CHARS:
             return Refused(f"user {quoted(name)} has too long a name")
-        if match["acts_as"] is not None and _unescaped(match["acts_as"]) != name:
+        if match["acts_as"] is not None and unescaped(match["acts_as"]) != name:
             return Refused(
                 f"user {quoted(name)} asks to act for another",
                 "Authentication failed: Client requested an authorization id that is different from username",
@@ -104,7 +103,3 @@ class _First:
         self.nonce = match["nonce"] + secrets.token_urlsafe(_NONCE_BYTES)
         salt = b64encode(self.credential.salt).decode()
         self.reply = f"r={self.nonce},s={salt},i={self.credential.iterations}"
-
-
-def _unescaped(name: str) -> str:
-    return name.replace("=2C", ",").replace("=3D", "=")

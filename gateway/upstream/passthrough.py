@@ -15,6 +15,7 @@ from gateway.wire import codec
 from gateway.wire.errors import GatewayError
 from gateway.wire.framing import RequestHeader, correlation_id_of
 from gateway.wire.log_text import quoted
+from gateway.wire.sasl_names import unescaped
 from gateway.wire.subjects import trimmed
 
 # Version 1 of SaslAuthenticate differs from version 0 in this field of the response only.
@@ -144,7 +145,7 @@ def _scram_name(first: str) -> str:
     attribute, _, escaped = name.partition("=")
     if attribute != "n":
         raise CannotRead("a message of SCRAM without a name")
-    return escaped.replace("=2C", ",").replace("=3D", "=")
+    return unescaped(escaped)
 
 
 def _subject(first: bytes) -> str:
