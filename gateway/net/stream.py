@@ -17,7 +17,7 @@ from gateway.net.place import Place as Place
 from gateway.wire.framing import FrameBuffer, ProtocolError
 from gateway.wire.limits import Limits
 
-# How long a client that was told of the end may take to close its side.
+# The time in which a client has to close its side after the gateway has closed its own.
 _LINGER_S = 1.0
 
 

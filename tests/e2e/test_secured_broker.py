@@ -21,10 +21,10 @@ from tests.harness.tokens import TokenEndpoint, TokenIssuer
 pytestmark = pytest.mark.e2e
 
 SECRET = "k3y-0f-the-house"
-# A refusal is told after the attempt that has seen it. The later attempts are for a busy machine.
+# The error follows the attempt that the broker refused. A busy machine needs the later attempts.
 FIRST_ATTEMPT_MS = 700
 TIMEOUT_MS = 20_000
-# What is told after the last attempt only.
+# The error that comes after the last attempt only.
 GUESS_TIMEOUT_MS = 4_000
 
 
