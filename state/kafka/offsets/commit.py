@@ -3,6 +3,8 @@
 Source: OffsetMetadataManager.commitOffset, ClassicGroup.validateOffsetCommit.
 """
 
+from collections.abc import Callable, Iterable
+
 from state.errors import ErrorCode
 from state.kafka.context import StepContext, Verdict
 from state.kafka.group import Group, GroupState, LogPosition, Offset
@@ -37,17 +39,22 @@ def commit(context: StepContext, request: OffsetCommit, reply_to: ReplyTo) -> No
         )
         return
     position = context.position
-    topics = [
-        TopicErrors(
-            topic.name,
-            [
-                PartitionError(p.partition_index, _commit_partition(context, request, topic, p, position))
-                for p in topic.partitions
-            ],
-        )
-        for topic in request.topics
-    ]
+    topics = partition_errors(
+        request.topics, lambda topic, p: _commit_partition(context, request, topic, p, position)
+    )
     context.reply(reply_to, OffsetCommitResponse, row, topics=topics)
+
+
+def partition_errors(
+    topics: Iterable[CommittedTopic], error_of: Callable[[CommittedTopic, CommittedPartition], ErrorCode]
+) -> list[TopicErrors]:
+    """The outcome of each partition of a commit, in the order of the request."""
+    return [
+        TopicErrors(
+            topic.name, [PartitionError(p.partition_index, error_of(topic, p)) for p in topic.partitions]
+        )
+        for topic in topics
+    ]
 
 
 def names_chars(request: OffsetCommit | TxnOffsetCommit) -> int:

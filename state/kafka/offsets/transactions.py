@@ -16,7 +16,13 @@ from state.errors import ErrorCode
 from state.kafka.context import RuleId, StepContext, Verdict
 from state.kafka.group import Ended, Group, GroupState, LogPosition, Offset, PendingOffsets
 from state.kafka.history import EntryType
-from state.kafka.offsets.commit import NAMES_MAX_CHARS, is_metadata_too_long, names_chars, topic_id_of
+from state.kafka.offsets.commit import (
+    NAMES_MAX_CHARS,
+    is_metadata_too_long,
+    names_chars,
+    partition_errors,
+    topic_id_of,
+)
 from state.kafka.offsets.outcome import Outcome, outcome_of
 from state.kafka.requests import (
     CommittedPartition,
@@ -26,8 +32,6 @@ from state.kafka.requests import (
     TxnOffsetCommit,
 )
 from state.kafka.responses import (
-    PartitionError,
-    TopicErrors,
     TransactionMarkerResponse,
     TxnOffsetCommitResponse,
 )
@@ -55,16 +59,9 @@ def txn_commit(context: StepContext, request: TxnOffsetCommit, reply_to: ReplyTo
         return
     position = context.position
     offsets: dict[str, dict[int, Offset]] = {}
-    topics = [
-        TopicErrors(
-            topic.name,
-            [
-                PartitionError(p.partition_index, _take_partition(context, offsets, topic, p, position))
-                for p in topic.partitions
-            ],
-        )
-        for topic in request.topics
-    ]
+    topics = partition_errors(
+        request.topics, lambda topic, p: _take_partition(context, offsets, topic, p, position)
+    )
     row = context.rule("TO8")
     if offsets:
         context.hold(_entry(context, request, offsets))
