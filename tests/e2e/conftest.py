@@ -1,6 +1,7 @@
 """The coordinator and the gateway that all tests share which can: each gives its groups names of its own."""
 
 import uuid
+from collections.abc import Iterator
 
 import pytest
 
@@ -9,9 +10,10 @@ from embedded.broker import EmbeddedBroker
 from gateway.service import GatewayOptions
 from gateway.upstream.connections import Address
 from records.layout import TopicLayout
-from tests.e2e.gateway_clients import PARTITIONS
+from tests.e2e.gateway_clients import PARTITIONS, new_group
 from tests.e2e.harness import create_topic
 from tests.harness.shared import PREFIX, Coordinated, Services
+from tests.harness.transactions import Wire
 
 
 @pytest.fixture(scope="session")
@@ -44,3 +46,16 @@ def topic(broker: EmbeddedBroker) -> str:
     name = f"orders-{uuid.uuid4()}"
     create_topic(broker.client_config, name, PARTITIONS, {})
     return name
+
+
+@pytest.fixture
+def group() -> str:
+    """A group of its own."""
+    return new_group()
+
+
+@pytest.fixture
+def wire(gateway: str) -> Iterator[Wire]:
+    """A connection to the gateway, to send requests by hand."""
+    with Wire(gateway) as connection:
+        yield connection

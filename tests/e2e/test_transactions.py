@@ -4,7 +4,7 @@ unmodified clients. tests/faults/test_transaction_timelines.py has what may go w
 
 import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -17,11 +17,13 @@ from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartitio
 
 from cli.groups import groups
 from embedded.broker import EmbeddedBroker
-from tests.e2e.gateway_clients import new_group, produce
+from tests.e2e.gateway_clients import produce
 from tests.e2e.harness import create_topic
 from tests.harness.shared import PREFIX
 from tests.harness.transactions import (
     NONE,
+    NOTHING,
+    PROTOCOLS,
     TV1,
     TV2,
     UNSTABLE,
@@ -36,21 +38,7 @@ from tests.harness.transactions import (
 
 pytestmark = pytest.mark.e2e
 
-PROTOCOLS = pytest.mark.parametrize("protocol", [TV1, TV2])
 ENDINGS = pytest.mark.parametrize("commit", [True, False])
-NOTHING = -1
-ILLEGAL_GENERATION = 22
-
-
-@pytest.fixture
-def wire(gateway: str) -> Iterator[Wire]:
-    with Wire(gateway) as connection:
-        yield connection
-
-
-@pytest.fixture
-def group() -> str:
-    return new_group()
 
 
 @PROTOCOLS

@@ -2,7 +2,6 @@
 outside, through the gateway and the coordinator, on a real broker.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,10 +12,12 @@ from records.layout import TopicLayout
 from state.errors import ErrorCode
 from state.kafka.requests import CommittedPartition, CommittedTopic, TxnOffsetCommit
 from state.kafka.responses import TxnOffsetCommitResponse
-from tests.e2e.gateway_clients import new_group
 from tests.e2e.harness import Member
 from tests.harness.transactions import (
+    ILLEGAL_GENERATION,
     NONE,
+    NOTHING,
+    PROTOCOLS,
     TV1,
     TV2,
     UNSTABLE,
@@ -30,21 +31,6 @@ from tests.harness.transactions import (
 )
 
 pytestmark = pytest.mark.e2e
-
-PROTOCOLS = pytest.mark.parametrize("protocol", [TV1, TV2])
-NOTHING = -1
-ILLEGAL_GENERATION = 22
-
-
-@pytest.fixture
-def wire(gateway: str) -> Iterator[Wire]:
-    with Wire(gateway) as connection:
-        yield connection
-
-
-@pytest.fixture
-def group() -> str:
-    return new_group()
 
 
 @PROTOCOLS

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from tests.faults.campaign.planted import STEPS
+from tests.faults.campaign.results import append_result, read_results
 from tests.transactions.applications import APPLICATIONS
 from tests.transactions.kinds import KINDS
 from tests.transactions.running import Result, campaign
@@ -52,7 +53,7 @@ def main(
 ) -> None:
     """Break what applications with transactions need, and judge. The exit code is 1 if anything is wrong."""
     until_s = float("inf") if minutes is None else time.monotonic() + 60 * minutes
-    found = [] if results is None else Result.read_all(results)
+    found = [] if results is None else read_results(results, Result)
     is_well = True
     for seed in seeds or (1,):
         for group in [clients] if together else [(client,) for client in clients]:
@@ -67,7 +68,7 @@ def main(
                 until_s=until_s,
             )
             if results is not None:
-                result.write(results)
+                append_result(results, result)
             found.append(result)
             is_well &= result.is_well
             _say(result)

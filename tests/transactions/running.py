@@ -1,11 +1,10 @@
 """One campaign: faults from a seed under applications, and then the checker."""
 
-import json
 import shutil
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
@@ -51,21 +50,6 @@ class Result:
     @property
     def is_well(self) -> bool:
         return not self.failure and not any(any(kinds.values()) for kinds in self.wrongs.values())
-
-    def write(self, path: Path) -> None:
-        """Append it as a line of JSON."""
-        with path.open("a") as file:
-            file.write(json.dumps(asdict(self)) + "\n")
-
-    @classmethod
-    def read_all(cls, path: Path) -> "list[Result]":
-        """The results of a file, none if there is no file."""
-        if not path.exists():
-            return []
-        found = [cls(**json.loads(line)) for line in path.read_text().splitlines()]
-        for result in found:
-            result.struck = [Struck(**struck) for struck in result.struck]  # type: ignore[arg-type]
-        return found
 
 
 def campaign(

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from tests.faults.campaign.kinds.all import KINDS
+from tests.faults.campaign.results import append_result, read_results
 from tests.faults.campaign.running import IDENTICAL, Result, campaign
 from tests.faults.campaign.table import DOCUMENT, table, write_table
 
@@ -37,14 +38,14 @@ def main(
 ) -> None:
     """Break the coordinator under load, and judge. The exit code is 1 if anything is wrong."""
     until_s = float("inf") if minutes is None else time.monotonic() + 60 * minutes
-    found = [] if results is None else Result.read_all(results)
+    found = [] if results is None else read_results(results, Result)
     is_well = True
     for seed in seeds or (1,):
         result = campaign(
             seed, faults, kinds=kinds, on_cluster=cluster, with_standby=standby, until_s=until_s
         )
         if results is not None:
-            result.write(results)
+            append_result(results, result)
         found.append(result)
         is_well &= result.is_well
         click.echo(

@@ -1,13 +1,12 @@
 """One campaign: faults from a seed, one after the other, and then the judge."""
 
-import json
 import os
 import shutil
 import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
@@ -67,21 +66,6 @@ class Result:
     @property
     def is_well(self) -> bool:
         return not self.wrongs and not self.failure and self.replay in ("", IDENTICAL)
-
-    def write(self, path: Path) -> None:
-        """Append it as a line of JSON."""
-        with path.open("a") as file:
-            file.write(json.dumps(asdict(self)) + "\n")
-
-    @classmethod
-    def read_all(cls, path: Path) -> "list[Result]":
-        """The results of a file, none if there is no file."""
-        if not path.exists():
-            return []
-        found = [cls(**json.loads(line)) for line in path.read_text().splitlines()]
-        for result in found:
-            result.struck = [Struck(**struck) for struck in result.struck]  # type: ignore[arg-type]
-        return found
 
 
 def schedule(
