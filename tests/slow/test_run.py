@@ -364,7 +364,7 @@ def keeps_signal_handlers() -> Iterator[None]:
         (("--nonsense",), 2, "No such option"),
         (("--broker-config", "nonsense"), 2, "'nonsense' is not NAME=VALUE"),
         (("--broker-config", "log.dirs=/tmp"), 2, "log.dirs cannot be set: the embedded broker is one"),
-        (("--broker-config", "a=b", "--bootstrap-servers", "a:1"), 2, "--bootstrap-servers names another"),
+        (("--broker-config", "a=b", "--bootstrap-servers", "a:1"), 2, "--client-config names another"),
         (("--no-gateway", "--advertised-host", "a"), 2, "cannot be combined with --advertised-host"),
         (("--no-gateway", "--gateway", "a:1"), 2, "cannot be combined with --gateway"),
         (("--reply-partition", "16"), 2, "Invalid value for --reply-partition: 16 is not one of 0 to 15"),
