@@ -15,7 +15,7 @@ from assignors.kafka.consumer_protocol import encode_subscription
 from checkpoints import codec
 from state.config import CoordinatorConfig
 from state.dispatch import AnyGroup, AnyRequest
-from state.kafka.group import Group, GroupState
+from state.kafka.classic_group import ClassicGroup, GroupState
 from state.kafka.requests import (
     CommittedPartition,
     CommittedTopic,
@@ -124,7 +124,7 @@ class Formed:
             timeline.apply(self._row(BEGIN_MS, self._join("", f"client-{number}")))
         timeline.fire_until(BEGIN_MS + FORMED_AFTER_MS)
         group = timeline.group
-        assert isinstance(group, Group)
+        assert isinstance(group, ClassicGroup)
         self.now_ms = group.clock_ms
         self.ids = list(group.members)
         self.completing = encode(group)
@@ -246,7 +246,7 @@ class Formed:
             began_ns = time.process_time_ns()
             timeline.fire_until(self.now_ms + SESSION_TIMEOUT_MS)
             ns = time.process_time_ns() - began_ns
-            assert isinstance(timeline.group, Group)
+            assert isinstance(timeline.group, ClassicGroup)
             assert not timeline.group.members
             return ns, len(self.ids)
 

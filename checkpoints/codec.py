@@ -10,8 +10,9 @@ keeps its encoding when others of its shard change.
 Decoding is strict: each version of a group has its own reader, which refuses a group with a field more or
 less. A group of an earlier version is migrated version by version (`checkpoints.migrations`).
 
-Rows of versions 1 to 3 had one group each, under the group's id, and no entries. Rows of version 4 have the
-same map as those of version 5, whose groups may have offsets in transactions. `read_row` reads them all.
+Rows of versions 1 to 3 had one group each, under the group's id, and no entries. From version 4 on
+rows have the same map. Groups may have offsets in transactions from version 5 on, and speak the consumer
+protocol from version 6 on. `read_row` reads them all.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,13 +21,22 @@ import msgspec
 import pyarrow as pa
 from msgspec import Struct
 
-from checkpoints.migrations import GroupV1, GroupV2, GroupV3, v1_to_v2, v2_to_v3, v3_to_v4
+from checkpoints.migrations import (
+    GroupV1,
+    GroupV2,
+    GroupV3,
+    GroupV4,
+    v1_to_v2,
+    v2_to_v3,
+    v3_to_v4,
+    v4_to_v5,
+)
 from state.dispatch import AnyGroup
 from state.rocketmq.group import Group as RocketMqGroup
 
-STATE_VERSION = 5
+STATE_VERSION = 6
 STATE_SCHEMA = "version int, payload binary"
-GROUP_VERSION = 4
+GROUP_VERSION = 5
 """The version of a group's own encoding. Up to version 3 it was the version of the row."""
 
 # The next deadline of a group whose row had none. It is in the past, so the first call finds the real one.
@@ -57,26 +67,32 @@ _groups_decoder = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 _v1 = msgspec.msgpack.Decoder(GroupV1 | RocketMqGroup)
 _v2 = msgspec.msgpack.Decoder(GroupV2 | RocketMqGroup)
 _v3 = msgspec.msgpack.Decoder(GroupV3 | RocketMqGroup)
-_v4: msgspec.msgpack.Decoder[AnyGroup] = msgspec.msgpack.Decoder(AnyGroup)
+_v4 = msgspec.msgpack.Decoder(GroupV4 | RocketMqGroup)
+_v5: msgspec.msgpack.Decoder[AnyGroup] = msgspec.msgpack.Decoder(AnyGroup)
 
 
 def _read_v1(encoded: bytes) -> AnyGroup:
     group = _v1.decode(encoded)
-    return group if isinstance(group, RocketMqGroup) else v3_to_v4(v2_to_v3(v1_to_v2(group)))
+    return group if isinstance(group, RocketMqGroup) else v4_to_v5(v3_to_v4(v2_to_v3(v1_to_v2(group))))
 
 
 def _read_v2(encoded: bytes) -> AnyGroup:
     group = _v2.decode(encoded)
-    return group if isinstance(group, RocketMqGroup) else v3_to_v4(v2_to_v3(group))
+    return group if isinstance(group, RocketMqGroup) else v4_to_v5(v3_to_v4(v2_to_v3(group)))
 
 
 def _read_v3(encoded: bytes) -> AnyGroup:
     group = _v3.decode(encoded)
-    return group if isinstance(group, RocketMqGroup) else v3_to_v4(group)
+    return group if isinstance(group, RocketMqGroup) else v4_to_v5(v3_to_v4(group))
 
 
 def _read_v4(encoded: bytes) -> AnyGroup:
     group = _v4.decode(encoded)
+    return group if isinstance(group, RocketMqGroup) else v4_to_v5(group)
+
+
+def _read_v5(encoded: bytes) -> AnyGroup:
+    group = _v5.decode(encoded)
     # Fields of the current group have defaults, so msgspec would accept a group whose last fields are
     # missing.
     fields = 1 + len(group.__struct_fields__)  # the first field is the protocol
@@ -96,6 +112,7 @@ _READERS: Mapping[int, Callable[[bytes], AnyGroup]] = {
     2: _read_v2,
     3: _read_v3,
     4: _read_v4,
+    5: _read_v5,
 }
 
 

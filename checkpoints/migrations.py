@@ -4,13 +4,15 @@ A description of a version here never changes. A struct of `state.kafka.group` t
 unchanged is not repeated here. Before such a struct is changed, its old form must be copied into this module.
 
 Version 2 added the partition counts that the coordinator assigns by. Version 3 added topic ids. Version 4
-added offsets in transactions, and the position in the log of each offset.
+added offsets in transactions, and the position in the log of each offset. Version 5 added groups of the
+consumer protocol; what both protocols have comes first in it.
 """
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from state.kafka.group import NO_POSITION, Group, GroupState, JoinPhase, Member, Offset, PendingMember
+from state.kafka.classic_group import ClassicGroup, GroupState, JoinPhase, Member, PendingMember
+from state.kafka.group import NO_POSITION, Ended, Offset, PendingOffsets
 
 
 class OffsetV1(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -72,6 +74,14 @@ class GroupV3(GroupV2, tag="Kafka"):
     deleted_topic_ids: list[bytes]
 
 
+class GroupV4(GroupV3, tag="Kafka"):
+    """A group in version 4."""
+
+    offsets: dict[str, dict[int, Offset]]  # type: ignore[assignment]
+    pending: list[PendingOffsets]
+    ended: dict[int, Ended]
+
+
 def v1_to_v2(group: GroupV1) -> GroupV2:
     """Version 1 has no partition counts."""
     return GroupV2(**asdict(group), partitions_per_topic={}, reported_partition_counts={})
@@ -88,7 +98,7 @@ def v2_to_v3(group: GroupV2) -> GroupV3:
     return GroupV3(**{**asdict(group), "offsets": offsets}, deleted_topic_ids=[])
 
 
-def v3_to_v4(group: GroupV3) -> Group:
+def v3_to_v4(group: GroupV3) -> GroupV4:
     """Version 3 has no offsets in transactions. Its offsets precede every request to come."""
     offsets = {
         topic: {
@@ -97,4 +107,9 @@ def v3_to_v4(group: GroupV3) -> Group:
         }
         for topic, partitions in group.offsets.items()
     }
-    return Group(**{**asdict(group), "offsets": offsets}, pending=[], ended={})
+    return GroupV4(**{**asdict(group), "offsets": offsets}, pending=[], ended={})
+
+
+def v4_to_v5(group: GroupV4) -> ClassicGroup:
+    """Version 4 has groups of the classic protocol alone, and no settings of a group."""
+    return ClassicGroup(**asdict(group))

@@ -14,7 +14,7 @@ from msgspec import Struct
 from state.dispatch import AnyRequest
 from state.errors import ErrorCode
 from state.kafka.group import Group, PendingOffsets
-from state.kafka.requests import TopicMetadata
+from state.kafka.requests import Unanswered
 from state.messages import RECORD_VERSION, ErrorResponse, Int32, ShortStr
 from state.rocketmq.requests import ConnectionClosed
 
@@ -211,7 +211,7 @@ def decode_request(value: bytes) -> AnyRequest | Refusal:
 def refuse(request: AnyRequest, reason: Reason, message: str) -> Refusal:
     """Refuse a well-formed request."""
     address = None
-    if not isinstance(request, ConnectionClosed | TopicMetadata):
+    if not isinstance(request, ConnectionClosed | Unanswered):
         address = Address(request.correlation_id, request.reply_partition, request.group_id)
     return Refusal(reason, message, address)
 

@@ -75,6 +75,32 @@ class CoordinatorConfig:
     group_max_session_timeout_ms: int = _setting("group.max.session.timeout.ms", 1_800_000)
     group_initial_rebalance_delay_ms: int = _setting("group.initial.rebalance.delay.ms", 3_000)
     group_max_size: int = _setting("group.max.size", INT32_MAX, at_least=1)
+    group_consumer_session_timeout_ms: int = _setting("group.consumer.session.timeout.ms", 45_000, at_least=1)
+    group_consumer_min_session_timeout_ms: int = _setting(
+        "group.consumer.min.session.timeout.ms", 45_000, at_least=1
+    )
+    group_consumer_max_session_timeout_ms: int = _setting(
+        "group.consumer.max.session.timeout.ms", 60_000, at_least=1
+    )
+    group_consumer_heartbeat_interval_ms: int = _setting(
+        "group.consumer.heartbeat.interval.ms", 5_000, at_least=1
+    )
+    group_consumer_min_heartbeat_interval_ms: int = _setting(
+        "group.consumer.min.heartbeat.interval.ms", 5_000, at_least=1
+    )
+    group_consumer_max_heartbeat_interval_ms: int = _setting(
+        "group.consumer.max.heartbeat.interval.ms", 15_000, at_least=1
+    )
+    group_consumer_assignment_interval_ms: int = _setting(
+        "group.consumer.assignment.interval.ms", 1_000, at_least=0
+    )
+    group_consumer_min_assignment_interval_ms: int = _setting(
+        "group.consumer.min.assignment.interval.ms", 0, at_least=0
+    )
+    group_consumer_max_assignment_interval_ms: int = _setting(
+        "group.consumer.max.assignment.interval.ms", 15_000, at_least=0
+    )
+    group_consumer_max_size: int = _setting("group.consumer.max.size", INT32_MAX, at_least=1)
     group_max_partitions: int = _setting("group.max.partitions", GROUP_MAX_PARTITIONS, at_least=1)
     offset_metadata_max_bytes: int = _setting("offset.metadata.max.bytes", 4_096)
     offsets_retention_minutes: int = _setting("offsets.retention.minutes", 10_080, at_least=1)

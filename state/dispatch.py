@@ -13,10 +13,13 @@ from state.errors import ErrorCode
 from state.inputs import Failed, Outage, Quarantine, Received
 from state.kafka import step as kafka
 from state.kafka import timers
+from state.kafka.any_group import KafkaGroup
+from state.kafka.classic_group import ClassicGroup
+from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.effects import Effects, Reply
-from state.kafka.group import Group as KafkaGroup
+from state.kafka.group import Group
 from state.kafka.requests import AnyRequest as KafkaRequest
-from state.kafka.requests import TopicMetadata
+from state.kafka.requests import Unanswered
 from state.kafka.timers import DeadlineReached
 from state.messages import ErrorResponse, ReleaseGroup
 from state.rocketmq import effects as rocketmq_effects
@@ -40,7 +43,11 @@ class GroupType(StrEnum):
     ROCKETMQ = "RocketMQ"
 
 
-_TYPE_OF_GROUP = {KafkaGroup: GroupType.KAFKA, RocketMqGroup: GroupType.ROCKETMQ}
+_TYPE_OF_GROUP = {
+    ClassicGroup: GroupType.KAFKA,
+    ConsumerGroup: GroupType.KAFKA,
+    RocketMqGroup: GroupType.ROCKETMQ,
+}
 
 # An operator's ReleaseGroup fits both protocols.
 _TYPE_OF_REQUEST: dict[type, GroupType] = {
@@ -60,7 +67,7 @@ def step(
     if requested is not None and group is not None and requested is not group_type_of(group):
         assert isinstance(event, (Received, Failed))
         return _refuse(group, requested, event)
-    if isinstance(group, KafkaGroup) or (group is None and requested is not GroupType.ROCKETMQ):
+    if isinstance(group, Group) or (group is None and requested is not GroupType.ROCKETMQ):
         return kafka.step(group, group_id, cast(kafka.Event, event), now_ms, config)
     return rocketmq.step(group, group_id, cast(rocketmq.Event, event), now_ms, config.rocketmq)
 
@@ -107,7 +114,7 @@ def _refuse(
     """Answer with INCONSISTENT_GROUP_PROTOCOL. The group, including its clock, is unchanged."""
     request = event.request
     answers = []
-    if not isinstance(request, ConnectionClosed | TopicMetadata):
+    if not isinstance(request, ConnectionClosed | Unanswered):
         response = ErrorResponse(
             group_id=group.group_id,
             correlation_id=request.correlation_id,

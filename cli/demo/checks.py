@@ -11,7 +11,7 @@ from cli.demo.watch import client_of, held
 from clients.coordinator_client import decode_response
 from records.history import CoordinatorStarted, HistoryReader, decode_any_entry
 from records.pack import unpack
-from state.kafka.group import GroupState
+from state.kafka.classic_group import GroupState
 from state.kafka.history import EntryType, HistoryEntry
 from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from state.rocketmq.responses import ToConnection

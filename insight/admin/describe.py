@@ -10,7 +10,8 @@ from msgspec import Struct, UnsetType
 from assignors.kafka.api import TopicPartition
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
 from insight.admin.requests import Committed
-from state.kafka.group import DEAD, GroupState
+from state.kafka.classic_group import GroupState
+from state.kafka.group import DEAD
 from state.kafka.responses import DescribedMember, DescribeGroupResponse
 
 REBALANCING = frozenset({GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE})

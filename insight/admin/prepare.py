@@ -21,7 +21,8 @@ from insight.admin.reset import (
     plan_reset,
 )
 from insight.admin.selection import TopicChoice, choose_partitions
-from state.kafka.group import DEAD, GroupState
+from state.kafka.classic_group import GroupState
+from state.kafka.group import DEAD
 
 INACTIVE = frozenset({GroupState.EMPTY.value, DEAD})
 

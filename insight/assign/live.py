@@ -8,7 +8,8 @@ from assignors.kafka.api import TopicPartition
 from assignors.kafka.consumer_protocol import ProtocolError, decode_subscription
 from insight.admin.describe import PartitionRow, assigned_partitions
 from insight.assign.model import Group, InputError, Member
-from state.kafka.group import DEAD, GroupState
+from state.kafka.classic_group import GroupState
+from state.kafka.group import DEAD
 from state.kafka.responses import DescribedMember, DescribeGroupResponse
 
 _NO_ANSWER: Final[Mapping[str, str]] = MappingProxyType(

@@ -16,7 +16,8 @@ from prometheus_client.registry import Collector
 from insight.metrics.metrics_state import GroupRow, MetricsState, Numbers, Partition
 from insight.metrics.rocketmq import rocketmq_gauges
 from records.history import KAFKA
-from state.kafka.group import DEAD, GroupState
+from state.kafka.classic_group import GroupState
+from state.kafka.group import DEAD
 from state.kafka.history import EntryType
 from state.kafka.offsets.outcome import Outcome
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqGroup

@@ -29,7 +29,7 @@ from records.codec import Refusal
 from records.truncation import encode_view
 from state.dispatch import AnyGroup, step
 from state.kafka import snapshot
-from state.kafka.group import Group
+from state.kafka.classic_group import ClassicGroup
 from state.rocketmq import snapshot as rocketmq_snapshot
 from state.rocketmq.group import Group as RocketMqGroup
 from state.timeline import Step
@@ -286,7 +286,7 @@ def view_of(group: AnyGroup) -> Any:
     """The view of a group of either protocol."""
     if isinstance(group, RocketMqGroup):
         return rocketmq_snapshot.snapshot(group)
-    assert isinstance(group, Group)
+    assert isinstance(group, ClassicGroup)
     return snapshot.snapshot(group)
 
 
@@ -301,7 +301,7 @@ def _repeatable(name: object, value: bytes) -> tuple[object, bytes] | None:
 
 def _parked_in(groups: Iterable[AnyGroup]) -> set[str]:
     """The requests that wait for their answer."""
-    return {to.request for group in groups if isinstance(group, Group) for to in group.parked()}
+    return {to.request for group in groups if isinstance(group, ClassicGroup) for to in group.parked()}
 
 
 def cause_of(entry: Entry[Any]) -> str:

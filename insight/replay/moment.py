@@ -21,7 +21,7 @@ from insight.why.names import Names
 from insight.why.wording import INDENT, count
 from state.config import CoordinatorConfig
 from state.kafka import timers
-from state.kafka.group import Group, GroupState, Member
+from state.kafka.classic_group import ClassicGroup, GroupState, Member
 from state.kafka.history import EntryType, HistoryEntry
 from state.rocketmq import snapshot as rocketmq_snapshot
 from state.rocketmq.group import Group as RocketMqGroup
@@ -38,6 +38,7 @@ def moment_text(replayed: Replayed, at_ms: int, config: CoordinatorConfig, clock
         return f"Group {replayed.group_id} did not exist at {when}.{_last_entry(replayed.entries, clock)}\n"
     if isinstance(group, RocketMqGroup):
         return _rocketmq_text(group, at_ms, when, config, clock)
+    assert isinstance(group, ClassicGroup)
     names = Names({*group.members, *group.pending_members, *member_ids(replayed.entries)})
     return _kafka_text(group, holders(replayed.entries), names, at_ms, when, clock)
 
@@ -91,7 +92,12 @@ def _partitions(assignment: bytes) -> list[Partition] | None:
 
 
 def _kafka_text(
-    group: Group, held: dict[Partition, tuple[str, int]], names: Names, at_ms: int, when: str, clock: Clock
+    group: ClassicGroup,
+    held: dict[Partition, tuple[str, int]],
+    names: Names,
+    at_ms: int,
+    when: str,
+    clock: Clock,
 ) -> str:
     lasted = duration_text(max(at_ms - group.state_timestamp_ms, 0))
     leader = f", leader {names.of(group.leader_id)}" if group.leader_id else ""
@@ -123,7 +129,9 @@ def _kafka_text(
     return "\n".join(lines) + "\n"
 
 
-def _member_table(group: Group, held: dict[Partition, tuple[str, int]], names: Names, clock: Clock) -> str:
+def _member_table(
+    group: ClassicGroup, held: dict[Partition, tuple[str, int]], names: Names, clock: Clock
+) -> str:
     columns = [Column("MEMBER"), Column("HOST", 10), Column("STATE", 10), Column("#PARTITIONS", 11)]
     columns += [Column("HOLDS"), Column("SINCE", 0)]
     rows = []
@@ -143,7 +151,7 @@ def _member_table(group: Group, held: dict[Partition, tuple[str, int]], names: N
     return render_table(columns, rows)
 
 
-def _state_of(member: Member, group: Group) -> str:
+def _state_of(member: Member, group: ClassicGroup) -> str:
     if member.parked_join is not None:
         return "joined, waits for the others"
     if member.parked_sync is not None:
@@ -171,7 +179,7 @@ def _since(times_ms: list[int], clock: Clock) -> str | None:
     return first if first == last else f"{first} to {last}"
 
 
-def _timer_lines(group: Group, names: Names, at_ms: int, clock: Clock) -> Iterator[str]:
+def _timer_lines(group: ClassicGroup, names: Names, at_ms: int, clock: Clock) -> Iterator[str]:
     due = timers.due_deadlines(group, sys.maxsize)
     whats = {
         timers.TimerKind.HEARTBEAT: "the session of {} ends",

@@ -15,7 +15,8 @@ from assignors.kafka.consumer_protocol import ProtocolError, decode_assignment
 from insight.rocketmq_group import GroupState as RocketMqState
 from state.config import CoordinatorConfig
 from state.dispatch import AnyGroup, due_deadlines, group_type_of, next_deadline_ms
-from state.kafka.group import Group, Member
+from state.kafka.classic_group import ClassicGroup, Member
+from state.kafka.group import Group
 from state.kafka.timers import DeadlineReached
 from state.rocketmq.group import Group as RocketMqGroup
 
@@ -198,7 +199,8 @@ def rows_of(group: AnyGroup, state_version: int, config: CoordinatorConfig) -> G
     if isinstance(group, RocketMqGroup):
         members, offsets, pending, locks = list(_clients(group, protocol)), [], [], list(_locks(group))
     else:
-        members, offsets, locks = list(_members(group, protocol)), list(_offsets(group)), []
+        members = list(_members(group, protocol)) if isinstance(group, ClassicGroup) else []
+        offsets, locks = list(_offsets(group)), []
         pending = list(_pending(group))
     common: dict[str, Any] = {
         "group_id": group.group_id,
@@ -233,21 +235,25 @@ def _of_protocol(group: AnyGroup) -> dict[str, Any]:
             "consume_type": group.consume_type,
             "consume_from_where": group.consume_from_where,
         }
-    return {
+    own: dict[str, Any] = {"subscribed_topics": sorted(group.subscribed())}
+    if isinstance(group, ClassicGroup):
+        own = {
+            "protocol_name": group.protocol_name,
+            "leader_id": group.leader_id,
+            "subscribed_topics": group.subscribed_topics,
+        }
+    return own | {
         "state": str(group.state),
         "members": len(group.members),
         "generation": group.generation,
         "protocol_type": group.protocol_type,
-        "protocol_name": group.protocol_name,
-        "leader_id": group.leader_id,
-        "subscribed_topics": group.subscribed_topics,
         "state_since_ms": group.state_timestamp_ms or None,
         "last_rebalance_at_ms": group.last_rebalance_at_ms,
         "last_rebalance_reason": group.last_rebalance_reason or None,
     }
 
 
-def _members(group: Group, protocol: str) -> Iterator[MemberRow]:
+def _members(group: ClassicGroup, protocol: str) -> Iterator[MemberRow]:
     for member in group.members.values():
         assignment = _assignment(group, member)
         yield MemberRow(
@@ -285,7 +291,7 @@ def _waits_for(member: Member) -> str | None:
     return "SyncGroup" if member.parked_sync is not None else None
 
 
-def _assignment(group: Group, member: Member) -> dict[str, list[int]] | None:
+def _assignment(group: ClassicGroup, member: Member) -> dict[str, list[int]] | None:
     if not group.is_consumer_group():
         return None
     by_topic: dict[str, list[int]] = {}

@@ -7,7 +7,8 @@ from enum import StrEnum
 from assignors.kafka.api import MemberId
 from insight.why.lives import Life
 from insight.why.moves import read_holdings
-from state.kafka.group import DEAD, GroupState
+from state.kafka.classic_group import GroupState
+from state.kafka.group import DEAD
 from state.kafka.history import EntryType, HistoryEntry
 
 

@@ -16,7 +16,7 @@ from insight.why.model import Rebalance
 from insight.why.names import Names
 from insight.why.report import Report
 from insight.why.text import cause_text
-from state.kafka.group import GroupState
+from state.kafka.classic_group import GroupState
 
 MAX_LANES = 30
 _MAX_LABELS = 12

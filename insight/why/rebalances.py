@@ -11,7 +11,7 @@ from insight.why.lives import Life, lives
 from insight.why.model import Idle, Joined, Moves, Outcome, Rebalance, Removed
 from insight.why.moves import Holdings, compare, read_holdings
 from insight.why.stretches import Stretch, generation_before, stretches
-from state.kafka.group import GroupState
+from state.kafka.classic_group import GroupState
 from state.kafka.history import EntryType, HistoryEntry
 
 _JOINS = (EntryType.MEMBER_ADDED, EntryType.MEMBER_REJOINED, EntryType.MEMBER_REPLACED)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from insight.why.lives import Life
 from insight.why.model import Outcome
-from state.kafka.group import GroupState
+from state.kafka.classic_group import GroupState
 from state.kafka.history import EntryType, HistoryEntry
 
 _REBALANCING = (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE)

@@ -9,7 +9,8 @@ from insight.why.model import CauseKind, MemberMoves, Moves, Outcome, Rebalance
 from insight.why.names import Names
 from insight.why.report import Report
 from insight.why.wording import INDENT, Lines, columns, count, shortened, tally, trigger_text
-from state.kafka.group import DEAD, GroupState
+from state.kafka.classic_group import GroupState
+from state.kafka.group import DEAD
 from state.messages import ANONYMOUS
 
 MAX_REBALANCES = 20

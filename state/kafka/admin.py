@@ -6,8 +6,8 @@ Source: GroupMetadataManager.describeGroups, ClassicGroup.describe, ClassicGroup
 from msgspec import UNSET
 
 from state.errors import ErrorCode
+from state.kafka.classic_group import ClassicGroup, GroupState
 from state.kafka.context import StepContext, Verdict
-from state.kafka.group import Group, GroupState
 from state.kafka.requests import DeleteGroup, DescribeGroup, ReplyTo
 from state.kafka.responses import DeleteGroupResponse, DescribedMember, DescribeGroupResponse
 
@@ -19,7 +19,7 @@ def describe(context: StepContext, _: DescribeGroup, reply_to: ReplyTo) -> None:
     if not context.has_group:
         context.reply(reply_to, DescribeGroupResponse, context.rule("V1"))
         return
-    group = context.group
+    group = context.classic
     stable = group.state is GroupState.STABLE
     row = context.rule("V2" if stable else "V3")
     members = [
@@ -45,7 +45,7 @@ def describe(context: StepContext, _: DescribeGroup, reply_to: ReplyTo) -> None:
     )
 
 
-def _pending_offsets(group: Group) -> dict[str, dict[int, int]]:
+def _pending_offsets(group: ClassicGroup) -> dict[str, dict[int, int]]:
     found: dict[str, dict[int, int]] = {}
     for entry in group.pending:
         for topic, offsets in entry.offsets.items():
@@ -64,6 +64,6 @@ def delete_group(context: StepContext, _: DeleteGroup, reply_to: ReplyTo) -> Non
 def _validate_delete(context: StepContext) -> Verdict:
     if not context.has_group:
         return context.rule("K1"), ErrorCode.GROUP_ID_NOT_FOUND
-    if context.group.state is not GroupState.EMPTY:
+    if not context.group.is_empty:
         return context.rule("K2"), ErrorCode.NON_EMPTY_GROUP
     return context.rule("K3"), ErrorCode.NONE

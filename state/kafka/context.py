@@ -8,17 +8,11 @@ from msgspec import field
 from state.config import CoordinatorConfig
 from state.context import BaseContext
 from state.errors import ErrorCode
+from state.kafka.any_group import KafkaGroup
+from state.kafka.classic_group import LEGAL_PREVIOUS_STATES, ClassicGroup, GroupState, Member
+from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.effects import Effects, OffsetChange, Reply, TransactionChange
-from state.kafka.group import (
-    DEAD,
-    LEGAL_PREVIOUS_STATES,
-    Group,
-    GroupState,
-    LogPosition,
-    Member,
-    Offset,
-    PendingOffsets,
-)
+from state.kafka.group import DEAD, LogPosition, Offset, PendingOffsets
 from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.requests import ReplyTo
 from state.kafka.responses import AnyResponse
@@ -31,7 +25,7 @@ Verdict = tuple[RuleId, ErrorCode]
 """What a check decided, and by which row."""
 
 
-class StepContext(BaseContext[Group, CoordinatorConfig], eq=False):
+class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
     """The context of Kafka's handlers. Handlers change `group` and add effects by the methods here.
 
     `principal` is that of the request that is handled, None if it has none or a deadline is handled.
@@ -45,10 +39,22 @@ class StepContext(BaseContext[Group, CoordinatorConfig], eq=False):
     _replies: list[Reply] = field(default_factory=list)
     _history: list[HistoryEntry] = field(default_factory=list)
 
-    def create_group(self, rule: RuleId, reason: str) -> None:
+    @property
+    def classic(self) -> ClassicGroup:
+        assert isinstance(self._group, ClassicGroup), "this step needs a group of the classic protocol"
+        return self._group
+
+    @property
+    def consumer(self) -> ConsumerGroup:
+        assert isinstance(self._group, ConsumerGroup), "this step needs a group of the consumer protocol"
+        return self._group
+
+    def create_group(
+        self, rule: RuleId, reason: str, group_type: type[ClassicGroup] | type[ConsumerGroup] = ClassicGroup
+    ) -> None:
         """Create the group. Its incarnation is the id of the request."""
         assert self._group is None, "the group is there already"
-        self._group = Group(
+        self._group = group_type(
             group_id=self.group_id,
             incarnation=self.cause,
             clock_ms=self.now_ms,
@@ -56,6 +62,11 @@ class StepContext(BaseContext[Group, CoordinatorConfig], eq=False):
         )
         self.retention_is_stale = True
         self.record(rule, EntryType.GROUP_CREATED, reason)
+
+    def become(self, group: KafkaGroup) -> None:
+        """Replace the group by its conversion to the other protocol."""
+        self._group = group
+        self.retention_is_stale = True
 
     def delete_group(self, rule: RuleId, reason: str) -> None:
         """Delete the group and its offsets."""
@@ -117,6 +128,15 @@ class StepContext(BaseContext[Group, CoordinatorConfig], eq=False):
         """Arm the member's session timeout from now on."""
         member.heartbeat_deadline_ms = self.deadline(member.session_timeout_ms)
 
+    def arm_consumer_session(self, member: ConsumerMember) -> None:
+        """Arm the session timeout of a member of a consumer group from now on (rows TM1, TM2)."""
+        timeout_ms = (
+            self.config.group_consumer_session_timeout_ms
+            if member.classic is None
+            else member.classic.session_timeout_ms
+        )
+        member.session_deadline_ms = self.deadline(timeout_ms)
+
     def rule(self, row: str) -> RuleId:
         """Note that this row of docs/rules.md applies, and return its id for the answer or the entry that it
         decides.
@@ -135,6 +155,8 @@ class StepContext(BaseContext[Group, CoordinatorConfig], eq=False):
         from_state = details.pop("from_state", group.state)
         to_state = details.pop("to_state", group.state)
         details.setdefault("last_rebalance_at_ms", group.last_rebalance_at_ms)
+        if isinstance(group, ConsumerGroup):
+            details |= {"group_type": "consumer", "assignment_epoch": group.assignment_epoch}
         self._history.append(
             HistoryEntry(
                 version=RECORD_VERSION,
@@ -155,15 +177,21 @@ class StepContext(BaseContext[Group, CoordinatorConfig], eq=False):
         )
 
     def record_member(
-        self, rule: RuleId, event: EntryType, member: Member, reason: str, **details: object
+        self,
+        rule: RuleId,
+        event: EntryType,
+        member: Member | ConsumerMember,
+        reason: str,
+        **details: object,
     ) -> None:
         """Add a history entry about one member."""
+        instance_id = member.group_instance_id if isinstance(member, Member) else member.instance_id
         self.record(
             rule,
             event,
             reason,
             member_id=member.member_id,
-            group_instance_id=member.group_instance_id,
+            group_instance_id=instance_id,
             client_id=member.client_id,
             client_host=member.client_host,
             **details,
@@ -173,7 +201,7 @@ class StepContext(BaseContext[Group, CoordinatorConfig], eq=False):
         self, rule: RuleId, to: GroupState, event: EntryType, reason: str, **details: object
     ) -> None:
         """Move the group to another state, and record the reason."""
-        group = self.group
+        group = self.classic
         assert group.state in LEGAL_PREVIOUS_STATES[to], f"{group.state} -> {to} is no legal transition"
         group.previous_state, group.state = group.state, to
         group.state_timestamp_ms = self.now_ms

@@ -9,7 +9,8 @@ two different outcomes.
 
 from msgspec import Struct
 
-from state.kafka.group import Group, Offset, PendingOffsets
+from state.kafka.any_group import KafkaGroup
+from state.kafka.group import Offset, PendingOffsets
 from state.kafka.history import HistoryEntry
 from state.kafka.responses import AnyResponse
 
@@ -44,7 +45,7 @@ class Effects(Struct, frozen=True):
     deadline that the step armed, in ms, None if it armed none. The timeline uses it instead of a search.
     """
 
-    group: Group | None
+    group: KafkaGroup | None
     replies: list[Reply]
     history: list[HistoryEntry]
     offsets: list[OffsetChange]

@@ -1,22 +1,10 @@
-"""A consumer group: its states, its members, its offsets, and queries on them.
+"""What every Kafka group has, whatever its protocol: its clock, its offsets and its place in the history.
 
-This file holds data and queries only; the other modules of `state.kafka` change a group. A deadline is stored
-with its subject (a member, a pending id, the join or sync phase), so a timer cannot outlive its subject. The
-order of the fields is the layout of the stored state: a change of the order is a new version in
-`checkpoints.codec`. Source: ClassicGroup.java, ClassicGroupMember.java, ClassicGroupState.java.
+`ClassicGroup` and `ConsumerGroup` are such groups. A conversion from one to the other keeps these fields.
+This file holds data and queries only; the rooms of `state.kafka` change a group.
 """
 
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator
-from enum import StrEnum
-from functools import cached_property
-
 from msgspec import Struct
-
-from assignors.kafka.consumer_protocol import PROTOCOL_TYPE
-from state.errors import ErrorCode
-from state.kafka.requests import Protocol, ReplyTo
-from state.kafka.supported_protocols import SupportedProtocols
 
 LogPosition = tuple[int, int]
 """The place of a request in its partition of the log: the offset of its record, and its number in the record,
@@ -27,90 +15,7 @@ NO_POSITION: LogPosition = (-1, 0)
 """The position of an offset whose request is not known: it precedes every request."""
 
 
-class GroupState(StrEnum):
-    """The state of a group in its rebalance.
-
-    Empty: no members. A JoinGroup starts PreparingRebalance.
-
-    PreparingRebalance: JoinGroups are parked until every member joined or the time is over. The next state is
-    CompletingRebalance, or Empty.
-
-    CompletingRebalance: the generation is formed. SyncGroups are parked until the leader sends the
-    assignment. The next state is Stable.
-
-    Stable: the assignment is known. A JoinGroup with a change, a leave or an expiry starts
-    PreparingRebalance.
-
-    Kafka's fifth state, Dead, is a deleted group. It is no state here, only a word in answers and history.
-    """
-
-    EMPTY = "Empty"
-    PREPARING_REBALANCE = "PreparingRebalance"
-    COMPLETING_REBALANCE = "CompletingRebalance"
-    STABLE = "Stable"
-
-
 DEAD = "Dead"
-
-LEGAL_PREVIOUS_STATES: dict[GroupState, frozenset[GroupState]] = {
-    GroupState.EMPTY: frozenset({GroupState.PREPARING_REBALANCE}),
-    GroupState.PREPARING_REBALANCE: frozenset(
-        {GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE}
-    ),
-    GroupState.COMPLETING_REBALANCE: frozenset({GroupState.PREPARING_REBALANCE}),
-    GroupState.STABLE: frozenset({GroupState.COMPLETING_REBALANCE}),
-}
-
-
-class Member(Struct, array_like=True, forbid_unknown_fields=True):
-    """One member of the group.
-
-    Times are in milliseconds. `heartbeat_deadline_ms` is None while the member waits for an answer and no
-    heartbeat is due. `parked_join` and `parked_sync` are the addresses of the parked requests, None if no
-    request is parked. `group_instance_id` is None for a dynamic member.
-    """
-
-    member_id: str
-    group_instance_id: str | None
-    client_id: str
-    client_host: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    protocols: list[Protocol]
-    heartbeat_deadline_ms: int | None = None
-    assignment: bytes = b""
-    is_new: bool = False
-    pending_sync: bool = False  # joined this generation and has not synced yet
-    parked_join: ReplyTo | None = None
-    parked_sync: ReplyTo | None = None
-
-    def waits(self) -> bool:
-        """Whether a request of the member is parked."""
-        return self.parked_join is not None or self.parked_sync is not None
-
-    def metadata(self, protocol_name: str | None) -> bytes:
-        """Return the member's metadata for a protocol, b"" if the member does not offer the protocol."""
-        return next((p.metadata for p in self.protocols if p.name == protocol_name), b"")
-
-
-class PendingMember(Struct, array_like=True, forbid_unknown_fields=True):
-    """A member id that was assigned with MEMBER_ID_REQUIRED and has not joined yet (KIP-394)."""
-
-    client_id: str
-    client_host: str
-    heartbeat_deadline_ms: int
-
-
-class JoinPhase(Struct, array_like=True, forbid_unknown_fields=True):
-    """The timer of PreparingRebalance, in milliseconds.
-
-    `initial_remaining_ms` is by how much the initial delay may still be extended after this timer. None if
-    the rebalance did not start at Empty.
-    """
-
-    deadline_ms: int
-    delay_ms: int
-    initial_remaining_ms: int | None
 
 
 class Offset(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -162,52 +67,34 @@ class Ended(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     at_ms: int
 
 
-class Group(Struct, array_like=True, forbid_unknown_fields=True, dict=True, tag="Kafka"):
-    """The state of one group.
+class Group(Struct, array_like=True, forbid_unknown_fields=True, dict=True):
+    """What a Kafka group keeps when it changes its protocol, and what both protocols use alike.
 
-    The counts of members (`awaiting_join_response`, `pending_syncs`, `supported_protocols`) are derived from
-    `members` at their first use and are not stored. `members`, and each member's `protocols`, `parked_join`
-    and `pending_sync`, are changed only by the methods of this class, which keep the counts.
-
-    `clock_ms` is the time of the group's last event. `last_fired_ms` is the latest deadline that fired.
+    `incarnation` is the id of the request that created the group, and `seq` the number of history entries so
+    far. `clock_ms` is the time of the group's last event. `last_fired_ms` is the latest deadline that fired.
     `quarantined` is the text of the coordinator's fault that stopped the group's timers, None in a healthy
     group. The deadlines of a quarantined group move with its clock.
     """
 
     group_id: str
-    incarnation: str  # the id of the request that created it
-    seq: int = 0  # history entries so far
+    incarnation: str
+    seq: int = 0
     clock_ms: int = 0
     last_fired_ms: int = 0
-    state: GroupState = GroupState.EMPTY
-    previous_state: GroupState | None = None
     state_timestamp_ms: int = 0
-    generation: int = 0
-    protocol_type: str | None = None
-    protocol_name: str | None = None
-    leader_id: str | None = None
-    members: dict[str, Member] = {}
-    static_members: dict[str, str] = {}  # group.instance.id -> member id
-    pending_members: dict[str, PendingMember] = {}
-    new_member_added: bool = False
-    join_phase: JoinPhase | None = None
-    sync_deadline_ms: int | None = None
+    # The start of the latest rebalance, running or complete, and its reason.
     last_rebalance_at_ms: int | None = None
     last_rebalance_reason: str = ""
     quarantined: str | None = None
-    # The sorted topics of this generation's members, None if they are unreadable:
-    # ClassicGroup.subscribedTopics
-    subscribed_topics: list[str] | None = None
     offsets: dict[str, dict[int, Offset]] = {}  # by topic and partition
     retention_deadline_ms: int | None = None
-    # Topics that the coordinator assigns: this generation's counts, and those that JoinGroups reported since.
-    partitions_per_topic: dict[str, int] = {}
-    reported_partition_counts: dict[str, int] = {}
     # Ids of topics that TopicMetadata showed to be deleted or replaced, the latest last.
     deleted_topic_ids: list[bytes] = []
     # Offsets that wait for the end of their transactions, in the order of their requests.
     pending: list[PendingOffsets] = []
     ended: dict[int, Ended] = {}  # by producer id
+    # The group's own settings (AlterConfigs of the resource GROUP), by Kafka's names.
+    configs: dict[str, int] = {}
 
     def pending_partitions(self) -> dict[str, set[int]]:
         """Return the partitions that have a pending offset, by topic."""
@@ -220,148 +107,3 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True, dict=True, tag=
     def is_without_offsets(self) -> bool:
         """Whether the group has neither a committed nor a pending offset."""
         return not self.offsets and not self.pending
-
-    def is_initial_rebalance(self) -> bool:
-        """Whether the current PreparingRebalance started at Empty."""
-        return self.state is GroupState.PREPARING_REBALANCE and self.previous_state is GroupState.EMPTY
-
-    def is_consumer_group(self) -> bool:
-        """Whether the protocol type is that of Kafka's consumer, whose metadata the coordinator can read."""
-        return self.protocol_type == PROTOCOL_TYPE
-
-    def subscribed_of(self, topics: Iterable[str]) -> set[str]:
-        """Return those of the topics that a member subscribes to. If a consumer group's subscriptions are
-        unreadable, return all of the topics.
-        """
-        if self.subscribed_topics is None:
-            return set(topics) if self.is_consumer_group() else set()
-        return {topic for topic in topics if self.is_subscribed(topic)}
-
-    def is_subscribed(self, topic: str) -> bool:
-        """Whether a member is known to subscribe to the topic. The search in the sorted topics of a group
-        with 1,000 topics takes a twentieth of the time in which a set of them is made.
-        """
-        topics = self.subscribed_topics or []
-        at = bisect_left(topics, topic)
-        return at < len(topics) and topics[at] == topic
-
-    @cached_property
-    def awaiting_join_response(self) -> int:
-        """The number of members with a parked JoinGroup: ClassicGroup.numMembersAwaitingJoinResponse."""
-        return sum([member.parked_join is not None for member in self.members.values()])
-
-    @cached_property
-    def pending_syncs(self) -> int:
-        """The number of members that have not synced in this generation: ClassicGroup.pendingSyncMembers."""
-        return sum([member.pending_sync for member in self.members.values()])
-
-    @cached_property
-    def supported_protocols(self) -> SupportedProtocols:
-        """The counts of the protocols that members offer."""
-        supported = SupportedProtocols()
-        for member in self.members.values():
-            supported.add(member.protocols)
-        return supported
-
-    def members_not_rejoined(self) -> list[Member]:
-        return [m for m in self.members.values() if m.parked_join is None]
-
-    def has_all_members_joined(self) -> bool:
-        """Whether every member has a parked JoinGroup and no member id is pending."""
-        return not self.pending_members and self.awaiting_join_response == len(self.members)
-
-    def rebalance_timeout_ms(self) -> int:
-        """Return the longest rebalance timeout of the members, 0 without members."""
-        return max((m.rebalance_timeout_ms for m in self.members.values()), default=0)
-
-    def supports_protocols(self, protocol_type: str, protocols: list[Protocol]) -> bool:
-        """Whether a member with these protocols may join the group (rows U1, U2)."""
-        if self.state is GroupState.EMPTY:
-            return bool(protocol_type) and bool(protocols)
-        if protocol_type != self.protocol_type:
-            return False
-        return any(self.supported_protocols.is_shared(p.name) for p in protocols)
-
-    def select_protocol(self) -> str:
-        """Return the protocol of the next generation: the one with the most votes of the members.
-
-        A tie goes to the protocol that the member that joined first lists first (in Kafka, to its map's
-        order).
-        """
-        return self.supported_protocols.select(next(iter(self.members.values())).protocols)
-
-    def validate_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
-        """Check a member's identity: ClassicGroup.validateMember. JoinGroup, SyncGroup, Heartbeat, LeaveGroup
-        and OffsetCommit share this check.
-
-        Returns UNKNOWN_MEMBER_ID if the instance id or the member id is unknown, FENCED_INSTANCE_ID if the
-        instance id belongs to another member id, else NONE. A pending member id is unknown. A static member's
-        id without its instance id is accepted.
-        """
-        if group_instance_id is not None:
-            mapped = self.static_members.get(group_instance_id)
-            if mapped is None:
-                return ErrorCode.UNKNOWN_MEMBER_ID
-            if mapped != member_id:
-                return ErrorCode.FENCED_INSTANCE_ID
-        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
-
-    def add(self, member: Member, protocol_type: str) -> None:
-        """Add a member. The first member sets the protocol type. A member becomes leader if there is none."""
-        if not self.members:
-            self.protocol_type = protocol_type
-        if self.leader_id is None:
-            self.leader_id = member.member_id
-        self.awaiting_join_response += member.parked_join is not None
-        self.pending_syncs += member.pending_sync
-        self._count_protocols(member, 1)
-        self.members[member.member_id] = member
-        if member.group_instance_id is not None:
-            self.static_members[member.group_instance_id] = member.member_id
-        self.pending_members.pop(member.member_id, None)
-
-    def remove(self, member_id: str) -> None:
-        """Remove a member or a pending id. If the leader is removed, the member that joined first
-        becomes leader.
-        """
-        self.pending_members.pop(member_id, None)
-        member = self.members.get(member_id)
-        if member is not None:
-            self.awaiting_join_response -= member.parked_join is not None
-            self.pending_syncs -= member.pending_sync
-            self._count_protocols(member, -1)
-            del self.members[member_id]
-            if member.group_instance_id is not None:
-                self.static_members.pop(member.group_instance_id, None)
-        if self.leader_id == member_id:
-            self.leader_id = next(iter(self.members), None)
-
-    def set_protocols(self, member: Member, protocols: list[Protocol]) -> None:
-        """Replace the protocols that the member offers."""
-        self._count_protocols(member, -1)
-        member.protocols = protocols
-        self._count_protocols(member, 1)
-
-    def set_parked_join(self, member: Member, reply_to: ReplyTo | None) -> None:
-        """Park the member's JoinGroup. None: it is answered."""
-        self.awaiting_join_response += (reply_to is not None) - (member.parked_join is not None)
-        member.parked_join = reply_to
-
-    def set_pending_sync(self, member: Member, pending: bool) -> None:
-        """Set whether the member still has to sync in this generation."""
-        self.pending_syncs += pending - member.pending_sync
-        member.pending_sync = pending
-
-    def _count_protocols(self, member: Member, by: int) -> None:
-        """Keep `supported_protocols` if it was derived already."""
-        supported: SupportedProtocols | None = self.__dict__.get("supported_protocols")
-        if supported is not None:
-            supported.add(member.protocols, by)
-
-    def parked(self) -> Iterator[ReplyTo]:
-        """Return the address of every parked request."""
-        for member in self.members.values():
-            if member.parked_join is not None:
-                yield member.parked_join
-            if member.parked_sync is not None:
-                yield member.parked_sync

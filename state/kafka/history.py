@@ -38,6 +38,16 @@ class EntryType(StrEnum):
     QUARANTINED = "Quarantined"
     RELEASED = "Released"
     TAKEN_OVER = "TakenOver"
+    # Of groups of the consumer protocol:
+    GROUP_EPOCH_BUMPED = "GroupEpochBumped"
+    TARGET_ASSIGNMENT_COMPUTED = "TargetAssignmentComputed"
+    MEMBER_RECONCILED = "MemberReconciled"
+    MEMBER_LEFT_TEMPORARILY = "MemberLeftTemporarily"
+    MEMBER_FENCED = "MemberFenced"
+    GROUP_CONVERTED = "GroupConverted"
+    TOPICS_CHANGED = "TopicsChanged"
+    REGEX_RESOLVED = "RegexResolved"
+    CONFIGS_CHANGED = "ConfigsChanged"
 
 
 class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -50,6 +60,14 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     before this entry, running or complete, None before the first: it lets a reader find the members' last
     assignment without reading the whole history. `replaced_member_id` is the former id of a static member
     that came back. A field is None where the entry's type does not use it.
+
+    `group_type` is `classic` or `consumer`, the protocol of the group after the entry. In a consumer group
+    `generation` is the group epoch, and `assignment_epoch` the epoch of its target assignment. What a member
+    has is shown by topic name, or by the topic id if no topic has the id. In a `MemberReconciled`, `assigned`
+    is what it may use, `revoking` what it has to give up, and `awaiting` what it gets when others have given
+    it up. In a `TargetAssignmentComputed`, `targets` are the assignments of the members that it changes.
+    `took_ms` is the time from the start of the rebalance to `Stable`, or from the answer that asked a member
+    to give partitions up to its acknowledgement.
     """
 
     version: int  # no default, so that it is always written
@@ -85,3 +103,13 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     principal: str | None = None
     transactional_id: str | None = None
     producer_id: int | None = None
+    group_type: str = "classic"
+    assignment_epoch: int | None = None
+    member_epoch: int | None = None
+    member_state: str | None = None
+    assignor_name: str | None = None
+    assigned: dict[str, list[int]] | None = None
+    revoking: dict[str, list[int]] | None = None
+    awaiting: dict[str, list[int]] | None = None
+    targets: dict[str, dict[str, list[int]]] | None = None
+    took_ms: int | None = None

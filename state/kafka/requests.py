@@ -15,6 +15,17 @@ from state.messages import RECORD_VERSION, Int16, Int32, Int64, ReleaseGroup, Re
 PartitionCount = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
+class TopicImage(Struct, frozen=True):
+    """A topic in the cluster's metadata: Kafka's topic id, and the number of partitions."""
+
+    id: UUID
+    partitions: PartitionCount
+
+
+TopicImages = dict[ShortStr, TopicImage | None]
+"""What the sender of a request knows of topics, by name. None: no topic has that name."""
+
+
 class Protocol(Struct, frozen=True):
     """One assignment protocol a member offers: its name (`range`, ...) and the member's metadata for it."""
 
@@ -25,7 +36,9 @@ class Protocol(Struct, frozen=True):
 class JoinGroup(Request, frozen=True, kw_only=True, tag=True):
     """Join the group or its next generation. The request is parked until the rebalance completes.
 
-    `partitions_per_topic` is for groups whose assignment the coordinator makes.
+    `partitions_per_topic` is for groups whose assignment the coordinator makes. `topics` are the topics that
+    the protocols' metadata names, for a group of the consumer protocol. None: the sender could not learn
+    them.
     """
 
     session_timeout_ms: Int32
@@ -36,6 +49,7 @@ class JoinGroup(Request, frozen=True, kw_only=True, tag=True):
     protocols: list[Protocol]
     reason: ShortStr | None = None
     partitions_per_topic: dict[ShortStr, PartitionCount] = {}
+    topics: TopicImages | None = None
 
 
 class MemberAssignment(Struct, frozen=True):
@@ -170,11 +184,14 @@ class TopicPartitions(Struct, frozen=True):
 class OffsetFetch(Request, frozen=True, kw_only=True, tag=True):
     """Fetch the committed offsets of these partitions. `topics` None: fetch all committed offsets.
 
-    `require_stable`: a partition with an offset that is pending in a transaction is an error.
+    `require_stable`: a partition with an offset that is pending in a transaction is an error. `member_id` and
+    `member_epoch` are those of a member of a consumer group, None and -1 if the fetch is no member's.
     """
 
     topics: list[TopicPartitions] | None = None
     require_stable: bool = False
+    member_id: ShortStr | None = None
+    member_epoch: Int32 = -1
 
 
 class OffsetDelete(Request, frozen=True, kw_only=True, tag=True):
@@ -191,14 +208,79 @@ class DeleteGroup(Request, frozen=True, kw_only=True, tag=True):
     """One group of a DeleteGroups: a group without members is deleted with its offsets."""
 
 
-class TopicImage(Struct, frozen=True):
-    """A topic in the cluster's metadata: Kafka's topic id, and the number of partitions.
+class TopicIdPartitions(Struct, frozen=True):
+    """Partitions of the topic with this id."""
 
-    No rule uses `partitions` yet.
+    topic_id: UUID
+    partitions: list[Int32]
+
+
+class RegexResolution(Struct, frozen=True):
+    """What a pattern matched when the sender read the cluster's topics at `at_ms`: the topics by name.
+
+    `error` is the text of the fault if the pattern is not a regular expression of RE2.
     """
 
-    id: UUID
-    partitions: PartitionCount
+    topics: dict[ShortStr, TopicImage] = {}
+    at_ms: Int64 = 0
+    error: str | None = None
+
+
+class ConsumerGroupHeartbeat(Request, frozen=True, kw_only=True, tag=True):
+    """The one request of a member on the consumer protocol (KIP-848): it joins, keeps its session alive,
+    tells what it owns, and leaves.
+
+    `member_epoch` is 0 to join, -1 to leave, -2 if a static member leaves for a while. A field that is None,
+    or `rebalance_timeout_ms` -1, says that nothing has changed.
+
+    Kafka's request has the fields up to `topic_partitions`. `topics` are the topics of
+    `subscribed_topic_names` and `regex` is the resolution of `subscribed_topic_regex`, as the sender knows
+    them from the brokers' metadata. They are None in a request without names or without a pattern, and where
+    the sender could not reach the brokers.
+    """
+
+    member_id: ShortStr = ""
+    member_epoch: Int32
+    instance_id: ShortStr | None = None
+    rack_id: ShortStr | None = None
+    rebalance_timeout_ms: Int32 = -1
+    subscribed_topic_names: list[ShortStr] | None = None
+    subscribed_topic_regex: ShortStr | None = None
+    server_assignor: ShortStr | None = None
+    topic_partitions: list[TopicIdPartitions] | None = None
+    topics: TopicImages | None = None
+    regex: RegexResolution | None = None
+
+
+class ConsumerGroupDescribe(Request, frozen=True, kw_only=True, tag=True):
+    """One group of a ConsumerGroupDescribe (KIP-848)."""
+
+
+class DescribeGroupConfigs(Request, frozen=True, kw_only=True, tag=True):
+    """The settings of one group: the resource GROUP of a DescribeConfigs."""
+
+
+class AlterGroupConfigs(Request, frozen=True, kw_only=True, tag=True):
+    """Set settings of one group: the resource GROUP of an IncrementalAlterConfigs.
+
+    `configs` are values by Kafka's names, None to go back to the coordinator's own. With `validate_only`
+    nothing is changed.
+    """
+
+    configs: dict[ShortStr, str | None]
+    validate_only: bool = False
+
+
+class RegexResolved(Struct, frozen=True, kw_only=True, tag_field="type", tag=True):
+    """What the patterns of a group match in the cluster's metadata, by pattern.
+
+    Kafka has no such request, because its coordinator reads the metadata itself. The coordinator service's
+    watcher sends it. It has no answer.
+    """
+
+    group_id: ShortStr
+    patterns: dict[ShortStr, RegexResolution]
+    version: int = RECORD_VERSION
 
 
 class TopicMetadata(Struct, frozen=True, kw_only=True, tag_field="type", tag=True):
@@ -209,7 +291,7 @@ class TopicMetadata(Struct, frozen=True, kw_only=True, tag_field="type", tag=Tru
     """
 
     group_id: ShortStr
-    topics: dict[ShortStr, TopicImage | None]
+    topics: TopicImages
     version: int = RECORD_VERSION
 
 
@@ -225,9 +307,16 @@ AnyAnswered = (
     | OffsetDelete
     | DescribeGroup
     | DeleteGroup
+    | ConsumerGroupHeartbeat
+    | ConsumerGroupDescribe
+    | DescribeGroupConfigs
+    | AlterGroupConfigs
     | ReleaseGroup
 )
-AnyRequest = AnyAnswered | TopicMetadata
+Unanswered = TopicMetadata | RegexResolved
+"""What the coordinator's own service sends. It has no answer and no principal."""
+
+AnyRequest = AnyAnswered | Unanswered
 
 
 class ReplyTo(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -152,6 +152,77 @@ class DeleteGroupResponse(Response, frozen=True, kw_only=True, tag="DeleteGroup"
     """Only the error code."""
 
 
+class AssignedTopicPartitions(Struct, frozen=True):
+    """Partitions, sorted, of the topic with this id. `topic_name` is "" in the answer to a heartbeat."""
+
+    topic_id: UUID
+    partitions: list[int]
+    topic_name: str = ""
+
+
+class ConsumerGroupHeartbeatResponse(Response, frozen=True, kw_only=True, tag="ConsumerGroupHeartbeat"):
+    """`assignment` is all that the member may use, None if it is what the member knows already.
+
+    An answer with an error has the error and its text alone.
+    """
+
+    error_message: str | None = None
+    member_id: str | None = None
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assignment: list[AssignedTopicPartitions] | None = None
+
+
+class ConsumerGroupMemberDescription(Struct, frozen=True):
+    """One member. `assignment` is what the member answers for: what it may use and what it has to give up.
+
+    `member_type` is 0 for a member on the classic protocol, 1 for one on the consumer protocol (KIP-1099).
+    """
+
+    member_id: str
+    instance_id: str | None
+    rack_id: str | None
+    member_epoch: int
+    client_id: str
+    client_host: str
+    subscribed_topic_names: list[str]
+    subscribed_topic_regex: str
+    assignment: list[AssignedTopicPartitions]
+    target_assignment: list[AssignedTopicPartitions]
+    member_type: int
+
+
+class ConsumerGroupDescribeResponse(Response, frozen=True, kw_only=True, tag="ConsumerGroupDescribe"):
+    """The group as Kafka describes it. `error_message` says why it cannot be described."""
+
+    error_message: str | None = None
+    group_state: str = ""
+    group_epoch: int = 0
+    assignment_epoch: int = 0
+    assignor_name: str = ""
+    members: list[ConsumerGroupMemberDescription] = []
+
+
+class GroupConfigValue(Struct, frozen=True):
+    """The value in use of a group's setting. `is_default`: it is the coordinator's, not the group's own."""
+
+    name: str
+    value: str
+    is_default: bool
+
+
+class DescribeGroupConfigsResponse(Response, frozen=True, kw_only=True, tag="DescribeGroupConfigs"):
+    """Every setting that a group can have, by name."""
+
+    configs: list[GroupConfigValue] = []
+
+
+class AlterGroupConfigsResponse(Response, frozen=True, kw_only=True, tag="AlterGroupConfigs"):
+    """Only the error code and its text."""
+
+    error_message: str | None = None
+
+
 AnyResponse = (
     JoinGroupResponse
     | SyncGroupResponse
@@ -164,6 +235,10 @@ AnyResponse = (
     | OffsetDeleteResponse
     | DescribeGroupResponse
     | DeleteGroupResponse
+    | ConsumerGroupHeartbeatResponse
+    | ConsumerGroupDescribeResponse
+    | DescribeGroupConfigsResponse
+    | AlterGroupConfigsResponse
     | ReleaseGroupResponse
     | ErrorResponse
 )

@@ -1,14 +1,44 @@
 """The view of a Kafka group on the groups topic, for listing and describing groups."""
 
+from typing import Any
+from uuid import UUID
+
 from msgspec import Struct
 
-from state.kafka.group import Group, GroupState
+from state.kafka.any_group import KafkaGroup
+from state.kafka.classic_group import ClassicGroup, GroupState
+from state.kafka.consumer_group import AssignedPartitions, ConsumerGroup, ConsumerMember, Partitions
 from state.messages import RECORD_VERSION
 
+NamedPartitions = dict[str, list[int]]
+"""Partitions, sorted, by topic name, or by topic id if no topic has the id."""
 
-class MemberSnapshot(Struct, frozen=True):
+
+class ConsumerMemberSnapshot(Struct, frozen=True):
+    """What a member of a consumer group has beside the fields of `MemberSnapshot`.
+
+    `assigned` is what the member may use, `revoking` what it has to give up first, `target` what the target
+    assignment has for it.
+    """
+
+    member_epoch: int
+    previous_epoch: int
+    state: str
+    rack_id: str | None
+    subscribed_topic_names: list[str]
+    subscribed_topic_regex: str
+    server_assignor: str | None
+    assigned: NamedPartitions
+    revoking: NamedPartitions
+    target: NamedPartitions
+
+
+class MemberSnapshot(Struct, frozen=True, omit_defaults=True):
     """One member. As in Kafka, `metadata` is that of the selected protocol, b"" unless the group is
     Stable.
+
+    In a consumer group `session_timeout_ms` is 0 for a member on the consumer protocol, because the timeout
+    is the group's. `consumer` is None in a classic group.
     """
 
     member_id: str
@@ -20,13 +50,39 @@ class MemberSnapshot(Struct, frozen=True):
     metadata: bytes
     assignment: bytes
     rejoined: bool
+    consumer: ConsumerMemberSnapshot | None = None
+
+
+class TopicSnapshot(Struct, frozen=True):
+    """A topic as the group knows it: its id as text, and its number of partitions."""
+
+    topic_id: str
+    partitions: int
+
+
+class ConsumerGroupSnapshot(Struct, frozen=True):
+    """What a consumer group has beside the fields of `GroupSnapshot`.
+
+    `assignor_name` is the assignor that computed the target assignment, "" before the first. `topics` are the
+    topics that the group was told of (None: no topic has the name), and `resolved_regexes`
+    the topics that each pattern matched. `unknown_topics` are names that members subscribe to and that the
+    group was not told of, `unresolved_regexes` patterns without a result. The metadata watcher tells them.
+    """
+
+    assignment_epoch: int
+    assignor_name: str
+    topics: dict[str, TopicSnapshot | None]
+    resolved_regexes: dict[str, list[str]]
+    unknown_topics: list[str]
+    unresolved_regexes: list[str]
 
 
 class GroupSnapshot(Struct, frozen=True):
     """The group after history entry number `seq` of this incarnation.
 
-    `truncated` is True if the members' metadata and assignments were omitted because the record would be too
-    large.
+    `generation` is the group epoch in a consumer group. `truncated` is True if the members' metadata and
+    assignments were omitted because the record would be too large. `consumer` is None in a classic group.
+    `configs` are the group's own settings.
     """
 
     group_id: str
@@ -47,12 +103,59 @@ class GroupSnapshot(Struct, frozen=True):
     subscribed_topics: list[str] | None = None
     truncated: bool = False
     version: int = RECORD_VERSION
+    consumer: ConsumerGroupSnapshot | None = None
+    configs: dict[str, int] = {}
 
 
-def snapshot(group: Group) -> GroupSnapshot:
+def snapshot(group: KafkaGroup) -> GroupSnapshot:
     """Return a copy of the group for readers."""
+    return _classic_snapshot(group) if isinstance(group, ClassicGroup) else _consumer_snapshot(group)
+
+
+def _classic_snapshot(group: ClassicGroup) -> GroupSnapshot:
+    return GroupSnapshot(
+        **_common(group),
+        protocol_name=group.protocol_name if group.state is GroupState.STABLE else None,
+        leader_id=group.leader_id,
+        members=_classic_members(group),
+        pending_members=list(group.pending_members),
+        subscribed_topics=group.subscribed_topics,
+    )
+
+
+def _consumer_snapshot(group: ConsumerGroup) -> GroupSnapshot:
+    return GroupSnapshot(
+        **_common(group),
+        protocol_name=None,
+        leader_id=None,
+        members=_consumer_members(group),
+        pending_members=[],
+        subscribed_topics=sorted(group.subscribed()),
+        consumer=_consumer(group),
+    )
+
+
+def _common(group: KafkaGroup) -> dict[str, Any]:
+    """The fields that groups of both protocols have."""
+    return {
+        "group_id": group.group_id,
+        "incarnation": group.incarnation,
+        "seq": group.seq,
+        "at_ms": group.clock_ms,
+        "state": group.state.value,
+        "state_timestamp_ms": group.state_timestamp_ms,
+        "generation": group.generation,
+        "protocol_type": group.protocol_type,
+        "last_rebalance_at_ms": group.last_rebalance_at_ms,
+        "last_rebalance_reason": group.last_rebalance_reason,
+        "quarantined": group.quarantined,
+        "configs": group.configs,
+    }
+
+
+def _classic_members(group: ClassicGroup) -> list[MemberSnapshot]:
     stable = group.state is GroupState.STABLE
-    members = [
+    return [
         MemberSnapshot(
             member_id=m.member_id,
             group_instance_id=m.group_instance_id,
@@ -66,21 +169,60 @@ def snapshot(group: Group) -> GroupSnapshot:
         )
         for m in group.members.values()
     ]
-    return GroupSnapshot(
-        group_id=group.group_id,
-        incarnation=group.incarnation,
-        seq=group.seq,
-        at_ms=group.clock_ms,
-        state=group.state.value,
-        state_timestamp_ms=group.state_timestamp_ms,
-        generation=group.generation,
-        protocol_type=group.protocol_type,
-        protocol_name=group.protocol_name if stable else None,
-        leader_id=group.leader_id,
-        members=members,
-        pending_members=list(group.pending_members),
-        last_rebalance_at_ms=group.last_rebalance_at_ms,
-        last_rebalance_reason=group.last_rebalance_reason,
-        quarantined=group.quarantined,
-        subscribed_topics=group.subscribed_topics,
+
+
+def _consumer_members(group: ConsumerGroup) -> list[MemberSnapshot]:
+    names = group.names_by_id()
+    return [
+        MemberSnapshot(
+            member_id=m.member_id,
+            group_instance_id=m.instance_id,
+            client_id=m.client_id,
+            client_host=m.client_host,
+            session_timeout_ms=0 if m.classic is None else m.classic.session_timeout_ms,
+            rebalance_timeout_ms=m.rebalance_timeout_ms,
+            metadata=b"",
+            assignment=b"",
+            rejoined=False,
+            consumer=_consumer_member(m, group.target.get(m.member_id, {}), names),
+        )
+        for m in group.members.values()
+    ]
+
+
+def _consumer_member(
+    member: ConsumerMember, target: Partitions, names: dict[bytes, str]
+) -> ConsumerMemberSnapshot:
+    return ConsumerMemberSnapshot(
+        member_epoch=member.member_epoch,
+        previous_epoch=member.previous_epoch,
+        state=member.state.value,
+        rack_id=member.rack_id,
+        subscribed_topic_names=member.subscribed_topic_names,
+        subscribed_topic_regex=member.subscribed_topic_regex,
+        server_assignor=member.server_assignor,
+        assigned=named(member.assigned, names),
+        revoking=named(member.pending_revocation, names),
+        target=named(target, names),
+    )
+
+
+def named(partitions: AssignedPartitions | Partitions, names: dict[bytes, str]) -> NamedPartitions:
+    """Return the partitions by topic name, or by topic id if no known topic has the id, sorted by both."""
+    by_name = {names.get(id_) or str(UUID(bytes=id_)): sorted(numbers) for id_, numbers in partitions.items()}
+    return dict(sorted(by_name.items()))
+
+
+def _consumer(group: ConsumerGroup) -> ConsumerGroupSnapshot:
+    topics = {
+        name: None if topic is None else TopicSnapshot(str(UUID(bytes=topic.topic_id)), topic.partitions)
+        for name, topic in sorted(group.topics.items())
+    }
+    return ConsumerGroupSnapshot(
+        assignment_epoch=group.assignment_epoch,
+        assignor_name=group.target_assignor,
+        topics=topics,
+        resolved_regexes={p: r.topics for p, r in sorted(group.resolved_regexes.items())},
+        unknown_topics=group.unknown_topics(),
+        unresolved_regexes=group.unresolved_regexes(),
     )

@@ -1,46 +1,55 @@
 """The entry of Kafka's side: `step` applies one event to one group."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from state.config import CoordinatorConfig
 from state.errors import ErrorCode
 from state.inputs import Failed, Outage, Quarantine, Received, cause_of
-from state.kafka import expiry, rebalance
 from state.kafka.admin import delete_group, describe
+from state.kafka.any_group import KafkaGroup
+from state.kafka.classic import entry as classic
+from state.kafka.consumer import entry as consumer
+from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import RuleId, StepContext
 from state.kafka.effects import Effects
-from state.kafka.group import Group
-from state.kafka.heartbeat import heartbeat
 from state.kafka.history import EntryType
-from state.kafka.join import join
-from state.kafka.leave import leave
 from state.kafka.offsets import retention
 from state.kafka.offsets.commit import commit
 from state.kafka.offsets.delete import delete_offsets
 from state.kafka.offsets.fetch import fetch
 from state.kafka.offsets.topic_metadata import topic_metadata
-from state.kafka.offsets.transactions import transaction_marker, txn_commit
+from state.kafka.offsets.transactions import remember_longer, transaction_marker, txn_commit
 from state.kafka.requests import (
+    AlterGroupConfigs,
     AnyAnswered,
     AnyRequest,
+    ConsumerGroupDescribe,
+    ConsumerGroupHeartbeat,
     DeleteGroup,
     DescribeGroup,
+    DescribeGroupConfigs,
     Heartbeat,
     JoinGroup,
     LeaveGroup,
     OffsetCommit,
     OffsetDelete,
     OffsetFetch,
+    RegexResolved,
     ReplyTo,
     SyncGroup,
     TopicMetadata,
     TransactionMarker,
     TxnOffsetCommit,
+    Unanswered,
 )
 from state.kafka.responses import (
+    AlterGroupConfigsResponse,
     AnyResponse,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatResponse,
     DeleteGroupResponse,
+    DescribeGroupConfigsResponse,
     DescribeGroupResponse,
     HeartbeatResponse,
     JoinGroupResponse,
@@ -52,9 +61,7 @@ from state.kafka.responses import (
     TransactionMarkerResponse,
     TxnOffsetCommitResponse,
 )
-from state.kafka.sync import sync
-from state.kafka.takeover import shift_deadlines, take_over
-from state.kafka.timers import DeadlineReached
+from state.kafka.timers import DeadlineReached, TimerKind
 from state.messages import ReleaseGroup, ReleaseGroupResponse
 
 Event = (
@@ -77,11 +84,17 @@ RESPONSE_TO: dict[type[AnyAnswered], type[AnyResponse]] = {
     OffsetDelete: OffsetDeleteResponse,
     DescribeGroup: DescribeGroupResponse,
     DeleteGroup: DeleteGroupResponse,
+    ConsumerGroupHeartbeat: ConsumerGroupHeartbeatResponse,
+    ConsumerGroupDescribe: ConsumerGroupDescribeResponse,
+    DescribeGroupConfigs: DescribeGroupConfigsResponse,
+    AlterGroupConfigs: AlterGroupConfigsResponse,
     ReleaseGroup: ReleaseGroupResponse,
 }
 
 
-def step(group: Group | None, group_id: str, event: Event, now_ms: int, config: CoordinatorConfig) -> Effects:
+def step(
+    group: KafkaGroup | None, group_id: str, event: Event, now_ms: int, config: CoordinatorConfig
+) -> Effects:
     """Apply one event to a group at a time, and return the effects.
 
     `group` is changed in place; None means that the group does not exist. The returned effects hold the group
@@ -93,15 +106,15 @@ def step(group: Group | None, group_id: str, event: Event, now_ms: int, config: 
     if group is not None:
         assert now_ms >= group.clock_ms, "a group's clock never runs backwards"
         if group.quarantined is not None:
-            shift_deadlines(context, now_ms - group.clock_ms)
+            _room(context).shift_deadlines(context, now_ms - group.clock_ms)
         group.clock_ms = now_ms
     match event:
         case Received():
             _received(context, event)
         case DeadlineReached():
-            expiry.deadline_reached(context, event)
+            _deadline_reached(context, event)
         case Outage():
-            take_over(context, event)
+            _take_over(context, event)
         case Failed():
             refuse(context, event, context.rule("F1"), ErrorCode.UNKNOWN_SERVER_ERROR)
         case Quarantine():
@@ -116,10 +129,10 @@ def reply_to(request: AnyAnswered, request_id: str) -> ReplyTo:
 
 
 def _principal_of(event: Event) -> str | None:
-    """Return the principal of the event's request. None for any other event, and for TopicMetadata, which the
-    coordinator's own service writes.
+    """Return the principal of the event's request. None for any other event, and for what the coordinator's
+    own service writes.
     """
-    if isinstance(event, (Received, Failed)) and not isinstance(event.request, TopicMetadata):
+    if isinstance(event, (Received, Failed)) and not isinstance(event.request, Unanswered):
         return event.request.principal
     return None
 
@@ -139,7 +152,44 @@ def _received(context: StepContext, event: Received[AnyRequest]) -> None:
         return refuse(context, event, context.rule("F2"), ErrorCode.COORDINATOR_NOT_AVAILABLE)
     if isinstance(request, TopicMetadata):
         return topic_metadata(context, request)
-    HANDLERS[type(request)](context, request, reply_to(request, event.request_id))
+    if isinstance(request, RegexResolved):
+        return None
+    kind = type(request)
+    handler = _HANDLERS.get(kind) or _room(context).HANDLERS[kind]
+    handler(context, request, reply_to(request, event.request_id))
+
+
+class _Rules(Protocol):
+    """The rules of one protocol: `state.kafka.classic.entry` and `state.kafka.consumer.entry`."""
+
+    HANDLERS: dict[type, Callable[[StepContext, Any, ReplyTo], None]]
+
+    def deadline_reached(self, context: StepContext, deadline: DeadlineReached) -> None: ...
+    def take_over(self, context: StepContext, outage: Outage) -> None: ...
+    def shift_deadlines(self, context: StepContext, by_ms: int) -> None: ...
+    def answer_parked(self, context: StepContext, row: RuleId) -> None: ...
+    def release(self, context: StepContext) -> int | None: ...
+
+
+def _room(context: StepContext) -> _Rules:
+    """The rules of the group's protocol. A group that does not exist has those of the classic protocol."""
+    return consumer if context.has_group and isinstance(context.group, ConsumerGroup) else classic
+
+
+def _deadline_reached(context: StepContext, deadline: DeadlineReached) -> None:
+    """Handle a due deadline. The deadline is disarmed unless the handling arms it again."""
+    context.group.last_fired_ms = max(context.group.last_fired_ms, deadline.deadline_ms)
+    if deadline.kind is TimerKind.RETENTION:
+        retention.retention_pass(context)
+    else:
+        _room(context).deadline_reached(context, deadline)
+
+
+def _take_over(context: StepContext, outage: Outage) -> None:
+    """Ended transactions are remembered longer by the outage in every group."""
+    remember_longer(context, outage.length_ms)
+    if context.group.quarantined is None:
+        _room(context).take_over(context, outage)
 
 
 def refuse(
@@ -149,7 +199,7 @@ def refuse(
     member id.
     """
     request = event.request
-    if isinstance(request, TopicMetadata):
+    if isinstance(request, Unanswered):
         return
     echoed = {"member_id": request.member_id} if isinstance(request, JoinGroup) else {}
     context.reply(reply_to(request, event.request_id), RESPONSE_TO[type(request)], rule, error, **echoed)
@@ -158,17 +208,9 @@ def refuse(
 def _quarantine(context: StepContext, event: Quarantine[DeadlineReached | Outage]) -> None:
     """Stop the group's deadlines, and answer every parked request with an error."""
     row = context.rule("F2")
-    group = context.group
-    group.quarantined = event.error
+    context.group.quarantined = event.error
     context.record(row, EntryType.QUARANTINED, f"{event.deadline} raised {event.error}")
-    for member in group.members.values():
-        if member.parked_join is not None:
-            context.reply(member.parked_join, JoinGroupResponse, row, ErrorCode.UNKNOWN_SERVER_ERROR)
-        if member.parked_sync is not None:
-            context.reply(member.parked_sync, SyncGroupResponse, row, ErrorCode.UNKNOWN_SERVER_ERROR)
-        group.set_parked_join(member, None)
-        member.parked_sync = None
-        member.is_new = False
+    _room(context).answer_parked(context, row)
 
 
 def release(context: StepContext, _: ReleaseGroup, to: ReplyTo) -> None:
@@ -176,23 +218,19 @@ def release(context: StepContext, _: ReleaseGroup, to: ReplyTo) -> None:
     row = context.rule("F4")
     if context.has_group and context.group.quarantined is not None:
         context.group.quarantined = None
-        rebalance.renew_due_round(context)
+        deadline_ms = _room(context).release(context)
         context.deadline(0)  # a retention pass may have become due
         context.record(
             row,
             EntryType.RELEASED,
             "released by an operator: sessions begin anew, rounds go on",
-            deadline_ms=context.group.join_phase.deadline_ms if context.group.join_phase else None,
+            deadline_ms=deadline_ms,
         )
     context.reply(to, ReleaseGroupResponse, row)
 
 
-# A handler takes its request, changes the group, and answers now or later.
-HANDLERS: dict[type[AnyAnswered], Callable[[StepContext, Any, ReplyTo], None]] = {
-    JoinGroup: join,
-    SyncGroup: sync,
-    Heartbeat: heartbeat,
-    LeaveGroup: leave,
+# A handler takes its request, changes the group, and answers now or later. These are for every group.
+_HANDLERS: dict[type, Callable[[StepContext, Any, ReplyTo], None]] = {
     OffsetCommit: commit,
     TxnOffsetCommit: txn_commit,
     TransactionMarker: transaction_marker,

@@ -1,23 +1,36 @@
 """The deadlines of a group and their order.
 
-The order of ties is decided here, because Kafka leaves it open: the earlier deadline; then heartbeat before
-join before sync before retention; then the order in which members joined, members before pending ids.
+The order of ties is decided here, because Kafka leaves it open: the earlier deadline; then session before
+rebalance before join before sync before retention; then, in a classic group, the order in which members
+joined, members before pending ids, and in a consumer group the member id (row TM14).
 """
 
+from collections.abc import Iterator
 from enum import IntEnum
 
 from msgspec import Struct
 
-from state.kafka.group import Group
+from state.kafka.any_group import KafkaGroup
+from state.kafka.classic_group import ClassicGroup
+from state.kafka.consumer_group import ConsumerGroup
 
 
 class TimerKind(IntEnum):
-    """Kafka's three kinds of timers and the pass that expires offsets, in the order that decides ties."""
+    """The kinds of timers, in the order that decides ties. HEARTBEAT is a member's session timeout.
+
+    In a classic group, JOIN and SYNC are timers of the rebalance. In a consumer group they are timers of a
+    classic member, and REBALANCE is that of a member that has to revoke partitions.
+    """
 
     HEARTBEAT = 0
     JOIN = 1
     SYNC = 2
     RETENTION = 3
+    REBALANCE = 4
+
+
+_ORDER = (TimerKind.HEARTBEAT, TimerKind.REBALANCE, TimerKind.JOIN, TimerKind.SYNC, TimerKind.RETENTION)
+_RANK = {kind: rank for rank, kind in enumerate(_ORDER)}
 
 
 class DeadlineReached(Struct, frozen=True):
@@ -32,58 +45,61 @@ class DeadlineReached(Struct, frozen=True):
         return f"{self.kind.name.lower()} deadline{of} at {self.deadline_ms}"
 
 
-def next_deadline_ms(group: Group) -> int | None:
+Timer = tuple[int, TimerKind, str]
+"""The time of a deadline in ms, its kind, and the id of its member, "" for a timer of the group."""
+
+
+def next_deadline_ms(group: KafkaGroup) -> int | None:
     """Return the time of the earliest deadline in ms, None if no deadline is armed. A quarantined group has
     no deadlines.
     """
-    if group.quarantined is not None:
-        return None
-    times_ms = [at_ms for m in group.members.values() if (at_ms := m.heartbeat_deadline_ms) is not None]
-    times_ms += [pending.heartbeat_deadline_ms for pending in group.pending_members.values()]
-    if group.join_phase is not None:
-        times_ms.append(group.join_phase.deadline_ms)
-    if group.sync_deadline_ms is not None:
-        times_ms.append(group.sync_deadline_ms)
-    if group.retention_deadline_ms is not None:
-        times_ms.append(group.retention_deadline_ms)
-    return min(times_ms, default=None)
+    return min((at_ms for at_ms, _, _ in _armed(group)), default=None)
 
 
-def due_deadlines(group: Group, until_ms: int) -> list[DeadlineReached]:
+def due_deadlines(group: KafkaGroup, until_ms: int) -> list[DeadlineReached]:
     """Return the deadlines up to `until_ms` in their order."""
-    if group.quarantined is not None:
-        return []
-    due = [
-        DeadlineReached(at_ms, TimerKind.HEARTBEAT, member.member_id)
-        for member in group.members.values()
-        if (at_ms := member.heartbeat_deadline_ms) is not None and at_ms <= until_ms
-    ]
-    due += [
-        DeadlineReached(at_ms, TimerKind.HEARTBEAT, member_id)
-        for member_id, pending in group.pending_members.items()
-        if (at_ms := pending.heartbeat_deadline_ms) <= until_ms
-    ]
-    due += [DeadlineReached(at_ms, kind) for at_ms, kind in _group_timers(group) if at_ms <= until_ms]
-    return sorted(due, key=lambda d: (d.deadline_ms, d.kind))
+    due = [DeadlineReached(*timer) for timer in _armed(group) if timer[0] <= until_ms]
+    by_member = isinstance(group, ConsumerGroup)
+    return sorted(due, key=lambda d: (d.deadline_ms, _RANK[d.kind], d.member_id if by_member else ""))
 
 
-def is_armed(group: Group, deadline: DeadlineReached) -> bool:
+def is_armed(group: KafkaGroup, deadline: DeadlineReached) -> bool:
     """Whether the deadline is still armed, at the same time."""
+    return (deadline.deadline_ms, deadline.kind, deadline.member_id) in _armed(group)
+
+
+def _armed(group: KafkaGroup) -> Iterator[Timer]:
+    """The armed timers, of a classic group in the order that decides ties."""
     if group.quarantined is not None:
-        return False
-    if deadline.kind is not TimerKind.HEARTBEAT:
-        return (deadline.deadline_ms, deadline.kind) in _group_timers(group)
-    member_id = deadline.member_id
-    subject = group.members.get(member_id) or group.pending_members.get(member_id)
-    return subject is not None and subject.heartbeat_deadline_ms == deadline.deadline_ms
+        return
+    if isinstance(group, ClassicGroup):
+        yield from _armed_in_classic(group)
+    else:
+        yield from _armed_in_consumer(group)
+    if group.retention_deadline_ms is not None:
+        yield group.retention_deadline_ms, TimerKind.RETENTION, ""
 
 
-def _group_timers(group: Group) -> list[tuple[int, TimerKind]]:
-    """The armed timers of the group itself, in the order that decides ties."""
-    join_ms = None if group.join_phase is None else group.join_phase.deadline_ms
-    timers = (
-        (join_ms, TimerKind.JOIN),
-        (group.sync_deadline_ms, TimerKind.SYNC),
-        (group.retention_deadline_ms, TimerKind.RETENTION),
-    )
-    return [(at_ms, kind) for at_ms, kind in timers if at_ms is not None]
+def _armed_in_classic(group: ClassicGroup) -> Iterator[Timer]:
+    for member in group.members.values():
+        if (at_ms := member.heartbeat_deadline_ms) is not None:
+            yield at_ms, TimerKind.HEARTBEAT, member.member_id
+    for member_id, pending in group.pending_members.items():
+        yield pending.heartbeat_deadline_ms, TimerKind.HEARTBEAT, member_id
+    if group.join_phase is not None:
+        yield group.join_phase.deadline_ms, TimerKind.JOIN, ""
+    if group.sync_deadline_ms is not None:
+        yield group.sync_deadline_ms, TimerKind.SYNC, ""
+
+
+def _armed_in_consumer(group: ConsumerGroup) -> Iterator[Timer]:
+    for member in group.members.values():
+        if (at_ms := member.session_deadline_ms) is not None:
+            yield at_ms, TimerKind.HEARTBEAT, member.member_id
+        if (at_ms := member.rebalance_deadline_ms) is not None:
+            yield at_ms, TimerKind.REBALANCE, member.member_id
+        classic = member.classic
+        if classic is not None and classic.join_deadline_ms is not None:
+            yield classic.join_deadline_ms, TimerKind.JOIN, member.member_id
+        if classic is not None and classic.sync_deadline_ms is not None:
+            yield classic.sync_deadline_ms, TimerKind.SYNC, member.member_id

@@ -10,7 +10,7 @@ from records.pack import NO_PACKS, is_pack, pack_key, slot_of, unpack
 from records.partitioner import partition_of
 from records.sharding import takes_packs
 from state.dispatch import AnyRequest
-from state.kafka.requests import TopicMetadata
+from state.kafka.requests import Unanswered
 from state.rocketmq.requests import ConnectionClosed
 from streaming.query.log_order import LogRow
 
@@ -58,7 +58,7 @@ class Admission:
             return self._checked_address(request)
         reply_partitions = self.layout.reply_partitions
         if (
-            not isinstance(request, ConnectionClosed | TopicMetadata)
+            not isinstance(request, ConnectionClosed | Unanswered)
             and not 0 <= request.reply_partition < reply_partitions
         ):
             text = f"reply partition {request.reply_partition} is not one of {reply_partitions}"

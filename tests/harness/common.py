@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import NotRequired, TypedDict
 
 from state.dispatch import AnyEffects, AnyGroup
+from state.kafka.classic_group import ClassicGroup
 from state.kafka.effects import Effects
-from state.kafka.group import Group
 
 
 class Common(TypedDict):
@@ -26,7 +26,7 @@ def kafka_effects(steps: Iterable[AnyEffects]) -> list[Effects]:
     return effects  # type: ignore[return-value]
 
 
-def kafka_group(group: AnyGroup | None) -> Group | None:
+def kafka_group(group: AnyGroup | None) -> ClassicGroup | None:
     """Return the Kafka group, None if there is no group."""
-    assert group is None or isinstance(group, Group)
+    assert group is None or isinstance(group, ClassicGroup)
     return group

@@ -35,7 +35,7 @@ from gateway.wire.framing import FrameBuffer, RequestHeader, expects_response, f
 from gateway.wire.limits import Limits
 from state.config import CoordinatorConfig
 from state.errors import ErrorCode
-from state.kafka.group import Group
+from state.kafka.classic_group import ClassicGroup
 from state.kafka.requests import AnyAnswered
 from state.kafka.snapshot import GroupSnapshot, snapshot
 from state.messages import Response
@@ -144,7 +144,9 @@ class CoreBackend:
         return True
 
     def _current(self) -> list[GroupSnapshot]:
-        return [snapshot(t.group) for _, t in sorted(self._timelines.items()) if isinstance(t.group, Group)]
+        return [
+            snapshot(t.group) for _, t in sorted(self._timelines.items()) if isinstance(t.group, ClassicGroup)
+        ]
 
     async def wait_for(self, holds: Callable[[], bool]) -> None:
         """Wait until that many matching requests arrived."""

@@ -18,7 +18,7 @@ from records.layout import TopicLayout
 from records.pack import pack, pack_key, slot_of, unpack
 from records.partitioner import partition_of
 from state.dispatch import AnyRequest
-from state.kafka.requests import JoinGroup, TopicMetadata
+from state.kafka.requests import JoinGroup, Unanswered
 from state.kafka.responses import AnyResponse
 from state.rocketmq.requests import ConnectionClosed
 from tests.harness import random_log, rocketmq_log
@@ -140,7 +140,7 @@ def _quick(request: AnyRequest) -> AnyRequest:
 def _named(request: AnyRequest, seed: int) -> AnyRequest:
     """The request for a group of this seed. Its answer says whose it is."""
     group_id = f"seed-{seed}-{request.group_id}"
-    if isinstance(request, TopicMetadata):
+    if isinstance(request, Unanswered):
         return replace(request, group_id=group_id)
     if isinstance(request, ConnectionClosed):
         return replace(request, group_id=group_id)

@@ -6,8 +6,9 @@ from msgspec import UnsetType
 
 from assignors.kafka.consumer_protocol import decode_assignment, decode_subscribed_topics
 from state.inputs import Failed, Outage, Quarantine, Received
+from state.kafka.classic_group import ClassicGroup, Member
 from state.kafka.effects import Effects, OffsetChange, TransactionChange
-from state.kafka.group import Group, Member, PendingOffsets
+from state.kafka.group import PendingOffsets
 from state.kafka.history import HistoryEntry
 from state.kafka.requests import TopicMetadata
 from state.kafka.responses import (
@@ -234,7 +235,7 @@ def _joined(ids: list[str] | None) -> str:
     return ",".join(ids or [])
 
 
-def describe(group: Group, names: Names) -> list[str]:
+def describe(group: ClassicGroup, names: Names) -> list[str]:
     """Describe the group: its head, its members in join order, pending ids and armed deadlines."""
     head = [
         f"group {group.group_id}: {group.state}, generation {group.generation}",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from state.config import CoordinatorConfig
-from state.kafka.group import Group
+from state.kafka.classic_group import ClassicGroup
 from state.kafka.requests import (
     AnyRequest,
     CommittedPartition,
@@ -202,7 +202,7 @@ class Brokers:
         group = self._timeline.group
         if self._random.random() < 0.2:
             self._seen = []
-        if isinstance(group, Group):
+        if isinstance(group, ClassicGroup):
             by_id = {row.request_id: row.request for row in self.rows}
             for entry in group.pending:
                 request = by_id[entry.request]

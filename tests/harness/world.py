@@ -39,8 +39,8 @@ from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.inputs import Outage, Received
 from state.kafka import invariants
+from state.kafka.classic_group import ClassicGroup
 from state.kafka.effects import Effects
-from state.kafka.group import Group
 from state.kafka.history import EntryType
 from state.kafka.requests import (
     AnyRequest,
@@ -129,7 +129,7 @@ class World:
                 return self._send(verb, words[0], given)
         raise ValueError(f"unknown command: {command}")
 
-    def group(self, group_id: str = DEFAULTS["group"]) -> Group | None:
+    def group(self, group_id: str = DEFAULTS["group"]) -> ClassicGroup | None:
         """Return the core's group, None if there is none."""
         timeline = self._timelines.get(group_id)
         return kafka_group(timeline.group) if timeline is not None else None
@@ -141,7 +141,7 @@ class World:
             self._timelines[group_id] = self._timeline(group_id, kafka_group(timeline.group))
         return []
 
-    def _timeline(self, group_id: str, group: Group | None) -> Timeline:
+    def _timeline(self, group_id: str, group: ClassicGroup | None) -> Timeline:
         return Timeline(group_id, group, self._config, step=self._step, outages=self._outages)
 
     def _step(

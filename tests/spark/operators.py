@@ -12,7 +12,7 @@ from pyspark.sql.streaming.state import GroupState as SparkGroupState
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, AnyRequest, step
 from state.inputs import Failed, Received
-from state.kafka.requests import TopicMetadata
+from state.kafka.requests import Unanswered
 from state.kafka.timers import DeadlineReached
 from state.rocketmq.requests import ConnectionClosed
 from streaming.query.operator import Operator
@@ -47,7 +47,7 @@ def faulty_step(
 
 
 def _client_of(request: AnyRequest) -> str:
-    return "" if isinstance(request, ConnectionClosed | TopicMetadata) else request.client_id
+    return "" if isinstance(request, ConnectionClosed | Unanswered) else request.client_id
 
 
 def leave_an_unreadable_state(

@@ -9,7 +9,7 @@ import msgspec
 from records.codec import clock_record, encode, is_packed, offset_key, record_of, transaction_key
 from records.pack import pack, pack_key, slot_of, unpack
 from state.config import CoordinatorConfig
-from state.kafka.group import Group
+from state.kafka.classic_group import ClassicGroup
 from state.timeline import Row, Timeline
 from tests.harness import random_log
 from tests.spark.log import LAYOUT, Record
@@ -114,7 +114,7 @@ def expected_compacted(
             if row.request.group_id == group_id:
                 timeline.apply(row)
         timeline.fire_until(until_ms)
-        if isinstance(timeline.group, Group):
+        if isinstance(timeline.group, ClassicGroup):
             for topic, partitions in timeline.group.offsets.items():
                 for partition, offset in partitions.items():
                     offsets[offset_key(group_id, topic, partition)] = offset.offset

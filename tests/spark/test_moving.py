@@ -27,7 +27,8 @@ from records.codec import clock_record, encode
 from records.partitioner import partition_of
 from records.sharding import MAX_SHARDS, shard_of
 from state.dispatch import AnyGroup
-from state.kafka.group import NO_POSITION, Group
+from state.kafka.classic_group import ClassicGroup
+from state.kafka.group import NO_POSITION
 from streaming.query.operator import Operator
 from streaming.query.seeding import read_state
 from streaming.service import moving
@@ -100,7 +101,7 @@ def without_positions(groups: Mapping[str, tuple[int, bytes]]) -> dict[str, AnyG
     found = {}
     for group_id, (version, encoded) in groups.items():
         group = found[group_id] = codec.decode_group(group_id, codec.Entry(version, None, encoded))
-        assert isinstance(group, Group)
+        assert isinstance(group, ClassicGroup)
         group.offsets = {
             topic: {p: structs.replace(offset, position=NO_POSITION) for p, offset in offsets.items()}
             for topic, offsets in group.offsets.items()
@@ -113,7 +114,7 @@ def positions(groups: Mapping[str, tuple[int, bytes]]) -> set[tuple[int, int]]:
     found = set()
     for group_id, (version, encoded) in groups.items():
         group = codec.decode_group(group_id, codec.Entry(version, None, encoded))
-        assert isinstance(group, Group)
+        assert isinstance(group, ClassicGroup)
         found |= {offset.position for offsets in group.offsets.values() for offset in offsets.values()}
     return found
 

@@ -6,8 +6,9 @@ Source: OffsetMetadataManager.commitOffset, ClassicGroup.validateOffsetCommit.
 from collections.abc import Callable, Iterable
 
 from state.errors import ErrorCode
+from state.kafka.classic_group import GroupState
 from state.kafka.context import StepContext, Verdict
-from state.kafka.group import Group, GroupState, LogPosition, Offset
+from state.kafka.group import Group, LogPosition, Offset
 from state.kafka.requests import (
     CommittedPartition,
     CommittedTopic,
@@ -73,13 +74,13 @@ def _validate(context: StepContext, request: OffsetCommit) -> Verdict:
             return context.rule("O1"), error
         context.create_group(context.rule("O2"), "first OffsetCommit for this group id, by no member")
     group = context.group
-    if request.generation_id < 0 and group.state is GroupState.EMPTY:
+    if request.generation_id < 0 and group.is_empty:
         return context.rule("O3"), ErrorCode.NONE
     return _validate_member(context, request)
 
 
 def _validate_member(context: StepContext, request: OffsetCommit) -> Verdict:
-    group = context.group
+    group = context.classic
     if request.generation_id < 0 and not request.member_id and request.group_instance_id is None:
         return context.rule("O4"), ErrorCode.UNKNOWN_MEMBER_ID
     error = group.validate_member(request.member_id, request.group_instance_id)

@@ -7,7 +7,7 @@ from collections.abc import Container, Mapping
 
 from state.errors import ErrorCode
 from state.kafka.context import RuleId, StepContext, Verdict, deciding
-from state.kafka.group import Group, GroupState
+from state.kafka.group import Group
 from state.kafka.history import EntryType
 from state.kafka.offsets.pending import forget_pending
 from state.kafka.requests import OffsetDelete, ReplyTo, TopicPartitions
@@ -20,7 +20,7 @@ def delete_offsets(context: StepContext, request: OffsetDelete, reply_to: ReplyT
         context.reply(reply_to, OffsetDeleteResponse, context.rule("D1"), ErrorCode.GROUP_ID_NOT_FOUND)
         return
     group = context.group
-    if group.state is not GroupState.EMPTY and not group.is_consumer_group():
+    if not group.is_empty and not group.is_consumer_group():
         context.reply(reply_to, OffsetDeleteResponse, context.rule("D2"), ErrorCode.NON_EMPTY_GROUP)
         return
     subscribed = group.subscribed_of(topic.name for topic in request.topics)

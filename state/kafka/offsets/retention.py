@@ -8,8 +8,9 @@ ClassicGroup.offsetExpirationCondition, GroupMetadataManager.maybeDeleteGroup.
 from collections.abc import Iterator
 
 from state.config import CoordinatorConfig
+from state.kafka.any_group import KafkaGroup
 from state.kafka.context import RuleId, StepContext
-from state.kafka.group import Group, GroupState, Offset
+from state.kafka.group import Offset
 from state.kafka.history import EntryType
 
 
@@ -35,7 +36,7 @@ def retention_pass(context: StepContext) -> None:
             reason += ", or for as long as the committer chose"
         context.forget(expired)
         context.record(row, EntryType.OFFSETS_EXPIRED, reason, partitions=expired)
-    if group.state is GroupState.EMPTY and group.is_without_offsets():
+    if group.is_empty and group.is_without_offsets():
         context.delete_group(context.rule("Z6"), "it has no members and no offsets")
     else:
         context.retention_is_stale = True
@@ -47,7 +48,7 @@ def arm(context: StepContext) -> None:
     if context.retention_is_stale:
         _arm_for_all(context)
         return
-    if not context.offset_changes or not _can_expire(group):
+    if not context.offset_changes or not group.can_expire_offsets:
         return
     for change in context.offset_changes:
         if change.offset is not None and not group.is_subscribed(change.topic):
@@ -57,10 +58,10 @@ def arm(context: StepContext) -> None:
 def _arm_for_all(context: StepContext) -> None:
     group = context.group
     group.retention_deadline_ms = None
-    if group.state is GroupState.EMPTY and group.is_without_offsets():
+    if group.is_empty and group.is_without_offsets():
         _arm_by(context, context.now_ms)
         return
-    if group.offsets and not _can_expire(group):
+    if group.offsets and not group.can_expire_offsets:
         context.rule("Z5")
         return
     # A partition with a pending offset does not expire, and this runs again when none is pending any more.
@@ -86,42 +87,26 @@ def _arm_by(context: StepContext, due_ms: int) -> None:
         context.group.retention_deadline_ms = context.deadline_at(pass_ms)
 
 
-def _can_expire(group: Group) -> bool:
-    """Row Z5: whether offsets can expire. They can in an Empty group, and in a Stable group whose topics are
-    known.
-    """
-    if group.state is GroupState.EMPTY:
-        return True
-    knows_topics = group.is_consumer_group() and group.subscribed_topics is not None
-    return knows_topics and group.state is GroupState.STABLE
-
-
 def _expirable(context: StepContext) -> Iterator[tuple[str, int, Offset]]:
     group = context.group
-    subscribed = set(group.subscribed_topics or ())
+    subscribed = group.subscribed()
     for topic, partitions in group.offsets.items():
         if topic not in subscribed:
             for partition, offset in partitions.items():
                 yield topic, partition, offset
 
 
-def _due_ms(group: Group, offset: Offset, config: CoordinatorConfig) -> int:
+def _due_ms(group: KafkaGroup, offset: Offset, config: CoordinatorConfig) -> int:
     if offset.expire_at_ms is not None:
         return offset.expire_at_ms
-    base_ms = group.state_timestamp_ms if _is_abandoned(group) else offset.committed_at_ms
+    abandoned_ms = group.abandoned_since_ms
+    base_ms = offset.committed_at_ms if abandoned_ms is None else abandoned_ms
     return base_ms + config.offsets_retention_ms
-
-
-def _is_abandoned(group: Group) -> bool:
-    """Whether the group had members and has none now. The retention time then starts at the last member's
-    removal.
-    """
-    return group.state is GroupState.EMPTY and group.protocol_type is not None
 
 
 def _expiry_reason(context: StepContext) -> tuple[RuleId, str]:
     """Return the row, Z1 to Z3, that holds for the group, and its reason in words."""
-    if _is_abandoned(context.group):
+    if context.group.abandoned_since_ms is not None:
         row = context.rule("Z1")
         since = "the group had no members"
     elif context.group.protocol_type is None:

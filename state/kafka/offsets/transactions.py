@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from state.errors import ErrorCode
 from state.kafka.context import RuleId, StepContext, Verdict
-from state.kafka.group import Ended, Group, GroupState, LogPosition, Offset, PendingOffsets
+from state.kafka.group import Ended, Group, LogPosition, Offset, PendingOffsets
 from state.kafka.history import EntryType
 from state.kafka.offsets.commit import (
     NAMES_MAX_CHARS,
@@ -82,11 +82,11 @@ def _validate(context: StepContext, request: TxnOffsetCommit) -> Verdict:
 
 
 def _validate_member(context: StepContext, request: TxnOffsetCommit) -> Verdict:
-    group = context.group
     has_no_generation = request.generation_id < 0
     is_nobody = has_no_generation and not request.member_id and request.group_instance_id is None
-    if is_nobody or (has_no_generation and group.state is GroupState.EMPTY):
+    if is_nobody or (has_no_generation and context.group.is_empty):
         return context.rule("TO4"), ErrorCode.NONE
+    group = context.classic
     error = group.validate_member(request.member_id, request.group_instance_id)
     if error is ErrorCode.NONE and request.generation_id != group.generation:
         error = ErrorCode.ILLEGAL_GENERATION

@@ -21,8 +21,8 @@ from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, AnyRequest, step
 from state.errors import ErrorCode
 from state.inputs import Received
+from state.kafka.classic_group import ClassicGroup
 from state.kafka.effects import Effects
-from state.kafka.group import Group
 from state.kafka.requests import Heartbeat, OffsetCommit, SyncGroup, TransactionMarker, TxnOffsetCommit
 from state.kafka.responses import SyncGroupResponse, TxnOffsetCommitResponse
 from state.timeline import Step
@@ -51,7 +51,7 @@ def buggy(
 ) -> AnyEffects:
     """The core's step with a bug that the group's number names: see `BUGS`. Other groups have none."""
     bug = bug_of(group_id)
-    if bug is None or not isinstance(event, Received) or not isinstance(group, Group | None):
+    if bug is None or not isinstance(event, Received) or not isinstance(group, ClassicGroup | None):
         return step(group, group_id, event, now_ms, config)
 
     def apply() -> Effects:
@@ -74,14 +74,14 @@ def is_unlucky(event: Received[AnyRequest]) -> bool:
     return crc32(event.request_id.encode()) % 10 == 0
 
 
-def answer_dropped(event: Received[AnyRequest], group: Group | None, apply: Apply) -> Effects:
+def answer_dropped(event: Received[AnyRequest], group: ClassicGroup | None, apply: Apply) -> Effects:
     effects = apply()
     if isinstance(event.request, Heartbeat) and is_unlucky(event):
         return replace(effects, replies=[])
     return effects
 
 
-def answered_twice(event: Received[AnyRequest], group: Group | None, apply: Apply) -> Effects:
+def answered_twice(event: Received[AnyRequest], group: ClassicGroup | None, apply: Apply) -> Effects:
     """The second answer is another one."""
     effects = apply()
     if isinstance(event.request, Heartbeat) and is_unlucky(event):
@@ -91,19 +91,19 @@ def answered_twice(event: Received[AnyRequest], group: Group | None, apply: Appl
     return effects
 
 
-def heartbeats_ignored(event: Received[AnyRequest], group: Group | None, apply: Apply) -> Effects:
+def heartbeats_ignored(event: Received[AnyRequest], group: ClassicGroup | None, apply: Apply) -> Effects:
     """They are answered, and extend no session."""
     member_id = getattr(event.request, "member_id", "")
     member = None if group is None else group.members.get(member_id)
     before_ms = None if member is None else member.heartbeat_deadline_ms
     effects = apply()
     is_renewal = isinstance(event.request, Heartbeat | OffsetCommit)
-    if before_ms is not None and is_renewal and effects.group is not None:
+    if before_ms is not None and is_renewal and isinstance(effects.group, ClassicGroup):
         effects.group.members[member_id].heartbeat_deadline_ms = before_ms
     return effects
 
 
-def offset_rolled_back(event: Received[AnyRequest], group: Group | None, apply: Apply) -> Effects:
+def offset_rolled_back(event: Received[AnyRequest], group: ClassicGroup | None, apply: Apply) -> Effects:
     """Commits are acknowledged, and the first offset stays."""
     before = {} if group is None else {topic: dict(offsets) for topic, offsets in group.offsets.items()}
     effects = apply()
@@ -114,10 +114,12 @@ def offset_rolled_back(event: Received[AnyRequest], group: Group | None, apply: 
     return effects
 
 
-def two_owners(event: Received[AnyRequest], group: Group | None, apply: Apply) -> Effects:
+def two_owners(event: Received[AnyRequest], group: ClassicGroup | None, apply: Apply) -> Effects:
     """Each member gets the first one's partitions."""
     effects = apply()
-    if not isinstance(event.request, SyncGroup) or effects.group is None or not effects.group.members:
+    if not isinstance(event.request, SyncGroup) or not isinstance(effects.group, ClassicGroup):
+        return effects
+    if not effects.group.members:
         return effects
     first = effects.group.members[min(effects.group.members)].assignment
     replies = [
@@ -129,7 +131,7 @@ def two_owners(event: Received[AnyRequest], group: Group | None, apply: Apply) -
     return replace(effects, replies=replies)
 
 
-BUGS: dict[str, Callable[[Received[AnyRequest], Group | None, Apply], Effects]] = {
+BUGS: dict[str, Callable[[Received[AnyRequest], ClassicGroup | None, Apply], Effects]] = {
     Wrong.LOST: answer_dropped,
     Wrong.DIFFERENT: answered_twice,
     Wrong.EXPIRED: heartbeats_ignored,

@@ -20,17 +20,8 @@ from assignors.rocketmq.message_queue import MessageQueue
 from checkpoints import codec
 from checkpoints.codec import GROUP_VERSION, STATE_VERSION, Entry, StateError
 from state.dispatch import AnyGroup
-from state.kafka.group import (
-    NO_POSITION,
-    Ended,
-    Group,
-    GroupState,
-    JoinPhase,
-    Member,
-    Offset,
-    PendingMember,
-    PendingOffsets,
-)
+from state.kafka.classic_group import ClassicGroup, GroupState, JoinPhase, Member, PendingMember
+from state.kafka.group import NO_POSITION, Ended, Offset, PendingOffsets
 from state.kafka.requests import Protocol, ReplyTo
 from state.rocketmq import group as rocketmq
 from state.rocketmq.requests import ConsumeFromWhere, ConsumeType, MessageModel, SubscriptionData
@@ -38,7 +29,17 @@ from state.rocketmq.requests import ConsumeFromWhere, ConsumeType, MessageModel,
 DATA = Path(__file__).parents[2] / "data"
 PINNED = sorted(DATA.glob("state_v*.msgpack"))
 STORED = {
-    Group: (Group, Member, PendingMember, JoinPhase, Offset, PendingOffsets, Ended, Protocol, ReplyTo),
+    ClassicGroup: (
+        ClassicGroup,
+        Member,
+        PendingMember,
+        JoinPhase,
+        Offset,
+        PendingOffsets,
+        Ended,
+        Protocol,
+        ReplyTo,
+    ),
     rocketmq.Group: (
         rocketmq.Group,
         rocketmq.ClientChannelInfo,
@@ -54,7 +55,7 @@ GROUP_VERSION_OF = {1: 1, 2: 2, 3: 3, 4: 3, 5: 4}
 ENUMS = (GroupState, MessageModel, ConsumeType, ConsumeFromWhere, MessageRequestMode)
 
 
-def sample() -> Group:
+def sample() -> ClassicGroup:
     """A group in which no field has its default."""
     member = Member(
         member_id="m-1",
@@ -85,7 +86,7 @@ def sample() -> Group:
         txn_topic_id=b"\x05" * 16,
         offsets={"t": {0: offset}},
     )
-    return Group(
+    return ClassicGroup(
         group_id="grüppe",
         incarnation="requests-0-0",
         seq=7,
@@ -261,7 +262,7 @@ def test_groups_of_earlier_rows_are_due_at_once() -> None:
 def test_a_group_that_rests_keeps_its_bytes() -> None:
     """Also bytes of an earlier version: only a group that is touched is migrated."""
     old = codec.read_row("g", 2, (DATA / "state_v2.msgpack").read_bytes())
-    row = codec.write_row({**old, "new": codec.encode_group(Group("new", "i"), None)})
+    row = codec.write_row({**old, "new": codec.encode_group(ClassicGroup("new", "i"), None)})
     again = codec.read_row("shard 0", *row)
     assert {name: again[name] for name in old} == old
     assert codec.write_row(again) == row
@@ -270,14 +271,14 @@ def test_a_group_that_rests_keeps_its_bytes() -> None:
 def test_an_offset_of_an_earlier_version_precedes_every_request() -> None:
     for version in (1, 2, 3, 4):
         group = decode("shard 0", version, (DATA / f"state_v{version}.msgpack").read_bytes())["grüppe"]
-        assert isinstance(group, Group)
+        assert isinstance(group, ClassicGroup)
         assert [offset.position < (0, 0) for offset in group.offsets["t"].values()] == [True]
 
 
 def test_an_offset_of_an_earlier_version_is_of_an_unknown_topic() -> None:
     for version in (1, 2):
         group = decode("shard 0", version, (DATA / f"state_v{version}.msgpack").read_bytes())["grüppe"]
-        assert isinstance(group, Group)
+        assert isinstance(group, ClassicGroup)
         assert [offset.topic_id for offset in group.offsets["t"].values()] == [None]
 
 
@@ -286,7 +287,10 @@ def test_every_version_is_pinned() -> None:
 
 
 def test_several_groups_can_stand_under_one_key() -> None:
-    groups: dict[str, AnyGroup] = {"a": Group("a", "requests-0-0"), "b": rocketmq.Group("b", "requests-0-1")}
+    groups: dict[str, AnyGroup] = {
+        "a": ClassicGroup("a", "requests-0-0"),
+        "b": rocketmq.Group("b", "requests-0-1"),
+    }
     assert decode("shard 0", *encode(groups)) == groups
     assert decode("shard 0", *encode({})) == {}
 
@@ -306,7 +310,7 @@ def _group_of(*fields: object) -> Entry:
     return Entry(GROUP_VERSION, None, msgspec.msgpack.encode(fields))
 
 
-WHOLE = codec.encode_group(Group("g", "i"), None).group
+WHOLE = codec.encode_group(ClassicGroup("g", "i"), None).group
 
 
 def _compressed(content: object) -> bytes:
@@ -356,7 +360,7 @@ def test_groups_that_resemble_each_other_take_little_space() -> None:
         (_group_of("Kafka", "g", "i", 0, 0, 0, "Dead"), "is damaged: .*'Dead'"),
         (_group_of("RocketMQ", "g", "i", 0, 0, 0, "Dead"), "is damaged: .*'Dead'"),
         (_group_of("Kafka", "g", "i"), "is damaged: it has 3 fields instead of 30"),
-        (codec.encode_group(Group("h", "i"), None), "holds group 'h'"),
+        (codec.encode_group(ClassicGroup("h", "i"), None), "holds group 'h'"),
     ],
 )
 def test_a_damaged_group_is_refused_by_name(entry: Entry, why: str) -> None:

@@ -14,7 +14,7 @@ from checkpoints.folder import Folder
 from checkpoints.metadata import Identity, OwnerRecord
 from checkpoints.spark_logs import PlannedBatch
 from cli.state import state
-from state.kafka.group import Group
+from state.kafka.classic_group import ClassicGroup
 
 HEADER = Header(
     exported_at_ms=1,
@@ -94,7 +94,7 @@ def test_the_number_of_shards_is_checked(tmp_path: Path, shards: str, why: str) 
     assert why in result.output
 
 
-def groups_in(path: Path, *groups: Group) -> Path:
+def groups_in(path: Path, *groups: ClassicGroup) -> Path:
     entries = [codec.encode_group(group, None) for group in groups]
     write_export(
         path,
@@ -105,8 +105,8 @@ def groups_in(path: Path, *groups: Group) -> Path:
 
 
 def test_two_exports_are_compared_without_spark(tmp_path: Path) -> None:
-    old = groups_in(tmp_path / "old", Group("a", "r-0-1", generation=3), Group("gone", "r-0-2"))
-    new = groups_in(tmp_path / "new", Group("a", "r-0-1", generation=4), Group("came", "r-0-3"))
+    old = groups_in(tmp_path / "old", ClassicGroup("a", "r-0-1", generation=3), ClassicGroup("gone", "r-0-2"))
+    new = groups_in(tmp_path / "new", ClassicGroup("a", "r-0-1", generation=4), ClassicGroup("came", "r-0-3"))
     same = run("diff", old, old)
     assert (same.exit_code, same.output) == (0, "2 groups, no differences\n")
     found = run("diff", old, new)

@@ -34,7 +34,7 @@ from insight.why.clock import Clock
 from records.codec import Refusal, encode
 from records.pack import pack, pack_key, slot_of
 from state.config import CoordinatorConfig
-from state.kafka.group import Group
+from state.kafka.classic_group import ClassicGroup
 from tests.harness.coordinated_log import World
 from tests.spark.log import LAYOUT, T0, Log, heartbeat, join, leave, txn_commit
 
@@ -257,7 +257,7 @@ def test_a_file_that_was_cut_or_changed_is_refused(tmp_path: Path) -> None:
 def test_the_group_at_a_time_has_its_members_and_timers() -> None:
     recording = a_member_expires().recording()
     alive = replay_group(recording, "a", Until(time_ms=T0 + 6_000))
-    assert isinstance(alive.group, Group)
+    assert isinstance(alive.group, ClassicGroup)
     text = moment_text(alive, T0 + 6_000, CONFIG, CLOCK)
     assert "Group a at 2023-11-14 22:13:26.000 UTC: Stable for 6.0 s, generation 1, 1 member" in text
     assert "2023-11-14 22:13:35.000  in 9.0 s  the session of c ends" in text

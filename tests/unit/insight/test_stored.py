@@ -14,15 +14,8 @@ from insight.stored.rows import Table, rows_of
 from insight.stored.text import group_text, table_text
 from state.config import CoordinatorConfig
 from state.dispatch import AnyGroup
-from state.kafka.group import (
-    Ended,
-    Group,
-    GroupState,
-    Member,
-    Offset,
-    PendingMember,
-    PendingOffsets,
-)
+from state.kafka.classic_group import ClassicGroup, GroupState, Member, PendingMember
+from state.kafka.group import Ended, Offset, PendingOffsets
 from state.kafka.requests import Protocol, ReplyTo
 from state.rocketmq.group import ClientChannelInfo, LockEntry
 from state.rocketmq.group import Group as RocketMqGroup
@@ -41,8 +34,8 @@ def member(name: str, *partitions: int) -> Member:
     return Member(f"{name}-1", None, name, "/h", 10_000, 60_000, protocols, T + 10_000, assigned(*partitions))
 
 
-def kafka_group() -> Group:
-    group = Group("shop", "requests-0-1", 7, T, T, GroupState.STABLE, state_timestamp_ms=T - 5_000)
+def kafka_group() -> ClassicGroup:
+    group = ClassicGroup("shop", "requests-0-1", 7, T, T, T - 5_000, state=GroupState.STABLE)
     group.generation, group.protocol_name = 3, "range"
     group.add(member("a", 0, 2), "consumer")
     group.add(member("b", 1), "consumer")
@@ -65,8 +58,8 @@ def rocketmq_group() -> RocketMqGroup:
     )
 
 
-def copy(group: Group) -> Group:
-    return msgspec.msgpack.decode(msgspec.msgpack.encode(group), type=Group)
+def copy(group: ClassicGroup) -> ClassicGroup:
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(group), type=ClassicGroup)
 
 
 def text_of(group: AnyGroup) -> str:

@@ -13,7 +13,7 @@ from insight.replay.recording_file import RecordingFile
 from insight.whatif.recorded import log_of
 from insight.whatif.run import Log, WhatIfError, open_loop
 from state.config import CoordinatorConfig
-from state.kafka.group import Group
+from state.kafka.classic_group import ClassicGroup
 from state.rocketmq.requests import ConnectionClosed
 from state.timeline import Row
 
@@ -47,7 +47,7 @@ def test_a_log_whose_beginning_is_gone_is_refused() -> None:
 
 
 def test_a_recording_that_begins_with_a_state_is_refused() -> None:
-    group = Group("demo", "group-coordinator-requests-0-1")
+    group = ClassicGroup("demo", "group-coordinator-requests-0-1")
     start = StartGroup(ExportedGroup("demo", STATE_VERSION, encode_group(group, None).group))
     with pytest.raises(WhatIfError, match="begins while group demo already exists"):
         log_of(recording(replace(RECORDING.header, starts_from="an export"), [start]), "demo")

@@ -15,7 +15,7 @@ from bench.core import CONFIG, GROUP_ID, SESSION_TIMEOUT_MS, Formed, decode
 from state import timeline as timeline_module
 from state.config import CoordinatorConfig
 from state.dispatch import AnyDeadline, AnyGroup, due_deadlines
-from state.kafka.group import Group
+from state.kafka.classic_group import ClassicGroup
 from state.timeline import Row, Timeline
 
 SMALL, LARGE = 20, 500
@@ -77,7 +77,7 @@ def test_sessions_that_end_at_once_are_found_by_one_search(searches: list[int]) 
     timeline = group.timeline()
     searches.clear()
     timeline.fire_until(group.now_ms + SESSION_TIMEOUT_MS)
-    assert isinstance(timeline.group, Group)
+    assert isinstance(timeline.group, ClassicGroup)
     assert timeline.group.members == {}
     assert len(searches) == 1
 
@@ -91,5 +91,5 @@ def test_a_timeline_with_the_next_deadline_searches_when_it_is_reached(searches:
     timeline.fire_until(due_ms - 1)
     assert searches == []
     timeline.fire_until(due_ms)
-    assert isinstance(timeline.group, Group)
+    assert isinstance(timeline.group, ClassicGroup)
     assert timeline.group.members == {}

@@ -10,8 +10,15 @@ from msgspec import msgpack
 from msgspec.structs import replace
 
 from state.config import CoordinatorConfig
+from state.kafka.classic_group import (
+    LEGAL_PREVIOUS_STATES,
+    ClassicGroup,
+    GroupState,
+    JoinPhase,
+    Member,
+    PendingMember,
+)
 from state.kafka.context import StepContext
-from state.kafka.group import LEGAL_PREVIOUS_STATES, Group, GroupState, JoinPhase, Member, PendingMember
 from state.kafka.history import EntryType
 from state.kafka.invariants import InvariantError, check
 from state.kafka.member_id import new_member_id
@@ -23,9 +30,9 @@ from tests.harness.world import World
 NAMESPACE = "3f2b1c60-9d7e-4a51-8f00-5d6c7b8a9e01"
 
 
-def group_of(*offers: str) -> Group:
+def group_of(*offers: str) -> ClassicGroup:
     """Return a group whose members offer these protocols, `range,sticky` each."""
-    group = Group("g", "requests-0-0", state=GroupState.STABLE)
+    group = ClassicGroup("g", "requests-0-0", state=GroupState.STABLE)
     for index, names in enumerate(offers):
         protocols = [Protocol(name) for name in names.split(",")]
         member = Member(f"m{index}", None, "", "", 10_000, 60_000, protocols, heartbeat_deadline_ms=10_000)
@@ -77,7 +84,7 @@ def test_supports_protocols(offers: list[str], offered: str, fits: bool) -> None
 @given(st.lists(st.tuples(st.integers(0, 3), st.lists(st.sampled_from("abc"), max_size=4)), max_size=12))
 def test_counted_protocols_are_those_of_the_members(changes: list[tuple[int, list[str]]]) -> None:
     """A change adds a member, or gives it other protocols, or removes it if it has none."""
-    group = Group("g", "requests-0-0", state=GroupState.PREPARING_REBALANCE, protocol_type="consumer")
+    group = ClassicGroup("g", "requests-0-0", state=GroupState.PREPARING_REBALANCE, protocol_type="consumer")
     assert group.supported_protocols.members == 0
     for number, names in changes:
         member_id, protocols = f"m{number}", [Protocol(name) for name in names]
@@ -114,7 +121,7 @@ def test_subscribed_topics_are_found(subscribed: list[str] | None, expected: set
 def test_every_transition_but_the_legal_ones_is_refused() -> None:
     for before in GroupState:
         for after in GroupState:
-            group = Group("g", "requests-0-0", state=before)
+            group = ClassicGroup("g", "requests-0-0", state=before)
             context = StepContext(group, "g", "a test", 0, CoordinatorConfig())
             if before in LEGAL_PREVIOUS_STATES[after]:
                 context.transition(context.rule("R4"), after, EntryType.EMPTY, "a test")
@@ -139,7 +146,7 @@ def test_legal_previous_states_are_those_of_kafka() -> None:
 
 def test_due_deadlines_are_in_order_and_ties_have_an_order() -> None:
     group = group_of("range", "range")
-    assert next_deadline_ms(Group("g", "requests-0-0")) is None
+    assert next_deadline_ms(ClassicGroup("g", "requests-0-0")) is None
     group.pending_members["p0"] = PendingMember("", "", 9_000)
     group.sync_deadline_ms = 9_000
     group.retention_deadline_ms = 9_001

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from state.config import CoordinatorConfig
 from state.errors import ErrorCode
+from state.kafka.classic_group import ClassicGroup
 from state.kafka.effects import Effects
-from state.kafka.group import Group
 from state.kafka.history import EntryType
 from state.kafka.requests import (
     OffsetCommit,
@@ -125,7 +125,7 @@ def run(rows: Sequence[Row], config: CoordinatorConfig, seed: int) -> int:
             told += follow_all(model, timeline, requests)
             state = batches.encode(timeline.group)
         group = batches.decode(group_id, state)
-        offsets = group.offsets if isinstance(group, Group) else {}
+        offsets = group.offsets if isinstance(group, ClassicGroup) else {}
         assert model.offsets == {
             (t, p): (o.offset, None if o.topic_id is None else UUID(bytes=o.topic_id))
             for t, partitions in offsets.items()

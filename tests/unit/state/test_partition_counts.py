@@ -10,8 +10,8 @@ from assignors.kafka.consumer_protocol import decode_assignment, encode_subscrip
 from state.config import INT32_MAX, CoordinatorConfig
 from state.errors import ErrorCode
 from state.inputs import Received
+from state.kafka.classic_group import ClassicGroup, Member
 from state.kafka.effects import Effects
-from state.kafka.group import Group, Member
 from state.kafka.requests import JoinGroup, Protocol
 from state.kafka.responses import JoinGroupResponse
 from state.kafka.step import step
@@ -38,10 +38,10 @@ def join(topic: str = "t", partitions: int | None = None, **fields: object) -> J
 
 
 def send(
-    group: Group | None, request: JoinGroup, config: CoordinatorConfig = CONFIG
-) -> tuple[Effects, Group]:
+    group: ClassicGroup | None, request: JoinGroup, config: CoordinatorConfig = CONFIG
+) -> tuple[Effects, ClassicGroup]:
     effects = step(group, "g", Received(f"requests-0-{next(OFFSETS)}", request), 0, config)
-    assert effects.group is not None
+    assert isinstance(effects.group, ClassicGroup)
     return effects, effects.group
 
 
@@ -49,7 +49,7 @@ def error_of(effects: Effects) -> ErrorCode:
     return effects.replies[-1].response.error_code
 
 
-def group_of_two() -> tuple[Group, str]:
+def group_of_two() -> tuple[ClassicGroup, str]:
     """Return a group in PreparingRebalance with a dynamic member, the static member of instance
     `i`, and a pending id.
     """
@@ -61,7 +61,7 @@ def group_of_two() -> tuple[Group, str]:
     return group, pending
 
 
-def refused_joins(group: Group, pending: str) -> dict[str, JoinGroup]:
+def refused_joins(group: ClassicGroup, pending: str) -> dict[str, JoinGroup]:
     """Return a refused JoinGroup for each row that refuses it."""
     member = next(iter(group.members))
     other = [Protocol("range", b"")]
@@ -133,7 +133,7 @@ def test_what_a_group_older_than_the_setting_knows_is_left_out_and_named() -> No
     effects = step(group, "g", due, 0, CONFIG)
     assert isinstance(effects.replies[0].response, JoinGroupResponse)
     assert effects.history[-1].reason.endswith("group.max.partitions (10) leaves out t")
-    assert effects.group is not None
+    assert isinstance(effects.group, ClassicGroup)
     member: Member = next(iter(effects.group.members.values()))
     assert [tuple(p) for p in decode_assignment(member.assignment).partitions] == [
         ("u", 0),

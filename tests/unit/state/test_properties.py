@@ -16,8 +16,9 @@ from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup
 from state.errors import ErrorCode
 from state.inputs import Received
+from state.kafka.classic_group import ClassicGroup
 from state.kafka.effects import Effects
-from state.kafka.group import DEAD, Group
+from state.kafka.group import DEAD
 from state.kafka.history import HistoryEntry
 from state.kafka.requests import TopicMetadata
 from state.kafka.timers import DeadlineReached
@@ -95,7 +96,7 @@ def check_history(log: Log, seed: int) -> None:
         )
 
 
-def _check_words(steps: Sequence[Effects], asked: set[str], group: Group | None) -> None:
+def _check_words(steps: Sequence[Effects], asked: set[str], group: ClassicGroup | None) -> None:
     answered = [reply.response.request for effects in steps for reply in effects.replies]
     assert len(answered) == len(set(answered)), "a request was answered twice"
     history = [entry for effects in steps for entry in effects.history]

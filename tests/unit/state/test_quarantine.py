@@ -7,7 +7,7 @@ import pytest
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEvent
 from state.inputs import Outage
-from state.kafka.group import Group
+from state.kafka.classic_group import ClassicGroup
 from state.kafka.requests import Heartbeat, JoinGroup, Protocol
 from state.kafka.timers import DeadlineReached, TimerKind
 from state.messages import ReleaseGroup
@@ -58,16 +58,16 @@ def quarantined(kind: TimerKind, outages: Sequence[Outage] = ()) -> tuple[Timeli
     timeline.apply(Row(2_000, "requests-0-2", join(100_000, api_version=9)))
     timeline.fire_until(61_000)
     group = timeline.group
-    assert isinstance(group, Group)
+    assert isinstance(group, ClassicGroup)
     assert group.quarantined is not None
     assert len(timeline.faults) == 1
     timeline.take_effects()
     return timeline, group.clock_ms
 
 
-def release(timeline: Timeline, at_ms: int) -> Group:
+def release(timeline: Timeline, at_ms: int) -> ClassicGroup:
     timeline.apply(Row(at_ms, "requests-0-9", ReleaseGroup(**COMMON)))
-    assert isinstance(timeline.group, Group)
+    assert isinstance(timeline.group, ClassicGroup)
     return timeline.group
 
 
@@ -102,5 +102,5 @@ def test_members_that_come_back_after_the_join_deadline_raised_are_not_evicted(w
     back_ms = at_ms + TEN_MINUTES_MS + within_ms
     for n, member_id in enumerate(members):
         timeline.apply(Row(back_ms, f"requests-0-1{n}", join(120_000, member_id=member_id)))
-    assert isinstance(timeline.group, Group)
+    assert isinstance(timeline.group, ClassicGroup)
     assert list(timeline.group.members) == members

@@ -11,7 +11,7 @@ from state.config import BrokerConfig, CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyRequest
 from state.errors import ErrorCode
 from state.inputs import Outage, Received
-from state.kafka.group import Group as KafkaGroup
+from state.kafka.classic_group import ClassicGroup as KafkaGroup
 from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, TopicMetadata
 from state.messages import ErrorResponse, ReleaseGroup, ReleaseGroupResponse
 from state.rocketmq.effects import Effects

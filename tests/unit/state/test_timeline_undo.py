@@ -8,7 +8,7 @@ import pytest
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEvent, AnyGroup
 from state.inputs import Received
-from state.kafka.group import Group
+from state.kafka.classic_group import ClassicGroup
 from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
 from state.timeline import Row, Timeline
 from tests.harness import batches
@@ -27,7 +27,7 @@ def commit(offset: int) -> OffsetCommit:
 
 
 def committed(timeline: Timeline) -> int:
-    assert isinstance(timeline.group, Group)
+    assert isinstance(timeline.group, ClassicGroup)
     return timeline.group.offsets["t"][0].offset
 
 

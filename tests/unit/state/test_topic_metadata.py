@@ -3,7 +3,7 @@
 from uuid import UUID
 
 from state.config import CoordinatorConfig
-from state.kafka.group import Group
+from state.kafka.classic_group import ClassicGroup
 from state.kafka.offsets.topic_metadata import DELETED_IDS_MAX
 from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, TopicImage, TopicMetadata
 from state.timeline import Row, Timeline
@@ -23,5 +23,5 @@ def test_a_group_remembers_so_many_deleted_ids_and_no_more() -> None:
         image = None if number % 2 else TopicImage(UUID(int=10_000 + number), 1)
         for request in (commit, TopicMetadata(group_id="g", topics={"t": image})):
             timeline.apply(Row(1_000, f"requests-0-{number}", request))
-    assert isinstance(timeline.group, Group)
+    assert isinstance(timeline.group, ClassicGroup)
     assert timeline.group.deleted_topic_ids == [i.bytes for i in ids[-DELETED_IDS_MAX:]]

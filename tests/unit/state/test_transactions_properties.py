@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from state.config import CoordinatorConfig
 from state.errors import ErrorCode
 from state.inputs import Outage
-from state.kafka.group import Group, PendingOffsets
+from state.kafka.classic_group import ClassicGroup
+from state.kafka.group import PendingOffsets
 from state.kafka.history import EntryType
 from state.kafka.offsets import transactions
 from state.kafka.offsets.outcome import Outcome
@@ -194,12 +195,12 @@ def check(seed: int, length: int, *, in_batches: bool = True) -> Checker:
             checker.follow(timeline, row, place_of[row.request_id])
         state = batches.encode(timeline.group)
     group = batches.decode(GROUP_ID, state)
-    offsets = group.offsets if isinstance(group, Group) else {}
+    offsets = group.offsets if isinstance(group, ClassicGroup) else {}
     assert {(t, p): o.offset for t, held in offsets.items() for p, o in held.items()} == {
         partition: offset for partition, (offset, _) in checker.reference.committed.items()
     }
     assert not checker.reference.held
-    assert group is None or (isinstance(group, Group) and group.pending == [])
+    assert group is None or (isinstance(group, ClassicGroup) and group.pending == [])
     return checker
 
 
@@ -229,7 +230,7 @@ def offsets_after(rows: Sequence[Row], outages: Sequence[Outage] = ()) -> dict[P
     timeline = Timeline(GROUP_ID, None, CONFIG, outages=outages)
     for row in rows:
         timeline.apply(row)
-    offsets = timeline.group.offsets if isinstance(timeline.group, Group) else {}
+    offsets = timeline.group.offsets if isinstance(timeline.group, ClassicGroup) else {}
     return {(topic, p): offset.offset for topic, held in offsets.items() for p, offset in held.items()}
 
 

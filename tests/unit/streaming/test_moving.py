@@ -17,7 +17,8 @@ from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, Moved,
 from checkpoints.spark_logs import PlannedBatch
 from records.sharding import DEFAULT_SHARDS, MAX_SHARDS
 from state.inputs import Outage
-from state.kafka.group import Group, Offset, PendingOffsets
+from state.kafka.classic_group import ClassicGroup
+from state.kafka.group import Offset, PendingOffsets
 from streaming.service.moving import MoveRefused, header_of, identity_for, import_state
 from streaming.service.owner import owner_id_of
 from tests.harness.checkpoints import spark_of
@@ -194,7 +195,7 @@ def test_what_is_pending_in_a_transaction_does_not_move_to_other_topics(
     header: Header, tmp_path: Path, prefix: str | None, refused: type[Exception]
 ) -> None:
     """The outcome of its transaction comes to the old topic of markers."""
-    group = Group("orders", "i")
+    group = ClassicGroup("orders", "i")
     offsets = {"t": {0: Offset(5, -1, "", 0, None, None, (7, 0))}}
     group.pending = [PendingOffsets("r", (7, 0), 0, "t-1", 4001, 7, 2, 0, 40, None, offsets)]
     entry = codec.encode_group(group, None)

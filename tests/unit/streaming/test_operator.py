@@ -18,9 +18,16 @@ from records.codec import encode
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, AnyRequest, step
 from state.inputs import Failed, Outage, Received
-from state.kafka.group import Group
+from state.kafka.classic_group import ClassicGroup
 from state.kafka.member_id import new_member_id
-from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, TopicImage, TopicMetadata
+from state.kafka.requests import (
+    CommittedPartition,
+    CommittedTopic,
+    OffsetCommit,
+    TopicImage,
+    TopicMetadata,
+    Unanswered,
+)
 from state.rocketmq.requests import ConnectionClosed
 from streaming.query import output as output_module
 from streaming.query.operator import ConfigEpoch
@@ -29,9 +36,9 @@ from tests.harness.operator_call import CONFIG, OPERATOR, call, contents, spark_
 from tests.spark.log import LAYOUT, NAMESPACE, T0, Log, heartbeat, join, release, sync
 
 
-def group_in(state: SparkGroupState, group_id: str = "g") -> Group:
+def group_in(state: SparkGroupState, group_id: str = "g") -> ClassicGroup:
     group = codec.decode_group(group_id, codec.read_row("shard 0", *state.get)[group_id])
-    assert isinstance(group, Group)
+    assert isinstance(group, ClassicGroup)
     return group
 
 
@@ -228,7 +235,7 @@ def test_offsets_of_an_older_state_take_the_id_that_is_told(version: int) -> Non
     assert group_in(older).offsets["t"][0].topic_id == image.id.bytes
 
 
-def as_stored_in(version: int, group: Group) -> bytes:
+def as_stored_in(version: int, group: ClassicGroup) -> bytes:
     """The payload that an earlier version's code wrote for a group with one offset."""
     fields = structs.asdict(group)
     offset = structs.asdict(group.offsets["t"][0])
@@ -291,7 +298,7 @@ def raise_for_poison(
 
 
 def _client_of(event: Received[AnyRequest] | Failed[AnyRequest]) -> str:
-    return "" if isinstance(event.request, ConnectionClosed | TopicMetadata) else event.request.client_id
+    return "" if isinstance(event.request, ConnectionClosed | Unanswered) else event.request.client_id
 
 
 def test_a_deadline_at_fault_is_not_blamed_on_the_record_behind_it() -> None:

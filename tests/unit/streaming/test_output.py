@@ -12,8 +12,8 @@ from records.codec import DEAD_LETTER_MAX_BYTES, MESSAGE_MAX_CHARS, Reason
 from records.layout import TopicLayout
 from records.truncation import SHORTENED_TEXT_CHARS
 from state.errors import ErrorCode
+from state.kafka.classic_group import ClassicGroup, GroupState, Member, PendingMember
 from state.kafka.effects import Effects, Reply
-from state.kafka.group import Group, GroupState, Member, PendingMember
 from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.requests import Protocol
 from state.kafka.responses import HeartbeatResponse, JoinGroupMember, JoinGroupResponse
@@ -72,8 +72,8 @@ def event(**fields: Any) -> HistoryEntry:
     return structs.replace(told, **fields)
 
 
-def group_of(*members: Member) -> Group:
-    group = Group("g", "t-requests-2-0", state=GroupState.STABLE, protocol_name="range", generation=1)
+def group_of(*members: Member) -> ClassicGroup:
+    group = ClassicGroup("g", "t-requests-2-0", state=GroupState.STABLE, protocol_name="range", generation=1)
     for member in members:
         group.add(member, "consumer")
     return group

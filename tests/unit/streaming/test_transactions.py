@@ -11,7 +11,8 @@ from checkpoints import codec
 from records.codec import PendingTransaction, encode, transaction_key
 from records.pack import pack, pack_key, slot_of
 from records.partitioner import partition_of
-from state.kafka.group import Group, Offset, PendingOffsets
+from state.kafka.classic_group import ClassicGroup
+from state.kafka.group import Offset, PendingOffsets
 from state.kafka.offsets.positions import precede_other_log
 from state.kafka.requests import DeleteGroup, OffsetDelete, TopicPartitions
 from tests.harness.common import Common
@@ -127,7 +128,7 @@ def offset_at(position: tuple[int, int]) -> Offset:
 
 
 def test_positions_precede_those_of_another_log_and_keep_their_order() -> None:
-    group = Group("g", "i")
+    group = ClassicGroup("g", "i")
     group.offsets = {"t": {0: offset_at((900, 3)), 1: offset_at((-1, 0))}, "u": {0: offset_at((900, 4))}}
     held = PendingOffsets(
         "r", (950, 0), T0, "t-1", PRODUCER_ID, 7, 2, 0, 40, None, {"t": {0: offset_at((950, 0))}}

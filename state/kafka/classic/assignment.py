@@ -18,8 +18,8 @@ from assignors.kafka.consumer_protocol import (
 )
 from assignors.kafka.server_side import COORDINATOR_ASSIGNORS, is_for_coordinator, with_last_assignment
 from state.errors import ErrorCode
+from state.kafka.classic_group import ClassicGroup, Member
 from state.kafka.context import StepContext, Verdict
-from state.kafka.group import Group, Member
 from state.kafka.requests import JoinGroup
 
 
@@ -43,7 +43,7 @@ def record_partition_counts(context: StepContext, request: JoinGroup) -> Verdict
     Row M3: the highest count reported for a topic holds, because some members see late that a topic grew. Row
     M5: the JoinGroup is refused, and no count is recorded, if the group would have too many partitions.
     """
-    group, most = context.group, context.config.group_max_partitions
+    group, most = context.classic, context.config.group_max_partitions
     reported = dict(group.reported_partition_counts)
     for topic, count in request.partitions_per_topic.items():
         reported[topic] = max(count, reported.get(topic, 0))
@@ -66,7 +66,7 @@ def settle_partitions(context: StepContext) -> list[str]:
     Returns the topics that have too many partitions to be assigned. M5 refuses such JoinGroups, so there are
     such topics only if the group is older than the setting.
     """
-    group = context.group
+    group = context.classic
     needed = (group.subscribed_topics or []) if is_for_coordinator(group.protocol_name) else []
     known = group.partitions_per_topic | group.reported_partition_counts
     places = context.config.group_max_partitions
@@ -89,7 +89,7 @@ def _size(counts: Iterable[int]) -> int:
     return sum(max(count, 1) for count in counts)
 
 
-def _topics_for_coordinator(group: Group, request: JoinGroup) -> set[str]:
+def _topics_for_coordinator(group: ClassicGroup, request: JoinGroup) -> set[str]:
     """The topics of every member that the coordinator may have to assign after this JoinGroup."""
     replaced = {request.member_id, group.static_members.get(request.group_instance_id or "")}
     others = [member.protocols for id_, member in group.members.items() if id_ not in replaced]
@@ -101,7 +101,7 @@ def _topics_for_coordinator(group: Group, request: JoinGroup) -> set[str]:
     return topics
 
 
-def assign(group: Group, last_generation: int) -> dict[str, bytes]:
+def assign(group: ClassicGroup, last_generation: int) -> dict[str, bytes]:
     """Return the assignment of the new generation, by member id.
 
     `last_generation` is the generation whose assignment the members still have. Nothing here can fail,

@@ -3,20 +3,18 @@
 from state.inputs import Outage
 from state.kafka.context import StepContext
 from state.kafka.history import EntryType
-from state.kafka.offsets.transactions import remember_longer
 
 
 def take_over(context: StepContext, outage: Outage) -> None:
     """Restart all sessions and shift all other timers by the length of the outage, because no heartbeat was
-    handled in it. Ended transactions are remembered longer by it in every group.
+    handled in it.
 
     No member expires because of the outage. In Kafka, too, a new coordinator restarts all sessions
     (GroupMetadataManager.onLoaded). Kafka also restarts every rebalance; here a rebalance continues, see
     docs/rules.md.
     """
-    group = context.group
-    remember_longer(context, outage.length_ms)
-    if group.quarantined is not None or not (group.members or group.pending_members):
+    group = context.classic
+    if not (group.members or group.pending_members):
         return
     row = context.rule("F5")
     shift_deadlines(context, outage.length_ms)
@@ -35,7 +33,7 @@ def shift_deadlines(context: StepContext, by_ms: int) -> None:
     The deadlines of rebalances, of pending ids and of new members' parked JoinGroups are shifted. The time of
     a retention pass is not.
     """
-    group = context.group
+    group = context.classic
     for member in group.members.values():
         if member.is_new and member.heartbeat_deadline_ms is not None:
             member.heartbeat_deadline_ms = context.deadline_at(member.heartbeat_deadline_ms + by_ms)

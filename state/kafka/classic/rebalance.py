@@ -8,9 +8,9 @@ tryCompleteInitialRebalance..., completeClassicGroupJoin), ClassicGroup.java.
 from assignors.kafka.server_side import is_for_coordinator
 from state.config import NEW_MEMBER_JOIN_TIMEOUT_MS
 from state.errors import ErrorCode
-from state.kafka import assignment, subscription
+from state.kafka.classic import assignment, subscription
+from state.kafka.classic_group import GroupState, JoinPhase, Member
 from state.kafka.context import RuleId, StepContext
-from state.kafka.group import GroupState, JoinPhase, Member
 from state.kafka.history import EntryType
 from state.kafka.requests import JoinGroup, ReplyTo
 from state.kafka.responses import JoinGroupMember, JoinGroupResponse, SyncGroupResponse
@@ -27,7 +27,7 @@ def add_member(
     """Rows B1 to B3: add a member with a parked JoinGroup, and rebalance. `rule` is the row that admitted the
     member.
     """
-    group = context.group
+    group = context.classic
     if group.is_initial_rebalance():
         context.rule("B1")
         group.new_member_added = True
@@ -65,7 +65,7 @@ def update_member(
     """
     if member.parked_join is not None:
         supersede(context, rule, member.parked_join, "the member sent a newer JoinGroup")
-    group = context.group
+    group = context.classic
     group.set_protocols(member, request.protocols)
     member.session_timeout_ms = request.session_timeout_ms
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
@@ -91,7 +91,7 @@ def prepare(
     """Rows R1 to R5: start a rebalance, in which every member has to join again. `rule` is the row that led
     to the rebalance, `member_id` the member that caused it, None if no single member did.
     """
-    group = context.group
+    group = context.classic
     if group.state is GroupState.COMPLETING_REBALANCE:
         reset_assignments(context, context.rule("R1"), ErrorCode.REBALANCE_IN_PROGRESS)
     context.rule("R2")
@@ -130,7 +130,7 @@ def reset_assignments(context: StepContext, rule: RuleId, error: ErrorCode) -> N
     """Clear every assignment, answer every parked SyncGroup with an error, and arm the sessions of the
     answered members.
     """
-    for member in context.group.members.values():
+    for member in context.classic.members.values():
         member.assignment = b""
         if member.parked_sync is not None:
             context.reply(member.parked_sync, SyncGroupResponse, rule, error)
@@ -142,7 +142,7 @@ def maybe_complete_join(context: StepContext) -> None:
     """Complete the join phase early if every member joined. An initial rebalance is excluded, because its
     delay collects the first members.
     """
-    group = context.group
+    group = context.classic
     if (
         group.state is GroupState.PREPARING_REBALANCE
         and not group.is_initial_rebalance()
@@ -155,7 +155,7 @@ def initial_delay_over(context: StepContext, phase: JoinPhase, remaining_ms: int
     """Rows I1 and I2: the initial delay is over. It is extended if new members joined during it and time
     remains.
     """
-    group = context.group
+    group = context.classic
     if not (group.new_member_added and remaining_ms):
         context.rule("I2")
         complete_join(context)
@@ -176,7 +176,7 @@ def initial_delay_over(context: StepContext, phase: JoinPhase, remaining_ms: int
 
 def complete_join(context: StepContext) -> None:
     """Rows C1 to C5: form the next generation from the members that joined."""
-    group = context.group
+    group = context.classic
     group.join_phase = None
     for member in group.members_not_rejoined():
         if member.group_instance_id is None:
@@ -204,7 +204,7 @@ def _init_next_generation(context: StepContext, rule: RuleId) -> list[str]:
     """Answer every parked JoinGroup and await a SyncGroup of every member. Return the topics that
     `settle_partitions` omits.
     """
-    group = context.group
+    group = context.classic
     group.protocol_name = group.select_protocol()
     by_member = subscription.subscriptions(group)
     group.subscribed_topics = subscription.all_topics(by_member)
@@ -235,7 +235,7 @@ def _init_next_generation(context: StepContext, rule: RuleId) -> list[str]:
 def _assign(context: StepContext, left_out: list[str]) -> None:
     """Row M4: the coordinator assigns at once. Each SyncGroup is answered when it arrives."""
     row = context.rule("M4")
-    group = context.group
+    group = context.classic
     known = group.partitions_per_topic
     unknown = [t for t in group.subscribed_topics or [] if not known.get(t) and t not in left_out]
     reason = "the coordinator made the assignment"
@@ -251,7 +251,7 @@ def _maybe_elect_new_joined_leader(context: StepContext) -> bool:
     """Rows C2 and C3: a leader that did not rejoin is replaced. False if no member rejoined and the join
     phase is extended.
     """
-    group = context.group
+    group = context.classic
     leader = group.members.get(group.leader_id or "")
     if not group.members or (leader is not None and leader.parked_join is not None):
         return True
@@ -275,8 +275,8 @@ def _maybe_elect_new_joined_leader(context: StepContext) -> bool:
 
 
 def _wait_for_joins(context: StepContext, at_least_ms: int = 0) -> None:
-    delay_ms = max(context.group.rebalance_timeout_ms(), at_least_ms)
-    context.group.join_phase = JoinPhase(context.deadline(delay_ms), delay_ms, None)
+    delay_ms = max(context.classic.rebalance_timeout_ms(), at_least_ms)
+    context.classic.join_phase = JoinPhase(context.deadline(delay_ms), delay_ms, None)
 
 
 def renew_due_round(context: StepContext) -> None:
@@ -285,7 +285,7 @@ def renew_due_round(context: StepContext) -> None:
     That deadline is the one whose handling raised. It gets its full time again, because waiting members were
     answered with an error and have to come back.
     """
-    group, phase = context.group, context.group.join_phase
+    group, phase = context.classic, context.classic.join_phase
     if phase is not None and phase.deadline_ms <= context.now_ms:
         phase.deadline_ms = context.deadline(max(phase.delay_ms, EXTENSION_AT_LEAST_MS))
     if group.sync_deadline_ms is not None and group.sync_deadline_ms <= context.now_ms:
@@ -296,7 +296,7 @@ def answer_join(
     context: StepContext, rule: RuleId, reply_to: ReplyTo, member: Member, *, skip_assignment: bool = False
 ) -> None:
     """Answer a JoinGroup with the current generation. Only the leader receives the list of members."""
-    group = context.group
+    group = context.classic
     is_leader = group.leader_id == member.member_id
     skip_assignment |= is_leader and is_for_coordinator(group.protocol_name)
     context.reply(
@@ -314,7 +314,7 @@ def answer_join(
 
 
 def current_members(context: StepContext) -> list[JoinGroupMember]:
-    group = context.group
+    group = context.classic
     return [
         JoinGroupMember(m.member_id, m.group_instance_id, m.metadata(group.protocol_name))
         for m in group.members.values()
@@ -325,7 +325,7 @@ def become_stable(context: StepContext, rule: RuleId, assignments: dict[str, byt
     """Store the assignment of the generation and answer every parked SyncGroup. A member without an
     assignment gets empty bytes.
     """
-    group = context.group
+    group = context.classic
     for member in group.members.values():
         member.assignment = assignments.get(member.member_id, b"")
     context.transition(
@@ -347,7 +347,7 @@ def become_stable(context: StepContext, rule: RuleId, assignments: dict[str, byt
 
 def answer_sync(context: StepContext, rule: RuleId, reply_to: ReplyTo, member: Member) -> None:
     """Answer a SyncGroup with the member's assignment."""
-    group = context.group
+    group = context.classic
     context.reply(
         reply_to,
         SyncGroupResponse,

@@ -1,9 +1,9 @@
 """SyncGroup: the leader sends the assignments, every member fetches its own. Rows S0 to S9."""
 
 from state.errors import ErrorCode
-from state.kafka import rebalance
+from state.kafka.classic import rebalance
+from state.kafka.classic_group import ClassicGroup, GroupState, Member
 from state.kafka.context import StepContext, Verdict
-from state.kafka.group import Group, GroupState, Member
 from state.kafka.requests import ReplyTo, SyncGroup
 from state.kafka.responses import SyncGroupResponse
 
@@ -16,7 +16,7 @@ def sync(context: StepContext, request: SyncGroup, reply_to: ReplyTo) -> None:
     if refusal is not None:
         context.reply(reply_to, SyncGroupResponse, *refusal)
         return
-    group = context.group
+    group = context.classic
     member = group.members[request.member_id]
     if group.state is GroupState.PREPARING_REBALANCE:
         context.reply(reply_to, SyncGroupResponse, context.rule("S6"), ErrorCode.REBALANCE_IN_PROGRESS)
@@ -41,9 +41,9 @@ def _validate(context: StepContext, request: SyncGroup) -> Verdict | None:
     lacks_protocol = request.protocol_type is None or request.protocol_name is None
     if request.api_version >= FIRST_VERSION_WITH_PROTOCOL and lacks_protocol:
         return context.rule("S0"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    if not context.has_group or context.group.state is GroupState.EMPTY:
+    if not context.has_group or context.classic.state is GroupState.EMPTY:
         return context.rule("S1"), ErrorCode.UNKNOWN_MEMBER_ID
-    group = context.group
+    group = context.classic
     error = group.validate_member(request.member_id, request.group_instance_id)
     if error is not ErrorCode.NONE:
         return context.rule("S3"), error
@@ -61,7 +61,7 @@ def _differ(given: str | None, own: str | None) -> bool:
     return given is not None and own is not None and given != own
 
 
-def _remove_pending_sync_member(group: Group, member: Member) -> None:
+def _remove_pending_sync_member(group: ClassicGroup, member: Member) -> None:
     group.set_pending_sync(member, False)
     if not group.pending_syncs:
         group.sync_deadline_ms = None

@@ -4,13 +4,13 @@ Source: ClassicGroup.computeSubscribedTopics.
 """
 
 from assignors.kafka.consumer_protocol import ProtocolError, decode_subscribed_topics
-from state.kafka.group import Group
+from state.kafka.classic_group import ClassicGroup
 
 Subscriptions = dict[str, list[str]]
 """Topics, sorted, by member id."""
 
 
-def subscriptions(group: Group) -> Subscriptions | None:
+def subscriptions(group: ClassicGroup) -> Subscriptions | None:
     """Return the topics of each member. None if one subscription is unreadable, or if this is not a consumer
     group.
     """

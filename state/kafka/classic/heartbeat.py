@@ -1,8 +1,8 @@
 """Heartbeat: renewal of a member's session. The answer says whether the member must rejoin. Rows H1 to H8."""
 
 from state.errors import ErrorCode
+from state.kafka.classic_group import GroupState
 from state.kafka.context import StepContext, Verdict
-from state.kafka.group import GroupState
 from state.kafka.requests import Heartbeat, ReplyTo
 from state.kafka.responses import HeartbeatResponse
 
@@ -15,7 +15,7 @@ def heartbeat(context: StepContext, request: Heartbeat, reply_to: ReplyTo) -> No
 def _validate(context: StepContext, request: Heartbeat) -> Verdict:
     if not context.has_group:
         return context.rule("H1"), ErrorCode.UNKNOWN_MEMBER_ID
-    group = context.group
+    group = context.classic
     error = group.validate_member(request.member_id, request.group_instance_id)
     if error is not ErrorCode.NONE:
         return context.rule("H3"), error

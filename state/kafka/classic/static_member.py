@@ -5,9 +5,9 @@ Source: GroupMetadataManager.java (updateStaticMemberThenRebalanceOrCompleteJoin
 """
 
 from state.errors import ErrorCode
-from state.kafka import rebalance
+from state.kafka.classic import rebalance
+from state.kafka.classic_group import GroupState, Member
 from state.kafka.context import RuleId, StepContext
-from state.kafka.group import GroupState, Member
 from state.kafka.history import EntryType
 from state.kafka.requests import JoinGroup, ReplyTo
 from state.kafka.responses import JoinGroupResponse, SyncGroupResponse
@@ -19,7 +19,7 @@ def replace_static_member(
     context: StepContext, request: JoinGroup, reply_to: ReplyTo, member_id: str
 ) -> None:
     """Replace the member of a known instance id by a new member id. Rebalance only if it is necessary."""
-    group = context.group
+    group = context.classic
     assert request.group_instance_id is not None
     old_leader_id = group.leader_id
     old = group.members[group.static_members[request.group_instance_id]]
@@ -55,7 +55,7 @@ def replace_static_member(
 
 def _replace_member(context: StepContext, rule: RuleId, old: Member, member_id: str) -> Member:
     """Row W1: fence the old id's parked requests, and replace the old member by a copy with the new id."""
-    group = context.group
+    group = context.classic
     fenced = rule, ErrorCode.FENCED_INSTANCE_ID
     if old.parked_join is not None:
         context.reply(old.parked_join, JoinGroupResponse, *fenced, member_id=old.member_id)
@@ -94,10 +94,10 @@ def _answer_without_rebalance(
     The answer says so by skip_assignment. Versions without that field get the leader's old id as the leader.
     """
     if request.api_version >= FIRST_VERSION_WITH_SKIP_ASSIGNMENT:
-        is_leader = context.group.leader_id == member.member_id
+        is_leader = context.classic.leader_id == member.member_id
         rebalance.answer_join(context, rule, reply_to, member, skip_assignment=is_leader)
         return
-    group = context.group
+    group = context.classic
     context.reply(
         reply_to,
         JoinGroupResponse,

@@ -1,9 +1,9 @@
 """JoinGroup: admission of a member, its id, and the rebalance that follows. Rows J, A, N, E, U."""
 
 from state.errors import ErrorCode
-from state.kafka import assignment, rebalance, static_member
+from state.kafka.classic import assignment, rebalance, static_member
+from state.kafka.classic_group import ClassicGroup, GroupState, Member, PendingMember
 from state.kafka.context import RuleId, StepContext, Verdict
-from state.kafka.group import Group, GroupState, Member, PendingMember
 from state.kafka.history import EntryType
 from state.kafka.member_id import new_member_id
 from state.kafka.requests import JoinGroup, ReplyTo
@@ -27,7 +27,7 @@ def join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
             verdict = context.rule("J4"), ErrorCode.UNKNOWN_MEMBER_ID
             return _refuse(context, reply_to, verdict, request.member_id)
         context.create_group(context.rule("J5"), "first JoinGroup for this group id")
-    if not _accept_joining_member(context, context.group, request.member_id):
+    if not _accept_joining_member(context, context.classic, request.member_id):
         return _refuse_for_size(context, request, reply_to)
     if request.member_id:
         context.rule("J8")
@@ -36,7 +36,7 @@ def join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
     return _join_new_member(context, request, reply_to)
 
 
-def _accept_joining_member(context: StepContext, group: Group, member_id: str) -> bool:
+def _accept_joining_member(context: StepContext, group: ClassicGroup, member_id: str) -> bool:
     """Rows A1 to A3: whether group.max.size allows this member. Pending ids are not counted."""
     if group.state is GroupState.EMPTY:
         context.rule("A1")
@@ -55,7 +55,7 @@ def _accept_joining_member(context: StepContext, group: Group, member_id: str) -
 def _refuse_for_size(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
     """Row J6: the group is full. The member id or pending id is removed without a rebalance."""
     row = context.rule("J6")
-    group = context.group
+    group = context.classic
     full = f"the group is full: group.max.size is {context.config.group_max_size}"
     member = group.members.get(request.member_id)
     group.remove(request.member_id)
@@ -69,7 +69,7 @@ def _refuse_for_size(context: StepContext, request: JoinGroup, reply_to: ReplyTo
 
 def _join_new_member(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
     """Rows N2 to N6: a JoinGroup without a member id."""
-    group = context.group
+    group = context.classic
     if not _supports_protocols(context, request):
         verdict = context.rule("N2"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         return _refuse(context, reply_to, verdict, "")
@@ -114,7 +114,7 @@ def _require_member_id(
     ghost member.
     """
     deadline_ms = context.deadline(request.session_timeout_ms)
-    context.group.pending_members[member_id] = PendingMember(
+    context.classic.pending_members[member_id] = PendingMember(
         request.client_id, request.client_host, deadline_ms
     )
     context.record(
@@ -131,7 +131,7 @@ def _require_member_id(
 
 def _join_existing_member(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
     """Rows E2 to E5: a JoinGroup with a member id."""
-    group = context.group
+    group = context.classic
     if not _supports_protocols(context, request):
         verdict = context.rule("E2"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         return _refuse(context, reply_to, verdict, request.member_id)
@@ -152,7 +152,7 @@ def _join_existing_member(context: StepContext, request: JoinGroup, reply_to: Re
 
 def _rejoin(context: StepContext, request: JoinGroup, reply_to: ReplyTo, member: Member) -> None:
     """Rows E6 to E11: a JoinGroup of a known member."""
-    group = context.group
+    group = context.classic
     same_protocols = member.protocols == request.protocols
     match group.state:
         case GroupState.PREPARING_REBALANCE:
@@ -192,8 +192,8 @@ def _answer_current_generation(context: StepContext, rule: RuleId, reply_to: Rep
 
 def _supports_protocols(context: StepContext, request: JoinGroup) -> bool:
     """Rows U1 (Empty) and U2: whether the offered protocols fit the group."""
-    context.rule("U1" if context.group.state is GroupState.EMPTY else "U2")
-    return context.group.supports_protocols(request.protocol_type, request.protocols)
+    context.rule("U1" if context.classic.state is GroupState.EMPTY else "U2")
+    return context.classic.supports_protocols(request.protocol_type, request.protocols)
 
 
 def _refuse(context: StepContext, reply_to: ReplyTo, verdict: Verdict, member_id: str) -> None:

@@ -1,37 +1,31 @@
-"""Due deadlines: sessions (rows T), the join phase (rows I, C), missing syncs (row Y), and the pass that
-expires offsets (rows Z).
-"""
+"""Due deadlines: sessions (rows T), the join phase (rows I, C) and missing syncs (row Y)."""
 
 from state.errors import ErrorCode
-from state.kafka import rebalance
+from state.kafka.classic import rebalance
+from state.kafka.classic_group import GroupState, Member
 from state.kafka.context import StepContext
-from state.kafka.group import GroupState, Member
 from state.kafka.history import EntryType
-from state.kafka.offsets.retention import retention_pass
 from state.kafka.responses import JoinGroupResponse
 from state.kafka.timers import DeadlineReached, TimerKind
 
 
 def deadline_reached(context: StepContext, deadline: DeadlineReached) -> None:
-    """Handle a due deadline. The deadline is disarmed unless the handling arms it again."""
-    context.group.last_fired_ms = max(context.group.last_fired_ms, deadline.deadline_ms)
+    """Handle a due deadline of a member or of a rebalance."""
     match deadline.kind:
-        case TimerKind.HEARTBEAT if deadline.member_id in context.group.pending_members:
+        case TimerKind.HEARTBEAT if deadline.member_id in context.classic.pending_members:
             _expire_pending_member(context, deadline.member_id)
         case TimerKind.HEARTBEAT:
-            _expire_member_heartbeat(context, context.group.members[deadline.member_id])
+            _expire_member_heartbeat(context, context.classic.members[deadline.member_id])
         case TimerKind.JOIN:
             _join_phase_over(context)
         case TimerKind.SYNC:
             _expire_pending_sync(context)
-        case TimerKind.RETENTION:
-            retention_pass(context)
 
 
 def _expire_pending_member(context: StepContext, member_id: str) -> None:
     row = context.rule("T2")
-    pending = context.group.pending_members[member_id]
-    context.group.remove(member_id)
+    pending = context.classic.pending_members[member_id]
+    context.classic.remove(member_id)
     context.record(
         row,
         EntryType.PENDING_MEMBER_REMOVED,
@@ -44,7 +38,7 @@ def _expire_pending_member(context: StepContext, member_id: str) -> None:
 
 
 def _expire_member_heartbeat(context: StepContext, member: Member) -> None:
-    group = context.group
+    group = context.classic
     member.heartbeat_deadline_ms = None
     if member.is_new and member.parked_join is not None:
         row = context.rule("T3")
@@ -71,12 +65,12 @@ def _complete_if_all_joined(context: StepContext) -> None:
 
     As in Kafka, this includes an initial rebalance: an expiry can end the initial delay early.
     """
-    if context.group.state is GroupState.PREPARING_REBALANCE and context.group.has_all_members_joined():
+    if context.classic.state is GroupState.PREPARING_REBALANCE and context.classic.has_all_members_joined():
         rebalance.complete_join(context)
 
 
 def _join_phase_over(context: StepContext) -> None:
-    phase = context.group.join_phase
+    phase = context.classic.join_phase
     assert phase is not None, "the join deadline stands in the join phase"
     if phase.initial_remaining_ms is None:
         rebalance.complete_join(context)
@@ -87,7 +81,7 @@ def _join_phase_over(context: StepContext) -> None:
 def _expire_pending_sync(context: StepContext) -> None:
     """Row Y2: remove members that joined and did not sync within the rebalance timeout (KAFKA-12890)."""
     row = context.rule("Y2")
-    group = context.group
+    group = context.classic
     group.sync_deadline_ms = None
     overdue = [m for m in group.members.values() if m.pending_sync]
     for member in overdue:

@@ -1,0 +1,26 @@
+"""What `state.kafka.step` calls for a group of the consumer protocol."""
+
+from collections.abc import Callable
+from typing import Any
+
+from state.kafka.consumer.takeover import shift_deadlines, take_over
+from state.kafka.context import RuleId, StepContext
+from state.kafka.requests import ReplyTo
+from state.kafka.timers import DeadlineReached
+
+__all__ = ["HANDLERS", "answer_parked", "deadline_reached", "release", "shift_deadlines", "take_over"]
+
+HANDLERS: dict[type, Callable[[StepContext, Any, ReplyTo], None]] = {}
+
+
+def deadline_reached(context: StepContext, deadline: DeadlineReached) -> None:
+    """Handle a due deadline of a member."""
+    raise AssertionError(f"{deadline} of {context.group_id}")
+
+
+def answer_parked(context: StepContext, row: RuleId) -> None:
+    """No request is parked in a group of the consumer protocol: each is answered at once."""
+
+
+def release(context: StepContext) -> None:
+    """Every deadline of a released group is ahead, because it moved with the group's clock."""

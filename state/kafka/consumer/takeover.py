@@ -1,0 +1,36 @@
+"""Deadlines after time stood still: in an outage (row F5), or in a quarantine (row F4). Row TM12."""
+
+from state.inputs import Outage
+from state.kafka.context import StepContext
+from state.kafka.history import EntryType
+
+
+def take_over(context: StepContext, outage: Outage) -> None:
+    """Restart all sessions and shift all other timers by the length of the outage. The topics are compared
+    again, because they may have changed meanwhile (row MD11).
+    """
+    group = context.consumer
+    group.metadata_stale = True
+    if not group.members:
+        return
+    row = context.rule("F5")
+    shift_deadlines(context, outage.length_ms)
+    context.record(
+        row,
+        EntryType.TAKEN_OVER,
+        f"no coordinator ran for {outage.length_ms} ms: sessions begin anew, reconciliations go on",
+        members=list(group.members),
+    )
+
+
+def shift_deadlines(context: StepContext, by_ms: int) -> None:
+    """Shift every deadline by `by_ms`, the time for which time stood still, and restart the sessions."""
+    for member in context.consumer.members.values():
+        context.arm_consumer_session(member)
+        if member.rebalance_deadline_ms is not None:
+            member.rebalance_deadline_ms = context.deadline_at(member.rebalance_deadline_ms + by_ms)
+        classic = member.classic
+        if classic is not None and classic.join_deadline_ms is not None:
+            classic.join_deadline_ms = context.deadline_at(classic.join_deadline_ms + by_ms)
+        if classic is not None and classic.sync_deadline_ms is not None:
+            classic.sync_deadline_ms = context.deadline_at(classic.sync_deadline_ms + by_ms)

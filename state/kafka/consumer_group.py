@@ -1,0 +1,221 @@
+"""A group of the consumer protocol (KIP-848): its epochs, its members and its target assignment.
+
+This file holds data and queries only; `state.kafka.consumer` changes a group. What can be computed from the
+members (who holds a partition, how many members subscribe to a topic) is not stored a second time. The order
+of the fields is the layout of the stored state: a change of the order is a new version in
+`checkpoints.codec`. Source: ConsumerGroup.java, ConsumerGroupMember.java, ModernGroup.java.
+"""
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from msgspec import Struct, field
+
+from assignors.kafka.consumer_protocol import PROTOCOL_TYPE
+from state.errors import ErrorCode
+from state.kafka.group import Group
+from state.kafka.requests import Protocol
+
+LEAVE_GROUP_MEMBER_EPOCH = -1
+LEAVE_GROUP_STATIC_MEMBER_EPOCH = -2
+
+AssignedPartitions = dict[bytes, dict[int, int]]
+"""Partitions that a member has, by topic id: partition -> assignment epoch, the epoch of the target by which
+the member got it (KIP-1251).
+"""
+
+Partitions = dict[bytes, list[int]]
+"""Partitions, sorted, by topic id."""
+
+
+class ConsumerGroupState(StrEnum):
+    """The state of a group, which follows from its epochs and its members (rows GS1 to GS4).
+
+    Empty: no members. Assigning: the group epoch is above that of the target assignment. Reconciling: a
+    member is not yet at the target assignment. Stable: every member is.
+    """
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+
+
+class MemberState(StrEnum):
+    """How far a member is on its way to the target assignment: MemberState.java."""
+
+    STABLE = "Stable"
+    UNREVOKED_PARTITIONS = "UnrevokedPartitions"
+    UNRELEASED_PARTITIONS = "UnreleasedPartitions"
+
+
+class ClassicMember(Struct, array_like=True, forbid_unknown_fields=True):
+    """What a member on the classic protocol has in a consumer group. Times are in ms.
+
+    `join_deadline_ms` is armed by a Heartbeat or SyncGroup that was answered with REBALANCE_IN_PROGRESS,
+    `sync_deadline_ms` by the answer to a JoinGroup.
+    """
+
+    session_timeout_ms: int
+    protocols: list[Protocol]
+    join_deadline_ms: int | None = None
+    sync_deadline_ms: int | None = None
+
+
+class ConsumerMember(Struct, array_like=True, forbid_unknown_fields=True):
+    """One member of the group. Times are in milliseconds.
+
+    `subscribed_topic_names` is sorted. `subscribed_topic_regex` is "" without a pattern. `previous_epoch` is
+    the member epoch before the last write of the assignment. `assigned` are the partitions that the member
+    may use, `pending_revocation` those that it has to give up first. `classic` is None for a member on the
+    consumer protocol. `rebalance_deadline_ms` is armed while the member has to revoke partitions.
+    """
+
+    member_id: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout_ms: int = -1
+    server_assignor: str | None = None
+    subscribed_topic_names: list[str] = []
+    subscribed_topic_regex: str = ""
+    member_epoch: int = 0
+    previous_epoch: int = -1
+    state: MemberState = MemberState.STABLE
+    assigned: AssignedPartitions = {}
+    pending_revocation: AssignedPartitions = {}
+    session_deadline_ms: int | None = None
+    rebalance_deadline_ms: int | None = None
+    classic: ClassicMember | None = None
+
+    def is_reconciled_to(self, epoch: int) -> bool:
+        """Whether the member is at the target assignment of this epoch."""
+        return self.state is MemberState.STABLE and self.member_epoch == epoch
+
+
+class Topic(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A topic of the cluster as the group knows it: the 16 bytes of its id, and its number of partitions."""
+
+    topic_id: bytes
+    partitions: int
+
+
+class ResolvedRegex(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The topics, sorted, that a pattern matched when the cluster's topics were read at `at_ms`."""
+
+    topics: list[str]
+    at_ms: int
+
+
+class ConsumerGroup(Group, tag="KafkaConsumer"):
+    """The state of one group of the consumer protocol.
+
+    `group_epoch` grows with each change that asks for a new target assignment. `assignment_epoch` is the
+    group epoch that `target` was computed for, at `assignment_timestamp_ms` (0: at a time that is not known).
+    `metadata_hash` is the fingerprint of the topics that members subscribe to (row H53), b"" without any.
+    `metadata_stale` is True if it has to be computed again. `topics` are the topics that the group was told
+    of: None for a name that no topic has.
+    """
+
+    group_epoch: int = 1
+    assignment_epoch: int = 1
+    assignment_timestamp_ms: int = 0
+    metadata_hash: bytes = b""
+    metadata_stale: bool = True
+    members: dict[str, ConsumerMember] = field(default_factory=dict)
+    static_members: dict[str, str] = field(default_factory=dict)  # group.instance.id -> member id
+    target: dict[str, Partitions] = field(default_factory=dict)  # by member id
+    target_assignor: str = ""  # the name of the assignor that computed the target
+    topics: dict[str, Topic | None] = field(default_factory=dict)
+    resolved_regexes: dict[str, ResolvedRegex] = field(default_factory=dict)  # by pattern
+
+    @property
+    def state(self) -> ConsumerGroupState:
+        if not self.members:
+            return ConsumerGroupState.EMPTY
+        if self.group_epoch > self.assignment_epoch:
+            return ConsumerGroupState.ASSIGNING
+        if all(member.is_reconciled_to(self.assignment_epoch) for member in self.members.values()):
+            return ConsumerGroupState.STABLE
+        return ConsumerGroupState.RECONCILING
+
+    @property
+    def generation(self) -> int:
+        """The group epoch, which takes the place of the classic protocol's generation in the history."""
+        return self.group_epoch
+
+    @property
+    def protocol_type(self) -> str:
+        return PROTOCOL_TYPE
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    def is_consumer_group(self) -> bool:
+        """Whether the protocol type is that of Kafka's consumer, as that of every such group."""
+        return True
+
+    @property
+    def can_expire_offsets(self) -> bool:
+        """Offsets of topics without a subscriber expire in every state (row OF28)."""
+        return True
+
+    @property
+    def abandoned_since_ms(self) -> None:
+        """Offsets expire by the time of their commit in every state (row OF27)."""
+        return None
+
+    def topics_of(self, member: ConsumerMember) -> set[str]:
+        """Return the names of the topics that the member subscribes to, by name or by its pattern."""
+        resolved = self.resolved_regexes.get(member.subscribed_topic_regex)
+        return {*member.subscribed_topic_names, *(resolved.topics if resolved is not None else ())}
+
+    def subscribed(self) -> set[str]:
+        """Return the names of all topics that members subscribe to, by name or by a resolved pattern."""
+        return {topic for member in self.members.values() for topic in self.topics_of(member)}
+
+    def subscribed_of(self, topics: Iterable[str]) -> set[str]:
+        """Return those of the topics that a member subscribes to."""
+        return self.subscribed().intersection(topics)
+
+    def is_subscribed(self, topic: str) -> bool:
+        """Whether a member subscribes to the topic."""
+        return any(topic in self.topics_of(member) for member in self.members.values())
+
+    def names_by_id(self) -> dict[bytes, str]:
+        """Return the names of the known topics that exist, by topic id."""
+        return {topic.topic_id: name for name, topic in self.topics.items() if topic is not None}
+
+    def unknown_topics(self) -> list[str]:
+        """Return the subscribed names, sorted, that the group was not told of (row MI12)."""
+        names = {name for member in self.members.values() for name in member.subscribed_topic_names}
+        return sorted(names - self.topics.keys())
+
+    def unresolved_regexes(self) -> list[str]:
+        """Return the members' patterns, sorted, that have no result."""
+        patterns = {member.subscribed_topic_regex for member in self.members.values()} - {""}
+        return sorted(patterns - self.resolved_regexes.keys())
+
+    def held(self) -> dict[bytes, dict[int, str]]:
+        """Return the member that holds each partition, which is assigned to it or pending its revocation: by
+        topic id and partition. Others are free.
+        """
+        held: dict[bytes, dict[int, str]] = {}
+        for member in self.members.values():
+            for partitions in (member.assigned, member.pending_revocation):
+                for topic_id, numbers in partitions.items():
+                    held.setdefault(topic_id, {}).update(dict.fromkeys(numbers, member.member_id))
+        return held
+
+    def validate_instance(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        """Check that the instance id, if any, belongs to the member: UNKNOWN_MEMBER_ID if it belongs to none,
+        FENCED_INSTANCE_ID if to another one.
+        """
+        if instance_id is None:
+            return ErrorCode.NONE
+        owner = self.static_members.get(instance_id)
+        if owner is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE if owner == member_id else ErrorCode.FENCED_INSTANCE_ID
