@@ -3,7 +3,7 @@
 from typing import Any
 from uuid import UUID
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from state.kafka.any_group import KafkaGroup
 from state.kafka.classic_group import ClassicGroup, GroupState
@@ -81,8 +81,8 @@ class GroupSnapshot(Struct, frozen=True):
     """The group after history entry number `seq` of this incarnation.
 
     `generation` is the group epoch in a consumer group. `truncated` is True if the members' metadata and
-    assignments were omitted because the record would be too large. `consumer` is None in a classic group.
-    `configs` are the group's own settings.
+    assignments were omitted because the record would be too large. `consumer` is left out in a classic group.
+    `configs` are the group's own settings, left out if it has none.
     """
 
     group_id: str
@@ -103,8 +103,8 @@ class GroupSnapshot(Struct, frozen=True):
     subscribed_topics: list[str] | None = None
     truncated: bool = False
     version: int = RECORD_VERSION
-    consumer: ConsumerGroupSnapshot | None = None
-    configs: dict[str, int] = {}
+    consumer: ConsumerGroupSnapshot | UnsetType = UNSET
+    configs: dict[str, int] | UnsetType = UNSET
 
 
 def snapshot(group: KafkaGroup) -> GroupSnapshot:
@@ -149,7 +149,7 @@ def _common(group: KafkaGroup) -> dict[str, Any]:
         "last_rebalance_at_ms": group.last_rebalance_at_ms,
         "last_rebalance_reason": group.last_rebalance_reason,
         "quarantined": group.quarantined,
-        "configs": group.configs,
+        "configs": group.configs or UNSET,
     }
 
 
