@@ -91,7 +91,11 @@ class TransactionCoordinator:
     async def _find(self) -> Connection:
         first = await Connection.open(self._gateway)
         try:
-            found = await first.ask(FIND_COORDINATOR, key=self._transactional_id, key_type=1)
+            for _ in range(_TRIES):
+                found = await first.ask(FIND_COORDINATOR, key=self._transactional_id, key_type=1)
+                if found.error_code not in AGAIN:
+                    break
+                await asyncio.sleep(RETRY_S)  # the broker is about to create its topic of transactions
         finally:
             first.close()
         if found.error_code != NONE:
