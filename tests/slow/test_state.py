@@ -23,7 +23,8 @@ from tests.slow.test_run import Run, run
 
 pytestmark = pytest.mark.e2e
 
-GROUPS = [f"group-{n}" for n in range(8)]
+GROUPS = [f"group-{n}" for n in range(4)]
+AT_ONCE = ("-c", "group.initial.rebalance.delay.ms=0")
 SESSION_MS = 120_000
 NOT_OWNER = 78
 NEW_PREFIX = "moved"
@@ -38,7 +39,7 @@ def state(*arguments: object) -> str:
 @contextmanager
 def coordinating(tmp_path: Path, data: Path, *arguments: str) -> Iterator[ClientConfig]:
     """A coordinator with an embedded broker, stopped in order at the end. How to reach the broker."""
-    with run(tmp_path, "--json", "--data-dir", str(data), *arguments) as running:
+    with run(tmp_path, "--json", "--data-dir", str(data), *AT_ONCE, *arguments) as running:
         yield ClientConfig(str(running.ready()["broker"]))
         stop(running)
 

@@ -19,7 +19,16 @@ from records.pack import unpack
 from tests.e2e.harness import Member, create_topic, read_topic, stable_member
 from tests.harness.checkpoints import spark_of
 from tests.slow.test_run import run
-from tests.slow.test_state import GROUPS, NOT_OWNER, SESSION_MS, check_is_as_it_was, client_of, commit, state
+from tests.slow.test_state import (
+    AT_ONCE,
+    GROUPS,
+    NOT_OWNER,
+    SESSION_MS,
+    check_is_as_it_was,
+    client_of,
+    commit,
+    state,
+)
 
 pytestmark = pytest.mark.e2e
 
@@ -53,7 +62,7 @@ def test_no_request_is_lost_or_answered_twice(tmp_path: Path) -> None:
         folder.mkdir()
     with EmbeddedBroker(tmp_path / "broker") as broker:
         client_config = broker.client_config
-        at = ("--json", "--bootstrap-servers", broker.bootstrap_servers)
+        at = ("--json", "--bootstrap-servers", broker.bootstrap_servers, *AT_ONCE)
         members = {}
         with run(tmp_path, *at, "--data-dir", str(one)) as first:
             first.ready()
