@@ -1,4 +1,5 @@
-"""Encodes and decodes messages. It uses kafka-python's messages, which are made from Kafka's own schemas.
+"""Encodes and decodes messages. It uses kafka-python's messages, which are made from Kafka's own schemas, and
+those of `consumer_group_messages`.
 
 Decoded messages have Kafka's field names in snake_case as attributes. Messages to encode may also be nested
 mappings with these names. Fields that the version does not have are left out, missing fields take their
@@ -103,6 +104,12 @@ from kafka.protocol.sasl import (
     SaslHandshakeResponse,
 )
 
+from gateway.wire.consumer_group_messages import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from gateway.wire.framing import ProtocolError, RequestHeader, skip_tagged_fields
 from gateway.wire.schema_encoder import SchemaEncoder
 from gateway.wire.schema_validator import SchemaValidator
@@ -113,6 +120,8 @@ _REQUESTS = (
     AlterConfigsRequest,
     AlterPartitionReassignmentsRequest,
     ApiVersionsRequest,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
     CreateAclsRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -156,6 +165,8 @@ _RESPONSES = (
     AlterConfigsResponse,
     AlterPartitionReassignmentsResponse,
     ApiVersionsResponse,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatResponse,
     CreateAclsResponse,
     CreatePartitionsResponse,
     CreateTopicsResponse,
