@@ -1,0 +1,53 @@
+"""What a subscribed pattern matches: the one resolver of the gateway and the topic watcher. No IO, no clock.
+
+Patterns have the syntax and the meaning of RE2, as in Kafka, which uses RE2/J: a topic's whole name has to
+match, upper and lower case differ, and there are no look-arounds and no back references. Source:
+TopicRegexResolver.java, Utils.throwIfRegularExpressionIsInvalid.
+"""
+
+from collections.abc import Collection, Mapping
+from functools import lru_cache
+from typing import Any
+
+import re2
+
+from state.kafka.requests import RegexResolution, TopicImage
+
+KAFKAS_INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
+
+# Each entry may take RE2's limit, 8 MiB, but takes some KiB as a rule.
+_COMPILED_PATTERNS = 256
+
+
+def resolve(
+    pattern: str, topics: Mapping[str, TopicImage], at_ms: int, internal: Collection[str] = ()
+) -> RegexResolution:
+    """Return which of these topics the pattern matches, or why it is not a regular expression of RE2.
+
+    `topics` are the topics of the cluster, read at `at_ms`. Kafka's internal topics and the topics in
+    `internal` are left out (row RX7): Kafka itself would match them, too, so that a consumer of `.*` reads
+    `__consumer_offsets`.
+    """
+    try:
+        compiled = _compiled(pattern)
+    except re2.error as error:
+        return RegexResolution(at_ms=at_ms, error=_text(error))
+    matched = {
+        name: image
+        for name, image in sorted(topics.items())
+        if name not in KAFKAS_INTERNAL_TOPICS and name not in internal and compiled.fullmatch(name)
+    }
+    return RegexResolution(matched, at_ms)
+
+
+@lru_cache(_COMPILED_PATTERNS)
+def _compiled(pattern: str) -> Any:
+    """Raises re2.error."""
+    options = re2.Options()
+    options.log_errors = False  # the caller gets the error; RE2 would print it to stderr as well
+    return re2.compile(pattern, options)
+
+
+def _text(error: Exception) -> str:
+    text = error.args[0] if error.args else str(error)
+    return text.decode(errors="replace") if isinstance(text, bytes) else str(text)

@@ -1,0 +1,45 @@
+"""What a subscribed pattern matches (rows RG1, RG2, RX7)."""
+
+from uuid import UUID
+
+import pytest
+
+from records.topic_patterns import KAFKAS_INTERNAL_TOPICS, resolve
+from state.kafka.requests import RegexResolution, TopicImage
+
+
+def images(*names: str) -> dict[str, TopicImage]:
+    return {name: TopicImage(UUID(int=number), number) for number, name in enumerate(names, 1)}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matched"),
+    [
+        ("orders", ["orders"]),
+        ("orders.*", ["orders", "orders-eu"]),
+        ("(?i)ORDERS", ["orders"]),
+        ("ORDERS", []),
+        ("rder", []),
+        ("orders|pay", ["orders"]),
+        ("", []),
+    ],
+)
+def test_a_pattern_matches_whole_names(pattern: str, matched: list[str]) -> None:
+    topics = images("payments", "orders-eu", "orders")
+    resolution = resolve(pattern, topics, at_ms=7)
+    assert resolution == RegexResolution({name: topics[name] for name in matched}, at_ms=7)
+    assert list(resolution.topics) == matched
+
+
+def test_internal_topics_are_left_out() -> None:
+    topics = images("t", "coordinator-requests", *KAFKAS_INTERNAL_TOPICS)
+    assert list(resolve(".*", topics, 0, {"coordinator-requests"}).topics) == ["t"]
+
+
+@pytest.mark.parametrize("pattern", ["(", "(?=a)", r"(a)\1", "a{2000}", "*"])
+def test_what_re2_does_not_know_is_an_error(pattern: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Look-arounds and back references are Python's and Java's alone."""
+    resolution = resolve(pattern, images("a"), at_ms=7)
+    assert resolution.error
+    assert resolution == RegexResolution(at_ms=7, error=resolution.error)
+    assert capfd.readouterr().err == ""
