@@ -8,6 +8,7 @@ of the fields is the layout of the stored state: a change of the order is a new 
 
 from collections.abc import Iterable
 from enum import StrEnum
+from functools import cached_property
 
 from msgspec import Struct, field
 
@@ -68,7 +69,9 @@ class ConsumerMember(Struct, array_like=True, forbid_unknown_fields=True):
     `subscribed_topic_names` is sorted. `subscribed_topic_regex` is "" without a pattern. `previous_epoch` is
     the member epoch before the last write of the assignment. `assigned` are the partitions that the member
     may use, `pending_revocation` those that it has to give up first. `classic` is None for a member on the
-    consumer protocol. `rebalance_deadline_ms` is armed while the member has to revoke partitions.
+    consumer protocol. `rebalance_deadline_ms` is armed while a member on the consumer protocol has to revoke
+    partitions. `revoking_since_ms` is the time of the answer that asked the member to revoke partitions, None
+    if it has none to revoke.
     """
 
     member_id: str
@@ -88,6 +91,7 @@ class ConsumerMember(Struct, array_like=True, forbid_unknown_fields=True):
     session_deadline_ms: int | None = None
     rebalance_deadline_ms: int | None = None
     classic: ClassicMember | None = None
+    revoking_since_ms: int | None = None
 
     def is_reconciled_to(self, epoch: int) -> bool:
         """Whether the member is at the target assignment of this epoch."""
@@ -116,6 +120,9 @@ class ConsumerGroup(Group, tag="KafkaConsumer"):
     `metadata_hash` is the fingerprint of the topics that members subscribe to (row H53), b"" without any.
     `metadata_stale` is True if it has to be computed again. `topics` are the topics that the group was told
     of: None for a name that no topic has.
+
+    Who holds a partition is derived from `members` at its first use and is not stored. What a member holds is
+    changed only by `assign`, which keeps it.
     """
 
     group_epoch: int = 1
@@ -198,9 +205,10 @@ class ConsumerGroup(Group, tag="KafkaConsumer"):
         patterns = {member.subscribed_topic_regex for member in self.members.values()} - {""}
         return sorted(patterns - self.resolved_regexes.keys())
 
+    @cached_property
     def held(self) -> dict[bytes, dict[int, str]]:
-        """Return the member that holds each partition, which is assigned to it or pending its revocation: by
-        topic id and partition. Others are free.
+        """The member that holds each partition, which is assigned to it or pending its revocation: by topic
+        id and partition. Others are free.
         """
         held: dict[bytes, dict[int, str]] = {}
         for member in self.members.values():
@@ -208,6 +216,23 @@ class ConsumerGroup(Group, tag="KafkaConsumer"):
                 for topic_id, numbers in partitions.items():
                     held.setdefault(topic_id, {}).update(dict.fromkeys(numbers, member.member_id))
         return held
+
+    def assign(
+        self, member: ConsumerMember, assigned: AssignedPartitions, pending_revocation: AssignedPartitions
+    ) -> None:
+        """Set what the member holds. A member holds nothing before it is removed."""
+        held = self.held
+        for partitions in (member.assigned, member.pending_revocation):
+            for topic_id, numbers in partitions.items():
+                of_topic = held[topic_id]
+                for number in numbers:
+                    del of_topic[number]
+                if not of_topic:
+                    del held[topic_id]
+        member.assigned, member.pending_revocation = assigned, pending_revocation
+        for partitions in (assigned, pending_revocation):
+            for topic_id, numbers in partitions.items():
+                held.setdefault(topic_id, {}).update(dict.fromkeys(numbers, member.member_id))
 
     def validate_instance(self, member_id: str, instance_id: str | None) -> ErrorCode:
         """Check that the instance id, if any, belongs to the member: UNKNOWN_MEMBER_ID if it belongs to none,

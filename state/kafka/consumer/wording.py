@@ -1,0 +1,18 @@
+"""Lists in the sentences of the history: short, because the fields of an entry have everything."""
+
+from state.kafka.consumer_group import AssignedPartitions, Partitions
+from state.kafka.snapshot import named
+
+NAMED_AT_MOST = 10
+
+
+def listed(texts: list[str], kind: str, most: int = NAMED_AT_MOST) -> str:
+    """Return the first texts, and how many more there are of this kind (a plural noun)."""
+    left_out = len(texts) - most
+    return ", ".join(texts[:most]) + (f" and {left_out} more {kind}" if left_out > 0 else "")
+
+
+def listed_partitions(partitions: AssignedPartitions | Partitions, names: dict[bytes, str]) -> str:
+    """Return the partitions as `topic-number`. `names` are names of topics by topic id."""
+    texts = [f"{topic}-{number}" for topic, numbers in named(partitions, names).items() for number in numbers]
+    return listed(texts, "partitions")
