@@ -65,7 +65,8 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `generation` is the group epoch, and `assignment_epoch` the epoch of its target assignment. What a member
     has is shown by topic name, or by the topic id if no topic has the id. In a `MemberReconciled`, `assigned`
     is what it may use, `revoking` what it has to give up, and `awaiting` what it gets when others have given
-    it up. In a `TargetAssignmentComputed`, `targets` are the assignments of the members that it changes.
+    it up. In a `TargetAssignmentComputed`, `targets` are the assignments of the members that it changes, and
+    `moved_partitions` is the number of partitions that go from one member to another.
     `took_ms` is the time from the start of the rebalance to `Stable`, or from the answer that asked a member
     to give partitions up to its acknowledgement.
     """
@@ -113,3 +114,4 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     awaiting: dict[str, list[int]] | None = None
     targets: dict[str, dict[str, list[int]]] | None = None
     took_ms: int | None = None
+    moved_partitions: int | None = None
