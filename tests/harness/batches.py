@@ -17,7 +17,7 @@ from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.inputs import Outage, Received
 from state.kafka import invariants
-from state.kafka.classic_group import ClassicGroup
+from state.kafka.any_group import KafkaGroup
 from state.kafka.timers import DeadlineReached
 from state.rocketmq.timers import ScanDue
 from state.timeline import Row, Step, Timeline
@@ -176,7 +176,7 @@ def checked_step(
 ) -> AnyEffects:
     """The core's step, followed by a check of the group's invariants."""
     effects = step(group, group_id, event, now_ms, config)
-    if isinstance(effects.group, ClassicGroup):
+    if isinstance(effects.group, KafkaGroup):
         invariants.check(effects.group)
     return effects
 
