@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from checkpoints.files import Files, FolderError, LocalFiles
 from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, LogPlace, OwnerRecord
 from checkpoints.spark_logs import last_batch, place_after, planned_ends
+from state.config import SettingValue
 from state.inputs import Outage
 
 # The number of known outages. A group without a call during so many of them does not know earlier ones.
@@ -159,7 +160,7 @@ class Checkpoint:
             self._read(_SHARED_BY_OWNERS["committed"], Committed),
         )
 
-    def epochs(self, settings: dict[str, int], skip: list[str], code_version: str) -> list[Epoch]:
+    def epochs(self, settings: Mapping[str, SettingValue], skip: list[str], code_version: str) -> list[Epoch]:
         """Return all configurations with that of this start, which begins at the first unplanned batch.
 
         Records to skip begin at the first uncommitted batch, because they are the ones that stop it. That

@@ -1,7 +1,10 @@
 """What a coordinator knows besides the groups: the data of the files beside Spark's checkpoint."""
 
+from collections.abc import Mapping
+
 from msgspec import Struct, field
 
+from state.config import SettingValue
 from state.inputs import Outage
 
 
@@ -60,7 +63,7 @@ class Epoch(Struct, frozen=True):
     """
 
     from_batch: int
-    settings: dict[str, int]
+    settings: Mapping[str, SettingValue]
     skip: list[str]
     code_version: str
     begins: LogPlace | None = None

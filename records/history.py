@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from records import rocketmq_history as rocketmq
 from records.truncation import AnyHistoryEntry, AnyView
+from state.config import SettingValue
 from state.dispatch import GroupType
 from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.snapshot import GroupSnapshot
@@ -32,7 +33,7 @@ class CoordinatorStarted(Struct, frozen=True, kw_only=True):
 
     at_ms: int
     from_batch: int
-    settings: dict[str, int]
+    settings: dict[str, SettingValue]
     skip: list[str] = []
     code_version: str = ""
     owner_epoch: int = 0

@@ -1,13 +1,17 @@
 """The coordinator's settings: Kafka's under Kafka's names, RocketMQ's with the prefix `rocketmq.`.
 
-A setting is an input of the core, as a request is: the same log under the same settings has the same outcome.
+Settings of the consumer protocol (KIP-848) have the bounds of rows CF1 to CF15. A setting is an input of the
+core, as a request is: the same log under the same settings has the same outcome.
 Source: GroupCoordinatorConfig.java, BrokerConfig.java.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+from functools import partial
 from typing import Any
 
+from assignors.kafka import BROKER_ASSIGNORS
 from assignors.rocketmq.api import MessageRequestMode
 
 INT32_MAX = 2**31 - 1
@@ -26,6 +30,12 @@ _ROCKETMQ_SETTINGS = {
     "rocketmq.scan.interval.ms": "scan_interval_ms",
 }
 
+
+SettingValue = int | str
+"""The value of a setting where settings are stored and shown. A list of names is a text with commas."""
+
+CLASSIC = "classic"
+CONSUMER = "consumer"
 
 # RocketMQ has no setting for the timeout of producers. Source: ProducerManager.CHANNEL_EXPIRED_TIMEOUT.
 PRODUCER_CHANNEL_EXPIRED_TIMEOUT_MS = 120_000
@@ -51,12 +61,79 @@ class BrokerConfig:
     default_pop_share_queue_num: int = -1
 
 
+class MigrationPolicy(StrEnum):
+    """Which conversions of a group with members are allowed (rows PO1 to PO4).
+
+    Upgrade: from the classic protocol to the consumer protocol. Downgrade: the other way.
+    """
+
+    BIDIRECTIONAL = "bidirectional"
+    UPGRADE = "upgrade"
+    DOWNGRADE = "downgrade"
+    DISABLED = "disabled"
+
+    @property
+    def allows_upgrade(self) -> bool:
+        return self in (MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.UPGRADE)
+
+    @property
+    def allows_downgrade(self) -> bool:
+        return self in (MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.DOWNGRADE)
+
+
 class ConfigError(ValueError):
-    """A setting is unknown, is not a number, or is out of bounds."""
+    """A setting is unknown, is no value of its kind, is out of bounds, or contradicts another one."""
+
+
+def whole_number(name: str, given: SettingValue, at_least: int, at_most: int = INT32_MAX) -> int:
+    """The value of a setting. Raises ConfigError if it is no whole number or out of bounds."""
+    try:
+        value = int(given)
+    except ValueError:
+        raise ConfigError(f"{name} must be a whole number, not {given!r}") from None
+    if not at_least <= value <= at_most:
+        raise ConfigError(f"{name} must be from {at_least} to {at_most}, not {value}")
+    return value
+
+
+def _names(name: str, given: SettingValue, known: tuple[str, ...]) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in str(given).split(","))
+    unknown = [n for n in names if n not in known]
+    if unknown:
+        raise ConfigError(f"{name} has {unknown[0]!r}; known are: {', '.join(known)}")
+    if len(set(names)) < len(names):
+        raise ConfigError(f"{name} has a name twice: {given!r}")
+    return names
+
+
+def _rebalance_protocols(name: str, given: SettingValue) -> tuple[str, ...]:
+    protocols = _names(name, given, (CLASSIC, CONSUMER))
+    if CLASSIC not in protocols:
+        raise ConfigError(f"{name} must have {CLASSIC!r}, which cannot be switched off in Kafka")
+    return protocols
+
+
+def _migration_policy(name: str, given: SettingValue) -> MigrationPolicy:
+    try:
+        return MigrationPolicy(str(given).lower())
+    except ValueError:
+        raise ConfigError(f"{name} must be one of {', '.join(MigrationPolicy)}, not {given!r}") from None
+
+
+def _boolean(name: str, given: SettingValue) -> bool:
+    text = str(given).lower()
+    if text not in ("true", "false"):
+        raise ConfigError(f"{name} must be true or false, not {given!r}")
+    return text == "true"
+
+
+def _named(name: str, read: Callable[[str, SettingValue], Any]) -> dict[str, Any]:
+    """The metadata of a setting: its dotted name, and what reads a given value (or raises ConfigError)."""
+    return {"name": name, "read": read}
 
 
 def _setting(name: str, default: int, *, at_least: int = -(2**31)) -> int:
-    value: int = field(default=default, metadata={"name": name, "at_least": at_least})
+    value: int = field(default=default, metadata=_named(name, partial(whole_number, at_least=at_least)))
     return value
 
 
@@ -65,7 +142,8 @@ class CoordinatorConfig:
     """All settings that the core reads. Times are in milliseconds, sizes in members.
 
     `group_max_partitions` is not a setting of Kafka. It bounds the number of partitions that the coordinator
-    assigns to one group.
+    assigns to one group. `regex_resolve_at_once` is none either: a pattern whose topics come with the request
+    is resolved by it (row RX3). If it is False, the result comes later, as in Kafka.
 
     `member_id_namespace` is the secret UUID from which member ids are derived. It is pinned in the checkpoint
     and never published.
@@ -101,6 +179,24 @@ class CoordinatorConfig:
         "group.consumer.max.assignment.interval.ms", 15_000, at_least=0
     )
     group_consumer_max_size: int = _setting("group.consumer.max.size", INT32_MAX, at_least=1)
+    group_consumer_assignors: tuple[str, ...] = field(
+        default=tuple(BROKER_ASSIGNORS),
+        metadata=_named("group.consumer.assignors", partial(_names, known=tuple(BROKER_ASSIGNORS))),
+    )
+    group_consumer_migration_policy: MigrationPolicy = field(
+        default=MigrationPolicy.BIDIRECTIONAL,
+        metadata=_named("group.consumer.migration.policy", _migration_policy),
+    )
+    group_consumer_regex_refresh_interval_ms: int = _setting(
+        "group.consumer.regex.refresh.interval.ms", 600_000, at_least=10_000
+    )
+    group_coordinator_rebalance_protocols: tuple[str, ...] = field(
+        default=(CLASSIC, CONSUMER),
+        metadata=_named("group.coordinator.rebalance.protocols", _rebalance_protocols),
+    )
+    regex_resolve_at_once: bool = field(
+        default=True, metadata=_named("coordinator.regex.resolve.at.once", _boolean)
+    )
     group_max_partitions: int = _setting("group.max.partitions", GROUP_MAX_PARTITIONS, at_least=1)
     offset_metadata_max_bytes: int = _setting("offset.metadata.max.bytes", 4_096)
     offsets_retention_minutes: int = _setting("offsets.retention.minutes", 10_080, at_least=1)
@@ -114,7 +210,12 @@ class CoordinatorConfig:
     def offsets_retention_ms(self) -> int:
         return self.offsets_retention_minutes * 60_000
 
-    def with_settings(self, settings: Mapping[str, str | int]) -> "CoordinatorConfig":
+    @property
+    def consumer_protocol(self) -> bool:
+        """Whether the consumer protocol is switched on (row CF1)."""
+        return CONSUMER in self.group_coordinator_rebalance_protocols
+
+    def with_settings(self, settings: Mapping[str, SettingValue]) -> "CoordinatorConfig":
         """Return a copy of this configuration with `settings` applied. The keys are dotted names.
 
         Raises ConfigError with the setting, the given value and the allowed values.
@@ -124,32 +225,49 @@ class CoordinatorConfig:
         rocketmq: dict[str, Any] = {}
         for name, given in settings.items():
             if name in _ROCKETMQ_SETTINGS:
-                rocketmq[_ROCKETMQ_SETTINGS[name]] = _checked(name, given, at_least=1)
+                rocketmq[_ROCKETMQ_SETTINGS[name]] = whole_number(name, given, at_least=1)
             elif name in known:
-                changes[known[name].name] = _checked(name, given, known[name].metadata["at_least"])
+                changes[known[name].name] = known[name].metadata["read"](name, given)
             else:
                 names = ", ".join(sorted([*known, *_ROCKETMQ_SETTINGS]))
                 raise ConfigError(f"unknown setting {name!r}; known are: {names}")
         changed = replace(self, rocketmq=replace(self.rocketmq, **rocketmq), **changes)
-        if changed.group_min_session_timeout_ms > changed.group_max_session_timeout_ms:
-            raise ConfigError(
-                f"group.min.session.timeout.ms ({changed.group_min_session_timeout_ms}) is above "
-                f"group.max.session.timeout.ms ({changed.group_max_session_timeout_ms}): "
-                "no member could ever join"
-            )
+        changed._check_together()
         return changed
 
-    def settings(self) -> dict[str, int]:
-        """Return every setting by its dotted name."""
-        kafka = {f.metadata["name"]: getattr(self, f.name) for f in fields(self) if f.metadata}
+    def settings(self) -> dict[str, SettingValue]:
+        """Return every setting by its dotted name, as `with_settings` takes it."""
+        kafka = {f.metadata["name"]: _shown(getattr(self, f.name)) for f in fields(self) if f.metadata}
         return kafka | {name: getattr(self.rocketmq, field) for name, field in _ROCKETMQ_SETTINGS.items()}
 
+    def _check_together(self) -> None:
+        """Raise ConfigError if two settings contradict each other."""
+        given = self.settings()
+        if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
+            raise ConfigError(
+                f"group.min.session.timeout.ms ({self.group_min_session_timeout_ms}) is above "
+                f"group.max.session.timeout.ms ({self.group_max_session_timeout_ms}): "
+                "no member could ever join"
+            )
+        for what in ("session.timeout", "heartbeat.interval", "assignment.interval"):
+            name, least, most = (f"group.consumer.{bound}{what}.ms" for bound in ("", "min.", "max."))
+            if not int(given[least]) <= int(given[most]):
+                raise ConfigError(f"{least} ({given[least]}) is above {most} ({given[most]})")
+            if not int(given[least]) <= int(given[name]) <= int(given[most]):
+                raise ConfigError(
+                    f"{name} ({given[name]}) is not from {least} ({given[least]}) to {most} ({given[most]})"
+                )
+        if self.group_consumer_heartbeat_interval_ms >= self.group_consumer_session_timeout_ms:
+            raise ConfigError(
+                f"group.consumer.heartbeat.interval.ms ({self.group_consumer_heartbeat_interval_ms}) is not "
+                f"below group.consumer.session.timeout.ms ({self.group_consumer_session_timeout_ms}): "
+                "sessions would end between two heartbeats"
+            )
 
-def _checked(name: str, given: str | int, at_least: int) -> int:
-    try:
-        value = int(given)
-    except ValueError:
-        raise ConfigError(f"{name} must be a whole number, not {given!r}") from None
-    if not at_least <= value <= INT32_MAX:
-        raise ConfigError(f"{name} must be from {at_least} to {INT32_MAX}, not {value}")
-    return value
+
+def _shown(value: int | str | tuple[str, ...]) -> SettingValue:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return str(value) if isinstance(value, str) else value

@@ -13,6 +13,7 @@ from state.kafka.classic_group import LEGAL_PREVIOUS_STATES, ClassicGroup, Group
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.effects import Effects, OffsetChange, Reply, TransactionChange
 from state.kafka.group import DEAD, LogPosition, Offset, PendingOffsets
+from state.kafka.group_settings import GroupSettings, settings_in_force
 from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.requests import ReplyTo
 from state.kafka.responses import AnyResponse
@@ -48,6 +49,11 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
     def consumer(self) -> ConsumerGroup:
         assert isinstance(self._group, ConsumerGroup), "this step needs a group of the consumer protocol"
         return self._group
+
+    @property
+    def group_settings(self) -> GroupSettings:
+        """The settings in force for this group: its own, else the coordinator's."""
+        return settings_in_force(self.group.configs, self.config)
 
     def create_group(
         self, rule: RuleId, reason: str, group_type: type[ClassicGroup] | type[ConsumerGroup] = ClassicGroup
@@ -130,11 +136,10 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
 
     def arm_consumer_session(self, member: ConsumerMember) -> None:
         """Arm the session timeout of a member of a consumer group from now on (rows TM1, TM2)."""
-        timeout_ms = (
-            self.config.group_consumer_session_timeout_ms
-            if member.classic is None
-            else member.classic.session_timeout_ms
-        )
+        if member.classic is None:
+            timeout_ms = self.group_settings.session_timeout_ms
+        else:
+            timeout_ms = member.classic.session_timeout_ms
         member.session_deadline_ms = self.deadline(timeout_ms)
 
     def rule(self, row: str) -> RuleId:

@@ -332,7 +332,7 @@ def check_epochs(service: Service, before: list[Epoch]) -> None:
     (*old, new) = epochs_of(service)
     assert old == before
     assert new.from_batch > old[-1].from_batch
-    assert new.settings == old[-1].settings | {"group.max.size": 2}
+    assert new.settings == {**old[-1].settings, "group.max.size": 2}
     *_, last, this = starts(service.client_config, service.layout)
     assert [(s.from_batch, s.settings) for s in (last, this)] == [
         (old[-1].from_batch, old[-1].settings),

@@ -62,7 +62,7 @@ class Recorded(Struct, frozen=True):
     state_version: int
     code_version: str
     commit: str
-    settings: dict[str, int]
+    settings: dict[str, int | str]
     logs: dict[str, list[Part]]
     started: dict[str, Any]
     claim: dict[str, Any] | None = None

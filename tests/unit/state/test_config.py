@@ -1,12 +1,29 @@
 """The settings: Kafka's names, defaults and bounds, and the errors for wrong values."""
 
+import json
+
 import pytest
 
-from state.config import INT32_MAX, ConfigError, CoordinatorConfig
+from state.config import INT32_MAX, ConfigError, CoordinatorConfig, MigrationPolicy
 
 
 def test_defaults_are_those_of_kafka_and_rocketmq() -> None:
     assert CoordinatorConfig().settings() == {
+        "coordinator.regex.resolve.at.once": "true",
+        "group.consumer.assignment.interval.ms": 1_000,
+        "group.consumer.assignors": "uniform,range",
+        "group.consumer.heartbeat.interval.ms": 5_000,
+        "group.consumer.max.assignment.interval.ms": 15_000,
+        "group.consumer.max.heartbeat.interval.ms": 15_000,
+        "group.consumer.max.session.timeout.ms": 60_000,
+        "group.consumer.max.size": INT32_MAX,
+        "group.consumer.migration.policy": "bidirectional",
+        "group.consumer.min.assignment.interval.ms": 0,
+        "group.consumer.min.heartbeat.interval.ms": 5_000,
+        "group.consumer.min.session.timeout.ms": 45_000,
+        "group.consumer.regex.refresh.interval.ms": 600_000,
+        "group.consumer.session.timeout.ms": 45_000,
+        "group.coordinator.rebalance.protocols": "classic,consumer",
         "group.initial.rebalance.delay.ms": 3_000,
         "group.max.session.timeout.ms": 1_800_000,
         "group.max.partitions": 20_000,
@@ -31,6 +48,40 @@ def test_settings_are_taken_as_text_or_number_and_the_rest_stays() -> None:
     assert (quick.rocketmq.scan_interval_ms, quick.rocketmq.lock_max_live_ms) == (500, 60_000)
 
 
+def test_settings_that_are_no_numbers() -> None:
+    """Rows CF1, CF9, CF10, RX3."""
+    config = CoordinatorConfig().with_settings(
+        {
+            "coordinator.regex.resolve.at.once": "False",
+            "group.consumer.assignors": "range, uniform",
+            "group.consumer.migration.policy": "UPGRADE",
+            "group.coordinator.rebalance.protocols": "classic",
+        }
+    )
+    assert not config.regex_resolve_at_once
+    assert config.group_consumer_assignors == ("range", "uniform")
+    assert config.group_consumer_migration_policy is MigrationPolicy.UPGRADE
+    assert not config.consumer_protocol
+    assert CoordinatorConfig().with_settings(config.settings()) == config
+    assert json.loads(json.dumps(config.settings())) == config.settings()
+
+
+@pytest.mark.parametrize(
+    ("policy", "upgrade", "downgrade"),
+    [
+        ("bidirectional", True, True),
+        ("upgrade", True, False),
+        ("downgrade", False, True),
+        ("disabled", False, False),
+    ],
+)
+def test_migration_policies(policy: str, upgrade: bool, downgrade: bool) -> None:
+    """Rows PO1 to PO4."""
+    config = CoordinatorConfig().with_settings({"group.consumer.migration.policy": policy})
+    allowed = config.group_consumer_migration_policy
+    assert (allowed.allows_upgrade, allowed.allows_downgrade) == (upgrade, downgrade)
+
+
 def test_the_namespace_is_no_setting_and_not_shown() -> None:
     config = CoordinatorConfig(member_id_namespace="11111111-1111-1111-1111-111111111111")
     assert config.with_settings({"group.max.size": 1}).member_id_namespace == config.member_id_namespace
@@ -40,7 +91,7 @@ def test_the_namespace_is_no_setting_and_not_shown() -> None:
 @pytest.mark.parametrize(
     ("settings", "error"),
     [
-        ({"group.max.sise": "1"}, "unknown setting 'group.max.sise'; known are: group.initial"),
+        ({"group.max.sise": "1"}, "unknown setting 'group.max.sise'; known are: coordinator.regex"),
         ({"group.max.size": "many"}, "group.max.size must be a whole number, not 'many'"),
         ({"group.max.size": "1.5"}, "group.max.size must be a whole number, not '1.5'"),
         ({"rocketmq.scan.interval.ms": 0}, "rocketmq.scan.interval.ms must be from 1 to 2147483647, not 0"),
@@ -49,6 +100,44 @@ def test_the_namespace_is_no_setting_and_not_shown() -> None:
         (
             {"group.min.session.timeout.ms": 10, "group.max.session.timeout.ms": 9},
             r"group.min.session.timeout.ms \(10\) is above group.max.session.timeout.ms \(9\)",
+        ),
+        (
+            {"group.consumer.assignors": "uniform,cooperative-sticky"},
+            "group.consumer.assignors has 'cooperative-sticky'; known are: uniform, range",
+        ),
+        ({"group.consumer.assignors": ""}, "group.consumer.assignors has ''; known are: uniform, range"),
+        ({"group.consumer.assignors": "range,range"}, "group.consumer.assignors has a name twice"),
+        (
+            {"group.consumer.migration.policy": "both"},
+            "must be one of bidirectional, upgrade, downgrade, disabled, not 'both'",
+        ),
+        ({"group.coordinator.rebalance.protocols": "consumer"}, "must have 'classic'"),
+        (
+            {"group.coordinator.rebalance.protocols": "classic,streams"},
+            "has 'streams'; known are: classic, consumer",
+        ),
+        ({"coordinator.regex.resolve.at.once": "1"}, "must be true or false, not '1'"),
+        (
+            {"group.consumer.session.timeout.ms": 44_999},
+            r"group.consumer.session.timeout.ms \(44999\) is not from "
+            r"group.consumer.min.session.timeout.ms \(45000\) to "
+            r"group.consumer.max.session.timeout.ms \(60000\)",
+        ),
+        (
+            {"group.consumer.min.heartbeat.interval.ms": 15_001},
+            r"group.consumer.min.heartbeat.interval.ms \(15001\) is above "
+            r"group.consumer.max.heartbeat.interval.ms \(15000\)",
+        ),
+        (
+            {"group.consumer.assignment.interval.ms": 15_001},
+            r"group.consumer.assignment.interval.ms \(15001\) is not from",
+        ),
+        (
+            {
+                "group.consumer.min.session.timeout.ms": 5_000,
+                "group.consumer.session.timeout.ms": 5_000,
+            },
+            r"heartbeat.interval.ms \(5000\) is not below group.consumer.session.timeout.ms \(5000\)",
         ),
         ({"member.id.namespace": "x"}, "unknown setting 'member.id.namespace'"),
     ],
