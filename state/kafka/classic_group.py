@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE
 from state.errors import ErrorCode
-from state.kafka.group import Group
+from state.kafka.group import Group, Topic
 from state.kafka.requests import Protocol, ReplyTo
 from state.kafka.supported_protocols import SupportedProtocols
 
@@ -130,6 +130,10 @@ class ClassicGroup(Group, tag="Kafka"):
     # Topics that the coordinator assigns: this generation's counts, and those that JoinGroups reported since.
     partitions_per_topic: dict[str, int] = field(default_factory=dict)
     reported_partition_counts: dict[str, int] = field(default_factory=dict)
+    # What JoinGroups reported of the members' topics, for an upgrade: None for a name that no topic has.
+    topics: dict[str, Topic | None] = field(default_factory=dict)
+    # Names, sorted, of topics that an upgrade needed and the group did not know (row MI14).
+    wanted_topics: list[str] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE
 from state.errors import ErrorCode
-from state.kafka.group import Group
+from state.kafka.group import Group, Topic
 from state.kafka.requests import Protocol
 
 LEAVE_GROUP_MEMBER_EPOCH = -1
@@ -96,13 +96,6 @@ class ConsumerMember(Struct, array_like=True, forbid_unknown_fields=True):
     def is_reconciled_to(self, epoch: int) -> bool:
         """Whether the member is at the target assignment of this epoch."""
         return self.state is MemberState.STABLE and self.member_epoch == epoch
-
-
-class Topic(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A topic of the cluster as the group knows it: the 16 bytes of its id, and its number of partitions."""
-
-    topic_id: bytes
-    partitions: int
 
 
 class ResolvedRegex(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

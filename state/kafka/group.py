@@ -35,6 +35,13 @@ class Offset(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     position: LogPosition = NO_POSITION
 
 
+class Topic(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A topic of the cluster as the group knows it: the 16 bytes of its id, and its number of partitions."""
+
+    topic_id: bytes
+    partitions: int
+
+
 class PendingOffsets(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The offsets of one TxnOffsetCommit, which are pending until their transaction ends.
 

@@ -2,6 +2,7 @@
 
 from state.errors import ErrorCode
 from state.kafka.classic import assignment, rebalance, static_member
+from state.kafka.classic.reported_topics import record_topics
 from state.kafka.classic_group import ClassicGroup, GroupState, Member, PendingMember
 from state.kafka.context import RuleId, StepContext, Verdict
 from state.kafka.history import EntryType
@@ -13,13 +14,8 @@ FIRST_VERSION_WITH_MEMBER_ID_REQUIRED = 4  # KIP-394
 
 
 def join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
-    """Rows J1 to J8, M1 and M2: the checks before those of the member."""
-    config = context.config
-    timeout_ms = request.session_timeout_ms
-    if not config.group_min_session_timeout_ms <= timeout_ms <= config.group_max_session_timeout_ms:
-        verdict = context.rule("J1"), ErrorCode.INVALID_SESSION_TIMEOUT
-        return _refuse(context, reply_to, verdict, request.member_id)
-    refusal = assignment.validate_protocols(context, request)
+    """Rows J4 to J8: the checks before those of the member."""
+    refusal = validate_request(context, request)
     if refusal is not None:
         return _refuse(context, reply_to, refusal, request.member_id)
     if not context.has_group:
@@ -34,6 +30,15 @@ def join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
         return _join_existing_member(context, request, reply_to)
     context.rule("J7")
     return _join_new_member(context, request, reply_to)
+
+
+def validate_request(context: StepContext, request: JoinGroup) -> Verdict | None:
+    """Rows J1, M1 and M2: the checks that do not need a group. None if the request passes."""
+    config = context.config
+    timeout_ms = request.session_timeout_ms
+    if not config.group_min_session_timeout_ms <= timeout_ms <= config.group_max_session_timeout_ms:
+        return context.rule("J1"), ErrorCode.INVALID_SESSION_TIMEOUT
+    return assignment.validate_protocols(context, request)
 
 
 def _accept_joining_member(context: StepContext, group: ClassicGroup, member_id: str) -> bool:
@@ -89,8 +94,8 @@ def _join_new_member(context: StepContext, request: JoinGroup, reply_to: ReplyTo
 
 
 def _record_partition_counts(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> bool:
-    """Rows M3 and M5, the last check of a JoinGroup, because only an accepted JoinGroup changes the counts.
-    Return whether it is accepted.
+    """Rows M3 and M5, the last check of a JoinGroup, because only an accepted JoinGroup changes what the
+    group knows of topics. Return whether it is accepted.
     """
     refusal = assignment.record_partition_counts(context, request)
     if refusal is not None:
@@ -104,7 +109,9 @@ def _record_partition_counts(context: StepContext, request: JoinGroup, reply_to:
             client_id=request.client_id,
         )
         _refuse(context, reply_to, refusal, request.member_id)
-    return refusal is None
+        return False
+    record_topics(context.classic, request.topics)
+    return True
 
 
 def _require_member_id(

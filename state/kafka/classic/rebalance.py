@@ -9,6 +9,7 @@ from assignors.kafka.server_side import is_for_coordinator
 from state.config import NEW_MEMBER_JOIN_TIMEOUT_MS
 from state.errors import ErrorCode
 from state.kafka.classic import assignment, subscription
+from state.kafka.classic.reported_topics import settle_topics
 from state.kafka.classic_group import GroupState, JoinPhase, Member
 from state.kafka.context import RuleId, StepContext
 from state.kafka.history import EntryType
@@ -193,6 +194,7 @@ def complete_join(context: StepContext) -> None:
         group.protocol_name, group.leader_id = None, None
         group.subscribed_topics = subscription.all_topics(subscription.subscriptions(group))
         assignment.settle_partitions(context)
+        settle_topics(group)
         context.transition(row, GroupState.EMPTY, EntryType.EMPTY, "the last member is gone")
         return
     left_out = _init_next_generation(context, context.rule("C5"))
@@ -209,6 +211,7 @@ def _init_next_generation(context: StepContext, rule: RuleId) -> list[str]:
     by_member = subscription.subscriptions(group)
     group.subscribed_topics = subscription.all_topics(by_member)
     left_out = assignment.settle_partitions(context)
+    settle_topics(group)
     who = "the coordinator makes" if is_for_coordinator(group.protocol_name) else "the leader is asked for"
     context.transition(
         rule,

@@ -36,11 +36,19 @@ def sync(context: StepContext, request: SyncGroup, reply_to: ReplyTo) -> None:
         rebalance.become_stable(context, row, assignments, f"leader {group.leader_id} brought the assignment")
 
 
-def _validate(context: StepContext, request: SyncGroup) -> Verdict | None:
-    """Rows S0 to S5: return the first that applies, None if none does."""
+def validate_request(context: StepContext, request: SyncGroup) -> Verdict | None:
+    """Row S0: the check that does not need a group. None if the request passes."""
     lacks_protocol = request.protocol_type is None or request.protocol_name is None
     if request.api_version >= FIRST_VERSION_WITH_PROTOCOL and lacks_protocol:
         return context.rule("S0"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    return None
+
+
+def _validate(context: StepContext, request: SyncGroup) -> Verdict | None:
+    """Rows S0 to S5: return the first that applies, None if none does."""
+    refusal = validate_request(context, request)
+    if refusal is not None:
+        return refusal
     if not context.has_group or context.classic.state is GroupState.EMPTY:
         return context.rule("S1"), ErrorCode.UNKNOWN_MEMBER_ID
     group = context.classic

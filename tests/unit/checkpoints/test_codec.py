@@ -21,7 +21,7 @@ from checkpoints import codec
 from checkpoints.codec import GROUP_VERSION, STATE_VERSION, Entry, StateError
 from state.dispatch import AnyGroup
 from state.kafka.classic_group import ClassicGroup, GroupState, JoinPhase, Member, PendingMember
-from state.kafka.group import NO_POSITION, Ended, Offset, PendingOffsets
+from state.kafka.group import NO_POSITION, Ended, Offset, PendingOffsets, Topic
 from state.kafka.requests import Protocol, ReplyTo
 from state.rocketmq import group as rocketmq
 from state.rocketmq.requests import ConsumeFromWhere, ConsumeType, MessageModel, SubscriptionData
@@ -39,6 +39,7 @@ STORED = {
         Ended,
         Protocol,
         ReplyTo,
+        Topic,
     ),
     rocketmq.Group: (
         rocketmq.Group,
@@ -116,6 +117,8 @@ def sample() -> ClassicGroup:
         deleted_topic_ids=[b"\x03" * 16],
         pending=[pending],
         ended={4001: Ended(1, 40, b"\x05" * 16, 1_700_000_000_002)},
+        topics={"t": Topic(b"\x07" * 16, 4), "gone": None},
+        wanted_topics=["u"],
     )
 
 

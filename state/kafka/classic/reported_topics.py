@@ -1,0 +1,37 @@
+"""What JoinGroups report of the members' topics: their ids and numbers of partitions.
+
+The classic protocol does not use these facts. An upgrade to the consumer protocol needs them, because that
+protocol goes by topic id (rows UP5, MI14).
+"""
+
+from state.kafka.classic_group import ClassicGroup
+from state.kafka.group import Topic
+from state.kafka.requests import TopicImages
+
+
+def record_topics(group: ClassicGroup, reported: TopicImages | None) -> None:
+    """Keep what an accepted JoinGroup reported.
+
+    The latest report holds, because no one else reports to a classic group. Only a lower count of the same
+    topic is ignored, because a topic never loses partitions. A reported name is not wanted any more.
+    """
+    for name, image in (reported or {}).items():
+        topic = None if image is None else Topic(image.id.bytes, image.partitions)
+        if not _has_shrunk(group.topics.get(name), topic):
+            group.topics[name] = topic
+    if group.wanted_topics and reported:
+        group.wanted_topics = [name for name in group.wanted_topics if name not in reported]
+
+
+def _has_shrunk(known: Topic | None, reported: Topic | None) -> bool:
+    """Whether both are the same topic, and the reported count is the lower one."""
+    if known is None or reported is None or known.topic_id != reported.topic_id:
+        return False
+    return reported.partitions < known.partitions
+
+
+def settle_topics(group: ClassicGroup) -> None:
+    """Forget the topics that no member of the new generation subscribes to."""
+    subscribed = group.subscribed()
+    group.topics = {name: topic for name, topic in sorted(group.topics.items()) if name in subscribed}
+    group.wanted_topics = [name for name in group.wanted_topics if name in subscribed]
