@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import NotRequired, TypedDict
 
 from state.dispatch import AnyEffects, AnyGroup
+from state.kafka.any_group import KafkaGroup
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.effects import Effects
 
@@ -26,7 +27,13 @@ def kafka_effects(steps: Iterable[AnyEffects]) -> list[Effects]:
     return effects  # type: ignore[return-value]
 
 
-def kafka_group(group: AnyGroup | None) -> ClassicGroup | None:
+def kafka_group(group: AnyGroup | None) -> KafkaGroup | None:
     """Return the Kafka group, None if there is no group."""
+    assert group is None or isinstance(group, KafkaGroup)
+    return group
+
+
+def classic_group(group: AnyGroup | None) -> ClassicGroup | None:
+    """Return the group of the classic protocol, None if there is no group."""
     assert group is None or isinstance(group, ClassicGroup)
     return group

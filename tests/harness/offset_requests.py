@@ -28,7 +28,7 @@ def _commit(common: Common, given: Given) -> AnyRequest:
     instance = given.get("instance")
     return OffsetCommit(
         **common,
-        generation_id=int(given.get("generation", -1)),
+        generation_id=int(given.get("epoch", given.get("generation", -1))),
         member_id=given.get("id", ""),
         group_instance_id=None if instance == "none" else instance,
         retention_time_ms=options.milliseconds(given.get("retention", "-1")),
@@ -121,6 +121,8 @@ def _fetch(common: Common, given: Given) -> AnyRequest:
         **common,
         topics=_topics(given) if "partitions" in given else None,
         require_stable=given.get("stable") == "yes",
+        member_id=given.get("id"),
+        member_epoch=int(given.get("epoch", -1)),
     )
 
 

@@ -2,9 +2,10 @@
 
 import re
 import shlex
+from collections.abc import Mapping, Sequence
 
-from assignors.kafka.api import Subscription
-from assignors.kafka.consumer_protocol import encode_subscription
+from assignors.kafka.api import Assignment, Subscription, TopicPartition
+from assignors.kafka.consumer_protocol import encode_assignment, encode_subscription
 from state.kafka.requests import Protocol
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -52,15 +53,34 @@ def counts(text: str) -> dict[str, int]:
     return {name: int(count) for name, _, count in pairs}
 
 
-def protocols(text: str, topics: str | None = None, metadata: str | None = None) -> list[Protocol]:
+def protocols(
+    text: str,
+    topics: str | None = None,
+    metadata: str | None = None,
+    *,
+    owned: Mapping[str, Sequence[int]] | None = None,
+    version: int = 1,
+) -> list[Protocol]:
     """Parse `range:meta,roundrobin`: protocol names with or without metadata.
 
-    Names without metadata all get the same: a subscription to `topics`, `t,u`, or else `metadata`.
+    Names without metadata all get the same: a subscription to `topics`, `t,u`, or else `metadata`. With
+    `owned` partitions the subscription has the version `version`, without it version 0.
     """
     if topics is not None or metadata is not None:
-        same = encode_subscription(Subscription(tuple((topics or "").split(","))), version=0)
+        names = tuple(filter(None, (topics or "").split(",")))
+        partitions = tuple(TopicPartition(t, n) for t, numbers in (owned or {}).items() for n in numbers)
+        subscription = Subscription(names, owned_partitions=partitions)
+        same = encode_subscription(subscription, version=0 if owned is None else version)
         if metadata is not None:
             same = metadata.encode()
         return [Protocol(name, same) for name in text.split(",") if name]
     pairs = [part.partition(":") for part in text.split(",") if part]
     return [Protocol(name, metadata.encode()) for name, _, metadata in pairs]
+
+
+def assignment(text: str) -> bytes:
+    """`foo-0+foo-1` is an assignment of these partitions, other text is bytes."""
+    parts = [part.rpartition("-") for part in text.split("+")]
+    if not all(topic and number.isdigit() for topic, _, number in parts):
+        return text.encode()
+    return encode_assignment(Assignment(tuple(TopicPartition(t, int(n)) for t, _, n in parts)), version=1)

@@ -1,16 +1,18 @@
 """Steps and groups as text, with the names of a scenario in place of ids."""
 
 import re
+from uuid import UUID
 
 from msgspec import UnsetType
 
 from assignors.kafka.consumer_protocol import decode_assignment, decode_subscribed_topics
 from state.inputs import Failed, Outage, Quarantine, Received
+from state.kafka.any_group import KafkaGroup
 from state.kafka.classic_group import ClassicGroup, Member
 from state.kafka.effects import Effects, OffsetChange, TransactionChange
 from state.kafka.group import PendingOffsets
 from state.kafka.history import HistoryEntry
-from state.kafka.requests import TopicMetadata
+from state.kafka.requests import Unanswered
 from state.kafka.responses import (
     AnyResponse,
     DescribeGroupResponse,
@@ -24,6 +26,7 @@ from state.kafka.responses import (
 )
 from state.kafka.step import Event
 from state.kafka.timers import DeadlineReached
+from tests.harness import consumer_story
 from tests.harness.options import time_text
 
 
@@ -32,6 +35,7 @@ class Names:
 
     def __init__(self) -> None:
         self.members: dict[str, str] = {}
+        self.topics: dict[UUID, str] = {}
         self._requests: dict[str, str] = {}
 
     def name_member(self, member_id: str, client: str) -> None:
@@ -53,6 +57,8 @@ class Names:
         """Return the text with names in place of ids."""
         for member_id, name in self.members.items():
             text = text.replace(member_id, name)
+        for topic_id, name in self.topics.items():
+            text = text.replace(str(topic_id), name)
         return re.sub(r"requests-0-\d+", lambda match: self._requests[match[0]], text)
 
 
@@ -70,10 +76,10 @@ def tell(event: Event, at_ms: int, effects: Effects, names: Names) -> list[str]:
     that were applied.
     """
     lines = [f"{time_text(at_ms)} {_event(event)}"]
-    lines += [f"  -> {_reply(reply.response)} ({reply.response.rule})" for reply in effects.replies]
+    lines += [f"  -> {_reply(reply.response, names)} ({reply.response.rule})" for reply in effects.replies]
     answered = {reply.response.request for reply in effects.replies}
     if isinstance(event, Received) and not (
-        event.request_id in answered or isinstance(event.request, TopicMetadata)
+        event.request_id in answered or isinstance(event.request, Unanswered)
     ):
         lines.append(f"  .. {event.request_id} waits")
     lines += [f"  * {_entry(entry)} ({entry.rule})" for entry in effects.history]
@@ -119,7 +125,7 @@ def _due(deadline: DeadlineReached | Outage) -> str:
     return f"{deadline.kind.name.lower()} deadline{of}"
 
 
-def _reply(response: AnyResponse) -> str:
+def _reply(response: AnyResponse, names: Names) -> str:
     parts = [response.request, response.error_code.name]
     match response:
         case JoinGroupResponse(protocol_name=str()):
@@ -147,7 +153,7 @@ def _reply(response: AnyResponse) -> str:
                 f"{_who(m.member_id, m.group_instance_id)}:{m.error_code.name}" for m in response.members
             ]
         case _:
-            parts += _about_offsets(response)
+            parts += _about_offsets(response) or consumer_story.reply(response, names.topics)
     return " ".join(parts)
 
 
@@ -220,6 +226,7 @@ def _entry(entry: HistoryEntry) -> str:
         "client_reason": entry.client_reason,
         "transactional_id": entry.transactional_id,
         "producer_id": entry.producer_id,
+        **consumer_story.details(entry),
     }
     told = [f"{name}={value}" for name, value in details.items() if value]
     return " ".join([*parts, "-", entry.reason, *([f"[{' '.join(told)}]"] if told else [])])
@@ -235,8 +242,16 @@ def _joined(ids: list[str] | None) -> str:
     return ",".join(ids or [])
 
 
-def describe(group: ClassicGroup, names: Names) -> list[str]:
-    """Describe the group: its head, its members in join order, pending ids and armed deadlines."""
+def describe(group: KafkaGroup, names: Names) -> list[str]:
+    """Describe the group: its head, its members, its offsets and armed deadlines."""
+    lines = (
+        _classic(group) if isinstance(group, ClassicGroup) else consumer_story.describe(group, names.topics)
+    )
+    return [names.put_in(line) for line in [*lines, *_shell(group)]]
+
+
+def _classic(group: ClassicGroup) -> list[str]:
+    """The head of a classic group, its members in join order, pending ids and deadlines of the rebalance."""
     head = [
         f"group {group.group_id}: {group.state}, generation {group.generation}",
         f"protocol {group.protocol_type}/{group.protocol_name}",
@@ -251,6 +266,12 @@ def describe(group: ClassicGroup, names: Names) -> list[str]:
         lines.append(f"  sync deadline {time_text(group.sync_deadline_ms)}")
     if group.subscribed_topics is not None and group.members:
         lines.append(f"  subscribed to {' '.join(group.subscribed_topics)}")
+    return lines
+
+
+def _shell(group: KafkaGroup) -> list[str]:
+    """What groups of both protocols have: offsets, transactions, the retention deadline."""
+    lines = []
     for topic, partitions in group.offsets.items():
         kept = " ".join(f"{number}={offset.offset}" for number, offset in partitions.items())
         lines.append(f"  offsets of {topic}: {kept}")
@@ -265,7 +286,7 @@ def describe(group: ClassicGroup, names: Names) -> list[str]:
         lines.append(f"  retention deadline {time_text(group.retention_deadline_ms)}")
     if group.quarantined is not None:
         lines.append(f"  quarantined: {group.quarantined}")
-    return [names.put_in(line) for line in lines]
+    return lines
 
 
 def _member(member: Member) -> str:

@@ -27,6 +27,14 @@ Commands, one a line:
     fail request                            the next request, or `deadline`, raises after its work
     outage 60s                              no coordinator runs for 60 s from now
     show                                    the group's state
+    topics foo=6 bar=2                      the cluster's topics from here on; `foo=none` deletes one
+    A e2 owned[0,1] => e3 [0,1]             a heartbeat of the consumer protocol (`consumer_requests`) and
+                                            its expected answer (`expectations`); any request may have one
+    expect A e3 STABLE [0,1]                what is expected of a member or, `expect group`, of the group
+    join X topics=foo owned[0,1]            its metadata has owned partitions, too
+    sync X assign=@X:foo-0+foo-1            a real assignment of these partitions
+    topic-metadata watcher                  what the group does not know of the cluster's topics
+    regex-resolved watcher                  what the members' patterns match in the cluster
 
 `group=other` (default `g`) sends a request to another group, `appended=2s` gives it another append time
 than now, and `principal=User:ann` names its principal.
@@ -39,6 +47,7 @@ from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.inputs import Outage, Received
 from state.kafka import invariants
+from state.kafka.any_group import KafkaGroup
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.effects import Effects
 from state.kafka.history import EntryType
@@ -51,14 +60,23 @@ from state.kafka.requests import (
     MemberAssignment,
     SyncGroup,
 )
-from state.kafka.responses import JoinGroupResponse
+from state.kafka.responses import AnyResponse, ConsumerGroupHeartbeatResponse, JoinGroupResponse
 from state.kafka.step import Event
 from state.kafka.timers import DeadlineReached
 from state.messages import ReleaseGroup
 from state.timeline import Row, Timeline
-from tests.harness import options, story
-from tests.harness.common import Common, kafka_effects, kafka_group
-from tests.harness.offset_requests import REQUESTS
+from tests.harness import (
+    consumer_requests,
+    expectations,
+    offset_requests,
+    options,
+    partition_text,
+    story,
+)
+from tests.harness.cluster import Cluster
+from tests.harness.common import Common, classic_group, kafka_effects, kafka_group
+
+REQUESTS = offset_requests.REQUESTS | consumer_requests.REQUESTS
 
 DEFAULTS = {
     "group": "g",
@@ -68,8 +86,8 @@ DEFAULTS = {
     "type": "consumer",
     "api": "9",
 }
-API_OF = {"sync": 5, "heartbeat": 4, "leave": 5, "commit": 9, "txn-commit": 5}
-REMEMBERED = (*DEFAULTS, "instance", "topics", "partitions")
+API_OF = {"sync": 5, "heartbeat": 4, "leave": 5, "commit": 9, "txn-commit": 5, "fetch": 9, "member": 1}
+REMEMBERED = (*DEFAULTS, "instance", "topics", "partitions", "subscription", *consumer_requests.JOINED_WITH)
 NEW_IDS = (EntryType.MEMBER_ID_ASSIGNED, EntryType.MEMBER_ADDED, EntryType.MEMBER_REPLACED)
 
 
@@ -86,6 +104,7 @@ class Client:
     member_id: str = ""
     generation: int = -1
     protocol_name: str | None = None
+    member_options: dict[str, str] = field(default_factory=dict)
 
 
 class World:
@@ -101,13 +120,31 @@ class World:
         self._timelines: dict[str, Timeline] = {}
         self._asked_by: dict[str, Client] = {}
         self._names = story.Names()
+        self._cluster = Cluster()
+        self._answers: dict[str, AnyResponse] = {}
+        self._own_ids: set[str] = set()  # ids that clients made for themselves
         self._taken: dict[int, tuple[Event, int, Effects]] = {}
         self._fail_next: type | None = None
 
     def run(self, command: str) -> list[str]:
         """Run one command, and describe its outcome."""
+        command, _, expected = command.partition(" => ")
+        if command.startswith("expect "):
+            return self._expect(command)
+        self._answers.clear()
+        lines = self._run(consumer_requests.expand(command))
+        if expected:
+            answer = self._answers.get(f"requests-0-{self._offset - 1}")
+            expectations.check_answer(expected, answer, self._cluster.labels)
+        return lines
+
+    def _run(self, command: str) -> list[str]:
         (verb, *words), given = options.split(command)
         match verb:
+            case "topics":
+                self._cluster.change(given)
+                self._names.topics.update(self._cluster.labels)
+                return []
             case "config":
                 return self._configure(given)
             case "at":
@@ -123,16 +160,32 @@ class World:
                 return []
             case "show":
                 return self._show(words[0] if words else DEFAULTS["group"])
-            case "join" | "sync" | "heartbeat" | "leave" | "release":
+            case "join" | "sync" | "heartbeat" | "leave" | "release" | "member" | "regex-resolved":
                 return self._send(verb, words[0], given)
             case _ if verb in REQUESTS:
                 return self._send(verb, words[0], given)
         raise ValueError(f"unknown command: {command}")
 
     def group(self, group_id: str = DEFAULTS["group"]) -> ClassicGroup | None:
+        """Return the core's group of the classic protocol, None if there is none."""
+        return classic_group(self.any_group(group_id))
+
+    def any_group(self, group_id: str = DEFAULTS["group"]) -> KafkaGroup | None:
         """Return the core's group, None if there is none."""
         timeline = self._timelines.get(group_id)
         return kafka_group(timeline.group) if timeline is not None else None
+
+    def _expect(self, command: str) -> list[str]:
+        _, name, expected = command.split(maxsplit=2)
+        expected, _, group_id = expected.partition(" group=")
+        group = self.any_group(group_id or DEFAULTS["group"])
+        if name == "group":
+            expectations.check_group(expected, group)
+        else:
+            client = self._clients.get(name)
+            member_id = client.member_id if client is not None and client.member_id else name
+            expectations.check_member(expected, group, member_id, self._cluster.labels)
+        return []
 
     def _configure(self, given: dict[str, str]) -> list[str]:
         changes = {name: options.milliseconds(value) for name, value in given.items()}
@@ -141,7 +194,7 @@ class World:
             self._timelines[group_id] = self._timeline(group_id, kafka_group(timeline.group))
         return []
 
-    def _timeline(self, group_id: str, group: ClassicGroup | None) -> Timeline:
+    def _timeline(self, group_id: str, group: KafkaGroup | None) -> Timeline:
         return Timeline(group_id, group, self._config, step=self._step, outages=self._outages)
 
     def _step(
@@ -165,25 +218,65 @@ class World:
         return self._tell()
 
     def _show(self, group_id: str) -> list[str]:
-        group = self.group(group_id)
+        group = self.any_group(group_id)
         return story.describe(group, self._names) if group else [f"there is no group {group_id}"]
 
     def _send(self, verb: str, name: str, given: dict[str, str]) -> list[str]:
         client = self._clients.setdefault(name, Client(name))
         if verb == "join":
             client.joined_with.update((k, v) for k, v in given.items() if k in REMEMBERED)
-        request = self._request(verb, client, {**client.joined_with, **given}, given)
+        if verb == "member":
+            request = self._member(client, given)
+            remembered = consumer_requests.JOINED_WITH
+            client.member_options.update((k, v) for k, v in given.items() if k in remembered)
+        elif verb == "regex-resolved" or (verb == "topic-metadata" and "topics" not in given):
+            watched = self._watched(verb, given)
+            if watched is None:
+                return []
+            request = watched
+        else:
+            request = self._request(verb, client, {**client.joined_with, **given}, given)
+        return self._apply(client, verb, request, given)
+
+    def _apply(self, client: Client, verb: str, request: AnyRequest, given: dict[str, str]) -> list[str]:
+        """Append the request to the log, and apply it."""
         request_id = f"requests-0-{self._offset}"
         self._offset += 1
         self._asked_by[request_id] = client
-        self._names.name_request(request_id, f"{name}.{verb}")
+        self._names.name_request(request_id, f"{client.name}.{'heartbeat' if verb == 'member' else verb}")
         timeline = self._timelines.setdefault(request.group_id, self._timeline(request.group_id, None))
         at_ms = options.milliseconds(given["appended"]) if "appended" in given else self._now_ms
         timeline.apply(Row(at_ms, request_id, request))
         return self._tell()
 
-    def _request(self, verb: str, client: Client, known: dict[str, str], given: dict[str, str]) -> AnyRequest:
-        common: Common = {
+    def _watched(self, verb: str, given: dict[str, str]) -> AnyRequest | None:
+        """What the metadata watcher sends, None if nothing."""
+        group_id = given.get("group", DEFAULTS["group"])
+        group = self.any_group(group_id)
+        if verb == "topic-metadata":
+            return consumer_requests.topics_told(group, group_id, self._cluster)
+        return consumer_requests.regexes_resolved(given, group, group_id, self._cluster, self._now_ms)
+
+    def _member(self, client: Client, given: dict[str, str]) -> AnyRequest:
+        own_id = client.member_id or client.name
+        member_id = self._own(self._names.resolve(given["id"]) if "id" in given else own_id)
+        client.member_id = client.member_id or member_id
+        return consumer_requests.member_heartbeat(
+            self._common("member", client, client.joined_with | given, given),
+            given | {"id": member_id},
+            client.member_options,
+            self._cluster,
+            self._now_ms,
+        )
+
+    def _own(self, member_id: str) -> str:
+        """Note an id that a client sends and that the coordinator did not make."""
+        if member_id not in self._names.members:
+            self._own_ids.add(member_id)
+        return member_id
+
+    def _common(self, verb: str, client: Client, known: dict[str, str], given: dict[str, str]) -> Common:
+        return {
             "group_id": known["group"],
             "correlation_id": client.name,
             "reply_partition": 0,
@@ -191,6 +284,9 @@ class World:
             "client_id": client.name,
             "principal": given.get("principal"),
         }
+
+    def _request(self, verb: str, client: Client, known: dict[str, str], given: dict[str, str]) -> AnyRequest:
+        common = self._common(verb, client, known, given)
         instance_id = _optional(known.get("instance"))
         if verb == "join":
             return self._join(common, instance_id, known, given)
@@ -206,7 +302,10 @@ class World:
                 "generation": str(generation),
                 "instance": known.get("instance", "none"),
             }
-            return REQUESTS[verb](common, identity | {k: v for k, v in given.items() if k != "id"})
+            if verb == "fetch":  # only a fetch of version 9 or later that names its epoch is a member's
+                identity = {} if "epoch" not in given else identity
+            told = identity | {k: v for k, v in given.items() if k != "id"}
+            return self._cluster.with_topic_ids(REQUESTS[verb](common, told))
         if verb == "heartbeat":
             return Heartbeat(
                 **common, member_id=member_id, generation_id=generation, group_instance_id=instance_id
@@ -224,16 +323,24 @@ class World:
     def _join(
         self, common: Common, instance_id: str | None, known: dict[str, str], given: dict[str, str]
     ) -> JoinGroup:
+        protocols = options.protocols(
+            known["protocols"],
+            known.get("topics"),
+            given.get("metadata"),
+            owned=partition_text.parse(given["owned"]) if "owned" in given else None,
+            version=int(given.get("subscription", 1)),
+        )
         return JoinGroup(
             **common,
-            member_id=self._names.resolve(given.get("id", "")),
+            member_id=self._own(self._names.resolve(given.get("id", ""))),
             group_instance_id=instance_id,
             session_timeout_ms=options.milliseconds(known["session"]),
             rebalance_timeout_ms=options.milliseconds(known["rebalance"]),
             protocol_type=known["type"],
-            protocols=options.protocols(known["protocols"], known.get("topics"), given.get("metadata")),
+            protocols=protocols,
             reason=given.get("reason"),
             partitions_per_topic=options.counts(known.get("partitions", "")),
+            topics=None if given.get("facts") == "none" else self._cluster.facts_of(protocols),
         )
 
     def _leaving(self, client: Client, given: dict[str, str]) -> list[LeavingMember]:
@@ -245,7 +352,10 @@ class World:
 
     def _assignments(self, text: str) -> list[MemberAssignment]:
         pairs = [part.partition(":") for part in text.split(",") if part]
-        return [MemberAssignment(self._names.resolve(member), what.encode()) for member, _, what in pairs]
+        return [
+            MemberAssignment(self._names.resolve(member), options.assignment(what))
+            for member, _, what in pairs
+        ]
 
     def _tell(self) -> list[str]:
         """Describe the steps since the last call, and let clients read their answers."""
@@ -262,17 +372,27 @@ class World:
     def _learn(self, effects: Effects) -> None:
         for entry in effects.history:
             asker = self._asked_by.get(entry.cause)
-            if entry.type in NEW_IDS and asker is not None and entry.member_id not in self._names.members:
-                assert entry.member_id is not None
-                self._names.name_member(entry.member_id, asker.name)
-                asker.member_id = entry.member_id
+            if entry.type in NEW_IDS and asker is not None and entry.member_id is not None:
+                self._learn_id(asker, entry.member_id)
         for reply in effects.replies:
             response = reply.response
+            self._answers[response.request] = response
+            client = self._asked_by[response.request]
             if isinstance(response, JoinGroupResponse) and response.protocol_name is not None:
-                client = self._asked_by[response.request]
                 client.member_id = response.member_id
                 client.generation = response.generation_id
                 client.protocol_name = response.protocol_name
+            elif isinstance(response, JoinGroupResponse) and response.member_id:
+                self._learn_id(client, response.member_id)
+            elif isinstance(response, ConsumerGroupHeartbeatResponse) and response.member_id:
+                self._learn_id(client, response.member_id)
+                client.generation = response.member_epoch
+
+    def _learn_id(self, client: Client, member_id: str) -> None:
+        """Note the id that the coordinator made for the client. A client may also have made its own."""
+        if member_id not in self._names.members and member_id not in self._own_ids:
+            self._names.name_member(member_id, client.name)
+            client.member_id = member_id
 
 
 def _optional(text: str | None) -> str | None:

@@ -25,7 +25,7 @@ from state.kafka.timers import DeadlineReached
 from state.messages import ReleaseGroup
 from state.timeline import Row, Timeline
 from tests.harness import batches
-from tests.harness.common import kafka_effects, kafka_group
+from tests.harness.common import classic_group, kafka_effects
 from tests.harness.examples import examples
 from tests.harness.random_log import GROUPS, realise, script
 
@@ -92,7 +92,7 @@ def check_history(log: Log, seed: int) -> None:
         _check_words(
             kafka_effects(timeline.take_effects()),
             {row.request_id for row in asked if not isinstance(row.request, TopicMetadata)},
-            kafka_group(timeline.group),
+            classic_group(timeline.group),
         )
 
 
@@ -180,7 +180,7 @@ def check_failed_deadline(log: Log, nth: int) -> None:
     for row in rows:
         if row.request.group_id != group_id or isinstance(row.request, ReleaseGroup):
             continue
-        group = kafka_group(timeline.group)
+        group = classic_group(timeline.group)
         quarantined = group is not None and group.quarantined is not None
         timeline.apply(row)
         steps = kafka_effects(timeline.take_effects())

@@ -1,0 +1,107 @@
+"""The cluster of a scenario: its topics, as the gateway and the metadata watcher see them."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import TypeVar
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from assignors.kafka.consumer_protocol import ProtocolError, decode_subscription
+from state.kafka.consumer_group import ConsumerGroup
+from state.kafka.requests import (
+    AnyRequest,
+    CommittedTopic,
+    OffsetCommit,
+    OffsetFetch,
+    Protocol,
+    RegexResolution,
+    TopicImage,
+    TopicImages,
+    TopicPartitions,
+    TxnOffsetCommit,
+)
+from tests.harness.offset_requests import topic_id
+
+T = TypeVar("T", CommittedTopic, TopicPartitions)
+
+
+class Cluster:
+    """Topics by name. Until the first `change` the brokers cannot be reached: nothing is known of any topic.
+
+    `labels` are the names of all topics that ever were, by id. A topic that was created anew is `foo'`.
+    """
+
+    def __init__(self) -> None:
+        self.labels: dict[UUID, str] = {}
+        self.topics: dict[str, TopicImage] = {}
+        self._created: Counter[str] = Counter()
+        self._is_reachable = False
+
+    def change(self, given: dict[str, str]) -> None:
+        """Give topics their partition counts, as text. `none` deletes a topic."""
+        self._is_reachable = True
+        for name, count in given.items():
+            if count == "none":
+                del self.topics[name]
+                continue
+            if name not in self.topics:
+                label = name + "'" * self._created[name]
+                self._created[name] += 1
+                self.topics[name] = TopicImage(topic_id(label), 0)
+                self.labels[self.topics[name].id] = label
+            self.topics[name] = TopicImage(self.topics[name].id, int(count))
+
+    def facts(self, names: Iterable[str] | None) -> TopicImages | None:
+        """Return what a gateway adds to a request with these topics (rows MI1, MI2)."""
+        if names is None or not self._is_reachable:
+            return None
+        return {name: self.topics.get(name) for name in sorted(set(names))}
+
+    def facts_of(self, protocols: list[Protocol]) -> TopicImages | None:
+        """Return what a gateway adds to a JoinGroup with these protocols. None if no metadata is readable."""
+        names: set[str] = set()
+        readable = False
+        for protocol in protocols:
+            try:
+                subscription = decode_subscription(protocol.metadata)
+            except ProtocolError:
+                continue
+            readable = True
+            names.update(subscription.topics, (owned.topic for owned in subscription.owned_partitions))
+        return self.facts(names) if readable else None
+
+    def resolution(self, pattern: str, at_ms: int) -> RegexResolution | None:
+        """Return what a gateway or the watcher finds for a pattern (row RX1). None without brokers."""
+        if not self._is_reachable:
+            return None
+        try:
+            wanted = re.compile(pattern)
+        except re.error:
+            return RegexResolution(at_ms=at_ms, error=f"cannot be parsed: {pattern}")
+        matched = {name: image for name, image in sorted(self.topics.items()) if wanted.fullmatch(name)}
+        return RegexResolution(matched, at_ms)
+
+    def with_topic_ids(self, request: AnyRequest) -> AnyRequest:
+        """Return a commit or a fetch with the topic ids that a gateway adds (row MI3)."""
+        if isinstance(request, OffsetCommit | TxnOffsetCommit):
+            return replace(request, topics=[self._with_id(topic) for topic in request.topics])
+        if isinstance(request, OffsetFetch) and request.topics is not None:
+            return replace(request, topics=[self._with_id(topic) for topic in request.topics])
+        return request
+
+    def _with_id(self, topic: T) -> T:
+        image = self.topics.get(topic.name)
+        return topic if image is None or topic.topic_id is not None else replace(topic, topic_id=image.id)
+
+    def differences(self, group: ConsumerGroup) -> TopicImages:
+        """Return what the watcher tells the group: the topics that the group does not know as they are."""
+        names = sorted({*group.topics, *group.unknown_topics()})
+        return {name: self.topics.get(name) for name in names if not self._is_known(group, name)}
+
+    def _is_known(self, group: ConsumerGroup, name: str) -> bool:
+        image, known = self.topics.get(name), group.topics.get(name)
+        if image is None:
+            return known is None and name in group.topics
+        return known is not None and (image.id.bytes, image.partitions) == (known.topic_id, known.partitions)

@@ -1,0 +1,144 @@
+"""The requests of the consumer protocol, from scenario commands.
+
+A member's ConsumerGroupHeartbeat is `NAME eEPOCH`, with the instance id in brackets behind the name:
+
+    A e0                                joins with everything set: names of all topics, or as it joined before
+    A(ia) e0 names[foo,bar] assignor=range rack=r1 timeout=60s
+    A e0 regex=foo.*                    or `regex=`: no pattern
+    A e2                                a keep-alive
+    A e2 owned[0,1]                     or `owned[foo 0-2; bar 1]`; `owned[]`: none
+    A e2 names[foo]                     what is given is sent
+    A e2 full owned[0,1]                everything is sent again
+    A -1                                leaves; `A(ia) -2` for a while
+
+`id=` sends another member id than the name, `api=0`, `facts=none`: the gateway could not reach the brokers.
+`names=none`, `regex=none`, `owned=none` and `timeout=-1` leave a field out.
+"""
+
+import re
+from collections.abc import Callable
+
+from state.kafka.consumer_group import ConsumerGroup
+from state.kafka.requests import (
+    AlterGroupConfigs,
+    AnyRequest,
+    ConsumerGroupDescribe,
+    ConsumerGroupHeartbeat,
+    DescribeGroupConfigs,
+    RegexResolution,
+    RegexResolved,
+    TopicIdPartitions,
+    TopicMetadata,
+)
+from tests.harness import options, partition_text
+from tests.harness.cluster import Cluster
+from tests.harness.common import Common
+from tests.harness.offset_requests import topic_id
+
+_SHORTHAND = re.compile(
+    r"(?P<name>[A-Z]\w*)(?:\((?P<instance>\w*)\))? (?:e(?=-?\d)|(?=-[12]))(?P<epoch>-?\d+)"
+)
+_BRACKETS = re.compile(r"(\w+)\[([^\]]*)\]")
+
+JOINED_WITH = ("names", "regex", "timeout", "assignor", "rack")
+"""The options that a member sends again with `full`, and when it joins again."""
+
+
+def expand(command: str) -> str:
+    """Return a member's heartbeat as a command with a verb, any other command unchanged.
+
+    `A(ia) e2 owned[0, 1]` becomes `member A instance=ia epoch=2 owned="0, 1"`.
+    """
+    match = _SHORTHAND.match(command)
+    if match is None:
+        return bracketed(command)
+    instance = "" if match["instance"] is None else f" instance={match['instance']}"
+    rest = bracketed(command[match.end() :])
+    return f"member {match['name']}{instance} epoch={match['epoch']}{rest}"
+
+
+def bracketed(command: str) -> str:
+    """Return the command with each `name[text]` as `name="text"`."""
+    return _BRACKETS.sub(r'\1="\2"', command)
+
+
+def member_heartbeat(
+    common: Common, given: dict[str, str], joined_with: dict[str, str], cluster: Cluster, now_ms: int
+) -> AnyRequest:
+    """Return the heartbeat of `expand`. `joined_with` are the member's options so far."""
+    epoch = int(given["epoch"])
+    joins = epoch == 0
+    sent = {**joined_with, **given} if joins or "full" in given else given
+    names = _given(sent, "names")
+    regex = _given(sent, "regex")
+    if joins and "names" not in sent and regex is None:
+        names = ",".join(sorted(cluster.topics))
+    topics = None if names is None else [name.strip() for name in names.split(",") if name]
+    reachable = given.get("facts") != "none"
+    return ConsumerGroupHeartbeat(
+        **common,
+        member_id=given["id"],
+        member_epoch=epoch,
+        instance_id=_given(given, "instance"),
+        rack_id=_given(sent, "rack"),
+        rebalance_timeout_ms=options.milliseconds(sent.get("timeout", "60s" if sent is not given else "-1")),
+        subscribed_topic_names=topics,
+        subscribed_topic_regex=regex,
+        server_assignor=_given(sent, "assignor"),
+        topic_partitions=_owned(given, cluster, "" if sent is not given else None),
+        topics=cluster.facts(topics) if reachable else None,
+        regex=cluster.resolution(regex, now_ms) if regex and reachable else None,
+    )
+
+
+def _given(given: dict[str, str], name: str) -> str | None:
+    value = given.get(name)
+    return None if value == "none" else value
+
+
+def _owned(given: dict[str, str], cluster: Cluster, default: str | None) -> list[TopicIdPartitions] | None:
+    text = given.get("owned", default)
+    if text is None or text == "none":
+        return None
+    ids = {label: id_ for id_, label in cluster.labels.items()}
+    return [
+        TopicIdPartitions(ids.get(topic) or topic_id(topic), numbers)
+        for topic, numbers in partition_text.parse(text).items()
+    ]
+
+
+def topics_told(group: object, group_id: str, cluster: Cluster) -> TopicMetadata | None:
+    """Return what the watcher tells a group that knows other topics than the cluster has, None if nothing."""
+    told = cluster.differences(group) if isinstance(group, ConsumerGroup) else {}
+    return TopicMetadata(group_id=group_id, topics=told) if told else None
+
+
+def regexes_resolved(
+    given: dict[str, str], group: object, group_id: str, cluster: Cluster, now_ms: int
+) -> RegexResolved:
+    """Return the watcher's result for the given patterns, by default for all of the group's members.
+    `at=5s`: the time at which the topics were read.
+    """
+    members = group.members.values() if isinstance(group, ConsumerGroup) else ()
+    patterns = sorted({member.subscribed_topic_regex for member in members} - {""})
+    if "patterns" in given:
+        patterns = given["patterns"].split(",")
+    at_ms = options.milliseconds(given["at"]) if "at" in given else now_ms
+    found = {
+        pattern: cluster.resolution(pattern, at_ms) or RegexResolution(at_ms=at_ms) for pattern in patterns
+    }
+    return RegexResolved(group_id=group_id, patterns=found)
+
+
+def _alter(common: Common, given: dict[str, str]) -> AnyRequest:
+    """`alter-configs admin consumer.session.timeout.ms=50000`, `none`: the coordinator's own value."""
+    configs = {name: _given(given, name) for name in given if name.startswith("consumer.")}
+    return AlterGroupConfigs(**common, configs=configs, validate_only=given.get("validate-only") == "yes")
+
+
+# By the command's verb.
+REQUESTS: dict[str, Callable[[Common, dict[str, str]], AnyRequest]] = {
+    "describe-consumer": lambda common, _: ConsumerGroupDescribe(**common),
+    "describe-configs": lambda common, _: DescribeGroupConfigs(**common),
+    "alter-configs": _alter,
+}

@@ -1,0 +1,112 @@
+"""What a scenario expects of an answer, a group or a member, apart from the outcome that is printed.
+
+`COMMAND => e3 [0-2]` is about the answer to a command: `e3 -` without an assignment, `e3 []` with an empty
+one, the name of an error, `gen 4` of a JoinGroup, `[0,1]` of a SyncGroup, `waits`, or `NONE`.
+
+`expect group Stable gE4 aE4` and `expect A e3 p2 UNREVOKED [0-2] pending[3,4] target[0] session@45s` are
+about the state. What is not named is not checked. `epochs[0,1@2; 2@3]` are assignment epochs, `consumer` and
+`classic` protocols, `generation=3` that of a classic group. `expect A gone`: it is no member.
+"""
+
+import re
+
+from assignors.kafka.consumer_protocol import decode_assignment
+from state.kafka.any_group import KafkaGroup
+from state.kafka.classic_group import ClassicGroup
+from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
+from state.kafka.responses import (
+    AnyResponse,
+    ConsumerGroupHeartbeatResponse,
+    JoinGroupResponse,
+    LeaveGroupResponse,
+    OffsetCommitResponse,
+    SyncGroupResponse,
+)
+from tests.harness import consumer_story, partition_text
+from tests.harness.consumer_story import Labels
+
+_BRACKETS = re.compile(r'(\w*)\[([^\]]*)\]|(\w+)="([^"]*)"')
+
+
+def gist(response: AnyResponse | None, labels: Labels) -> str:
+    """Return what an expectation of an answer is compared with."""
+    match response:
+        case None:
+            return "waits"
+        case _ if response.error_code:
+            return response.error_code.name
+        case ConsumerGroupHeartbeatResponse():
+            return consumer_story.epoch_and_assignment(response, labels)
+        case JoinGroupResponse():
+            return f"gen {response.generation_id}"
+        case SyncGroupResponse():
+            partitions: dict[str, list[int]] = {}
+            for topic, number in decode_assignment(response.assignment).partitions:
+                partitions.setdefault(topic, []).append(number)
+            return f"[{partition_text.text_of(partitions)}]"
+        case LeaveGroupResponse():
+            return " ".join(member.error_code.name for member in response.members)
+        case OffsetCommitResponse():
+            return " ".join(p.error_code.name for topic in response.topics for p in topic.partitions)
+    return "NONE"
+
+
+def check_answer(expected: str, response: AnyResponse | None, labels: Labels) -> None:
+    """Raise AssertionError if the answer is another one."""
+    found = gist(response, labels)
+    assert canonical(expected) == found, f"expected {canonical(expected)}, the answer is {found}"
+
+
+def canonical(text: str) -> str:
+    """Return the text with its partitions in the order and form of `partition_text`."""
+
+    def put(match: re.Match[str]) -> str:
+        name, content = (match[1], match[2]) if match[2] is not None else (match[3], match[4])
+        if name == "epochs":
+            return f"epochs[{partition_text.text_of_epochs(partition_text.parse_epochs(content))}]"
+        return f"{name}[{partition_text.text_of(partition_text.parse(content))}]"
+
+    return _BRACKETS.sub(put, text.strip())
+
+
+def check_group(expected: str, group: KafkaGroup | None) -> None:
+    """Raise AssertionError if the group is not as expected."""
+    _check(expected, _of_group(group))
+
+
+def check_member(expected: str, group: KafkaGroup | None, member_id: str, labels: Labels) -> None:
+    """Raise AssertionError if the member is not as expected."""
+    member = None if group is None else group.members.get(member_id)
+    if isinstance(group, ConsumerGroup) and isinstance(member, ConsumerMember):
+        return _check(expected, _of_member(group, member, labels))
+    return _check(expected, {"gone"} if member is None else {"classic"})
+
+
+def _check(expected: str, found: set[str]) -> None:
+    tokens = re.findall(r"\S*\[[^\]]*\]|\S+", canonical(expected))
+    wrong = [token for token in tokens if token not in found]
+    assert not wrong, f"expected {' '.join(wrong)}, found {' '.join(sorted(found))}"
+
+
+def _of_group(group: KafkaGroup | None) -> set[str]:
+    if group is None:
+        return {"gone"}
+    if isinstance(group, ClassicGroup):
+        return {"classic", str(group.state), f"generation={group.generation}"}
+    epochs = {f"gE{group.group_epoch}", f"aE{group.assignment_epoch}"}
+    return {"consumer", str(group.state), *epochs}
+
+
+def _of_member(group: ConsumerGroup, member: ConsumerMember, labels: Labels) -> set[str]:
+    target = group.target.get(member.member_id, {})
+    return {
+        f"e{member.member_epoch}",
+        f"p{member.previous_epoch}",
+        member.state.name.removesuffix("_PARTITIONS"),
+        consumer_story.by_label(member.assigned, labels),
+        f"epochs{consumer_story.epochs_of(member, labels)}",
+        f"pending{consumer_story.by_label(member.pending_revocation, labels)}",
+        f"target{consumer_story.by_label(target, labels)}",
+        "consumer" if member.classic is None else "classic",
+        *(f"{kind}@{at}" for kind, at in consumer_story.deadlines(member).items()),
+    }
