@@ -151,7 +151,10 @@ def _received(context: StepContext, event: Received[AnyRequest]) -> None:
     if context.has_group and context.group.quarantined is not None and not isinstance(request, ReleaseGroup):
         return refuse(context, event, context.rule("F2"), ErrorCode.COORDINATOR_NOT_AVAILABLE)
     if isinstance(request, TopicMetadata):
-        return topic_metadata(context, request)
+        topic_metadata(context, request)
+        if context.has_group:
+            _room(context).topic_metadata(context, request)
+        return None
     if isinstance(request, RegexResolved):
         return None
     kind = type(request)
@@ -169,6 +172,7 @@ class _Rules(Protocol):
     def shift_deadlines(self, context: StepContext, by_ms: int) -> None: ...
     def answer_parked(self, context: StepContext, row: RuleId) -> None: ...
     def release(self, context: StepContext) -> int | None: ...
+    def topic_metadata(self, context: StepContext, request: TopicMetadata) -> None: ...
 
 
 def _room(context: StepContext) -> _Rules:

@@ -9,13 +9,22 @@ from state.kafka.classic.expiry import deadline_reached
 from state.kafka.classic.heartbeat import heartbeat
 from state.kafka.classic.join import join
 from state.kafka.classic.leave import leave
+from state.kafka.classic.reported_topics import topic_metadata
 from state.kafka.classic.sync import sync
 from state.kafka.classic.takeover import shift_deadlines, take_over
 from state.kafka.context import RuleId, StepContext
 from state.kafka.requests import Heartbeat, JoinGroup, LeaveGroup, ReplyTo, SyncGroup
 from state.kafka.responses import JoinGroupResponse, SyncGroupResponse
 
-__all__ = ["HANDLERS", "answer_parked", "deadline_reached", "release", "shift_deadlines", "take_over"]
+__all__ = [
+    "HANDLERS",
+    "answer_parked",
+    "deadline_reached",
+    "release",
+    "shift_deadlines",
+    "take_over",
+    "topic_metadata",
+]
 
 HANDLERS: dict[type, Callable[[StepContext, Any, ReplyTo], None]] = {
     JoinGroup: join,

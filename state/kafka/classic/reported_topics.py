@@ -5,8 +5,11 @@ protocol goes by topic id (rows UP5, MI14).
 """
 
 from state.kafka.classic_group import ClassicGroup
+from state.kafka.context import StepContext
 from state.kafka.group import Topic
-from state.kafka.requests import TopicImages
+from state.kafka.history import EntryType
+from state.kafka.requests import TopicImages, TopicMetadata
+from state.kafka.topic_facts import watched
 
 
 def record_topics(group: ClassicGroup, reported: TopicImages | None) -> None:
@@ -35,3 +38,18 @@ def settle_topics(group: ClassicGroup) -> None:
     subscribed = group.subscribed()
     group.topics = {name: topic for name, topic in sorted(group.topics.items()) if name in subscribed}
     group.wanted_topics = [name for name in group.wanted_topics if name in subscribed]
+
+
+def topic_metadata(context: StepContext, request: TopicMetadata) -> None:
+    """Keep what the metadata watcher tells of the topics that the group knows or wants to know (row MI8)."""
+    group = context.classic
+    names = {*group.topics, *group.wanted_topics}
+    images = {name: request.topics[name] for name in sorted(request.topics) if name in names}
+    if not images:
+        return
+    found = watched(group.topics, images, group.deleted_topic_ids)
+    group.topics = dict(sorted({**group.topics, **found}.items()))
+    if answered := [name for name in group.wanted_topics if name in images]:
+        group.wanted_topics = [name for name in group.wanted_topics if name not in images]
+        why = "the topics that a conversion to the consumer protocol needs are known"
+        context.record(context.rule("MI8"), EntryType.TOPICS_CHANGED, why, topics=answered)

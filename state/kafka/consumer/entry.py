@@ -4,11 +4,20 @@ from collections.abc import Callable
 from typing import Any
 
 from state.kafka.consumer.takeover import shift_deadlines, take_over
+from state.kafka.consumer.topics import topic_metadata
 from state.kafka.context import RuleId, StepContext
 from state.kafka.requests import ReplyTo
 from state.kafka.timers import DeadlineReached
 
-__all__ = ["HANDLERS", "answer_parked", "deadline_reached", "release", "shift_deadlines", "take_over"]
+__all__ = [
+    "HANDLERS",
+    "answer_parked",
+    "deadline_reached",
+    "release",
+    "shift_deadlines",
+    "take_over",
+    "topic_metadata",
+]
 
 HANDLERS: dict[type, Callable[[StepContext, Any, ReplyTo], None]] = {}
 

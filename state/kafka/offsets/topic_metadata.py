@@ -4,12 +4,12 @@ Source: OffsetMetadataManager.onTopicsDeleted. Kafka's coordinator receives the 
 coordinator receives the existing topics from a watcher, whose broker may lag.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from msgspec.structs import replace
 
 from state.kafka.context import RuleId, StepContext
-from state.kafka.group import Offset
+from state.kafka.group import Group, Offset
 from state.kafka.history import EntryType
 from state.kafka.offsets.fetch import is_of_another_topic
 from state.kafka.offsets.pending import forget_pending, set_topic_id
@@ -69,11 +69,16 @@ def _forget(
         for offset in _offsets_of(context, name)
         if offset.topic_id is not None and is_gone(offset)
     )
-    deleted = [*(known for known in group.deleted_topic_ids if known not in ids), *ids]
-    group.deleted_topic_ids = deleted[-DELETED_IDS_MAX:]
+    remember_deleted(group, ids)
     committed = {p for p, offset in group.offsets.get(name, {}).items() if is_gone(offset)}
     pending = forget_pending(context, lambda topic, _, offset: topic == name and is_gone(offset))
     if committed:
         context.forget({name: sorted(committed)})
     partitions = {name: sorted(committed | pending.get(name, set()))}
     context.record(rule, EntryType.OFFSETS_DELETED, why, partitions=partitions)
+
+
+def remember_deleted(group: Group, ids: Collection[bytes]) -> None:
+    """Remember these topic ids as the latest that were deleted or replaced."""
+    deleted = [*(known for known in group.deleted_topic_ids if known not in ids), *ids]
+    group.deleted_topic_ids = deleted[-DELETED_IDS_MAX:]

@@ -5,9 +5,12 @@ from uuid import UUID
 from assignors.kafka.api import Subscription
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, encode_subscription
 from state.config import CoordinatorConfig
+from state.inputs import Received
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.group import Topic
-from state.kafka.requests import JoinGroup, Protocol, TopicImage, TopicImages
+from state.kafka.history import EntryType
+from state.kafka.requests import JoinGroup, Protocol, TopicImage, TopicImages, TopicMetadata
+from state.kafka.step import step
 from state.timeline import Row, Timeline
 
 
@@ -88,3 +91,20 @@ def test_a_refused_join_reports_nothing() -> None:
     joining.join({"t": image(1, 6)})
     joining.join({"t": image(9, 9)}, protocol_type="connect")
     assert joining.known() == {"t": topic(1, 6)}
+
+
+def test_the_watcher_answers_what_an_upgrade_wanted_to_know() -> None:
+    """Row MI14."""
+    a, b = UUID(int=1), UUID(int=2)
+    group = ClassicGroup("g", "requests-0-0", topics={"known": Topic(a.bytes, 2)}, wanted_topics=["wanted"])
+    images: TopicImages = {
+        "known": TopicImage(a, 1),
+        "wanted": TopicImage(b, 3),
+        "other": TopicImage(UUID(int=3), 1),
+    }
+    cause = Received("requests-0-1", TopicMetadata(group_id="g", topics=images))
+    effects = step(group, "g", cause, 1_000, CoordinatorConfig())
+    assert group.topics == {"known": Topic(a.bytes, 2), "wanted": Topic(b.bytes, 3)}
+    assert group.wanted_topics == []
+    assert [(e.type, e.topics) for e in effects.history] == [(EntryType.TOPICS_CHANGED, ["wanted"])]
+    assert not step(group, "g", cause, 1_000, CoordinatorConfig()).history
