@@ -1,0 +1,117 @@
+"""A member's pattern (SubscribedTopicRegex) and the topics that it matches. Rows RG4a to RG4f, RX1 to RX4.
+
+The patterns are matched outside of the core: the sender of a heartbeat adds the result to it, and the
+metadata watcher sends new results (`state.kafka.consumer.regex_resolved`).
+Source: GroupMetadataManager.maybeUpdateRegularExpressions.
+"""
+
+from enum import Enum
+
+from state.errors import ErrorCode
+from state.kafka.consumer.refusal import Refused
+from state.kafka.consumer.topics import merge_told
+from state.kafka.consumer_group import ConsumerGroup, ConsumerMember, ResolvedRegex
+from state.kafka.context import RuleId, StepContext
+from state.kafka.history import EntryType
+from state.kafka.requests import RegexResolution
+
+
+class Change(Enum):
+    """How a member's pattern changed. RESOLVED: the topics that it matches are known, so a new target
+    assignment can take them into account.
+    """
+
+    NONE = "none"
+    UPDATED = "updated"
+    UPDATED_AND_RESOLVED = "updated and resolved"
+
+
+def update_regex(
+    context: StepContext, member: ConsumerMember, new: str, resolution: RegexResolution | None
+) -> Change:
+    """Prepare the group for the member's pattern `new`, "" for none, before the member has it.
+
+    `resolution` is what the sender of the request knows of the pattern, None if it does not know. Raises
+    Refused (row RG4c) if the pattern is new to the group and is no regular expression.
+    """
+    group = context.consumer
+    old = member.subscribed_topic_regex
+    if new == old:
+        context.rule("RG4a")
+        _refresh(context, new, resolution)
+        return Change.NONE
+    others = {m.subscribed_topic_regex for m in group.members.values() if m is not member}
+    if old and old not in others:
+        context.rule("RG4b")
+        group.resolved_regexes = {p: r for p, r in group.resolved_regexes.items() if p != old}
+    if not new:
+        context.rule("RG4f")
+        return Change.UPDATED_AND_RESOLVED
+    if new not in others:
+        return _new_to_the_group(context, new, resolution)
+    if new in group.resolved_regexes:
+        context.rule("RG4d")
+        return Change.UPDATED_AND_RESOLVED
+    context.rule("RG4e")
+    return _resolve_at_once(context, new, resolution)
+
+
+def _new_to_the_group(context: StepContext, pattern: str, resolution: RegexResolution | None) -> Change:
+    row = context.rule("RG4c")
+    if resolution is not None and resolution.error is not None:
+        context.rule("RX2")
+        text = f"SubscribedTopicRegex {pattern!r} is not a valid regular expression: {resolution.error}"
+        raise Refused(row, ErrorCode.INVALID_REGULAR_EXPRESSION, text)
+    return _resolve_at_once(context, pattern, resolution)
+
+
+def _resolve_at_once(context: StepContext, pattern: str, resolution: RegexResolution | None) -> Change:
+    """Take the result that came with the request. Without one, the watcher is waited for (row RX4)."""
+    if resolution is None or resolution.error is not None:
+        context.rule("RX4")
+        return Change.UPDATED
+    if not context.config.regex_resolve_at_once:
+        return Change.UPDATED
+    take_result(context, context.rule("RX3"), pattern, resolution)
+    return Change.UPDATED_AND_RESOLVED
+
+
+def _refresh(context: StepContext, pattern: str, resolution: RegexResolution | None) -> None:
+    """Row RG5d: a request that repeats its pattern brings a result where none is known, and a newer one where
+    the known one is old. The fingerprint is then compared again.
+    """
+    if not pattern or resolution is None or resolution.error is not None:
+        return
+    known = context.consumer.resolved_regexes.get(pattern)
+    is_old = known is None or (
+        resolution.at_ms - known.at_ms > context.config.group_consumer_regex_refresh_interval_ms
+    )
+    if is_old and context.config.regex_resolve_at_once:
+        take_result(context, context.rule("RG5d"), pattern, resolution)
+        context.consumer.metadata_stale = True
+
+
+def take_result(context: StepContext, rule: RuleId, pattern: str, resolution: RegexResolution) -> None:
+    """Keep the result of a pattern that came with a request, and what it reports of the topics."""
+    store_result(context, rule, pattern, resolution)
+    merge_told(context, dict(resolution.topics))
+
+
+def store_result(context: StepContext, rule: RuleId, pattern: str, resolution: RegexResolution) -> bool:
+    """Keep the result of a pattern, and return whether its topics changed. Only a change has an entry."""
+    group = context.consumer
+    known = group.resolved_regexes.get(pattern)
+    topics = sorted(resolution.topics)
+    _keep(group, pattern, ResolvedRegex(topics, resolution.at_ms))
+    if known is not None and known.topics == topics:
+        return False
+    matched = f"matches {len(topics)} topics"
+    if resolution.error is not None:
+        matched = f"is no regular expression and matches nothing: {resolution.error}"
+    reason = f"the pattern {pattern!r} {matched}"
+    context.record(rule, EntryType.REGEX_RESOLVED, reason, topics=topics)
+    return True
+
+
+def _keep(group: ConsumerGroup, pattern: str, result: ResolvedRegex) -> None:
+    group.resolved_regexes = dict(sorted({**group.resolved_regexes, pattern: result}.items()))
