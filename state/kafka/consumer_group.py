@@ -184,6 +184,10 @@ class ConsumerGroup(Group, tag="KafkaConsumer"):
         """Whether a member subscribes to the topic."""
         return any(topic in self.topics_of(member) for member in self.members.values())
 
+    def classic_member_ids(self) -> list[str]:
+        """Return the members on the classic protocol. If all are, the group may become a classic group."""
+        return [id_ for id_, member in self.members.items() if member.classic is not None]
+
     def names_by_id(self) -> dict[bytes, str]:
         """Return the names of the known topics that exist, by topic id."""
         return {topic.topic_id: name for name, topic in self.topics.items() if topic is not None}

@@ -12,8 +12,9 @@ from assignors.kafka import BROKER_ASSIGNORS
 from assignors.kafka.api import MemberSubscription, Subscription, TopicPartition
 from state.config import CoordinatorConfig
 from state.kafka.consumer.wording import listed
-from state.kafka.consumer_group import ConsumerGroup, ConsumerMember, Partitions, Topic
+from state.kafka.consumer_group import ConsumerGroup, ConsumerMember, Partitions
 from state.kafka.context import StepContext
+from state.kafka.group import Topic
 from state.kafka.history import EntryType
 from state.kafka.requests import TopicImages
 from state.kafka.snapshot import named
