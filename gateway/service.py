@@ -68,6 +68,7 @@ class GatewayOptions:
     coordinator's own topics as ordinary topics. With `shares_ports` other processes of the same gateway may
     listen on the same ports. `acls` None: every client may do everything. `templates` are the addresses of
     brokers in responses: see `gateway.net.advertised`. `quotas` is a file: see `gateway.quotas.rules`.
+    Without `consumer_protocol` the gateway offers nothing of KIP-848.
     """
 
     client_config: ClientConfig
@@ -82,6 +83,7 @@ class GatewayOptions:
     acls: AclOptions | None = None
     templates: Sequence[Template] = ()
     quotas: Path | None = None
+    consumer_protocol: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +215,7 @@ async def _serve(
         templates=options.templates,
         quotas=quotas,
         counts=counts,
+        consumer_protocol=options.consumer_protocol,
     )
     watching = None
     if options.quotas is not None:

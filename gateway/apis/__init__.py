@@ -9,6 +9,8 @@ from typing import Any
 
 from gateway.apis import (
     api_versions,
+    consumer_group_describe,
+    consumer_group_heartbeat,
     delete_groups,
     describe_groups,
     find_coordinator,
@@ -51,6 +53,7 @@ ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT = 25, 28
 
 OFFSET_COMMIT, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 8, 11, 12, 13, 14
 DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS = 15, 16, 42
+CONSUMER_GROUP_HEARTBEAT, CONSUMER_GROUP_DESCRIBE = 68, 69
 
 # Handlers that need nothing to wait for. None: the handler in `SERVED` has to look something up.
 AT_ONCE: Mapping[int, Callable[[RequestContext, Any], codec.Fields | Deferred | None]] = MappingProxyType(
@@ -59,6 +62,7 @@ AT_ONCE: Mapping[int, Callable[[RequestContext, Any], codec.Fields | Deferred | 
         HEARTBEAT: heartbeat.serve,
         LEAVE_GROUP: leave_group.serve,
         SYNC_GROUP: sync_group.serve,
+        CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat.serve_at_once,
     }
 )
 
@@ -77,11 +81,13 @@ SERVED: Mapping[int, Serve] = MappingProxyType(
         TXN_OFFSET_COMMIT: transactions.serve_commit,
         DELETE_GROUPS: delete_groups.serve,
         47: offset_delete.serve,
+        CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat.serve,
+        CONSUMER_GROUP_DESCRIBE: consumer_group_describe.serve,
     }
 )
 
 # A connection has no other request under way with one of these, which may be about many groups.
-ALONE = frozenset({DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS})
+ALONE = frozenset({DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS, CONSUMER_GROUP_DESCRIBE})
 
 # What a client may send before it has authenticated, where it must. Version 0 of the handshake is unframed.
 SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
@@ -93,12 +99,14 @@ SASL_VERSIONS: Mapping[int, range] = MappingProxyType(
 )
 
 # Refused, and hidden from ApiVersions, because a broker's own coordinator would silently serve the group.
-# ConsumerGroup* (KIP-848), ShareGroup* and their state (KIP-932), StreamsGroup* (KIP-1071).
-_OTHER_GROUPS = frozenset({68, 69, *range(76, 80), *range(83, 93)})
+# ShareGroup* and their state (KIP-932), StreamsGroup* (KIP-1071).
+_OTHER_GROUPS = frozenset({*range(76, 80), *range(83, 93)})
 # The same, because a token would be a credential of the gateway's own principal. Create-, Renew-, Expire- and
 # DescribeDelegationToken.
 _DELEGATION_TOKENS = frozenset(range(38, 42))
 REFUSED = _OTHER_GROUPS | _DELEGATION_TOKENS
+# Served, and hidden from ApiVersions while the consumer protocol is switched off.
+CONSUMER_PROTOCOL = frozenset({CONSUMER_GROUP_HEARTBEAT, CONSUMER_GROUP_DESCRIBE})
 
 # Not parked, and answered by way of the coordinator.
 BOUNDED = SERVED.keys() - {FIND_COORDINATOR, JOIN_GROUP, SYNC_GROUP, ADD_OFFSETS_TO_TXN}
@@ -126,8 +134,15 @@ SCREENED = internal_topics.SCREENED
 
 
 async def _restrict(context: RequestContext, response: Any) -> None:
-    hidden = REFUSED | passed_on.HIDDEN if context.services.checks_passed_on else REFUSED
-    api_versions.restrict(response, OWN_VERSIONS, BOUNDS, hidden)
+    services = context.services
+    hidden = REFUSED | passed_on.HIDDEN if services.checks_passed_on else REFUSED
+    own = OWN_VERSIONS
+    if not services.consumer_protocol:
+        hidden |= CONSUMER_PROTOCOL
+        own = {key: versions for key, versions in own.items() if key not in CONSUMER_PROTOCOL}
+    api_versions.restrict(response, own, BOUNDS, hidden)
+    if services.consumer_protocol:
+        api_versions.add_group_version(response, context.version)
 
 
 REWRITTEN: Mapping[int, Rewrite] = MappingProxyType(

@@ -10,8 +10,12 @@ API_VERSIONS = 18
 
 _ERROR_CODE = slice(4, 6)  # after the correlation id, in all versions
 
-# Features that announce group protocols which the gateway does not serve.
-HIDDEN_FEATURES = frozenset({"group.version", "share.version", "streams.version"})
+GROUP_VERSION = "group.version"
+_CONSUMER_PROTOCOL_LEVEL = 1  # of GROUP_VERSION
+# Earlier clients take no feature whose lowest version is 0 (KAFKA-17011).
+_FIRST_WITH_LEVEL_0 = 4
+# Features that announce group protocols. The broker's coordinator is not the one that clients reach.
+HIDDEN_FEATURES = frozenset({GROUP_VERSION, "share.version", "streams.version"})
 
 
 def restrict(
@@ -33,6 +37,20 @@ def restrict(
     response.api_keys = sorted(kept, key=lambda api: int(api.api_key))
     response.supported_features = _shown(response.supported_features)
     response.finalized_features = _shown(response.finalized_features)
+
+
+def add_group_version(response: Any, version: int) -> None:
+    """Add the feature that announces the consumer protocol (KIP-848) to a response of this version."""
+    level = _CONSUMER_PROTOCOL_LEVEL
+    if version >= _FIRST_WITH_LEVEL_0:
+        response.supported_features = [
+            *response.supported_features,
+            response.SupportedFeatureKey(name=GROUP_VERSION, min_version=0, max_version=level),
+        ]
+    response.finalized_features = [
+        *response.finalized_features,
+        response.FinalizedFeatureKey(name=GROUP_VERSION, max_version_level=level, min_version_level=level),
+    ]
 
 
 def is_refusal(response: bytes) -> bool:

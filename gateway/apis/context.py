@@ -39,7 +39,8 @@ class Services:
     """The services of handlers. `listener_port` returns the port of a broker's listener, opening it if
     needed. `advertised` returns the address that clients get for a broker whose listener has this port, None
     if it is the one that they connected to. `authorizer` None: the gateway checks no ACLs. With
-    `checks_passed_on` it also checks the requests that pass to the brokers.
+    `checks_passed_on` it also checks the requests that pass to the brokers. Without `consumer_protocol` the
+    gateway offers nothing of KIP-848.
     """
 
     backend: SendingBackend
@@ -51,6 +52,7 @@ class Services:
     advertised: Callable[[int, int], Address | None]
     authorizer: Authorizer | None = None
     checks_passed_on: bool = False
+    consumer_protocol: bool = True
 
 
 class Deferred(Struct, frozen=True):

@@ -7,15 +7,21 @@ from typing import Any
 
 import structlog
 
-from assignors.kafka.consumer_protocol import ProtocolError, decode_subscribed_topics
+from assignors.kafka.consumer_protocol import (
+    PROTOCOL_TYPE,
+    ProtocolError,
+    decode_subscribed_topics,
+    decode_subscription,
+)
 from assignors.kafka.server_side import is_for_coordinator
 from gateway.apis.authorized import described_topics, may_read_group
 from gateway.apis.context import Deferred, RequestContext
+from gateway.apis.topic_facts import images_of
 from gateway.coordinator.backend import PARKED_TIMEOUT_MS
 from gateway.upstream.connections import UpstreamLost
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
-from state.kafka.requests import JoinGroup, Protocol
+from state.kafka.requests import JoinGroup, Protocol, TopicImages
 from state.kafka.responses import JoinGroupResponse
 
 _FIRST_VERSION_WITH_REBALANCE_TIMEOUT = 1
@@ -33,6 +39,7 @@ async def serve(context: RequestContext, request: Any) -> Fields | Deferred:
     has_own = context.version >= _FIRST_VERSION_WITH_REBALANCE_TIMEOUT
     rebalance_timeout_ms = request.rebalance_timeout_ms if has_own else request.session_timeout_ms
     partitions_per_topic = await _partitions_per_topic(context, request.protocols)
+    topics = await _topics(context, request)
     response = context.ask(
         JoinGroup(
             **context.to_group(request.group_id),
@@ -44,6 +51,7 @@ async def serve(context: RequestContext, request: Any) -> Fields | Deferred:
             protocols=[Protocol(protocol.name, protocol.metadata) for protocol in request.protocols],
             reason=request.reason,
             partitions_per_topic=partitions_per_topic,
+            topics=topics,
         ),
         JoinGroupResponse,
         max(PARKED_TIMEOUT_MS, rebalance_timeout_ms),
@@ -94,3 +102,17 @@ async def _partitions_per_topic(context: RequestContext, protocols: Iterable[Any
         log.warning("no metadata of the topics to assign", error=str(error))
         return {}
     return {name: topic.partitions for name, topic in found.items()}
+
+
+async def _topics(context: RequestContext, request: Any) -> TopicImages | None:
+    """The topics that the member subscribes to and those it owns partitions of, for a group of the consumer
+    protocol. Row MI2. Kafka does not check either whether the member may describe them.
+    """
+    if not context.services.consumer_protocol or request.protocol_type != PROTOCOL_TYPE:
+        return None
+    names: set[str] = set()
+    for protocol in request.protocols:
+        with suppress(ProtocolError):  # the coordinator decides about such a protocol
+            subscription = decode_subscription(protocol.metadata)
+            names.update(subscription.topics, (owned.topic for owned in subscription.owned_partitions))
+    return await images_of(context, sorted(names))

@@ -11,7 +11,7 @@ from gateway.wire.errors import GatewayError
 from state.errors import ErrorCode
 from state.kafka.snapshot import GroupSnapshot
 
-_TYPE = "classic"
+_CLASSIC, _CONSUMER = "classic", "consumer"
 
 
 async def serve(context: RequestContext, request: Any) -> Fields:
@@ -30,15 +30,19 @@ async def serve(context: RequestContext, request: Any) -> Fields:
                 "group_id": group.group_id,
                 "protocol_type": group.protocol_type or "",
                 "group_state": group.state,
-                "group_type": _TYPE,
+                "group_type": _type(group),
             }
             for group in groups
             if _is_here(context, group)
             and (not states or group.state.lower() in states)
-            and (not types or _TYPE in types)
+            and (not types or _type(group) in types)
             and (describes_all or may_describe_group(context, group.group_id))
         ],
     }
+
+
+def _type(group: GroupSnapshot) -> str:
+    return _CONSUMER if group.consumer else _CLASSIC
 
 
 def _is_here(context: RequestContext, group: GroupSnapshot) -> bool:

@@ -1,7 +1,7 @@
 """OffsetFetch (key 9): of one group up to version 7, of several from 8 on (KIP-709), by topic id from 10 on.
 
 With `require_stable` (from version 7 on, KIP-447) a partition with an offset that is pending in a transaction
-has UNSTABLE_OFFSET_COMMIT. Only groups of KIP-848 use the member id and epoch of version 9.
+has UNSTABLE_OFFSET_COMMIT. Only groups of KIP-848 use the member id and epoch of version 9 and later.
 """
 
 import asyncio
@@ -25,6 +25,8 @@ from state.kafka.responses import FetchedPartition, FetchedTopic, OffsetFetchRes
 
 _FIRST_VERSION_WITH_ERROR = 2
 _FIRST_VERSION_WITH_GROUPS = 8
+_FIRST_VERSION_WITH_MEMBERS = 9
+NO_MEMBER_EPOCH = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +90,13 @@ async def _start(context: RequestContext, require_stable: bool, wanted: Any) -> 
         if found is None and by_id:
             return _ended(_failed(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         part = _visible(context, wanted, found)
+    has_member = context.version >= _FIRST_VERSION_WITH_MEMBERS
     fetch = OffsetFetch(
-        **context.to_group(part.group_id), topics=_wanted(part), require_stable=require_stable
+        **context.to_group(part.group_id),
+        topics=_wanted(part),
+        require_stable=require_stable,
+        member_id=wanted.member_id if has_member else None,
+        member_epoch=wanted.member_epoch if has_member else NO_MEMBER_EPOCH,
     )
     response = context.ask(fetch, OffsetFetchResponse)
     return asyncio.create_task(_fetched(context, part, response))

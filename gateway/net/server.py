@@ -50,7 +50,8 @@ class Gateway:
     `advertised_host` is the gateway's host in responses, by default the address that the client connected to.
     `templates` are the addresses of brokers in responses instead: see `gateway.net.advertised`. With
     `shares_ports` other processes may listen on the same ports (SO_REUSEPORT). `authorizer` None: no ACLs are
-    checked. Where brokers see the clients' own principals, they check what passes to them.
+    checked. Where brokers see the clients' own principals, they check what passes to them. Without
+    `consumer_protocol` clients see a broker whose feature `group.version` is 0.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Gateway:
         templates: Sequence[Template] = (),
         quotas: Quotas | None = None,
         counts: Counts | None = None,
+        consumer_protocol: bool = True,
     ) -> None:
         self._listen = listen
         self._cluster = cluster
@@ -88,6 +90,7 @@ class Gateway:
             self._advertised.address,
             authorizer,
             authorizer is not None and not security.by_broker,
+            consumer_protocol,
         )
         self._quotas = quotas or Quotas(limits)
         self._counts = counts or Counts()

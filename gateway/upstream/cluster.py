@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -11,6 +12,7 @@ from uuid import UUID
 from gateway.upstream.access import PLAIN_TEXT, Access
 from gateway.upstream.connections import CLIENT_ID, Address, Upstream, UpstreamLost
 from gateway.wire import codec
+from gateway.wire.errors import GatewayError
 from gateway.wire.limits import Limits
 from records.client_config import ClientConfig
 
@@ -23,6 +25,7 @@ TOPIC_AGE_MAX_S = 30.0
 _MISSING_AGE_MAX_S = 1.0
 # Stale entries are removed when there are so many, because clients may ask for any names.
 _KNOWN_MAX = 10_000
+_NO_TOPIC = frozenset({GatewayError.UNKNOWN_TOPIC_OR_PARTITION, GatewayError.INVALID_TOPIC_EXCEPTION})
 
 K = TypeVar("K", str, UUID)
 
@@ -34,12 +37,26 @@ class Topic:
     name: str
     topic_id: UUID | None
     partitions: int
+    is_internal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AllTopics:
+    """The topics of the cluster by name. `at_ms` is the time of the answer, by the clock of the system."""
+
+    topics: Mapping[str, Topic]
+    at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
+    """What a broker said of a name or an id. `is_absent`: there is no such topic. Without it, and without
+    `topic`, the broker had another error.
+    """
+
     topic: Topic | None
     at_s: float
+    is_absent: bool = False
 
 
 class Cluster:
@@ -60,6 +77,7 @@ class Cluster:
         self._numbers = count(1)
         self._by_name: dict[str, _Known] = {}
         self._by_id: dict[UUID, _Known] = {}
+        self._all: tuple[AllTopics, float] | None = None
 
     @classmethod
     def of(cls, client_config: ClientConfig, limits: Limits) -> Self:
@@ -101,6 +119,24 @@ class Cluster:
         return await self._find(
             self._by_name, names, lambda name: {"name": name, "topic_id": None}, age_max_s
         )
+
+    async def described(self, names: Iterable[str], age_max_s: float) -> dict[str, Topic | None]:
+        """What the brokers say of each name: the topic, or None if there is none. A name of which they said
+        neither is left out. The metadata is no older than `age_max_s`. Raises UpstreamLost.
+        """
+        wanted = list(dict.fromkeys(names))
+        found: dict[str, Topic | None] = dict(await self.topics(wanted, age_max_s))
+        absent = (name for name in wanted if name not in found and self._by_name[name].is_absent)
+        return found | dict.fromkeys(absent)
+
+    async def all_topics(self, age_max_s: float) -> AllTopics:
+        """All topics of the cluster, as they were `age_max_s` ago or later. Raises UpstreamLost."""
+        async with self._asking:
+            if self._all is None or _now_s() - self._all[1] > age_max_s:
+                asked_s, at_ms = _now_s(), time.time_ns() // 1_000_000
+                found = await self._metadata(None)
+                self._all = AllTopics({topic.name: topic for topic in found}, at_ms), asked_s
+            return self._all[0]
 
     def cached_entries(self) -> int:
         """How many topics are cached, by name and by id, with those that do not exist."""
@@ -149,17 +185,28 @@ class Cluster:
         _forget_stale(known)
         return {key: topic for key, topic in found.items() if topic is not None}
 
-    async def _metadata(self, topics: list[codec.Fields]) -> None:
+    async def _metadata(self, topics: list[codec.Fields] | None) -> list[Topic]:
+        """Return the existing topics among these, with None of all. Those that were named are cached."""
         request = {"topics": topics, "allow_auto_topic_creation": False}
         answer = await self._ask(METADATA, _METADATA_VERSION, request)
         brokers = {broker.node_id: Address(broker.host, broker.port) for broker in answer.brokers}
         self.learn(brokers, all_of_them=True)
-        for found in answer.topics:
-            if found.error_code == 0:
-                known = _Known(Topic(found.name, found.topic_id, len(found.partitions)), _now_s())
-                self._by_name[found.name] = known
-                if found.topic_id is not None:
-                    self._by_id[found.topic_id] = known
+        found = []
+        for told in answer.topics:
+            if told.error_code == 0:
+                found.append(Topic(told.name, told.topic_id, len(told.partitions), told.is_internal))
+            elif told.error_code in _NO_TOPIC and told.name:
+                self._by_name[told.name] = _Known(None, _now_s(), is_absent=True)
+        if topics is not None:
+            self._cache(found)
+        return found
+
+    def _cache(self, found: Iterable[Topic]) -> None:
+        for topic in found:
+            known = _Known(topic, _now_s())
+            self._by_name[topic.name] = known
+            if topic.topic_id is not None:
+                self._by_id[topic.topic_id] = known
 
     async def _ask(self, api_key: int, api_version: int, body: codec.Fields) -> Any:
         """Send a request to the broker that answered last, else to any. Raises UpstreamLost."""

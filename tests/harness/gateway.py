@@ -36,6 +36,7 @@ from gateway.wire.limits import Limits
 from state.config import CoordinatorConfig
 from state.errors import ErrorCode
 from state.kafka.classic_group import ClassicGroup
+from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.requests import AnyAnswered
 from state.kafka.snapshot import GroupSnapshot, snapshot
 from state.messages import Response
@@ -145,7 +146,9 @@ class CoreBackend:
 
     def _current(self) -> list[GroupSnapshot]:
         return [
-            snapshot(t.group) for _, t in sorted(self._timelines.items()) if isinstance(t.group, ClassicGroup)
+            snapshot(t.group)
+            for _, t in sorted(self._timelines.items())
+            if isinstance(t.group, (ClassicGroup, ConsumerGroup))
         ]
 
     async def wait_for(self, holds: Callable[[], bool]) -> None:
@@ -283,6 +286,8 @@ async def world(
     authorizer: Authorizer | None = None,
     rules: QuotaRules = NO_RULES,
     templates: Sequence[Template] = (),
+    *,
+    consumer_protocol: bool = True,
 ) -> AsyncIterator[World]:
     """Start a world and end it."""
     broker, core = StubBroker(), CoreBackend()
@@ -302,6 +307,7 @@ async def world(
         authorizer=authorizer,
         templates=templates,
         quotas=quotas,
+        consumer_protocol=consumer_protocol,
     )
     playing = World(gateway, core, broker, cluster, quotas, server, authorizer)
     try:
@@ -332,6 +338,7 @@ def played(
     authorizer: Callable[[], Authorizer] | None = None,
     rules: QuotaRules = NO_RULES,
     templates: Sequence[Template] = (),
+    consumer_protocol: bool = True,
     **limits: Any,
 ) -> Callable[..., Any]:
     """Make a test of a coroutine that gets its own world. `authorizer` makes that world's authorizer."""
@@ -343,12 +350,22 @@ def played(
             authorizer=authorizer,
             rules=rules,
             templates=templates,
+            consumer_protocol=consumer_protocol,
             **limits,
         )
 
     async def play() -> None:
         mine = None if authorizer is None else authorizer()
-        async with world(Limits(**limits), security, internal_topics, mine, rules, templates) as playing:
+        started = world(
+            Limits(**limits),
+            security,
+            internal_topics,
+            mine,
+            rules,
+            templates,
+            consumer_protocol=consumer_protocol,
+        )
+        async with started as playing:
             await test(playing)
 
     def run() -> None:

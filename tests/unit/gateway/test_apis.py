@@ -220,7 +220,11 @@ async def test_api_versions_tell_what_is_served(world: World) -> None:
         assert named == expected | {k: (v.start, v.stop - 1) for k, v in OWN_VERSIONS.items()}
         assert not named.keys() & REFUSED
         if version >= 3:
-            assert [feature.name for feature in answer.supported_features] == ["kraft.version"]
+            supported = {f.name: (f.min_version, f.max_version) for f in answer.supported_features}
+            # A client of version 3 takes no feature whose lowest version is 0.
+            assert supported == {"kraft.version": (0, 1)} | ({"group.version": (0, 1)} if version > 3 else {})
+            finalized = {f.name: f.max_version_level for f in answer.finalized_features}
+            assert finalized == {"group.version": 1}
 
 
 @played
@@ -242,7 +246,7 @@ async def test_a_broker_may_refuse_to_tell_its_versions(world: World) -> None:
         assert await client.receive_bytes() == codec.encode_response(header, {"error_code": 42})
 
 
-@pytest.mark.parametrize("api_key", [68, 69, 76, 78, 88])
+@pytest.mark.parametrize("api_key", [76, 78, 88])
 def test_other_group_protocols_are_not_let_through(api_key: int) -> None:
     is_refused(api_key)
 

@@ -1,0 +1,90 @@
+"""ConsumerGroupHeartbeat (key 68), the one request of a member on the consumer protocol (KIP-848)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from gateway.apis.authorized import GROUP_REFUSED, may_describe_topic, may_read_group
+from gateway.apis.context import Deferred, RequestContext
+from gateway.apis.topic_facts import images_of, resolution_of
+from gateway.wire.codec import Fields
+from gateway.wire.errors import GatewayError
+from state.errors import ErrorCode
+from state.kafka.requests import ConsumerGroupHeartbeat, RegexResolution, TopicIdPartitions, TopicImages
+from state.kafka.responses import AssignedTopicPartitions, ConsumerGroupHeartbeatResponse
+
+OFF = {"error_code": ErrorCode.UNSUPPORTED_VERSION}
+"""The response while the consumer protocol is switched off (row HB1)."""
+
+
+async def serve(context: RequestContext, request: Any) -> Fields | Deferred:
+    """Send a member's heartbeat to the coordinator, with what the brokers say of its topics."""
+    refused = _refused(context, request)
+    if refused is not None:
+        return refused
+    topics, regex = None, None
+    if request.member_epoch >= 0 and request.subscribed_topic_names is not None:
+        topics = await images_of(context, request.subscribed_topic_names)
+    if request.member_epoch >= 0 and request.subscribed_topic_regex:
+        regex = await resolution_of(context, request.subscribed_topic_regex)
+    return _send(context, request, topics, regex)
+
+
+def serve_at_once(context: RequestContext, request: Any) -> Fields | Deferred | None:
+    """As `serve`, None if the request is about topics: most heartbeats are not."""
+    if request.subscribed_topic_names is not None or request.subscribed_topic_regex:
+        return None
+    return _refused(context, request) or _send(context, request, None, None)
+
+
+def _refused(context: RequestContext, request: Any) -> Fields | None:
+    """Rows HB1 to HB3."""
+    if not context.services.consumer_protocol:
+        return OFF
+    if not may_read_group(context, request.group_id):
+        return GROUP_REFUSED
+    if not all(may_describe_topic(context, name) for name in request.subscribed_topic_names or ()):
+        return {"error_code": GatewayError.TOPIC_AUTHORIZATION_FAILED}
+    return None
+
+
+def _send(
+    context: RequestContext, request: Any, topics: TopicImages | None, regex: RegexResolution | None
+) -> Deferred:
+    owned = request.topic_partitions
+    response = context.ask(
+        ConsumerGroupHeartbeat(
+            **context.to_group(request.group_id),
+            member_id=request.member_id,
+            member_epoch=request.member_epoch,
+            instance_id=request.instance_id,
+            rack_id=request.rack_id,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            subscribed_topic_names=request.subscribed_topic_names,
+            subscribed_topic_regex=request.subscribed_topic_regex,
+            server_assignor=request.server_assignor,
+            topic_partitions=None if owned is None else [_owned(topic) for topic in owned],
+            topics=topics,
+            regex=regex,
+        ),
+        ConsumerGroupHeartbeatResponse,
+    )
+    return Deferred(response, _fields)
+
+
+def _owned(topic: Any) -> TopicIdPartitions:
+    return TopicIdPartitions(topic.topic_id, topic.partitions)
+
+
+def _fields(answer: ConsumerGroupHeartbeatResponse) -> Fields:
+    return {
+        "error_code": answer.error_code,
+        "error_message": answer.error_message,
+        "member_id": answer.member_id,
+        "member_epoch": answer.member_epoch,
+        "heartbeat_interval_ms": answer.heartbeat_interval_ms,
+        "assignment": None if answer.assignment is None else {"topic_partitions": _topics(answer.assignment)},
+    }
+
+
+def _topics(assigned: Sequence[AssignedTopicPartitions]) -> list[Fields]:
+    return [{"topic_id": topic.topic_id, "partitions": topic.partitions} for topic in assigned]

@@ -1,0 +1,81 @@
+"""What the gateway adds to requests about topics, because the coordinator sees no cluster: MI1, MI2, RX1.
+
+A request for which the brokers do not answer in time goes on without it.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar
+
+import structlog
+
+from gateway.apis.context import RequestContext
+from gateway.upstream.cluster import Topic
+from gateway.upstream.connections import UpstreamLost
+from records.topic_patterns import resolve
+from state.kafka.requests import RegexResolution, TopicImage, TopicImages
+
+# A member may join because a topic has just got more partitions.
+NAMED_AGE_MAX_S = 1.0
+# Answers with all topics are large. A topic made since is found by the coordinator's own look at the topics.
+ALL_AGE_MAX_S = 10.0
+# Less than a member waits for the answer to its heartbeat.
+LOOK_UP_TIMEOUT_S = 3.0
+
+T = TypeVar("T")
+
+_under_way: set[asyncio.Task[Any]] = set()
+"""The looks that are not over. The event loop itself does not keep its tasks."""
+
+log = structlog.get_logger()
+
+
+async def images_of(context: RequestContext, names: Iterable[str]) -> TopicImages | None:
+    """The ids and numbers of partitions of the topics with these names, None for a name without a topic. A
+    name of which the brokers said neither is left out. None: no broker answered.
+    """
+    wanted = list(names)
+    found = await _in_time(context.services.cluster.described(wanted, NAMED_AGE_MAX_S)) if wanted else {}
+    if found is None:
+        return None
+    images = {name: None if topic is None else _image(topic) for name, topic in found.items()}
+    return {name: image for name, image in images.items() if image is not None or found[name] is None}
+
+
+async def resolution_of(context: RequestContext, pattern: str) -> RegexResolution | None:
+    """The topics that the pattern matches, or why it is none of RE2. Internal topics are left out, as
+    clients see them. None: no broker answered.
+    """
+    known = await _in_time(context.services.cluster.all_topics(ALL_AGE_MAX_S))
+    if known is None:
+        return None
+    images = {name: image for name, topic in known.topics.items() if (image := _image(topic)) is not None}
+    internal = {name for name, topic in known.topics.items() if topic.is_internal}
+    return resolve(pattern, images, known.at_ms, internal | context.services.internal_topics.names)
+
+
+def _image(topic: Topic) -> TopicImage | None:
+    """None where the broker is too old for topic ids."""
+    return None if topic.topic_id is None else TopicImage(topic.topic_id, topic.partitions)
+
+
+async def _in_time(looking: Coroutine[Any, Any, T]) -> T | None:
+    """The outcome of a look at the brokers, None if there is none in time. A look that takes longer goes on,
+    because others may wait for the same.
+    """
+    task = asyncio.create_task(_answered(looking))
+    _under_way.add(task)
+    task.add_done_callback(_under_way.discard)
+    done, _ = await asyncio.wait([task], timeout=LOOK_UP_TIMEOUT_S)
+    if done:
+        return task.result()
+    log.warning("no metadata of topics", error=f"no broker answered within {LOOK_UP_TIMEOUT_S:g} s")
+    return None
+
+
+async def _answered(looking: Coroutine[Any, Any, T]) -> T | None:
+    try:
+        return await looking
+    except UpstreamLost as error:
+        log.warning("no metadata of topics", error=str(error))
+        return None
