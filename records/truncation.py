@@ -106,7 +106,9 @@ def _without_connections(view: RocketMqSnapshot) -> RocketMqSnapshot:
 
 
 def _event_without_assignments(event: HistoryEntry) -> HistoryEntry:
-    return structs.replace(event, assignments=None, subscriptions=None)
+    return structs.replace(
+        event, assignments=None, subscriptions=None, targets=None, assigned=None, revoking=None, awaiting=None
+    )
 
 
 def _event_without_members(event: HistoryEntry) -> HistoryEntry:

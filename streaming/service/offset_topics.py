@@ -13,10 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from state.kafka.requests import TopicImage, TopicMetadata
-
-# A group whose offsets still do not fit gets another record after a pause, which doubles each time.
-FIRST_PAUSE_S = 30.0
-LONGEST_PAUSE_S = 3_600.0
+from streaming.service.resend import Resend
 
 # Each group that gets a record costs the query a call, so the number at once is bounded.
 GROUPS_AT_ONCE = 200
@@ -33,14 +30,6 @@ class _OffsetRow(Struct, frozen=True):
     topic_id: str | None = None
 
 
-class _Sent(Struct, frozen=True):
-    """The last record for a group, and the time from which it is due again."""
-
-    topics: dict[str, TopicImage | None]
-    again_at_s: float
-    pause_s: float
-
-
 _offset_key = msgspec.json.Decoder(tuple[str, str, int])
 _offset_row = msgspec.json.Decoder(_OffsetRow)
 
@@ -53,7 +42,7 @@ class OffsetTopics:
         # a str caches its hash.
         self._ids: dict[str, dict[str, dict[int, str | None]]] = {}
         self._seen: dict[str, UUID | None] = {}
-        self._sent: dict[str, _Sent] = {}
+        self._resend: Resend[dict[str, TopicImage | None]] = Resend()
 
     def take(self, key: bytes | None, value: bytes | None) -> None:
         """Read a record of the offsets topic. Raises one of `records.codec.UNREADABLE`."""
@@ -85,11 +74,11 @@ class OffsetTopics:
         sure = {n: i for n, i in images.items() if n in self._seen and self._seen[n] == seen[n]}
         self._seen = seen
         differences = dict(self._differences(sure))
-        self._sent = {group_id: sent for group_id, sent in self._sent.items() if group_id in differences}
+        self._resend.keep(differences, now_s)
         due = (
             (group_id, topics)
             for group_id, topics in differences.items()
-            if self._is_due(group_id, topics, now_s)
+            if self._resend.is_due(group_id, topics, now_s)
         )
         return [self._tell(group_id, topics, now_s) for group_id, topics in islice(due, GROUPS_AT_ONCE)]
 
@@ -105,19 +94,11 @@ class OffsetTopics:
             if misfits := {topic: images[topic] for topic in islice(differing, TOPICS_AT_ONCE)}:
                 yield group_id, misfits
 
-    def _is_due(self, group_id: str, topics: dict[str, TopicImage | None], now_s: float) -> bool:
-        last = self._sent.get(group_id)
-        return last is None or last.topics != topics or now_s >= last.again_at_s
-
     def _tell(self, group_id: str, topics: dict[str, TopicImage | None], now_s: float) -> TopicMetadata:
-        last = self._sent.get(group_id)
-        pause_s = FIRST_PAUSE_S
-        if last is not None and last.topics == topics:
-            pause_s = min(2 * last.pause_s, LONGEST_PAUSE_S)
-        self._sent[group_id] = _Sent(topics, now_s + pause_s, pause_s)
+        self._resend.sent(group_id, topics, now_s)
         return TopicMetadata(group_id=group_id, topics=topics)
 
     def not_told(self, messages: list[TopicMetadata]) -> None:
         """These records could not be sent, so they are due at once."""
         for message in messages:
-            self._sent.pop(message.group_id, None)
+            self._resend.not_sent(message.group_id)

@@ -1,17 +1,22 @@
-"""The topic watcher: it reports topics to groups by TopicMetadata records in the requests topic.
+"""The topic watcher: it reports topics to groups by TopicMetadata and RegexResolved records in the requests
+topic.
 
-It reads the offsets topic to find the topics of each group's offsets, and requests these topics' metadata
-from the cluster. So the log stays the only input of a group, and the query sends no requests to brokers. Two
-watchers do no harm, because a record without news changes nothing.
+It reads the offsets topic to find the topics of each group's offsets, and the groups topic to find the topics
+and patterns that consumer groups subscribe to. It requests these topics' metadata from the cluster. So the
+log stays the only input of a group, and the query sends no requests to brokers. Two watchers do no harm,
+because a record without news changes nothing.
 """
 
+import math
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import Any
 from uuid import UUID
 
 import structlog
 from kafka import KafkaAdminClient, KafkaProducer
-from kafka.errors import KafkaError, UnknownTopicOrPartitionError
+from kafka.errors import KafkaError, MessageSizeTooLargeError, UnknownTopicOrPartitionError
 
 from records import kafka_clients
 from records.client_config import ClientConfig
@@ -21,12 +26,15 @@ from records.partitioner import partition_of
 from records.reader import TopicReader
 from state.kafka.requests import TopicImage, TopicMetadata
 from streaming.service.background import BackgroundThread
+from streaming.service.group_topics import ClusterTopics, GroupTopics, Message
 from streaming.service.offset_topics import Images, OffsetTopics
 
 DEFAULT_INTERVAL_MS = 5_000
 # The maximum time of a request to the brokers, and so of `stop`.
 BROKER_TIMEOUT_MS = 5_000
 RETRY_PAUSE_S = 1.0
+# The shortest time between two looks. A look is due at once when a group waits for a topic or a pattern.
+LOOKS_APART_S = 1.0
 _POLL_MS = 500
 # No client waits for the watcher, so fetches can be rarer than batches to spare the brokers.
 _FETCH_MIN_BYTES = 64 * 1024
@@ -83,48 +91,80 @@ class TopicWatcher(BackgroundThread):
         )
 
     def _watch(self, reader: TopicReader, admin: KafkaAdminClient, producer: KafkaProducer) -> None:
-        """Read the offsets topic from its start, and check the topics until stopped. Raises KafkaError."""
-        offsets = OffsetTopics()
-        partitions = reader.partitions_of(self._layout.offsets_topic)
+        """Read the offsets and groups topics from their start, and check the topics until stopped. Raises
+        KafkaError.
+        """
+        offsets, groups = OffsetTopics(), GroupTopics(self._layout.topics)
+        partitions = reader.partitions_of(self._layout.offsets_topic, self._layout.groups_topic)
         reader.start(beginning=partitions)
         ends = reader.ends(partitions)
-        is_behind, look_at_s = True, 0.0
+        is_behind, looked_at_s = True, -math.inf
         while not self._stopped.is_set():
-            self._take(reader, offsets)
+            self._take(reader, offsets, groups)
             is_behind = is_behind and not reader.has_read(ends)
             now_s = time.monotonic()
-            if not is_behind and now_s >= look_at_s:
-                look_at_s = now_s + self._interval_s
-                self._tell(producer, offsets, offsets.see(_images(admin, offsets.names()), now_s))
+            pause_s = min(LOOKS_APART_S, self._interval_s) if groups.is_waiting else self._interval_s
+            if not is_behind and now_s >= looked_at_s + pause_s:
+                looked_at_s = now_s
+                self._look(admin, producer, offsets, groups, now_s)
                 self._is_failing = False
 
-    def _take(self, reader: TopicReader, offsets: OffsetTopics) -> None:
+    def _take(self, reader: TopicReader, offsets: OffsetTopics, groups: GroupTopics) -> None:
         for record in reader.poll(_POLL_MS):
             try:
-                offsets.take(record.key, record.value)
+                if record.topic == self._layout.groups_topic:
+                    groups.take(record.key, record.value)
+                else:
+                    offsets.take(record.key, record.value)
             except UNREADABLE as error:
-                log.warning("an offset's record cannot be read", error=str(error))
+                log.warning("a record cannot be read", topic=record.topic, error=str(error))
 
-    def _tell(self, producer: KafkaProducer, offsets: OffsetTopics, messages: list[TopicMetadata]) -> None:
-        """Append each record to its group's partition, and wait for all. Raises KafkaError."""
+    def _look(
+        self,
+        admin: KafkaAdminClient,
+        producer: KafkaProducer,
+        offsets: OffsetTopics,
+        groups: GroupTopics,
+        now_s: float,
+    ) -> None:
+        """Look at the cluster's topics, and send the records that are due. Raises KafkaError."""
+        at_ms = time.time_ns() // 1_000_000
+        images: Images = {}
+        listed = None
+        if groups.has_patterns():
+            described = admin.describe_topics()
+            images, listed = _images(described), frozenset(topic["name"] for topic in described)
+        # A topic that the list omits may be one that this client may not describe: its own answer says so.
+        if missing := (offsets.names() | groups.names()) - (listed or frozenset()):
+            images = {**images, **_images(admin.describe_topics(sorted(missing)))}
+        of_offsets = offsets.see(images, now_s)
+        of_groups = groups.see(ClusterTopics(images, listed, at_ms), now_s)
         try:
-            sent = [
-                producer.send(
-                    self._layout.requests_topic,
-                    key=message.group_id.encode(),
-                    value=encode(message),
-                    partition=partition_of(message.group_id, self._layout.request_partitions),
-                )
-                for message in messages
-            ]
-            for future in sent:
-                future.get(timeout=2 * BROKER_TIMEOUT_MS / 1000)
+            self._tell(producer, [*of_offsets, *of_groups])
         except KafkaError:
-            offsets.not_told(messages)
+            offsets.not_told(of_offsets)
+            groups.not_told(of_groups)
             raise
+
+    def _tell(self, producer: KafkaProducer, messages: Sequence[Message]) -> None:
+        """Append each record to its group's partition, and wait for all. Raises KafkaError."""
+        sent = [
+            producer.send(
+                self._layout.requests_topic,
+                key=message.group_id.encode(),
+                value=encode(message),
+                partition=partition_of(message.group_id, self._layout.request_partitions),
+            )
+            for message in messages
+        ]
+        for message, future in zip(messages, sent, strict=True):
+            try:
+                future.get(timeout=2 * BROKER_TIMEOUT_MS / 1000)
+            except MessageSizeTooLargeError:
+                log.warning("topic metadata is larger than a record may be", group=message.group_id)
         if messages:
-            names = {name for message in messages for name in message.topics}
-            log.info("topic metadata sent", groups=len(messages), topics=sorted(names)[:_NAMES_LOGGED])
+            groups = {message.group_id for message in messages}
+            log.info("topic metadata sent", groups=len(groups), topics=_names(messages)[:_NAMES_LOGGED])
 
     def _failed(self, error: Exception) -> None:
         if not self._is_failing:
@@ -133,18 +173,17 @@ class TopicWatcher(BackgroundThread):
         self._stopped.wait(RETRY_PAUSE_S)
 
 
-def _images(admin: KafkaAdminClient, names: set[str]) -> Images:
-    """The cluster's images of these topics. A topic with an error is left out, unless the error is that it
-    does not exist.
+def _names(messages: Sequence[Message]) -> list[str]:
+    """The topics and patterns that the records are about."""
+    return sorted({n for m in messages for n in (m.topics if isinstance(m, TopicMetadata) else m.patterns)})
 
-    The request names the topics, because metadata of all topics omits those that this client may not
-    describe.
-    Raises KafkaError.
+
+def _images(described: list[dict[str, Any]]) -> dict[str, TopicImage | None]:
+    """The images of topics in a Metadata response. A topic with an error is left out, unless the error is
+    that it does not exist.
     """
-    if not names:
-        return {}
     images: dict[str, TopicImage | None] = {}
-    for topic in admin.describe_topics(sorted(names)):
+    for topic in described:
         if topic["error_code"] == UnknownTopicOrPartitionError.errno:
             images[topic["name"]] = None
         elif topic["error_code"] == 0 and topic["topic_id"] is not None:

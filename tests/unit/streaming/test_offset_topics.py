@@ -8,7 +8,8 @@ import pytest
 from records.codec import CommittedOffset, encode, offset_key
 from state.kafka.requests import TopicImage, TopicMetadata
 from streaming.service import offset_topics
-from streaming.service.offset_topics import FIRST_PAUSE_S, LONGEST_PAUSE_S, Images, OffsetTopics
+from streaming.service.offset_topics import Images, OffsetTopics
+from streaming.service.resend import FIRST_PAUSE_S, LONGEST_PAUSE_S
 
 OLD, NEW = TopicImage(UUID(int=1), 4), TopicImage(UUID(int=2), 4)
 
