@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS)
 COMPILE := build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--group build --no-annotate --custom-compile-command 'make lock' $(UPGRADE)
 
-.PHONY: help setup run demo test test-unit test-slow test-faults faults-campaign transactions-campaign conformance conformance-check bench lint lock clean
+.PHONY: help setup run demo test test-unit test-slow test-examples test-faults faults-campaign transactions-campaign conformance conformance-check bench lint lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -37,11 +37,14 @@ test: lint ## lint, then all tests but those of tests/slow
 test-unit: $(STAMP) ## the tests without Spark and without a broker
 	$(PYTEST) tests/unit tests/test_architecture.py
 
-# The same code as in the other tests, with more examples and more seeds.
-EXAMPLES ?= 2
+# The same code as in the other tests, with more seeds.
 SEEDS ?= 5
-test-slow: $(STAMP) ## what takes minutes: tests/slow with SEEDS, the unit layer's random cases with EXAMPLES
+test-slow: $(STAMP) ## what takes minutes: tests/slow with SEEDS
 	$(PYTEST) --timeout 1800 --seeds $(SEEDS) tests/slow
+
+# `make test` tries each random case with EXAMPLES=1.
+EXAMPLES ?= 20
+test-examples: $(STAMP) ## the unit layer's random cases, so many times more
 	$(PYTEST) --timeout 1800 --examples $(EXAMPLES) -m examples tests/unit
 
 test-faults: $(STAMP) ## break brokers, disks, checkpoints and coordinators under real clients
