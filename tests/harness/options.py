@@ -31,6 +31,11 @@ def milliseconds(text: str) -> int:
     return int(match[1]) * _UNITS_MS[match[2] or "ms"]
 
 
+def setting(text: str) -> str | int:
+    """Parse a setting's value: a time as in `milliseconds`, or any other text."""
+    return milliseconds(text) if re.match(r"-?\d", text) else text
+
+
 def time_text(at_ms: int) -> str:
     """The inverse of `milliseconds`, in the shortest exact form."""
     return f"{at_ms // 1_000}s" if at_ms % 1_000 == 0 else f"{at_ms}ms"

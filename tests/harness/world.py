@@ -188,7 +188,7 @@ class World:
         return []
 
     def _configure(self, given: dict[str, str]) -> list[str]:
-        changes = {name: options.milliseconds(value) for name, value in given.items()}
+        changes = {name: options.setting(value) for name, value in given.items()}
         self._config = self._config.with_settings(changes)
         for group_id, timeline in self._timelines.items():
             self._timelines[group_id] = self._timeline(group_id, kafka_group(timeline.group))
