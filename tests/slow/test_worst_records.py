@@ -1,5 +1,5 @@
-"""The costliest records of the greatest size. `tests.unit.state.test_worst_records` has every type at a smaller
-size. The others took under 3 s when all were measured.
+"""The costliest records of the greatest size. `tests.unit.state.test_worst_records` has every type at a
+smaller size. The others took under 3 s when all were measured.
 """
 
 import pytest

@@ -10,8 +10,9 @@ import pytest
 
 from state.config import CoordinatorConfig
 from state.kafka.consumer.reconcile import reconcile
-from state.kafka.consumer_group import ClassicMember, ConsumerGroup, ConsumerMember, MemberState, Topic
+from state.kafka.consumer_group import ClassicMember, ConsumerGroup, ConsumerMember, MemberState
 from state.kafka.context import StepContext
+from state.kafka.group import Topic
 from state.kafka.history import HistoryEntry
 
 T, U = b"t" * 16, b"u" * 16

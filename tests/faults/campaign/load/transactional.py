@@ -91,11 +91,12 @@ class TransactionCoordinator:
     async def _find(self) -> Connection:
         first = await Connection.open(self._gateway)
         try:
-            for _ in range(_TRIES):
+            found = await first.ask(FIND_COORDINATOR, key=self._transactional_id, key_type=1)
+            tries_left = _TRIES
+            while found.error_code in AGAIN and tries_left:  # the broker creates its topic of transactions
+                await asyncio.sleep(RETRY_S)
                 found = await first.ask(FIND_COORDINATOR, key=self._transactional_id, key_type=1)
-                if found.error_code not in AGAIN:
-                    break
-                await asyncio.sleep(RETRY_S)  # the broker is about to create its topic of transactions
+                tries_left -= 1
         finally:
             first.close()
         if found.error_code != NONE:
