@@ -39,9 +39,8 @@ def preferred_assignor(group: ConsumerGroup, config: CoordinatorConfig) -> str:
     A tie goes to the one that is configured first. Nobody asks for one: the first that is configured. A name
     that is not configured does not count.
     """
-    configured = tuple(BROKER_ASSIGNORS)
     votes = Counter(member.server_assignor for member in group.members.values())
-    return max(configured, key=lambda name: votes[name])
+    return max(config.group_consumer_assignors, key=lambda name: votes[name])
 
 
 def has_room(
@@ -79,7 +78,7 @@ def _subscribed_by_others(group: ConsumerGroup, member_id: str) -> set[str]:
 
 def _is_due(context: StepContext, group: ConsumerGroup) -> bool:
     """Row TA3: whether the assignment interval since the last computation is over."""
-    interval_ms = context.config.group_consumer_assignment_interval_ms
+    interval_ms = context.group_settings.assignment_interval_ms
     computed_ms = group.assignment_timestamp_ms
     return computed_ms == 0 or interval_ms == 0 or context.now_ms >= computed_ms + interval_ms
 
