@@ -9,6 +9,7 @@ of the fields is the layout of the stored state: a change of the order is a new 
 from collections.abc import Iterable
 from enum import StrEnum
 from functools import cached_property
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -98,6 +99,16 @@ class ConsumerMember(Struct, array_like=True, forbid_unknown_fields=True):
         return self.state is MemberState.STABLE and self.member_epoch == epoch
 
 
+class Progress(NamedTuple):
+    """The state of a group, and whether a member that is there has not yet come to the target assignment.
+
+    A static member that left for a while makes a group Reconciling, and there is no rebalance.
+    """
+
+    state: ConsumerGroupState
+    is_rebalancing: bool
+
+
 class ResolvedRegex(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The topics, sorted, that a pattern matched when the cluster's topics were read at `at_ms`."""
 
@@ -139,6 +150,19 @@ class ConsumerGroup(Group, tag="KafkaConsumer"):
         if all(member.is_reconciled_to(self.assignment_epoch) for member in self.members.values()):
             return ConsumerGroupState.STABLE
         return ConsumerGroupState.RECONCILING
+
+    @cached_property
+    def progress(self) -> Progress:
+        """How far the group is at the end of a step. It is derived anew after `forget_progress`."""
+        epoch = self.assignment_epoch
+        is_rebalancing = self.group_epoch > epoch or any(
+            member.member_epoch > 0 and not member.is_reconciled_to(epoch) for member in self.members.values()
+        )
+        return Progress(self.state, is_rebalancing)
+
+    def forget_progress(self) -> None:
+        """Derive `progress` anew at its next use, because a step has changed the group."""
+        self.__dict__.pop("progress", None)
 
     @property
     def generation(self) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from typing import NewType
 
-from msgspec import field
+from msgspec import Struct, field, msgpack, structs
 
 from state.config import CoordinatorConfig
 from state.context import BaseContext
@@ -19,6 +19,9 @@ from state.kafka.requests import ReplyTo
 from state.kafka.responses import AnyResponse
 from state.messages import RECORD_VERSION
 
+_encoder = msgpack.Encoder()
+_decoder: msgpack.Decoder[KafkaGroup] = msgpack.Decoder(KafkaGroup)
+
 RuleId = NewType("RuleId", str)
 """A row of docs/rules.md that was applied; only `StepContext.rule` makes one."""
 
@@ -26,16 +29,29 @@ Verdict = tuple[RuleId, ErrorCode]
 """What a check decided, and by which row."""
 
 
+class Saved(Struct, frozen=True):
+    """What `StepContext.undo_to` restores: the group without its offsets, and the number of effects."""
+
+    group: KafkaGroup | None
+    encoded: bytes
+    noted_state: str | None
+    retention_is_stale: bool
+    replies: int
+    entries: int
+
+
 class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
     """The context of Kafka's handlers. Handlers change `group` and add effects by the methods here.
 
     `principal` is that of the request that is handled, None if it has none or a deadline is handled.
+    `noted_state` is the state of a consumer group after its last history entry.
     """
 
     principal: str | None = None
     rules: list[str] = field(default_factory=list)
     offset_changes: list[OffsetChange] = field(default_factory=list)
     transaction_changes: list[TransactionChange] = field(default_factory=list)
+    noted_state: str | None = None
     retention_is_stale: bool = False  # whether the next expiry must be searched in all offsets
     _replies: list[Reply] = field(default_factory=list)
     _history: list[HistoryEntry] = field(default_factory=list)
@@ -72,7 +88,40 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
     def become(self, group: KafkaGroup) -> None:
         """Replace the group by its conversion to the other protocol."""
         self._group = group
+        self.noted_state = None
         self.retention_is_stale = True
+
+    def save(self) -> Saved:
+        """Return what `undo_to` needs. What is undone must not have changed offsets."""
+        group = self._group
+        encoded = b""
+        if group is not None:
+            encoded = _encoder.encode(structs.replace(group, offsets={}, pending=[], ended={}))
+        return Saved(
+            group,
+            encoded,
+            self.noted_state,
+            self.retention_is_stale,
+            len(self._replies),
+            len(self._history),
+        )
+
+    def undo_to(self, saved: Saved) -> None:
+        """Take back everything since `save` but the rows that were applied."""
+        before = saved.group
+        self._group = None
+        if before is not None:
+            self._group = _decoder.decode(saved.encoded)
+            self._group.offsets = before.offsets
+            self._group.pending, self._group.ended = before.pending, before.ended
+        self.noted_state, self.retention_is_stale = saved.noted_state, saved.retention_is_stale
+        del self._replies[saved.replies :]
+        del self._history[saved.entries :]
+
+    @property
+    def has_history(self) -> bool:
+        """Whether this step has recorded an entry."""
+        return bool(self._history)
 
     def delete_group(self, rule: RuleId, reason: str) -> None:
         """Delete the group and its offsets."""
@@ -152,13 +201,16 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
     def record(self, rule: RuleId, event: EntryType, reason: str, **details: object) -> None:
         """Add a history entry. Call this after the change that the entry describes.
 
-        `rule` is the row that decided the change. `from_state` is passed if the state changed, `to_state` if
-        the group was deleted.
+        `rule` is the row that decided the change. `from_state` is passed if the state of a classic group
+        changed, `to_state` if the group was deleted. The state of a consumer group follows from its members:
+        an entry begins with the state in which the last one ended.
         """
         group = self.group
         group.seq += 1
-        from_state = details.pop("from_state", group.state)
-        to_state = details.pop("to_state", group.state)
+        state = str(group.state)
+        from_state = details.pop("from_state", None) or self.noted_state or state
+        to_state = details.pop("to_state", state)
+        self.noted_state = state if isinstance(group, ConsumerGroup) else None
         details.setdefault("last_rebalance_at_ms", group.last_rebalance_at_ms)
         if isinstance(group, ConsumerGroup):
             details |= {"group_type": "consumer", "assignment_epoch": group.assignment_epoch}

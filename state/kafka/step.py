@@ -9,7 +9,10 @@ from state.inputs import Failed, Outage, Quarantine, Received, cause_of
 from state.kafka.admin import delete_group, describe
 from state.kafka.any_group import KafkaGroup
 from state.kafka.classic import entry as classic
+from state.kafka.classic_group import GroupState
 from state.kafka.consumer import entry as consumer
+from state.kafka.consumer.heartbeat import heartbeat
+from state.kafka.consumer.settle import settle
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import RuleId, StepContext
 from state.kafka.effects import Effects
@@ -103,6 +106,8 @@ def step(
     (`state.timeline`).
     """
     context = StepContext(group, group_id, cause_of(event), now_ms, config, principal=_principal_of(event))
+    before = _progress_of(group)
+    context.noted_state = before[0] if isinstance(group, ConsumerGroup) else None
     if group is not None:
         assert now_ms >= group.clock_ms, "a group's clock never runs backwards"
         if group.quarantined is not None:
@@ -120,8 +125,17 @@ def step(
         case Quarantine():
             _quarantine(context, event)
     if context.has_group:
+        settle(context, *before)
         retention.arm(context)
     return context.effects()
+
+
+def _progress_of(group: KafkaGroup | None) -> tuple[str, bool]:
+    """The state of a group, and whether the members of a consumer group are on their way to their targets."""
+    if isinstance(group, ConsumerGroup):
+        progress = group.progress
+        return progress.state.value, progress.is_rebalancing
+    return (GroupState.EMPTY if group is None else group.state).value, False
 
 
 def reply_to(request: AnyAnswered, request_id: str) -> ReplyTo:
@@ -139,7 +153,7 @@ def _principal_of(event: Event) -> str | None:
 
 def _received(context: StepContext, event: Received[AnyRequest]) -> None:
     request = event.request
-    if not request.group_id:
+    if not request.group_id and not isinstance(request, ConsumerGroupHeartbeat):  # row HB6
         return refuse(context, event, context.rule("P1"), ErrorCode.INVALID_GROUP_ID)
     if context.has_group and event.late_by_ms:
         context.record(
@@ -243,4 +257,5 @@ _HANDLERS: dict[type, Callable[[StepContext, Any, ReplyTo], None]] = {
     DescribeGroup: describe,
     DeleteGroup: delete_group,
     ReleaseGroup: release,
+    ConsumerGroupHeartbeat: heartbeat,
 }

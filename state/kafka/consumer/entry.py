@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
+from state.kafka.consumer.expiry import deadline_reached
 from state.kafka.consumer.takeover import shift_deadlines, take_over
 from state.kafka.consumer.topics import topic_metadata
 from state.kafka.context import RuleId, StepContext
 from state.kafka.requests import ReplyTo
-from state.kafka.timers import DeadlineReached
 
 __all__ = [
     "HANDLERS",
@@ -20,11 +20,6 @@ __all__ = [
 ]
 
 HANDLERS: dict[type, Callable[[StepContext, Any, ReplyTo], None]] = {}
-
-
-def deadline_reached(context: StepContext, deadline: DeadlineReached) -> None:
-    """Handle a due deadline of a member."""
-    raise AssertionError(f"{deadline} of {context.group_id}")
 
 
 def answer_parked(context: StepContext, row: RuleId) -> None:

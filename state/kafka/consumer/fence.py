@@ -1,0 +1,60 @@
+"""The removal of members, whatever its cause. Rows HB43 to HB47.
+
+Source: GroupMetadataManager.consumerGroupFenceMembers.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from state.kafka.consumer.identity import remove_member
+from state.kafka.consumer.member_update import bump
+from state.kafka.consumer.topics import forget_unused, look
+from state.kafka.consumer.wording import listed
+from state.kafka.context import RuleId, StepContext
+from state.kafka.history import EntryType
+
+_NO_REASONS: Mapping[str, str | None] = {}
+
+
+def fence(
+    context: StepContext,
+    rule: RuleId,
+    member_ids: Sequence[str],
+    reason: str,
+    *,
+    client_reasons: Mapping[str, str | None] = _NO_REASONS,
+) -> None:
+    """Remove these members, and raise the group epoch once. No target is computed: the next heartbeat or
+    JoinGroup does it.
+
+    `reason` is a part of a sentence, such as "left the group". `client_reasons` are the clients' own, by
+    member id.
+    """
+    if not member_ids:
+        context.rule("HB47")
+        return
+    group = context.consumer
+    for member_id in member_ids:
+        member = group.members[member_id]
+        remove_member(group, member)
+        context.record_member(
+            rule,
+            EntryType.MEMBER_REMOVED,
+            member,
+            reason,
+            client_reason=client_reasons.get(member_id),
+            member_epoch=member.member_epoch,
+        )
+    context.retention_is_stale = True
+    forget_unused(context)
+    look(context)
+    bump(context, context.rule("HB46"), f"{_who(member_ids)} removed: {reason}")
+    if not group.members:
+        # Row K5: the next member to join gets its partitions at once (KAFKA-20442).
+        group.assignment_epoch, group.assignment_timestamp_ms = group.group_epoch, 0
+
+
+def _who(member_ids: Sequence[str]) -> str:
+    """`member a was`, `members a, b were`, the start of a sentence."""
+    if len(member_ids) == 1:
+        return f"member {member_ids[0]} was"
+    return f"members {listed(list(member_ids), 'members')} were"

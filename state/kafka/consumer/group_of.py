@@ -1,0 +1,62 @@
+"""The group that a ConsumerGroupHeartbeat is for. Rows HB15 to HB19.
+
+Source: GroupMetadataManager.getOrMaybeCreateConsumerGroup.
+"""
+
+from state.errors import ErrorCode
+from state.kafka.classic_group import ClassicGroup
+from state.kafka.consumer.refusal import Refused
+from state.kafka.consumer_group import ConsumerGroup
+from state.kafka.context import RuleId, StepContext
+from state.kafka.group import Group
+from state.kafka.history import EntryType
+
+# What a new group does not take over from the Empty group in whose place it comes.
+_OF_ONE_LIFE = {
+    "incarnation",
+    "seq",
+    "state_timestamp_ms",
+    "last_rebalance_at_ms",
+    "last_rebalance_reason",
+}
+
+
+def check_group(context: StepContext, row: str | None = None) -> None:
+    """Raise Refused unless the group is a group of the consumer protocol. `row` decides it, None: the row of
+    what is there instead.
+    """
+    if not context.has_group:
+        raise _not_found(context.rule(row or "HB15"), f"Group {context.group_id} does not exist.")
+    if isinstance(context.group, ClassicGroup):
+        rule = context.rule(row or ("HB17" if context.group.is_empty else "HB18"))
+        raise _not_found(rule, f"Group {context.group_id} is not a consumer group.")
+
+
+def get_or_create_group(context: StepContext) -> None:
+    """Make the group of the request, which joins, a group of the consumer protocol. Raise Refused if that
+    cannot be.
+    """
+    if not context.has_group:
+        context.create_group(
+            context.rule("HB15"), "first ConsumerGroupHeartbeat for this group id", ConsumerGroup
+        )
+    elif isinstance(context.group, ClassicGroup):
+        if context.group.is_empty:
+            reason = "the Empty classic group becomes a consumer group; its offsets stay"
+            start_anew(context, context.rule("HB17"), ConsumerGroup, reason)
+        else:
+            check_group(context)
+
+
+def start_anew(
+    context: StepContext, rule: RuleId, group_type: type[ClassicGroup] | type[ConsumerGroup], reason: str
+) -> None:
+    """Begin a new life of an Empty group under the other protocol. Epochs begin anew, and offsets stay."""
+    old = context.group
+    kept = {name: getattr(old, name) for name in Group.__struct_fields__ if name not in _OF_ONE_LIFE}
+    context.become(group_type(incarnation=context.cause, state_timestamp_ms=context.now_ms, **kept))
+    context.record(rule, EntryType.GROUP_CREATED, reason)
+
+
+def _not_found(rule: RuleId, message: str) -> Refused:
+    return Refused(rule, ErrorCode.GROUP_ID_NOT_FOUND, message)

@@ -1,0 +1,106 @@
+"""What a heartbeat or a JoinGroup changes in its member, and the group epoch. Rows HB48 to HB55.
+
+Source: GroupMetadataManager.consumerGroupHeartbeat, classicGroupJoinToConsumerGroup.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from state.kafka.consumer.regex import Change, update_regex
+from state.kafka.consumer.topics import forget_unused, look
+from state.kafka.consumer.wording import listed
+from state.kafka.consumer_group import ClassicMember, ConsumerGroup, ConsumerMember
+from state.kafka.context import RuleId, StepContext
+from state.kafka.history import EntryType
+from state.kafka.requests import RegexResolution
+
+
+class Update(Struct, frozen=True, kw_only=True):
+    """The fields of a member after the request. `subscribed_topic_names` is sorted. `resolution` is what the
+    pattern matches, None if the sender does not know it. Times are in ms.
+    """
+
+    client_id: str
+    client_host: str
+    instance_id: str | None
+    rack_id: str | None
+    rebalance_timeout_ms: int
+    server_assignor: str | None
+    subscribed_topic_names: list[str]
+    subscribed_topic_regex: str
+    resolution: RegexResolution | None = None
+    classic: ClassicMember | None = None
+
+
+def update_member(context: StepContext, member: ConsumerMember, update: Update) -> bool:
+    """Update the member, and raise the group epoch if the group needs another target. Return whether the
+    member's subscription has changed. Raise Refused for an invalid pattern.
+    """
+    names, regex = member.subscribed_topic_names, member.subscribed_topic_regex
+    names_changed = update.subscribed_topic_names != names
+    change = Change.NONE
+    if update.subscribed_topic_regex != regex or update.resolution is not None:
+        change = update_regex(context, member, update.subscribed_topic_regex, update.resolution)
+    _set_fields(context.consumer, member, update)
+    subscription_changed = names_changed or change is not Change.NONE
+    if subscription_changed:
+        forget_unused(context)
+        context.retention_is_stale = True
+    reasons = []
+    if names_changed:
+        reasons.append(_names_change(names, update.subscribed_topic_names))
+    if change is Change.UPDATED_AND_RESOLVED:
+        reasons.append(_regex_change(regex, update.subscribed_topic_regex))
+    if not reasons and not context.consumer.metadata_stale:
+        return subscription_changed
+    topics_changed = look(context)
+    if reasons:
+        row = context.rule("HB49" if names_changed else "HB52")
+        bump(context, row, f"member {member.member_id} {' and '.join(reasons)}", member_id=member.member_id)
+    elif topics_changed:
+        bump(context, context.rule("HB53"), "the topics that members subscribe to have changed")
+    return subscription_changed
+
+
+def bump(context: StepContext, rule: RuleId, reason: str, **details: object) -> None:
+    """Raise the group epoch by one. A rebalance begins with it unless one is running already."""
+    group = context.consumer
+    group.group_epoch += 1
+    if not group.progress.is_rebalancing:
+        group.last_rebalance_at_ms, group.last_rebalance_reason = context.now_ms, reason
+    context.record(rule, EntryType.GROUP_EPOCH_BUMPED, reason, **details)
+
+
+def _set_fields(group: ConsumerGroup, member: ConsumerMember, update: Update) -> None:
+    """Row HB48. Timers of a phase in which the member was on the classic protocol go with `classic`."""
+    if update.instance_id != member.instance_id:
+        if member.instance_id is not None:
+            del group.static_members[member.instance_id]
+        if update.instance_id is not None:
+            group.static_members[update.instance_id] = member.member_id
+        member.instance_id = update.instance_id
+    if update.classic is not None:
+        member.rebalance_deadline_ms = None
+    member.client_id = update.client_id
+    member.client_host = update.client_host
+    member.rack_id = update.rack_id
+    member.rebalance_timeout_ms = update.rebalance_timeout_ms
+    member.server_assignor = update.server_assignor
+    member.subscribed_topic_names = update.subscribed_topic_names
+    member.subscribed_topic_regex = update.subscribed_topic_regex
+    member.classic = update.classic
+
+
+def _names_change(before: Sequence[str], after: Sequence[str]) -> str:
+    """`subscribes to a, b and no longer to c`, the rest of a sentence about a member."""
+    added, removed = sorted({*after}.difference(before)), sorted({*before}.difference(after))
+    if not removed:
+        return f"subscribes to {listed(added, 'topics')}"
+    if not added:
+        return f"no longer subscribes to {listed(removed, 'topics')}"
+    return f"subscribes to {listed(added, 'topics')} and no longer to {listed(removed, 'topics')}"
+
+
+def _regex_change(before: str, after: str) -> str:
+    return f"subscribes to the pattern {after!r}" if after else f"gives up the pattern {before!r}"
