@@ -6,6 +6,7 @@ of the fields is the layout of the stored state: a change of the order is a new 
 `checkpoints.codec`. Source: ConsumerGroup.java, ConsumerGroupMember.java, ModernGroup.java.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from enum import StrEnum
 from functools import cached_property
@@ -206,7 +207,11 @@ class ConsumerGroup(Group, tag="KafkaConsumer"):
 
     def is_subscribed(self, topic: str) -> bool:
         """Whether a member subscribes to the topic."""
-        return any(topic in self.topics_of(member) for member in self.members.values())
+        matching = {p for p, resolved in self.resolved_regexes.items() if _is_among(topic, resolved.topics)}
+        return any(
+            member.subscribed_topic_regex in matching or _is_among(topic, member.subscribed_topic_names)
+            for member in self.members.values()
+        )
 
     def classic_member_ids(self) -> list[str]:
         """Return the members on the classic protocol. If all are, the group may become a classic group."""
@@ -265,3 +270,9 @@ class ConsumerGroup(Group, tag="KafkaConsumer"):
         if owner is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         return ErrorCode.NONE if owner == member_id else ErrorCode.FENCED_INSTANCE_ID
+
+
+def _is_among(topic: str, topics: list[str]) -> bool:
+    """Whether the topic is one of these sorted topics."""
+    at = bisect_left(topics, topic)
+    return at < len(topics) and topics[at] == topic

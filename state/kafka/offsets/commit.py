@@ -1,5 +1,7 @@
 """OffsetCommit by a member, or by any client while the group has no members. Rows O1 to O9.
 
+To a group of the consumer protocol a member commits by its epoch (`state.kafka.offsets.member_epoch`).
+
 Source: OffsetMetadataManager.commitOffset, ClassicGroup.validateOffsetCommit.
 """
 
@@ -7,8 +9,10 @@ from collections.abc import Callable, Iterable
 
 from state.errors import ErrorCode
 from state.kafka.classic_group import GroupState
+from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import StepContext, Verdict
 from state.kafka.group import Group, LogPosition, Offset
+from state.kafka.offsets.member_epoch import validate_commit
 from state.kafka.requests import (
     CommittedPartition,
     CommittedTopic,
@@ -74,6 +78,8 @@ def _validate(context: StepContext, request: OffsetCommit) -> Verdict:
             return context.rule("O1"), error
         context.create_group(context.rule("O2"), "first OffsetCommit for this group id, by no member")
     group = context.group
+    if isinstance(group, ConsumerGroup):
+        return validate_commit(context, request)
     if request.generation_id < 0 and group.is_empty:
         return context.rule("O3"), ErrorCode.NONE
     return _validate_member(context, request)

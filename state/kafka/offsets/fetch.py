@@ -7,8 +7,10 @@ from collections.abc import Container, Mapping, Sequence
 from uuid import UUID
 
 from state.errors import ErrorCode
+from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import StepContext
 from state.kafka.group import Offset
+from state.kafka.offsets.member_epoch import validate_fetch
 from state.kafka.requests import OffsetFetch, ReplyTo, TopicPartitions
 from state.kafka.responses import FetchedPartition, FetchedTopic, OffsetFetchResponse
 
@@ -21,10 +23,18 @@ Partitions = Mapping[str, Container[int]]
 
 
 def fetch(context: StepContext, request: OffsetFetch, reply_to: ReplyTo) -> None:
-    """Answer with the committed offsets. A missing group or offset is not an error. No group is created."""
+    """Answer with the committed offsets. A missing group or offset is not an error. No group is created.
+
+    A fetch by a member of a group of the consumer protocol must have its epoch.
+    """
     offsets: Offsets = {}
     unstable: Partitions = {}
     no_group = None
+    if context.has_group and isinstance(context.group, ConsumerGroup):
+        refused, error = validate_fetch(context, request)
+        if error is not ErrorCode.NONE:
+            context.reply(reply_to, OffsetFetchResponse, refused, error)
+            return
     if context.has_group:
         offsets = context.group.offsets
         if request.require_stable:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from state.config import CoordinatorConfig
 from state.kafka.any_group import KafkaGroup
+from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import RuleId, StepContext
 from state.kafka.group import Offset
 from state.kafka.history import EntryType
@@ -50,8 +51,10 @@ def arm(context: StepContext) -> None:
         return
     if not context.offset_changes or not group.can_expire_offsets:
         return
+    topics = dict.fromkeys(change.topic for change in context.offset_changes)
+    subscribed = {topic for topic in topics if group.is_subscribed(topic)}
     for change in context.offset_changes:
-        if change.offset is not None and not group.is_subscribed(change.topic):
+        if change.offset is not None and change.topic not in subscribed:
             _arm_by(context, _due_ms(group, change.offset, context.config))
 
 
@@ -105,10 +108,13 @@ def _due_ms(group: KafkaGroup, offset: Offset, config: CoordinatorConfig) -> int
 
 
 def _expiry_reason(context: StepContext) -> tuple[RuleId, str]:
-    """Return the row, Z1 to Z3, that holds for the group, and its reason in words."""
+    """Return the row, Z1 to Z3 or OF27, that holds for the group, and its reason in words."""
     if context.group.abandoned_since_ms is not None:
         row = context.rule("Z1")
         since = "the group had no members"
+    elif isinstance(context.group, ConsumerGroup):
+        row = context.rule("OF27")
+        since = "no member subscribed to the topic, and nothing was committed"
     elif context.group.protocol_type is None:
         row = context.rule("Z3")
         since = "nothing was committed"

@@ -13,6 +13,7 @@ ClassicGroup.validateOffsetCommit.
 from msgspec.structs import replace
 
 from state.errors import ErrorCode
+from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import RuleId, StepContext, Verdict
 from state.kafka.group import Ended, Group, LogPosition, Offset, PendingOffsets
 from state.kafka.history import EntryType
@@ -23,6 +24,7 @@ from state.kafka.offsets.commit import (
     partition_errors,
     topic_id_of,
 )
+from state.kafka.offsets.member_epoch import validate_txn_commit
 from state.kafka.offsets.outcome import Outcome, outcome_of
 from state.kafka.requests import (
     CommittedPartition,
@@ -82,6 +84,8 @@ def _validate(context: StepContext, request: TxnOffsetCommit) -> Verdict:
 
 
 def _validate_member(context: StepContext, request: TxnOffsetCommit) -> Verdict:
+    if isinstance(context.group, ConsumerGroup):
+        return validate_txn_commit(context, request)
     has_no_generation = request.generation_id < 0
     is_nobody = has_no_generation and not request.member_id and request.group_instance_id is None
     if is_nobody or (has_no_generation and context.group.is_empty):
