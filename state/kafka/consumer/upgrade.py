@@ -1,0 +1,206 @@
+"""The upgrade: a classic group with members becomes a group of the consumer protocol, because a member joins
+it with a ConsumerGroupHeartbeat. Rows UP1 to UP10, MI14.
+
+Source: GroupMetadataManager (validateOnlineUpgrade, convertToConsumerGroup), ConsumerGroup.fromClassicGroup.
+"""
+
+from msgspec import Struct
+
+from assignors.kafka.api import Assignment, Subscription
+from assignors.kafka.consumer_protocol import ProtocolError, decode_assignment, decode_subscription
+from state.errors import ErrorCode
+from state.kafka.classic.reported_topics import record_topics
+from state.kafka.classic_group import ClassicGroup, GroupState, Member
+from state.kafka.consumer.classic_bytes import by_topic_id
+from state.kafka.consumer.policy import allows_upgrade
+from state.kafka.consumer.refusal import Refused
+from state.kafka.consumer.topics import fingerprint
+from state.kafka.consumer_group import ClassicMember, ConsumerGroup, ConsumerMember, Partitions
+from state.kafka.context import RuleId, StepContext
+from state.kafka.group import Group
+from state.kafka.history import EntryType
+from state.kafka.requests import ConsumerGroupHeartbeat
+from state.kafka.responses import JoinGroupResponse, SyncGroupResponse
+from state.kafka.snapshot import named
+
+# The epoch of a group that never formed a generation: that of a new consumer group.
+FIRST_EPOCH = 1
+
+
+class _Parsed(Struct, frozen=True):
+    """What a classic member subscribes to, and what it was assigned last."""
+
+    member: Member
+    subscription: Subscription
+    assignment: Assignment
+
+
+def upgrade(context: StepContext, request: ConsumerGroupHeartbeat) -> None:
+    """Make the classic group of the request, which joins, a group of the consumer protocol. Its members go on
+    as classic members with the partitions that they have.
+
+    Raises Refused if the group cannot be upgraded.
+    """
+    group = context.classic
+    _check(context, group)
+    parsed = _parse(context, group)
+    record_topics(group, request.topics)
+    record_topics(group, None if request.regex is None else dict(request.regex.topics))
+    assigned = _by_topic_id(context, group, parsed)
+    if group.generation == 0:
+        context.rule("UP8")
+    elif group.state is not GroupState.STABLE:
+        context.rule("UP9")
+    _answer_parked(context, group)
+    _convert(context, group, parsed, assigned, request)
+
+
+def _check(context: StepContext, group: ClassicGroup) -> None:
+    if not allows_upgrade(context):
+        policy = context.config.group_consumer_migration_policy
+        raise _refused(context, context.rule("UP1"), f"group.consumer.migration.policy is {policy}")
+    if not group.is_consumer_group():
+        raise _refused(context, context.rule("UP1"), f"its protocol type is {group.protocol_type}")
+    most = context.config.group_consumer_max_size
+    if len(group.members) > most:
+        why = f"it has {len(group.members)} members, and group.consumer.max.size is {most}"
+        raise _refused(context, context.rule("UP1"), why)
+
+
+def _parse(context: StepContext, group: ClassicGroup) -> list[_Parsed]:
+    """Row UP2: read the members' subscriptions and assignments. Assignments with data of an assignor of the
+    application, or with a partition that two members have, cannot be taken over.
+    """
+    parsed = []
+    owners: dict[tuple[str, int], str] = {}
+    for member in group.members.values():
+        try:
+            subscription = decode_subscription(_metadata(group, member))
+            assignment = decode_assignment(member.assignment) if member.assignment else Assignment(())
+        except ProtocolError as error:
+            why = f"the bytes of member {member.member_id} are unreadable: {error}"
+            raise _refused(context, context.rule("UP2"), why) from None
+        if assignment.user_data:
+            why = f"the assignment of member {member.member_id} has data of its assignor"
+            raise _refused(context, context.rule("UP2"), why)
+        for partition in assignment.partitions:
+            owner_id = owners.setdefault(partition, member.member_id)
+            if owner_id != member.member_id:
+                both = f"members {owner_id} and {member.member_id}"
+                why = f"{both} were both assigned {partition.topic}-{partition.partition}"
+                raise _refused(context, context.rule("UP2"), why)
+        parsed.append(_Parsed(member, subscription, assignment))
+    return parsed
+
+
+def _metadata(group: ClassicGroup, member: Member) -> bytes:
+    """The member's metadata for the group's protocol. Before the first generation, and for a member that no
+    longer offers that protocol, it is that of the protocol that the member lists first.
+    """
+    offered = {protocol.name: protocol.metadata for protocol in reversed(member.protocols)}
+    return offered.get(group.protocol_name or "", member.protocols[0].metadata)
+
+
+def _by_topic_id(context: StepContext, group: ClassicGroup, parsed: list[_Parsed]) -> dict[str, Partitions]:
+    """Row UP5: the last assignment of each member, by member id. Row MI14: raise Refused if the id of an
+    assigned topic is not known, because a member would lose partitions that it uses.
+    """
+    assigned, wanted = {}, set[str]()
+    for one in parsed:
+        assigned[one.member.member_id], unknown = by_topic_id(one.assignment.partitions, group.topics)
+        wanted.update(unknown)
+    missing = sorted(wanted)
+    if not missing:
+        return assigned
+    names = ", ".join(missing)
+    message = f"Group {context.group_id} cannot be upgraded yet: the ids of its topics {names} are not known."
+    raise Refused(
+        context.rule("MI14"),
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        message,
+        EntryType.JOIN_REFUSED if missing != group.wanted_topics else None,
+        after=lambda refused: _want(refused, missing),
+    )
+
+
+def _want(context: StepContext, topics: list[str]) -> None:
+    context.classic.wanted_topics = topics
+
+
+def _refused(context: StepContext, rule: RuleId, why: str) -> Refused:
+    message = f"Group {context.group_id} is a classic group, which cannot be upgraded: {why}."
+    return Refused(rule, ErrorCode.GROUP_ID_NOT_FOUND, message, EntryType.JOIN_REFUSED)
+
+
+def _answer_parked(context: StepContext, group: ClassicGroup) -> None:
+    """Row UP3: the rebalance ends here. Who waits for it joins again, now to a consumer group."""
+    error = ErrorCode.REBALANCE_IN_PROGRESS
+    for member in group.members.values():
+        if member.parked_join is not None:
+            row = context.rule("UP3")
+            context.reply(member.parked_join, JoinGroupResponse, row, error, member_id=member.member_id)
+        if member.parked_sync is not None:
+            context.reply(member.parked_sync, SyncGroupResponse, context.rule("UP3"), error)
+
+
+def _convert(
+    context: StepContext,
+    old: ClassicGroup,
+    parsed: list[_Parsed],
+    assigned: dict[str, Partitions],
+    request: ConsumerGroupHeartbeat,
+) -> None:
+    """Rows UP4 to UP6."""
+    epoch = old.generation or FIRST_EPOCH
+    group = ConsumerGroup(
+        **{name: getattr(old, name) for name in Group.__struct_fields__},
+        group_epoch=epoch,
+        assignment_epoch=epoch,
+        members={one.member.member_id: _member(one, assigned, epoch) for one in parsed},
+        static_members=dict(old.static_members),
+        target=assigned,
+        topics=old.topics,
+    )
+    group.metadata_hash = fingerprint(group)
+    group.state_timestamp_ms = context.now_ms
+    context.become(group)
+    for member in group.members.values():
+        context.arm_consumer_session(member)
+    joiner = (
+        f"instance {request.instance_id}"
+        if request.instance_id is not None
+        else f"client {request.client_id}"
+    )
+    if request.member_id:
+        joiner = f"member {request.member_id}"
+    names = group.names_by_id()
+    context.record(
+        context.rule("UP4"),
+        EntryType.GROUP_CONVERTED,
+        f"{joiner} joined with the consumer protocol, so the classic group becomes a consumer group of epoch "
+        f"{epoch}; its members keep their last assignment and go on as classic members",
+        from_state=old.state,
+        members=list(group.members),
+        protocol_name=old.protocol_name,
+        targets={member_id: named(partitions, names) for member_id, partitions in assigned.items()},
+    )
+
+
+def _member(one: _Parsed, assigned: dict[str, Partitions], epoch: int) -> ConsumerMember:
+    member = one.member
+    return ConsumerMember(
+        member_id=member.member_id,
+        instance_id=member.group_instance_id,
+        rack_id=one.subscription.rack_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        subscribed_topic_names=sorted(set(one.subscription.topics)),
+        member_epoch=epoch,
+        previous_epoch=epoch,
+        assigned={
+            topic_id: dict.fromkeys(numbers, epoch)
+            for topic_id, numbers in assigned[member.member_id].items()
+        },
+        classic=ClassicMember(member.session_timeout_ms, member.protocols),
+    )
