@@ -25,17 +25,9 @@ def make_group(members: dict[str, dict[str, Any]], **fields: Any) -> ConsumerGro
         member_id: ConsumerMember(member_id, **({"subscribed_topic_names": ["t"]} | member))
         for member_id, member in members.items()
     }
-    return ConsumerGroup(
-        **{
-            "group_id": "g",
-            "incarnation": "i",
-            "group_epoch": 3,
-            "assignment_epoch": 2,
-            "members": made,
-            "topics": {"t": Topic(T, 6), "u": Topic(U, 2), "v": Topic(V, 1), "gone": None},
-        }
-        | fields
-    )
+    topics = {"t": Topic(T, 6), "u": Topic(U, 2), "v": Topic(V, 1), "gone": None}
+    usual: dict[str, Any] = {"group_epoch": 3, "assignment_epoch": 2, "members": made, "topics": topics}
+    return ConsumerGroup(group_id="g", incarnation="i", **(usual | fields))
 
 
 def update(group: ConsumerGroup, config: CoordinatorConfig = CONFIG) -> Effects:
@@ -178,7 +170,7 @@ def test_topics_beyond_the_limit_are_left_out() -> None:
 def test_a_member_may_not_add_topics_beyond_the_limit(
     member_id: str, topics: set[str], most: int, room: bool
 ) -> None:
-    """Row TA31. The group knows t (6 partitions, of member a), u (2) and v (1). The request brings new (3)."""
+    """Row TA31. The group knows t (6 partitions, of member a), u (2), v (1). The request brings new (3)."""
     group = make_group({"a": {}})
     told: TopicImages = {"new": TopicImage(UUID(int=9), 3)}
     assert has_room(replace(CONFIG, group_max_partitions=most), group, member_id, topics, told) is room
