@@ -162,7 +162,7 @@ def _write(context: StepContext, group: ConsumerGroup, member: ConsumerMember, b
         member.pending_revocation,
     ):
         return
-    from_state, had, revoked = group.state, member.assigned, member.pending_revocation
+    had, revoked = member.assigned, member.pending_revocation
     since_ms = member.revoking_since_ms
     group.assign(member, becomes.assigned, becomes.pending)
     member.member_epoch, member.state = becomes.epoch, becomes.state
@@ -179,7 +179,6 @@ def _write(context: StepContext, group: ConsumerGroup, member: ConsumerMember, b
         EntryType.MEMBER_RECONCILED,
         member,
         _reason(group, member, becomes, had, revoked if acknowledged else {}, names),
-        from_state=from_state,
         member_epoch=member.member_epoch,
         member_state=member.state.value,
         assigned=named(member.assigned, names),

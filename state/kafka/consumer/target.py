@@ -84,7 +84,7 @@ def _is_due(context: StepContext, group: ConsumerGroup) -> bool:
 
 
 def _compute(context: StepContext, group: ConsumerGroup) -> None:
-    from_state, last_epoch, last = group.state, group.assignment_epoch, group.target
+    last_epoch, last = group.assignment_epoch, group.target
     name = preferred_assignor(group, context.config)
     topics, left_out = _topics(group, context.config.group_max_partitions)
     target = _assign(group, name, topics)
@@ -102,7 +102,6 @@ def _compute(context: StepContext, group: ConsumerGroup) -> None:
         context.rule("TA3"),
         EntryType.TARGET_ASSIGNMENT_COMPUTED,
         reason,
-        from_state=from_state,
         assignor_name=name,
         moved_partitions=moved,
         targets={id_: named(has, names) for id_, has in target.items() if has != last.get(id_)},

@@ -1,0 +1,156 @@
+"""Properties of every log of groups of the consumer protocol (section 1.4 of KIP-848's rules: IV1 to IV8).
+
+The invariants are checked after each step of a play, and what the clients use after each request
+(`tests.harness.consumer_log`).
+"""
+
+from collections.abc import Sequence
+from itertools import groupby, pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from state.config import CoordinatorConfig
+from state.kafka.consumer_group import ConsumerGroup, ConsumerGroupState
+from state.kafka.group import DEAD
+from state.kafka.history import EntryType, HistoryEntry
+from state.timeline import Timeline
+from tests.harness import batches
+from tests.harness.common import kafka_effects
+from tests.harness.consumer_log import World
+from tests.harness.examples import examples
+from tests.harness.random_log import GROUPS
+
+# A silent member's session ends after 45 s, which are 9 rounds. What it held goes on in those after that.
+ROUNDS = 20
+
+seeds = st.integers(0, 2**32 - 1)
+configs = st.builds(
+    CoordinatorConfig,
+    group_consumer_assignment_interval_ms=st.sampled_from((1_000, 1_000, 0, 15_000)),
+    group_consumer_max_size=st.sampled_from((2**31 - 1, 2**31 - 1, 3)),
+    group_max_partitions=st.sampled_from((20_000, 20_000, 9)),
+)
+logs = st.tuples(seeds, st.integers(10, 150), configs)
+Log = tuple[int, int, CoordinatorConfig]
+
+
+def played(log: Log) -> World:
+    seed, moves, config = log
+    world = World(seed, config)
+    world.play(moves)
+    return world
+
+
+def check_batching(log: Log, seed: int) -> None:
+    """However a log is cut, each group has the same effects and the same final state; a call that runs again
+    has byte-identical effects (IV8).
+    """
+    rows, config = played(log).rows, log[2]
+    if not rows:
+        return
+    cut, outages = batches.cut(rows, seed), batches.outages(rows, seed)
+    take_step = batches.checked_step
+    whole = batches.run_whole(rows, cut[-1].watermark_ms, config, take_step, outages)
+    assert not whole.faults
+    assert batches.run_batches(cut, config, take_step, outages) == whole
+    assert batches.run_batches(cut, config, take_step, outages) == whole
+    for group_id in GROUPS:
+        state = whole.states[group_id]
+        assert batches.encode(batches.decode(group_id, state)) == state
+
+
+def check_history(log: Log) -> None:
+    """Epochs never fall, and the history of a group's life has no gap (IV3)."""
+    rows, config = played(log).rows, log[2]
+    for group_id in GROUPS:
+        timeline = Timeline(group_id, None, config, step=batches.checked_step)
+        epochs: tuple[str, int, int] | None = None
+        for row in rows:
+            if row.request.group_id == group_id:
+                timeline.apply(row)
+                epochs = _risen(epochs, timeline)
+        history = [entry for effects in kafka_effects(timeline.take_effects()) for entry in effects.history]
+        for _, entries in groupby(history, lambda entry: entry.incarnation):
+            _check_life(list(entries))
+
+
+def _risen(before: tuple[str, int, int] | None, timeline: Timeline) -> tuple[str, int, int] | None:
+    group = timeline.group
+    if not isinstance(group, ConsumerGroup):
+        return None
+    if before is not None and before[0] == group.incarnation:
+        assert group.group_epoch >= before[1]
+        assert group.assignment_epoch >= before[2]
+    return group.incarnation, group.group_epoch, group.assignment_epoch
+
+
+def _check_life(history: Sequence[HistoryEntry]) -> None:
+    """Check the history of a group from its creation to its end, if it has ended."""
+    assert [entry.seq for entry in history] == list(range(1, len(history) + 1))
+    for before, after in pairwise(history):
+        assert before.at_ms <= after.at_ms
+        assert before.to_state == after.from_state != DEAD, (before, after)
+        assert before.generation <= after.generation
+    for entry in history:
+        if entry.type is EntryType.MEMBER_RECONCILED:
+            assert (entry.revoking is not None) == (entry.member_state == "UnrevokedPartitions")
+
+
+def check_convergence(log: Log) -> None:
+    """After the last change, well-behaved clients come to a Stable group whose every partition has a member:
+    that of the target.
+    """
+    world = played(log)
+    world.settle(ROUNDS)
+    for group_id in GROUPS:
+        group = world.group(group_id)
+        if group is None or not group.members:
+            continue
+        assert group.state is ConsumerGroupState.STABLE
+        for member in group.members.values():
+            target = group.target.get(member.member_id, {})
+            assert {id_: sorted(numbers) for id_, numbers in member.assigned.items()} == target
+        assigned = {
+            (id_, n) for target in group.target.values() for id_, numbers in target.items() for n in numbers
+        }
+        exist = [topic for name in group.subscribed() if (topic := group.topics[name]) is not None]
+        wanted = {(topic.topic_id, n) for topic in exist for n in range(topic.partitions)}
+        assert assigned <= wanted
+        assert assigned == wanted or len(wanted) > log[2].group_max_partitions
+        for client in world.clients:
+            if client.member_id in group.members:
+                member = group.members[client.member_id]
+                assert client.uses == {(id_, n) for id_, numbers in member.assigned.items() for n in numbers}
+
+
+@given(logs, seeds)
+@examples(60)
+def test_batching_does_not_matter(log: Log, seed: int) -> None:
+    check_batching(log, seed)
+
+
+@given(logs)
+@examples(100)
+def test_no_partition_is_used_twice_and_epochs_never_fall(log: Log) -> None:
+    check_history(log)
+
+
+@given(logs)
+@examples(100)
+def test_a_group_comes_to_rest_with_every_partition_assigned(log: Log) -> None:
+    check_convergence(log)
+
+
+def test_random_logs_reach_deep() -> None:
+    """The logs above must reach the rows that need a long sequence of moves."""
+    deep = {f"RC{n}" for n in range(19)} - {"RC7", "RC8"} | {"TA1", "TA2", "TA3", "TA31", "TA32", "TM3"}
+    deep |= {"HB20", "HB27", "HB28", "HB30", "HB31", "HB42", "MI10", "MI11", "RG4e"}
+    for seed in range(1_000):
+        most = 20 if seed % 3 else 9
+        world = World(seed, CoordinatorConfig(group_max_partitions=most, group_consumer_max_size=5))
+        world.play(120)
+        deep -= world.rules
+        if not deep:
+            return
+    raise AssertionError(f"not reached: {sorted(deep)}")
