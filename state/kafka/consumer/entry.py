@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+from state.kafka.consumer.classic_join import join
+from state.kafka.consumer.classic_members import heartbeat, leave, sync
 from state.kafka.consumer.expiry import deadline_reached
 from state.kafka.consumer.takeover import shift_deadlines, take_over
 from state.kafka.consumer.topics import topic_metadata
 from state.kafka.context import RuleId, StepContext
-from state.kafka.requests import ReplyTo
+from state.kafka.requests import Heartbeat, JoinGroup, LeaveGroup, ReplyTo, SyncGroup
 
 __all__ = [
     "HANDLERS",
@@ -19,7 +21,12 @@ __all__ = [
     "topic_metadata",
 ]
 
-HANDLERS: dict[type, Callable[[StepContext, Any, ReplyTo], None]] = {}
+HANDLERS: dict[type, Callable[[StepContext, Any, ReplyTo], None]] = {
+    JoinGroup: join,
+    SyncGroup: sync,
+    Heartbeat: heartbeat,
+    LeaveGroup: leave,
+}
 
 
 def answer_parked(context: StepContext, row: RuleId) -> None:

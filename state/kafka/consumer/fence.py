@@ -5,6 +5,7 @@ Source: GroupMetadataManager.consumerGroupFenceMembers.
 
 from collections.abc import Mapping, Sequence
 
+from state.kafka.consumer.downgrade import maybe_downgrade
 from state.kafka.consumer.identity import remove_member
 from state.kafka.consumer.member_update import bump
 from state.kafka.consumer.topics import forget_unused, look
@@ -45,6 +46,9 @@ def fence(
             member_epoch=member.member_epoch,
         )
     context.retention_is_stale = True
+    if maybe_downgrade(context, f"{_who(member_ids)} removed: {reason}"):
+        context.rule("HB43")
+        return
     forget_unused(context)
     look(context)
     bump(context, context.rule("HB46"), f"{_who(member_ids)} removed: {reason}")

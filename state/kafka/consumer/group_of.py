@@ -6,10 +6,12 @@ Source: GroupMetadataManager.getOrMaybeCreateConsumerGroup.
 from state.errors import ErrorCode
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer.refusal import Refused
+from state.kafka.consumer.upgrade import upgrade
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import RuleId, StepContext
 from state.kafka.group import Group
 from state.kafka.history import EntryType
+from state.kafka.requests import ConsumerGroupHeartbeat
 
 # What a new group does not take over from the Empty group in whose place it comes.
 _OF_ONE_LIFE = {
@@ -32,7 +34,7 @@ def check_group(context: StepContext, row: str | None = None) -> None:
         raise _not_found(rule, f"Group {context.group_id} is not a consumer group.")
 
 
-def get_or_create_group(context: StepContext) -> None:
+def get_or_create_group(context: StepContext, request: ConsumerGroupHeartbeat) -> None:
     """Make the group of the request, which joins, a group of the consumer protocol. Raise Refused if that
     cannot be.
     """
@@ -45,7 +47,8 @@ def get_or_create_group(context: StepContext) -> None:
             reason = "the Empty classic group becomes a consumer group; its offsets stay"
             start_anew(context, context.rule("HB17"), ConsumerGroup, reason)
         else:
-            check_group(context)
+            context.rule("HB18")
+            upgrade(context, request)
 
 
 def start_anew(

@@ -36,7 +36,7 @@ def heartbeat(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: R
             check_group(context)
         elif not (context.has_group and isinstance(context.group, ConsumerGroup)):
             saved = context.save()
-            get_or_create_group(context)
+            get_or_create_group(context, request)
         owned = _owned(request.topic_partitions)
         identity = identify(context, request, owned, reply_to)
         _check_room(context, request, identity)

@@ -1,0 +1,323 @@
+"""A JoinGroup to a group of the consumer protocol: its sender is a classic member of the group. Rows CV1 to
+CV18, DN7, DN8, MI14.
+
+The coordinator assigns, so it answers at once, and no classic member is the leader of such a group. Source:
+GroupMetadataManager.classicGroupJoinToConsumerGroup.
+"""
+
+from collections import Counter
+
+from msgspec import Struct
+
+from assignors.kafka.api import Subscription
+from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_subscription
+from state.errors import ErrorCode
+from state.kafka.classic import join as classic_join
+from state.kafka.classic import rebalance
+from state.kafka.classic_group import ClassicGroup
+from state.kafka.consumer import downgrade
+from state.kafka.consumer.classic_bytes import by_topic_id
+from state.kafka.consumer.group_of import start_anew
+from state.kafka.consumer.identity import replace_member
+from state.kafka.consumer.member_update import Update, update_member
+from state.kafka.consumer.reconcile import reconcile
+from state.kafka.consumer.refusal import Refused
+from state.kafka.consumer.target import has_room, maybe_update_target
+from state.kafka.consumer.topics import look, merge_told
+from state.kafka.consumer_group import ClassicMember, ConsumerGroup, ConsumerMember, Partitions
+from state.kafka.context import RuleId, StepContext
+from state.kafka.history import EntryType
+from state.kafka.member_id import new_member_id
+from state.kafka.requests import JoinGroup, ReplyTo
+from state.kafka.responses import JoinGroupResponse
+from state.kafka.topic_facts import reported
+
+
+class _Sender(Struct, frozen=True):
+    """Who joins: the member id, and the member, None if it is new. `replaced` is the member whose place the
+    sender takes.
+    """
+
+    rule: RuleId
+    member_id: str
+    member: ConsumerMember | None = None
+    replaced: ConsumerMember | None = None
+
+    @property
+    def predecessor(self) -> ConsumerMember | None:
+        """The member that had the sender's place so far."""
+        return self.member or self.replaced
+
+
+def join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
+    """Admit a classic member, and answer it with its epoch as the generation."""
+    refusal = classic_join.validate_request(context, request)
+    if refusal is not None:
+        context.reply(reply_to, JoinGroupResponse, *refusal, member_id=request.member_id)
+    elif context.consumer.is_empty:
+        _join_empty_group(context, request, reply_to)
+    else:
+        try:
+            _join(context, request, reply_to)
+        except Refused as refused:
+            _refuse(context, request, reply_to, refused)
+
+
+def _refuse(context: StepContext, request: JoinGroup, reply_to: ReplyTo, refused: Refused) -> None:
+    if refused.event is not None:
+        context.record(
+            refused.rule,
+            refused.event,
+            refused.message,
+            member_id=request.member_id or None,
+            group_instance_id=request.group_instance_id,
+            client_id=request.client_id,
+            client_host=request.client_host,
+        )
+    context.reply(reply_to, JoinGroupResponse, refused.rule, refused.error)
+
+
+def _join_empty_group(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
+    """Row CV2: an Empty group becomes a classic group, if the JoinGroup is one that a new group accepts. In
+    Kafka the group is gone even if the JoinGroup is refused.
+    """
+    row = context.rule("CV2")
+    error = ErrorCode.NONE
+    if request.member_id:
+        error = ErrorCode.UNKNOWN_MEMBER_ID
+    elif not (request.protocol_type and request.protocols):
+        error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    if error is not ErrorCode.NONE:
+        context.reply(reply_to, JoinGroupResponse, row, error, member_id=request.member_id)
+        return
+    reason = "a JoinGroup to the Empty consumer group: it becomes a classic group; its offsets stay"
+    start_anew(context, row, ClassicGroup, reason)
+    classic_join.join(context, request, reply_to)
+
+
+def _join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
+    """Rows CV4 to CV18. Raise Refused, before anything is changed, if the sender may not join."""
+    group = context.consumer
+    _check_size(context, group, request)
+    _check_protocols(context, group, request)
+    is_static = request.group_instance_id is not None
+    if not (
+        request.member_id
+        or is_static
+        or request.api_version < classic_join.FIRST_VERSION_WITH_MEMBER_ID_REQUIRED
+    ):
+        row, member_id = context.rule("CV6"), _new_member_id(context, request, reply_to)
+        context.reply(reply_to, JoinGroupResponse, row, ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
+        return
+    sender = _identify(context, group, request, reply_to)
+    subscription = _subscription(context, request)
+    owned = _owned(context, group, request, subscription)
+    _check_room(context, group, request, sender, subscription)
+    merge_told(context, request.topics)
+    predecessor = sender.predecessor
+    if is_static and predecessor is not None and downgrade.can_replace(context, predecessor):
+        context.rule("CV15")
+        _join_and_downgrade(context, request, reply_to, sender, subscription)
+        return
+    member = _admit(context, request, sender)
+    row = context.rule("CV16")
+    changed = update_member(context, member, _update(request, member, subscription))
+    maybe_update_target(context)
+    reconcile(context, member, owned, changed)
+    _answer(context, row, request, reply_to, member)
+
+
+def _check_size(context: StepContext, group: ConsumerGroup, request: JoinGroup) -> None:
+    """Row CV4. As with HB20, a static member that comes back needs no room."""
+    most = context.config.group_consumer_max_size
+    known = request.member_id in group.members or request.group_instance_id in group.static_members
+    if len(group.members) >= most and not known:
+        message = f"the group is full: group.consumer.max.size is {most}"
+        raise Refused(context.rule("CV4"), ErrorCode.GROUP_MAX_SIZE_REACHED, message, EntryType.JOIN_REFUSED)
+
+
+def _check_protocols(context: StepContext, group: ConsumerGroup, request: JoinGroup) -> None:
+    """Row CV5: one of the offered protocols has to be offered by every classic member of the group. Without
+    such members any protocol does.
+    """
+    classic = [member.classic for member in group.members.values() if member.classic is not None]
+    offered = Counter(name for one in classic for name in {protocol.name for protocol in one.protocols})
+    is_shared = any(offered[protocol.name] == len(classic) for protocol in request.protocols)
+    if request.protocol_type != PROTOCOL_TYPE or not is_shared:
+        message = "no offered protocol is one that all classic members offer"
+        raise Refused(context.rule("CV5"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL, message)
+
+
+def _new_member_id(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> str:
+    prefix = request.client_id if request.group_instance_id is None else request.group_instance_id
+    return new_member_id(prefix, reply_to.request, context.config.member_id_namespace)
+
+
+def _identify(context: StepContext, group: ConsumerGroup, request: JoinGroup, reply_to: ReplyTo) -> _Sender:
+    """Rows CV7 and CV9 to CV14."""
+    instance_id, member_id = request.group_instance_id, request.member_id
+    if not member_id:
+        context.rule("CV7")
+        member_id = _new_member_id(context, request, reply_to)
+    if instance_id is None:
+        member = group.members.get(member_id)
+        return _Sender(context.rule("CV10" if member is None else "CV9"), member_id, member)
+    owner = group.members.get(group.static_members.get(instance_id, ""))
+    if not request.member_id:
+        if owner is None:
+            return _Sender(context.rule("CV11"), member_id)
+        return _Sender(context.rule("CV12"), member_id, replaced=owner)
+    if owner is None:
+        message = f"no member has the instance id {instance_id}"
+        raise Refused(context.rule("CV13"), ErrorCode.UNKNOWN_MEMBER_ID, message)
+    row = context.rule("CV14")
+    if owner.member_id != member_id:
+        message = f"member {owner.member_id} has taken over the instance id {instance_id}"
+        raise Refused(row, ErrorCode.FENCED_INSTANCE_ID, message)
+    return _Sender(row, member_id, owner)
+
+
+def _subscription(context: StepContext, request: JoinGroup) -> Subscription:
+    try:
+        return decode_subscription(request.protocols[0].metadata)
+    except ProtocolError as error:
+        raise Refused(context.rule("CV8"), ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from None
+
+
+def _owned(
+    context: StepContext, group: ConsumerGroup, request: JoinGroup, subscription: Subscription
+) -> Partitions:
+    """What the sender still has, by topic id. Row MI14: raise Refused if the id of one of these topics is not
+    known.
+    """
+    found = reported(group.topics, request.topics or {}, group.deleted_topic_ids)
+    owned, unknown = by_topic_id(subscription.owned_partitions, {**group.topics, **found})
+    if unknown:
+        message = f"the ids of the topics {', '.join(unknown)} are not known"
+        raise Refused(context.rule("MI14"), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, message)
+    return owned
+
+
+def _check_room(
+    context: StepContext,
+    group: ConsumerGroup,
+    request: JoinGroup,
+    sender: _Sender,
+    subscription: Subscription,
+) -> None:
+    """Row TA31: raise Refused if the group would have more partitions than the coordinator assigns."""
+    member_id = sender.member_id if sender.predecessor is None else sender.predecessor.member_id
+    if not has_room(context.config, group, member_id, set(subscription.topics), request.topics):
+        message = (
+            "the group would have too many partitions: "
+            f"group.max.partitions is {context.config.group_max_partitions}"
+        )
+        raise Refused(context.rule("TA31"), ErrorCode.GROUP_MAX_SIZE_REACHED, message, EntryType.JOIN_REFUSED)
+
+
+def _admit(context: StepContext, request: JoinGroup, sender: _Sender) -> ConsumerMember:
+    """Add the sender to the members, or find its place among them."""
+    group = context.consumer
+    if sender.replaced is not None:
+        return replace_member(
+            context, sender.rule, sender.replaced, sender.member_id, request.client_id, request.client_host
+        )
+    member = sender.member
+    if member is None:
+        member = ConsumerMember(
+            member_id=sender.member_id,
+            instance_id=request.group_instance_id,
+            client_id=request.client_id,
+            client_host=request.client_host,
+        )
+        group.members[member.member_id] = member
+        if member.instance_id is not None:
+            group.static_members[member.instance_id] = member.member_id
+        event, reason = EntryType.MEMBER_ADDED, "a new member joined with the classic protocol"
+    elif member.classic is None:
+        event, reason = EntryType.MEMBER_REJOINED, "a member changed to the classic protocol"
+    else:
+        event, reason = EntryType.MEMBER_REJOINED, "a classic member joined again"
+    context.record_member(sender.rule, event, member, reason, client_reason=request.reason)
+    return member
+
+
+def _update(request: JoinGroup, member: ConsumerMember, subscription: Subscription) -> Update:
+    return Update(
+        client_id=request.client_id,
+        client_host=request.client_host,
+        instance_id=member.instance_id,
+        rack_id=subscription.rack_id or member.rack_id,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        server_assignor=None,
+        subscribed_topic_names=sorted(set(subscription.topics)),
+        subscribed_topic_regex="",
+        classic=ClassicMember(request.session_timeout_ms, request.protocols),
+    )
+
+
+def _answer(
+    context: StepContext, rule: RuleId, request: JoinGroup, reply_to: ReplyTo, member: ConsumerMember
+) -> None:
+    """Rows CV17 and CV18: the member has to sync now, and to renew its session."""
+    assert member.classic is not None
+    member.classic.sync_deadline_ms = context.deadline(request.rebalance_timeout_ms)
+    context.arm_consumer_session(member)
+    context.reply(
+        reply_to,
+        JoinGroupResponse,
+        rule,
+        generation_id=member.member_epoch,
+        protocol_type=PROTOCOL_TYPE,
+        protocol_name=request.protocols[0].name,
+        member_id=member.member_id,
+    )
+
+
+def _join_and_downgrade(
+    context: StepContext, request: JoinGroup, reply_to: ReplyTo, sender: _Sender, subscription: Subscription
+) -> None:
+    """Rows DN7 and DN8: the sender takes the place of the last member on the consumer protocol.
+
+    If the members are at their target, it becomes the assignment of the classic generation, and the sender is
+    answered at once. Otherwise a rebalance starts, in which this JoinGroup is parked. Kafka differs twice:
+    where a rebalance starts it answers with generation 0, and it starts none if another member is not yet at
+    its target, so that two members have the same partition for a time.
+    """
+    group = context.consumer
+    is_settled = _is_settled(context, group, sender, subscription)
+    member = _admit(context, request, sender)
+    member.client_id, member.client_host = request.client_id, request.client_host
+    member.rebalance_timeout_ms = request.rebalance_timeout_ms
+    member.classic = ClassicMember(request.session_timeout_ms, request.protocols)
+    who = f"instance {member.instance_id} came back as {member.member_id} on the classic protocol"
+    row = context.rule("DN7" if is_settled else "DN8")
+    classic = downgrade.convert(context, row, who)
+    if is_settled:
+        context.reply(
+            reply_to,
+            JoinGroupResponse,
+            row,
+            generation_id=classic.generation,
+            protocol_type=classic.protocol_type,
+            protocol_name=classic.protocol_name,
+            member_id=member.member_id,
+        )
+        return
+    classic.set_parked_join(classic.members[member.member_id], reply_to)
+    reason = f"{who}, and the target assignment is not that of the members"
+    rebalance.prepare(context, row, reason, member_id=member.member_id, client_reason=request.reason)
+
+
+def _is_settled(
+    context: StepContext, group: ConsumerGroup, sender: _Sender, subscription: Subscription
+) -> bool:
+    """Whether the target fits the subscriptions after this JoinGroup, and all other members are at it."""
+    before = sender.predecessor
+    assert before is not None
+    same_topics = sorted(set(subscription.topics)) == before.subscribed_topic_names
+    if not same_topics or before.subscribed_topic_regex or look(context):
+        return False
+    others = [member for member in group.members.values() if member is not before]
+    is_current = group.assignment_epoch == group.group_epoch
+    return is_current and all(other.is_reconciled_to(group.assignment_epoch) for other in others)
