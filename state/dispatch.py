@@ -15,11 +15,12 @@ from state.kafka import step as kafka
 from state.kafka import timers
 from state.kafka.any_group import KafkaGroup
 from state.kafka.classic_group import ClassicGroup
+from state.kafka.consumer.group_of import refusal_by_other_type
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.effects import Effects, Reply
 from state.kafka.group import Group
 from state.kafka.requests import AnyRequest as KafkaRequest
-from state.kafka.requests import Unanswered
+from state.kafka.requests import ConsumerGroupHeartbeat, Unanswered
 from state.kafka.timers import DeadlineReached
 from state.messages import ErrorResponse, ReleaseGroup
 from state.rocketmq import effects as rocketmq_effects
@@ -66,7 +67,7 @@ def step(
     requested = _requested_type(event)
     if requested is not None and group is not None and requested is not group_type_of(group):
         assert isinstance(event, (Received, Failed))
-        return _refuse(group, requested, event)
+        return _refuse(group, requested, event, config)
     if isinstance(group, Group) or (group is None and requested is not GroupType.ROCKETMQ):
         return kafka.step(group, group_id, cast(kafka.Event, event), now_ms, config)
     return rocketmq.step(group, group_id, cast(rocketmq.Event, event), now_ms, config.rocketmq)
@@ -109,21 +110,29 @@ def _requested_type(event: AnyEvent) -> GroupType | None:
 
 
 def _refuse(
-    group: AnyGroup, requested: GroupType, event: Received[AnyRequest] | Failed[AnyRequest]
+    group: AnyGroup,
+    requested: GroupType,
+    event: Received[AnyRequest] | Failed[AnyRequest],
+    config: CoordinatorConfig,
 ) -> AnyEffects:
-    """Answer with INCONSISTENT_GROUP_PROTOCOL. The group, including its clock, is unchanged."""
+    """Answer with INCONSISTENT_GROUP_PROTOCOL, as to a ConsumerGroupHeartbeat with GROUP_ID_NOT_FOUND. The
+    group, including its clock, is unchanged.
+    """
     request = event.request
     answers = []
     if not isinstance(request, ConnectionClosed | Unanswered):
+        rule, error = "X3", ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        message = f"group {group.group_id!r} is a {group_type_of(group)} group; this is a {requested} request"
+        if isinstance(request, ConsumerGroupHeartbeat):
+            refused = refusal_by_other_type(group.group_id, request, event.request_id, config)
+            rule, error, message = refused.rule, refused.error, refused.message
         response = ErrorResponse(
             group_id=group.group_id,
             correlation_id=request.correlation_id,
             request=event.request_id,
-            error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-            error_message=(
-                f"group {group.group_id!r} is a {group_type_of(group)} group; this is a {requested} request"
-            ),
-            rule="X3",
+            error_code=error,
+            error_message=message,
+            rule=rule,
         )
         answers = [(request.reply_partition, response)]
     if isinstance(group, RocketMqGroup):

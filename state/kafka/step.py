@@ -95,6 +95,14 @@ RESPONSE_TO: dict[type[AnyAnswered], type[AnyResponse]] = {
 }
 
 
+# The texts of refusals that have nothing to do with the request.
+_REFUSALS = {
+    ErrorCode.INVALID_GROUP_ID: "GroupId can't be empty.",
+    ErrorCode.UNKNOWN_SERVER_ERROR: "The coordinator failed at this request, and nothing has changed.",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "The group is quarantined after a failure of the coordinator.",
+}
+
+
 def step(
     group: KafkaGroup | None, group_id: str, event: Event, now_ms: int, config: CoordinatorConfig
 ) -> Effects:
@@ -219,8 +227,11 @@ def refuse(
     request = event.request
     if isinstance(request, Unanswered):
         return
-    echoed = {"member_id": request.member_id} if isinstance(request, JoinGroup) else {}
-    context.reply(reply_to(request, event.request_id), RESPONSE_TO[type(request)], rule, error, **echoed)
+    fields = {"member_id": request.member_id} if isinstance(request, JoinGroup) else {}
+    response = RESPONSE_TO[type(request)]
+    if "error_message" in response.__struct_fields__:
+        fields["error_message"] = _REFUSALS[error]
+    context.reply(reply_to(request, event.request_id), response, rule, error, **fields)
 
 
 def _quarantine(context: StepContext, event: Quarantine[DeadlineReached | Outage]) -> None:

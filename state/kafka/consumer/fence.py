@@ -1,4 +1,4 @@
-"""The removal of members, whatever its cause. Rows HB43 to HB47.
+"""The removal of members, whatever its cause. Rows HB43 to HB46.
 
 Source: GroupMetadataManager.consumerGroupFenceMembers.
 """
@@ -24,15 +24,12 @@ def fence(
     *,
     client_reasons: Mapping[str, str | None] = _NO_REASONS,
 ) -> None:
-    """Remove these members, and raise the group epoch once. No target is computed: the next heartbeat or
-    JoinGroup does it.
+    """Remove these members, of which there is one at the least, and raise the group epoch once. No target is
+    computed: the next heartbeat or JoinGroup does it.
 
     `reason` is a part of a sentence, such as "left the group". `client_reasons` are the clients' own, by
-    member id.
+    member id. A group that is left with members on the classic protocol alone may become a classic group.
     """
-    if not member_ids:
-        context.rule("HB47")
-        return
     group = context.consumer
     for member_id in member_ids:
         member = group.members[member_id]
@@ -46,12 +43,13 @@ def fence(
             member_epoch=member.member_epoch,
         )
     context.retention_is_stale = True
-    if maybe_downgrade(context, f"{_who(member_ids)} removed: {reason}"):
+    cause = f"{_who(member_ids)} removed: {reason}"
+    if maybe_downgrade(context, cause):
         context.rule("HB43")
         return
     forget_unused(context)
     look(context)
-    bump(context, context.rule("HB46"), f"{_who(member_ids)} removed: {reason}")
+    bump(context, context.rule("HB46"), cause)
     if not group.members:
         # Row K5: the next member to join gets its partitions at once (KAFKA-20442).
         group.assignment_epoch, group.assignment_timestamp_ms = group.group_epoch, 0

@@ -3,9 +3,11 @@
 Source: GroupMetadataManager.getOrMaybeCreateConsumerGroup.
 """
 
+from state.config import CoordinatorConfig
 from state.errors import ErrorCode
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer.refusal import Refused
+from state.kafka.consumer.request_checks import check_request
 from state.kafka.consumer.upgrade import upgrade
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import RuleId, StepContext
@@ -23,15 +25,15 @@ _OF_ONE_LIFE = {
 }
 
 
-def check_group(context: StepContext, row: str | None = None) -> None:
-    """Raise Refused unless the group is a group of the consumer protocol. `row` decides it, None: the row of
-    what is there instead.
-    """
+def check_group(context: StepContext, *, leaving: bool = False) -> None:
+    """Raise Refused unless the group is a group of the consumer protocol. `leaving`: a member leaves it."""
     if not context.has_group:
-        raise _not_found(context.rule(row or "HB15"), f"Group {context.group_id} does not exist.")
+        rule = context.rule("HB36" if leaving else "HB15")
+        raise Refused(rule, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {context.group_id} does not exist.")
     if isinstance(context.group, ClassicGroup):
-        rule = context.rule(row or ("HB17" if context.group.is_empty else "HB18"))
-        raise _not_found(rule, f"Group {context.group_id} is not a consumer group.")
+        other = "HB17" if context.group.is_empty else "HB18"
+        raise _of_another_type(context.rule("HB36" if leaving else other), context.group_id)
+    context.rule("HB16")
 
 
 def get_or_create_group(context: StepContext, request: ConsumerGroupHeartbeat) -> None:
@@ -61,5 +63,19 @@ def start_anew(
     context.record(rule, EntryType.GROUP_CREATED, reason)
 
 
-def _not_found(rule: RuleId, message: str) -> Refused:
-    return Refused(rule, ErrorCode.GROUP_ID_NOT_FOUND, message)
+def refusal_by_other_type(
+    group_id: str, request: ConsumerGroupHeartbeat, request_id: str, config: CoordinatorConfig
+) -> Refused:
+    """Why the request is refused by a group that is none of Kafka's (row HB19), if it is not refused by
+    itself.
+    """
+    context = StepContext(None, group_id, request_id, 0, config)
+    try:
+        check_request(context, request)
+    except Refused as refused:
+        return refused
+    return _of_another_type(context.rule("HB19"), group_id)
+
+
+def _of_another_type(rule: RuleId, group_id: str) -> Refused:
+    return Refused(rule, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")

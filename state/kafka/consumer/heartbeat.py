@@ -97,7 +97,8 @@ def _go_on(
     reply_to: ReplyTo,
 ) -> None:
     """Sections 2.8 and 2.9: the member's update, the group epoch, the target, the member's next step."""
-    merge_told(context, request.topics)
+    if request.topics is not None:
+        merge_told(context, request.topics)
     member = _member(context, request, identity)
     assigned_before = member.assigned
     subscription_changed = update_member(context, member, _update(request, member))

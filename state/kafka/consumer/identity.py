@@ -40,7 +40,7 @@ def identify(
         if request.instance_id is None:
             return _joining(context, request, reply_to)
         return _joining_with_instance(context, request, request.instance_id, reply_to)
-    check_instance(context, request.member_id, request.instance_id, unknown="HB33", other="HB34")
+    check_instance(context, request.member_id, request.instance_id)
     member = context.consumer.members.get(request.member_id)
     if member is None:
         message = f"Member {request.member_id} is not a member of group {context.group_id}."
@@ -110,20 +110,19 @@ def _member_id(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: 
 
 
 def check_instance(
-    context: StepContext, member_id: str, instance_id: str | None, *, unknown: str, other: str
+    context: StepContext, member_id: str, instance_id: str | None, *, leaving: bool = False
 ) -> None:
-    """Raise Refused if no member has the instance id (row `unknown`), or another one (row `other`)."""
+    """Raise Refused if the instance id is no member's, or another one's. `leaving`: the sender leaves."""
     if instance_id is None:
         return
     owner_id = context.consumer.static_members.get(instance_id)
     if owner_id is None:
         message = f"No member of group {context.group_id} has the instance id {instance_id}."
-        raise Refused(context.rule(unknown), ErrorCode.UNKNOWN_MEMBER_ID, message)
+        raise Refused(context.rule("HB39" if leaving else "HB33"), ErrorCode.UNKNOWN_MEMBER_ID, message)
     if owner_id != member_id:
-        message = (
-            f"Member {member_id} is fenced: member {owner_id} has taken over its instance id {instance_id}."
-        )
-        raise Refused(context.rule(other), ErrorCode.FENCED_INSTANCE_ID, message, EntryType.MEMBER_FENCED)
+        message = f"Instance id {instance_id} belongs to member {owner_id}, not to {member_id!r}."
+        row = context.rule("HB40" if leaving else "HB34")
+        raise Refused(row, ErrorCode.FENCED_INSTANCE_ID, message, EntryType.MEMBER_FENCED)
 
 
 def _check_epoch(

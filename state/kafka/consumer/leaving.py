@@ -21,9 +21,9 @@ from state.kafka.responses import ConsumerGroupHeartbeatResponse
 
 def leave(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: ReplyTo) -> None:
     """Remove the member, or let a static member be away. The member's epoch is not checked."""
-    check_group(context, "HB36")
+    check_group(context, leaving=True)
     member_id = request.member_id
-    check_instance(context, member_id, request.instance_id, unknown="HB39", other="HB40")
+    check_instance(context, member_id, request.instance_id, leaving=True)
     member = context.consumer.members.get(member_id)
     if member is None:
         message = f"Member {member_id} is not a member of group {context.group_id}."

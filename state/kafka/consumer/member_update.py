@@ -66,8 +66,9 @@ def update_member(context: StepContext, member: ConsumerMember, update: Update) 
 def bump(context: StepContext, rule: RuleId, reason: str, **details: object) -> None:
     """Raise the group epoch by one. A rebalance begins with it unless one is running already."""
     group = context.consumer
+    was_rebalancing = group.progress.is_rebalancing
     group.group_epoch += 1
-    if not group.progress.is_rebalancing:
+    if not was_rebalancing:
         group.last_rebalance_at_ms, group.last_rebalance_reason = context.now_ms, reason
     context.record(rule, EntryType.GROUP_EPOCH_BUMPED, reason, **details)
 

@@ -6,7 +6,7 @@ Source: GroupCoordinatorService.throwIfConsumerGroupHeartbeatRequestIsInvalid.
 from state.errors import ErrorCode
 from state.kafka.consumer.refusal import Refused
 from state.kafka.consumer_group import LEAVE_GROUP_MEMBER_EPOCH, LEAVE_GROUP_STATIC_MEMBER_EPOCH
-from state.kafka.context import StepContext
+from state.kafka.context import RuleId, StepContext
 from state.kafka.requests import ConsumerGroupHeartbeat
 
 # From this version on the client chooses its member id (KIP-1082).
@@ -22,10 +22,10 @@ def check_request(context: StepContext, request: ConsumerGroupHeartbeat) -> None
     if not config.consumer_protocol:
         message = "The consumer group protocol is switched off (group.coordinator.rebalance.protocols)."
         raise Refused(context.rule("HB1"), ErrorCode.UNSUPPORTED_VERSION, message)
-    fault = _fault(request)
+    fault = _fault(context, request)
     if fault is not None:
         row, message = fault
-        raise Refused(context.rule(row), ErrorCode.INVALID_REQUEST, message)
+        raise Refused(row, ErrorCode.INVALID_REQUEST, message)
     name = request.server_assignor
     if name is not None and name not in config.group_consumer_assignors:
         known = ", ".join(config.group_consumer_assignors)
@@ -33,7 +33,7 @@ def check_request(context: StepContext, request: ConsumerGroupHeartbeat) -> None
         raise Refused(context.rule("HB13"), ErrorCode.UNSUPPORTED_ASSIGNOR, message)
 
 
-def _fault(request: ConsumerGroupHeartbeat) -> tuple[str, str] | None:
+def _fault(context: StepContext, request: ConsumerGroupHeartbeat) -> tuple[RuleId, str] | None:
     """The row that refuses the request as invalid, and a sentence that says why."""
     epoch = request.member_epoch
     needs_id = (
@@ -42,29 +42,31 @@ def _fault(request: ConsumerGroupHeartbeat) -> tuple[str, str] | None:
         or epoch == LEAVE_GROUP_MEMBER_EPOCH
     )
     if needs_id and _is_blank(request.member_id):
-        return "HB5", "MemberId can't be empty."
+        return context.rule("HB5"), "MemberId can't be empty."
     if _is_blank(request.group_id):
-        return "HB6", "GroupId can't be empty."
+        return context.rule("HB6"), "GroupId can't be empty."
     if request.instance_id is not None and _is_blank(request.instance_id):
-        return "HB7", "InstanceId can't be empty."
+        return context.rule("HB7"), "InstanceId can't be empty."
     if request.rack_id is not None and _is_blank(request.rack_id):
-        return "HB7", "RackId can't be empty."
+        return context.rule("HB7"), "RackId can't be empty."
     if epoch == 0:
-        return _fault_of_join(request)
+        return _fault_of_join(context, request)
     if epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH and request.instance_id is None:
-        return "HB11", "InstanceId can't be null in a request with the member epoch -2."
+        return context.rule("HB11"), "InstanceId can't be null in a request with the member epoch -2."
     if epoch < LEAVE_GROUP_STATIC_MEMBER_EPOCH:
-        return "HB12", f"The member epoch {epoch} is invalid: it must be -2 at the least."
+        return context.rule("HB12"), f"The member epoch {epoch} is invalid: it must be -2 at the least."
     return None
 
 
-def _fault_of_join(request: ConsumerGroupHeartbeat) -> tuple[str, str] | None:
+def _fault_of_join(context: StepContext, request: ConsumerGroupHeartbeat) -> tuple[RuleId, str] | None:
     if request.rebalance_timeout_ms == -1:
-        return "HB8", "RebalanceTimeoutMs must be given in the first request."
+        return context.rule("HB8"), "The first request must have RebalanceTimeoutMs."
     if request.topic_partitions is None or request.topic_partitions:
-        return "HB9", "TopicPartitions must be empty in the first request."
+        return context.rule("HB9"), "TopicPartitions must be empty in the first request."
     if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
-        return "HB10", "SubscribedTopicNames or SubscribedTopicRegex must be given in the first request."
+        return context.rule(
+            "HB10"
+        ), "The first request must have SubscribedTopicNames or SubscribedTopicRegex."
     return None
 
 
