@@ -12,6 +12,7 @@ from state.kafka.classic import entry as classic
 from state.kafka.classic_group import GroupState
 from state.kafka.consumer import entry as consumer
 from state.kafka.consumer.heartbeat import heartbeat
+from state.kafka.consumer.regex_resolved import regex_resolved
 from state.kafka.consumer.settle import settle
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import RuleId, StepContext
@@ -178,6 +179,8 @@ def _received(context: StepContext, event: Received[AnyRequest]) -> None:
             _room(context).topic_metadata(context, request)
         return None
     if isinstance(request, RegexResolved):
+        if context.has_group and isinstance(context.group, ConsumerGroup):
+            regex_resolved(context, request)
         return None
     kind = type(request)
     handler = _HANDLERS.get(kind) or _room(context).HANDLERS[kind]

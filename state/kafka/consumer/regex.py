@@ -98,7 +98,9 @@ def take_result(context: StepContext, rule: RuleId, pattern: str, resolution: Re
 
 
 def store_result(context: StepContext, rule: RuleId, pattern: str, resolution: RegexResolution) -> bool:
-    """Keep the result of a pattern, and return whether its topics changed. Only a change has an entry."""
+    """Keep the result of a pattern, and return whether its topics changed. The first result and each change
+    have an entry.
+    """
     group = context.consumer
     known = group.resolved_regexes.get(pattern)
     topics = sorted(resolution.topics)
@@ -110,7 +112,7 @@ def store_result(context: StepContext, rule: RuleId, pattern: str, resolution: R
         matched = f"is no regular expression and matches nothing: {resolution.error}"
     reason = f"the pattern {pattern!r} {matched}"
     context.record(rule, EntryType.REGEX_RESOLVED, reason, topics=topics)
-    return True
+    return known is not None or bool(topics)
 
 
 def _keep(group: ConsumerGroup, pattern: str, result: ResolvedRegex) -> None:

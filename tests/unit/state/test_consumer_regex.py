@@ -6,12 +6,14 @@ import pytest
 
 from state.config import CoordinatorConfig
 from state.errors import ErrorCode
+from state.inputs import Received
 from state.kafka.consumer.refusal import Refused
 from state.kafka.consumer.regex import Change, update_regex
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember, ResolvedRegex
 from state.kafka.context import StepContext
 from state.kafka.group import Topic
-from state.kafka.requests import RegexResolution, TopicImage
+from state.kafka.requests import RegexResolution, RegexResolved, TopicImage
+from state.kafka.step import step
 
 A = UUID(int=1)
 FOUND = RegexResolution(topics={"b": TopicImage(A, 2), "a": TopicImage(UUID(int=2), 1)}, at_ms=1_000)
@@ -101,3 +103,58 @@ def test_a_repeated_pattern_is_no_change_and_refreshes_an_old_result() -> None:
     assert update(unresolved, "x", FOUND, LATER)[1] == ["RG4a"]
     assert update(unresolved, "x", FOUND)[1][:2] == ["RG4a", "RG5d"]
     assert update(group_of(), "", None) == (Change.NONE, ["RG4a"], [])
+
+
+def resolved(
+    group: ConsumerGroup, at_ms: int = 1_000, **patterns: dict[str, TopicImage]
+) -> tuple[list[str], list[str]]:
+    """Apply a result of the watcher, and return the rows and the reasons in the history."""
+    found = {pattern: RegexResolution(topics=topics, at_ms=at_ms) for pattern, topics in patterns.items()}
+    event = Received("requests-0-1", RegexResolved(group_id="g", patterns=found))
+    effects = step(group, "g", event, 2_000, CoordinatorConfig())
+    return effects.rules, [entry.reason for entry in effects.history]
+
+
+def test_a_result_of_the_watcher_raises_the_epoch_once_for_all_patterns() -> None:
+    """Rows RG7, RG8."""
+    group = group_of(mine="x", other="y")
+    rows, reasons = resolved(group, x={"a": TopicImage(A, 2)}, y={"b": TopicImage(UUID(int=2), 1)}, z={})
+    assert rows == ["RG7", "MI9", "RG8"]
+    assert reasons == [
+        "the pattern 'x' matches 1 topics",
+        "the pattern 'y' matches 1 topics",
+        "in the cluster: a exists with 2 partitions, b exists with 1 partitions",
+        "the topics of 'x', 'y' have changed",
+    ]
+    assert group.group_epoch == 2 and not group.metadata_stale
+    assert list(group.resolved_regexes) == ["x", "y"]
+
+
+def test_the_same_result_again_is_stored_with_its_time_and_changes_nothing() -> None:
+    """Row RG7."""
+    group = group_of(mine="x", other="y")
+    resolved(group, x={"a": TopicImage(A, 2)}, y={})
+    assert group.unresolved_regexes() == []
+    assert resolved(group, 1_500, x={"a": TopicImage(A, 2)}, y={}) == (["RG7"], [])
+    assert group.group_epoch == 2
+    assert group.resolved_regexes["x"] == ResolvedRegex(["a"], 1_500)
+
+
+def test_the_epoch_rises_too_when_only_the_fingerprint_changed() -> None:
+    group = group_of(mine="x")
+    resolved(group, x={"a": TopicImage(A, 2)})
+    rows, reasons = resolved(group, x={"a": TopicImage(A, 3)})
+    assert rows == ["RG7", "MI9", "RG8"]
+    assert reasons[-1] == "the topics that members subscribe to have changed"
+    assert group.group_epoch == 3
+
+
+def test_a_result_that_is_old_or_that_nobody_waits_for_is_dropped() -> None:
+    """Rows RG6, RX6."""
+    group = group_of(mine="x", resolved=True)
+    assert resolved(group, 499, x={}) == (["RX6", "RG6"], [])
+    assert resolved(group, y={}) == (["RG6"], [])
+    assert group.resolved_regexes == {"x": ResolvedRegex(["t"], 500)}
+    assert group.group_epoch == 1
+    event = Received("requests-0-1", RegexResolved(group_id="g", patterns={"x": FOUND}))
+    assert step(None, "g", event, 2_000, CoordinatorConfig()).group is None

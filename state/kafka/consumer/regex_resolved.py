@@ -1,0 +1,49 @@
+"""RegexResolved: what the patterns of a group match, as the metadata watcher reads the cluster. Rows RG6 to
+RG8, RX6.
+
+Source: GroupMetadataManager.handleRegularExpressionsResult.
+"""
+
+from state.kafka.consumer.member_update import bump
+from state.kafka.consumer.regex import store_result
+from state.kafka.consumer.topics import forget_unused, look, take_watched
+from state.kafka.consumer.wording import listed
+from state.kafka.context import StepContext
+from state.kafka.requests import RegexResolution, RegexResolved
+
+
+def regex_resolved(context: StepContext, request: RegexResolved) -> None:
+    """Keep the results of the patterns that members have. One new epoch covers all that changed.
+
+    No target is computed, and members learn of it at their next heartbeats.
+    """
+    members = context.consumer.members.values()
+    patterns = {member.subscribed_topic_regex for member in members} - {""}
+    taken = {p: r for p, r in sorted(request.patterns.items()) if p in patterns and _is_new(context, p, r)}
+    if not taken:
+        context.rule("RG6")
+        return
+    row = context.rule("RG7")
+    changed = [
+        repr(pattern) for pattern, result in taken.items() if store_result(context, row, pattern, result)
+    ]
+    images = {name: image for result in taken.values() for name, image in result.topics.items()}
+    take_watched(context, dict(images), set(images))
+    forget_unused(context)
+    topics_changed = look(context)
+    if not changed and not topics_changed:
+        return
+    reason = "the topics that members subscribe to have changed"
+    if changed:
+        reason = f"the topics of {listed(changed, 'patterns')} have changed"
+        context.retention_is_stale = True
+    bump(context, context.rule("RG8"), reason)
+
+
+def _is_new(context: StepContext, pattern: str, result: RegexResolution) -> bool:
+    """Whether the result is not older than the known one (row RX6)."""
+    known = context.consumer.resolved_regexes.get(pattern)
+    if known is None or result.at_ms >= known.at_ms:
+        return True
+    context.rule("RX6")
+    return False
