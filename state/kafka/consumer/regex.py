@@ -10,6 +10,7 @@ from enum import Enum
 from state.errors import ErrorCode
 from state.kafka.consumer.refusal import Refused
 from state.kafka.consumer.topics import merge_told
+from state.kafka.consumer.wording import listed
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember, ResolvedRegex
 from state.kafka.context import RuleId, StepContext
 from state.kafka.history import EntryType
@@ -107,7 +108,7 @@ def store_result(context: StepContext, rule: RuleId, pattern: str, resolution: R
     _keep(group, pattern, ResolvedRegex(topics, resolution.at_ms))
     if known is not None and known.topics == topics:
         return False
-    matched = f"matches {len(topics)} topics"
+    matched = f"matches {listed(topics, 'topics') or 'no topic'}"
     if resolution.error is not None:
         matched = f"is no regular expression and matches nothing: {resolution.error}"
     reason = f"the pattern {pattern!r} {matched}"

@@ -129,9 +129,9 @@ def _one_in_words(name: str, before: Mapping[str, Topic | None], topic: Topic | 
     known = before.get(name)
     if topic is None:
         return f"{name} was deleted" if known is not None else f"{name} does not exist"
-    count = f"{topic.partitions} partitions"
+    count = f"{topic.partitions} partition{'s' if topic.partitions != 1 else ''}"
     if known is None:
         return f"{name} exists with {count}"
     if known.topic_id != topic.topic_id:
         return f"{name} was deleted and created again with {count}"
-    return f"{name} has {count} instead of {known.partitions}"
+    return f"{name} has {count}, before {known.partitions}"

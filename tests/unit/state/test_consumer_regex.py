@@ -47,7 +47,7 @@ def test_a_new_pattern_is_resolved_by_the_request_that_brings_it() -> None:
     assert update(group, "[ab]", FOUND) == (
         Change.UPDATED_AND_RESOLVED,
         ["RG4c", "RX3", "MI7"],
-        ["the pattern '[ab]' matches 2 topics"],
+        ["the pattern '[ab]' matches a, b"],
     )
     assert group.resolved_regexes == {"[ab]": ResolvedRegex(["a", "b"], 1_000)}
     assert group.topics["b"] == Topic(A.bytes, 2)
@@ -97,7 +97,7 @@ def test_a_repeated_pattern_is_no_change_and_refreshes_an_old_result() -> None:
     old = CoordinatorConfig(group_consumer_regex_refresh_interval_ms=499)
     change, rows, reasons = update(group, "x", FOUND, old)
     assert (change, rows[:2]) == (Change.NONE, ["RG4a", "RG5d"])
-    assert reasons == ["the pattern 'x' matches 2 topics"]
+    assert reasons == ["the pattern 'x' matches a, b"]
     assert group.metadata_stale and group.resolved_regexes["x"] == ResolvedRegex(["a", "b"], 1_000)
     unresolved = group_of(mine="x")
     assert update(unresolved, "x", FOUND, LATER)[1] == ["RG4a"]
@@ -121,9 +121,9 @@ def test_a_result_of_the_watcher_raises_the_epoch_once_for_all_patterns() -> Non
     rows, reasons = resolved(group, x={"a": TopicImage(A, 2)}, y={"b": TopicImage(UUID(int=2), 1)}, z={})
     assert rows == ["RG7", "MI9", "RG8"]
     assert reasons == [
-        "the pattern 'x' matches 1 topics",
-        "the pattern 'y' matches 1 topics",
-        "in the cluster: a exists with 2 partitions, b exists with 1 partitions",
+        "the pattern 'x' matches a",
+        "the pattern 'y' matches b",
+        "in the cluster: a exists with 2 partitions, b exists with 1 partition",
         "the topics of 'x', 'y' have changed",
     ]
     assert group.group_epoch == 2 and not group.metadata_stale
