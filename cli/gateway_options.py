@@ -49,6 +49,7 @@ class Listening:
     security_config: Path | None
     broker_principal: str
     expose_internal_topics: bool
+    consumer_protocol: bool
     acls: str
     acls_interval_s: float
     super_users: str
@@ -107,6 +108,7 @@ class Listening:
             acls=self._acl_options(),
             templates=self.templates,
             quotas=self.quotas,
+            consumer_protocol=self.consumer_protocol,
         )
 
     def _acl_options(self) -> AclOptions | None:
@@ -216,6 +218,12 @@ def gateway_options(*names: str, default: str) -> Callable[[Command], Command]:
             "--expose-internal-topics",
             is_flag=True,
             help="Let clients write to the coordinator's own topics, as to any other topic.",
+        ),
+        click.option(
+            "--consumer-protocol/--no-consumer-protocol",
+            default=True,
+            show_default=True,
+            help="Offer clients the consumer protocol (KIP-848), group.protocol=consumer.",
         ),
         *_ACL_OPTIONS,
         *SERVICE_OPTIONS,

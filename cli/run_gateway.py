@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 import click
 from kafka.errors import KafkaError
@@ -13,6 +14,7 @@ from gateway.metrics.collector import GatewayCollector
 from gateway.metrics.numbers import Numbers
 from gateway.service import STARTUP_ERRORS, RunningGateway, running
 from insight.metrics.service import Metrics, metrics_of
+from state.config import CoordinatorConfig
 from streaming.service.coordinator import Coordinator, Options
 from streaming.service.status import Phase
 
@@ -37,6 +39,8 @@ class GatewayToStart:
     def serving(self, options: Options) -> Iterator[str]:
         """Run it in front of the coordinator with these options. Yields the address for clients."""
         wanted = self._listening.options(options.client_config, options.layout, self._security)
+        if not CoordinatorConfig().with_settings(options.settings).consumer_protocol:
+            wanted = replace(wanted, consumer_protocol=False)
         with ExitStack() as stack:
             try:
                 self._running = stack.enter_context(running(wanted))

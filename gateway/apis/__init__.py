@@ -34,6 +34,7 @@ from gateway.upstream.cluster import METADATA
 from gateway.wire import codec
 from gateway.wire.framing import PRODUCE, RequestHeader
 from gateway.wire.heartbeat import decode_heartbeat
+from gateway.wire.keep_alive import decode_keep_alive
 from state.kafka.responses import JoinGroupResponse, SyncGroupResponse
 
 # Returns when the request's own requests to the coordinator are on their way, in order.
@@ -125,6 +126,8 @@ def decode(header: RequestHeader, message: bytes) -> Any:
     """Decode a request of an API in `SERVED`. Raises ProtocolError."""
     if header.api_key == HEARTBEAT:
         return decode_heartbeat(header, message)
+    if header.api_key == CONSUMER_GROUP_HEARTBEAT:
+        return decode_keep_alive(header, message) or codec.decode_request(header, message)
     return codec.decode_request(header, message)
 
 

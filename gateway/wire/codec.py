@@ -46,6 +46,8 @@ from kafka.protocol.admin import (
     DescribeTransactionsResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
     ListGroupsRequest,
     ListGroupsResponse,
     ListTransactionsRequest,
@@ -144,6 +146,7 @@ _REQUESTS = (
     InitProducerIdRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
+    ListConfigResourcesRequest,
     ListGroupsRequest,
     ListOffsetsRequest,
     ListTransactionsRequest,
@@ -189,6 +192,7 @@ _RESPONSES = (
     InitProducerIdResponse,
     JoinGroupResponse,
     LeaveGroupResponse,
+    ListConfigResourcesResponse,
     ListGroupsResponse,
     ListOffsetsResponse,
     ListTransactionsResponse,
@@ -212,8 +216,8 @@ Fields = Mapping[str, Any]
 _INT32 = Struct(">i")
 _CORRELATION_ID_BYTES = 4
 _ERROR_ALONE = {"error_code"}
-# OffsetCommit and OffsetFetch.
-_FREQUENT = frozenset({8, 9})
+# OffsetCommit, OffsetFetch and ConsumerGroupHeartbeat.
+_FREQUENT = frozenset({8, 9, 68})
 
 
 def decode_request(header: RequestHeader, message: bytes) -> Any:
@@ -328,6 +332,8 @@ def _message(kind: Any, fields: Fields, **version: int) -> Any:
 
 
 def _value(field: Any, value: Any) -> Any:
-    if field.is_struct_array() and value is not None:
+    if value is None:
+        return None
+    if field.is_struct_array():
         return [_message(field.data_class, item) for item in value]
-    return value
+    return _message(field.data_class, value) if field.is_struct() else value

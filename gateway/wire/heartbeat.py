@@ -37,13 +37,13 @@ def decode_heartbeat(header: RequestHeader, message: bytes) -> HeartbeatRequest:
 
 
 def _flexible(message: bytes, at: int) -> HeartbeatRequest:
-    group_id, at = _compact_string(message, at)
+    group_id, at = compact_string(message, at)
     (generation_id,) = _INT32.unpack_from(message, at)
-    member_id, at = _compact_string(message, at + _INT32.size)
+    member_id, at = compact_string(message, at + _INT32.size)
     instance_id = None
     length, start = read_varint(message, at)
     if length:
-        instance_id, start = _compact_string(message, at)
+        instance_id, start = compact_string(message, at)
     at = start
     _end(message, skip_tagged_fields(message, at))
     return HeartbeatRequest(group_id, generation_id, member_id, instance_id)
@@ -63,7 +63,8 @@ def _plain(message: bytes, at: int, *, is_static: bool) -> HeartbeatRequest:
     return HeartbeatRequest(group_id, generation_id, member_id, instance_id)
 
 
-def _compact_string(message: bytes, at: int) -> tuple[str, int]:
+def compact_string(message: bytes, at: int) -> tuple[str, int]:
+    """Read a string of a flexible version. Returns it and the position after it. Raises ProtocolError."""
     length, at = read_varint(message, at)
     if not length:
         raise ProtocolError("a length of -1")

@@ -13,8 +13,8 @@ from gateway.wire.framing import RequestHeader
 from gateway.wire.schema_encoder import SchemaEncoder
 from tests.harness.examples import examples
 
-COMMIT, FETCH = 8, 9
-VERSIONS = [(key, version) for key in (COMMIT, FETCH) for version in codec.versions(key)]
+COMMIT, FETCH, HEARTBEAT = 8, 9, 68
+VERSIONS = [(key, version) for key in (COMMIT, FETCH, HEARTBEAT) for version in codec.versions(key)]
 
 error_codes = st.integers(-1, 120)
 names = st.text(max_size=5) | st.just("long" * 50)
@@ -43,10 +43,22 @@ groups = st.lists(
     ),
     max_size=2,
 )
+assigned = st.fixed_dictionaries(
+    {"topic_id": st.uuids(), "partitions": st.lists(st.integers(0, 2**31 - 1), max_size=3)}
+)
 bodies = {
     COMMIT: st.fixed_dictionaries({"topics": topics(committed, topic_id=st.uuids())}),
     FETCH: st.fixed_dictionaries(
         {"topics": topics(fetched), "groups": groups}, optional={"error_code": error_codes}
+    ),
+    HEARTBEAT: st.fixed_dictionaries(
+        {
+            "error_message": st.none() | names,
+            "member_id": st.none() | names,
+            "assignment": st.none()
+            | st.fixed_dictionaries({"topic_partitions": st.lists(assigned, max_size=2)}),
+        },
+        optional={"error_code": error_codes, "member_epoch": st.integers(-2, 2**31 - 1)},
     ),
 }
 
@@ -69,10 +81,17 @@ def test_a_response_is_encoded_as_by_the_general_codec(api_key: int, version: in
         assert codec.encode_response(header, decoded) == encoded
 
     holds()
+
+
+@pytest.mark.parametrize(("api_key", "version"), VERSIONS)
+def test_a_long_list_is_encoded_as_by_the_general_codec(api_key: int, version: int) -> None:
     many = [{"partition_index": n, "error_code": n % 3} for n in range(300)]
     wide: dict[str, Any] = {"topics": [{"name": "orders", "partitions": many}]}
     if api_key == FETCH:
         wide["groups"] = [{"group_id": "g", **wide}]
+    if api_key == HEARTBEAT:
+        owned = {"topic_id": UUID(int=7), "partitions": list(range(300))}
+        wide = {"assignment": {"topic_partitions": [owned]}}
     header = RequestHeader(api_key, version, 7, None, 0)
     assert codec.encode_response(header, wide).endswith(general(api_key, version, wide))
 
