@@ -19,8 +19,6 @@ from state.kafka.requests import RegexResolution, TopicImage, TopicImages
 NAMED_AGE_MAX_S = 1.0
 # Answers with all topics are large. A topic made since is found by the coordinator's own look at the topics.
 ALL_AGE_MAX_S = 10.0
-# Less than a member waits for the answer to its heartbeat.
-LOOK_UP_TIMEOUT_S = 3.0
 
 T = TypeVar("T")
 
@@ -35,7 +33,9 @@ async def images_of(context: RequestContext, names: Iterable[str]) -> TopicImage
     name of which the brokers said neither is left out. None: no broker answered.
     """
     wanted = list(names)
-    found = await _in_time(context.services.cluster.described(wanted, NAMED_AGE_MAX_S)) if wanted else {}
+    found = (
+        await _in_time(context, context.services.cluster.described(wanted, NAMED_AGE_MAX_S)) if wanted else {}
+    )
     if found is None:
         return None
     images = {name: None if topic is None else _image(topic) for name, topic in found.items()}
@@ -46,7 +46,7 @@ async def resolution_of(context: RequestContext, pattern: str) -> RegexResolutio
     """The topics that the pattern matches, or why it is none of RE2. Internal topics are left out, as
     clients see them. None: no broker answered.
     """
-    known = await _in_time(context.services.cluster.all_topics(ALL_AGE_MAX_S))
+    known = await _in_time(context, context.services.cluster.all_topics(ALL_AGE_MAX_S))
     if known is None:
         return None
     images = {name: image for name, topic in known.topics.items() if (image := _image(topic)) is not None}
@@ -59,17 +59,18 @@ def _image(topic: Topic) -> TopicImage | None:
     return None if topic.topic_id is None else TopicImage(topic.topic_id, topic.partitions)
 
 
-async def _in_time(looking: Coroutine[Any, Any, T]) -> T | None:
+async def _in_time(context: RequestContext, looking: Coroutine[Any, Any, T]) -> T | None:
     """The outcome of a look at the brokers, None if there is none in time. A look that takes longer goes on,
     because others may wait for the same.
     """
     task = asyncio.create_task(_answered(looking))
     _under_way.add(task)
     task.add_done_callback(_under_way.discard)
-    done, _ = await asyncio.wait([task], timeout=LOOK_UP_TIMEOUT_S)
+    timeout_s = context.services.cluster.limits.topics_look_up_s
+    done, _ = await asyncio.wait([task], timeout=timeout_s)
     if done:
         return task.result()
-    log.warning("no metadata of topics", error=f"no broker answered within {LOOK_UP_TIMEOUT_S:g} s")
+    log.warning("no metadata of topics", error=f"no broker answered within {timeout_s:g} s")
     return None
 
 

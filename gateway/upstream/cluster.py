@@ -70,7 +70,7 @@ class Cluster:
         self.nodes: dict[int, Address] = {}
         self.live: list[int] = []
         self._bootstrap = list(bootstrap)
-        self._limits = limits
+        self.limits = limits
         self.access = access
         self._upstream: Upstream | None = None
         self._asking = asyncio.Lock()
@@ -100,7 +100,7 @@ class Cluster:
 
     async def connect(self, address: Address) -> Upstream:
         """Open a connection to a broker, with the gateway's own principal. Raises UpstreamLost."""
-        return await Upstream.open(address, self._limits, self.access)
+        return await Upstream.open(address, self.limits, self.access)
 
     async def ask(self, api_key: int, api_version: int, body: codec.Fields) -> Any:
         """Send a request to any broker that answers, and return its response. Raises UpstreamLost."""

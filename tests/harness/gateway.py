@@ -170,11 +170,14 @@ class StubBroker:
     """A broker of one node. `answers` are bodies by api key; a request without one is answered by its own
     bytes. `scripts` make the body of a request.
 
+    `topic_errors` are error codes of topics in Metadata, `internal` the topics that it marks as internal.
     `passed` are the requests that arrived, except the gateway's own. `messages` are the whole messages.
     """
 
     address: Address = field(init=False)
     topics: dict[str, int] = field(default_factory=lambda: dict(TOPICS))
+    topic_errors: dict[str, int] = field(default_factory=dict)
+    internal: set[str] = field(default_factory=set)
     ids: dict[str, UUID] = field(default_factory=lambda: {name: topic_id(name) for name in TOPICS})
     answers: dict[int, codec.Fields] = field(default_factory=dict)
     scripts: dict[int, Callable[[Any], codec.Fields]] = field(default_factory=dict)
@@ -231,10 +234,13 @@ class StubBroker:
         return self.ids.get(name, topic_id(name))
 
     def _topic(self, name: str | None) -> codec.Fields:
+        if name in self.topic_errors:
+            return {"error_code": self.topic_errors[name], "name": name, "partitions": []}
         if name not in self.topics:
             return {"error_code": 3, "name": name, "partitions": []}
         partitions = [{"partition_index": p, "leader_id": NODE_ID} for p in range(self.topics[name])]
-        return {"error_code": 0, "name": name, "topic_id": self._id(name), "partitions": partitions}
+        found = {"error_code": 0, "name": name, "topic_id": self._id(name), "partitions": partitions}
+        return found | {"is_internal": name in self.internal}
 
 
 @dataclass

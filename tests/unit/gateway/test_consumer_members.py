@@ -1,0 +1,224 @@
+"""Members on the consumer protocol (KIP-848) over the coordinator's core: heartbeats and what they tell of
+topics, offsets by member epoch, descriptions.
+"""
+
+from typing import Any
+
+from gateway.upstream.internal_topics import InternalTopics
+from state.kafka.requests import ConsumerGroupHeartbeat, TopicImage
+from tests.harness.gateway import TOPICS, RawClient, World, played, topic_id
+from tests.harness.gateway_requests import COMMIT, OFFSET_FETCH, outcomes
+
+HEARTBEAT, DESCRIBE = 68, 69
+ORDERS = {topic_id("orders"): [0, 1, 2]}
+STALE, UNKNOWN_MEMBER, UNKNOWN_ID, BAD_PATTERN = 113, 25, 100, 128
+
+
+def joining(**more: Any) -> dict[str, Any]:
+    """The fields of a ConsumerGroupHeartbeat that joins group g as member m."""
+    fields: dict[str, Any] = {"group_id": "g", "member_id": "m", "member_epoch": 0}
+    fields |= {"rebalance_timeout_ms": 60_000, "topic_partitions": []}
+    return fields | {"subscribed_topic_names": ["orders"]} | more
+
+
+def by_pattern(pattern: str, **more: Any) -> dict[str, Any]:
+    return joining(subscribed_topic_names=None, subscribed_topic_regex=pattern, **more)
+
+
+def assigned(answer: Any) -> dict[Any, list[int]] | None:
+    if answer.assignment is None:
+        return None
+    return {topic.topic_id: sorted(topic.partitions) for topic in answer.assignment.topic_partitions}
+
+
+async def joined(client: RawClient, **more: Any) -> int:
+    """Join, and return the member's epoch."""
+    answer = await client.ask(HEARTBEAT, 1, **joining(**more))
+    assert (answer.error_code, answer.error_message, assigned(answer)) == (0, None, ORDERS)
+    return int(answer.member_epoch)
+
+
+def last_asked(world: World) -> ConsumerGroupHeartbeat:
+    asked = world.core.asked[-1]
+    assert isinstance(asked, ConsumerGroupHeartbeat)
+    return asked
+
+
+def image(topic: str) -> TopicImage:
+    return TopicImage(topic_id(topic), TOPICS[topic])
+
+
+@played
+async def test_a_member_joins_stays_and_leaves(world: World) -> None:
+    for version in (0, 1):
+        client, member = await world.client(), {"group_id": "g", "member_id": f"m{version}"}
+        first = await client.ask(HEARTBEAT, version, **joining(**member))
+        assert (first.error_code, first.member_id, assigned(first)) == (0, f"m{version}", ORDERS)
+        assert first.heartbeat_interval_ms == 5_000
+        asked = last_asked(world)
+        assert (asked.api_version, asked.client_id, asked.principal) == (version, "me", "User:ANONYMOUS")
+        still = await client.ask(HEARTBEAT, version, **member, member_epoch=first.member_epoch)
+        assert (still.error_code, still.member_epoch, assigned(still)) == (0, first.member_epoch, None)
+        owned = [{"topic_id": id_, "partitions": partitions} for id_, partitions in ORDERS.items()]
+        epoch = {"member_epoch": first.member_epoch, "topic_partitions": owned}
+        assert (await client.ask(HEARTBEAT, version, **member, **epoch)).error_code == 0
+        left = await client.ask(HEARTBEAT, version, **member, member_epoch=-1)
+        assert (left.error_code, left.member_epoch) == (0, -1)
+
+
+@played
+async def test_an_error_has_a_text_and_nothing_else(world: World) -> None:
+    client = await world.client()
+    refused = await client.ask(HEARTBEAT, 1, **joining(member_epoch=7))
+    assert refused.error_code == 69
+    assert refused.error_message
+    nothing = (refused.member_id, refused.member_epoch, refused.heartbeat_interval_ms, refused.assignment)
+    assert nothing == (None, 0, 0, None)
+
+
+@played
+async def test_without_a_coordinator_a_heartbeat_has_coordinator_not_available(world: World) -> None:
+    world.core.away = True
+    client = await world.client()
+    assert (await client.ask(HEARTBEAT, 1, **joining())).error_code == 15
+    (group,) = (await client.ask(DESCRIBE, 1, group_ids=["g"])).groups
+    assert (group.group_id, group.error_code) == ("g", 15)
+
+
+@played
+async def test_mi1_a_heartbeat_with_names_says_what_the_brokers_know_of_them(world: World) -> None:
+    client = await world.client()
+    await client.ask(HEARTBEAT, 1, **joining(subscribed_topic_names=["orders", "absent", "unsure"]))
+    assert last_asked(world).topics == {"orders": image("orders"), "absent": None, "unsure": None}
+    assert last_asked(world).regex is None
+
+
+@played
+async def test_mi1_keep_alives_and_leaves_ask_no_broker(world: World) -> None:
+    client = await world.client()
+    epoch = await joined(client)
+    before = world.broker.metadata_asked
+    await client.ask(HEARTBEAT, 1, group_id="g", member_id="m", member_epoch=epoch)
+    assert (last_asked(world).topics, last_asked(world).regex) == (None, None)
+    await client.ask(HEARTBEAT, 1, **joining(member_epoch=-1))
+    assert last_asked(world).topics is None
+    assert world.broker.metadata_asked == before
+
+
+@played
+async def test_mi1_members_that_join_together_share_a_look_at_the_topics(world: World) -> None:
+    client = await world.client()
+    before = world.broker.metadata_asked
+    for number in range(5):
+        await client.ask(HEARTBEAT, 1, **joining(member_id=f"m{number}"))
+        assert last_asked(world).topics == {"orders": image("orders")}
+    assert world.broker.metadata_asked == before + 1
+
+
+@played
+async def test_mi1_a_topic_with_another_error_is_not_called_absent(world: World) -> None:
+    """As while a topic has no leader. The member is told when the brokers know."""
+    world.broker.topic_errors["prices"] = 5
+    client = await world.client()
+    await client.ask(HEARTBEAT, 1, **joining(subscribed_topic_names=["orders", "prices"]))
+    assert last_asked(world).topics == {"orders": image("orders")}
+
+
+@played
+async def test_mi1_without_brokers_a_heartbeat_goes_on_and_nothing_is_known(world: World) -> None:
+    client = await world.client()
+    await world.stop_broker()
+    for writer in world.broker.writers:
+        writer.close()
+    await client.ask(HEARTBEAT, 1, **joining(subscribed_topic_regex="o.*"))
+    assert (last_asked(world).topics, last_asked(world).regex) == (None, None)
+
+
+@played(topics_look_up_s=0.05)
+async def test_mi1_brokers_that_hang_do_not_hold_a_heartbeat(world: World) -> None:
+    client = await world.client()
+    world.broker.silent = True
+    await client.ask(HEARTBEAT, 1, **joining())
+    assert last_asked(world).topics is None
+
+
+@played(internal_topics=InternalTopics(["coordinator-requests"]))
+async def test_rx1_and_rx7_a_pattern_is_resolved_without_internal_topics(world: World) -> None:
+    world.broker.topics |= {"__consumer_offsets": 50, "coordinator-requests": 1, "marked": 1}
+    world.broker.internal.add("marked")
+    client = await world.client()
+    answer = await client.ask(HEARTBEAT, 1, **by_pattern(".*"))
+    regex = last_asked(world).regex
+    assert regex is not None
+    assert regex.topics == {"orders": image("orders"), "prices": image("prices")}
+    assert regex.at_ms > 0
+    assert assigned(answer) == ORDERS | {topic_id("prices"): [0]}
+    await client.ask(HEARTBEAT, 1, **by_pattern("order", member_id="n"))
+    regex = last_asked(world).regex
+    assert regex is not None
+    assert regex.topics == {}  # the whole name has to match
+
+
+@played
+async def test_rx1_patterns_share_a_look_at_all_topics(world: World) -> None:
+    client = await world.client()
+    before = world.broker.metadata_asked
+    for number, pattern in enumerate((".*", "o.*", ".*s")):
+        await client.ask(HEARTBEAT, 1, **by_pattern(pattern, member_id=f"m{number}"))
+    assert world.broker.metadata_asked == before + 1
+
+
+@played
+async def test_rx2_a_pattern_that_is_none_of_re2_is_for_the_coordinator_to_refuse(world: World) -> None:
+    client = await world.client()
+    refused = await client.ask(HEARTBEAT, 1, **by_pattern("(?=o)rders"))
+    regex = last_asked(world).regex
+    assert regex is not None
+    assert regex.error
+    assert (refused.error_code, assigned(refused)) == (BAD_PATTERN, None)
+
+
+@played
+async def test_offsets_are_committed_and_fetched_by_member_epoch(world: World) -> None:
+    client = await world.client()
+    epoch = await joined(client)
+    partition = {"partition_index": 0, "committed_offset": 7}
+    for version, topic in ((9, {"name": "orders"}), (10, {"topic_id": topic_id("orders")})):
+
+        async def commit(
+            epoch: int, version: int = version, topic: dict[str, Any] = topic, **more: Any
+        ) -> list[int]:
+            fields = {"group_id": "g", "member_id": "m", "generation_id_or_member_epoch": epoch, **more}
+            topics = [{**topic, "partitions": [partition]}]
+            answer = await client.ask(COMMIT, version, **fields, topics=topics)
+            return [error for _, _, error in outcomes(answer)]
+
+        async def fetched(
+            member_id: str | None,
+            epoch: int,
+            version: int = version,
+            topic: dict[str, Any] = topic,
+        ) -> tuple[int, list[int]]:
+            group = {"group_id": "g", "member_id": member_id, "member_epoch": epoch}
+            groups = [{**group, "topics": [{**topic, "partition_indexes": [0]}]}]
+            (found,) = (await client.ask(OFFSET_FETCH, version, groups=groups)).groups
+            return found.error_code, [p.committed_offset for t in found.topics for p in t.partitions]
+
+        assert await commit(epoch) == [0]
+        assert await commit(epoch + 1) == [STALE]
+        assert await commit(epoch, member_id="other") == [UNKNOWN_MEMBER]
+        assert await fetched("m", epoch) == (0, [7])
+        assert await fetched("m", epoch + 1) == (STALE, [])
+        assert await fetched("other", epoch) == (UNKNOWN_MEMBER, [])
+        assert await fetched(None, -1) == (0, [7])
+
+
+@played
+async def test_of19_partitions_of_an_unknown_topic_id_do_not_stop_the_others(world: World) -> None:
+    client = await world.client()
+    epoch = await joined(client)
+    partitions = [{"partition_index": 0, "committed_offset": 7}]
+    topics = [{"topic_id": topic_id(name), "partitions": partitions} for name in ("absent", "orders")]
+    fields = {"group_id": "g", "member_id": "m", "generation_id_or_member_epoch": epoch}
+    answer = await client.ask(COMMIT, 10, **fields, topics=topics)
+    assert outcomes(answer) == [(topic_id("absent"), 0, UNKNOWN_ID), (topic_id("orders"), 0, 0)]
