@@ -126,7 +126,8 @@ def _from_group(group_id: str, client_config: ClientConfig, prefix: str, timeout
         if group_id not in found.groups:
             raise InputError(*found.refusals())
         described = found.groups[group_id]
-        there = cluster.log.existing(subscribed_topics(described))
+        topics = cluster.log.topics().difference(cluster.layout.topics)
+        there = cluster.log.existing(subscribed_topics(described, topics))
         counts = {topic: len(partitions) for topic, partitions in there.items()}
         return live_group(described, counts, describe_partitions(cluster.log, found)[group_id])
 

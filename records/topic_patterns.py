@@ -5,7 +5,7 @@ match, upper and lower case differ, and there are no look-arounds and no back re
 TopicRegexResolver.java, Utils.throwIfRegularExpressionIsInvalid.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -29,15 +29,20 @@ def resolve(
     `__consumer_offsets`.
     """
     try:
-        compiled = _compiled(pattern)
+        matched = matching(pattern, topics, internal)
     except re2.error as error:
         return RegexResolution(at_ms=at_ms, error=_text(error))
-    matched = {
-        name: image
-        for name, image in sorted(topics.items())
+    return RegexResolution({name: topics[name] for name in matched}, at_ms)
+
+
+def matching(pattern: str, topics: Iterable[str], internal: Collection[str] = ()) -> list[str]:
+    """Return the names, sorted, that the pattern matches. Raises re2.error."""
+    compiled = _compiled(pattern)
+    return sorted(
+        name
+        for name in topics
         if name not in KAFKAS_INTERNAL_TOPICS and name not in internal and compiled.fullmatch(name)
-    }
-    return RegexResolution(matched, at_ms)
+    )
 
 
 @lru_cache(_COMPILED_PATTERNS)

@@ -16,6 +16,7 @@ from cli.groups.common import (
     tell,
     tell_errors,
 )
+from insight.admin.describe import instance_id
 from insight.admin.error_text import UNKNOWN_TOPIC_OR_PARTITION, error_name, error_text
 from insight.admin.gather import describe_groups
 from insight.admin.render import OffsetDeletion, Removal, offset_deletion_table, removal_table
@@ -148,7 +149,7 @@ def _members_of(requests: GroupRequests, group_ids: Sequence[str]) -> dict[str, 
     described = describe_groups(requests, group_ids)
     tell_errors(described.refusals())
     return {
-        group_id: [LeavingMember(m.member_id, m.group_instance_id) for m in group.members]
+        group_id: [LeavingMember(m.member_id, instance_id(m)) for m in group.members]
         for group_id, group in described.groups.items()
     }
 

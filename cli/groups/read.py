@@ -20,6 +20,7 @@ from insight.admin.describe import member_rows, remark, state_row
 from insight.admin.directory import select_groups
 from insight.admin.gather import Described, describe_groups, describe_partitions
 from insight.admin.render import group_list, member_table, partition_table, state_table
+from insight.admin.requests import AnyDescribed
 from insight.admin.rocketmq import (
     RocketMqRow,
     client_table,
@@ -32,10 +33,9 @@ from insight.admin.rocketmq import (
 from insight.admin.selection import parse_states, parse_types
 from records.partitioner import partition_of
 from state.kafka.group import DEAD
-from state.kafka.responses import DescribeGroupResponse
 from state.rocketmq.snapshot import GroupSnapshot
 
-Groups = Mapping[str, DescribeGroupResponse]
+Groups = Mapping[str, AnyDescribed]
 
 
 class _Shown(NamedTuple):
@@ -85,8 +85,8 @@ def list_(cluster: Cluster, states: frozenset[str] | None, types: frozenset[str]
 @group_options
 @click.option("--offsets", is_flag=True, help="Partitions with offsets and lag (the default).")
 @click.option("--members", is_flag=True, help="Members with their numbers of partitions.")
-@click.option("--state", is_flag=True, help="The state.")
-@click.option("--verbose", is_flag=True, help="More columns: leader epochs, or the members' assignments.")
+@click.option("--state", is_flag=True, help="The state, and what the group waits for.")
+@click.option("--verbose", is_flag=True, help="More columns: leader epochs, assignments, or epochs.")
 @output_option
 def describe(
     cluster: Cluster,
@@ -112,7 +112,7 @@ def describe(
     if members:
         shown = _members(described.groups, verbose=verbose)
     elif state:
-        shown = _states(cluster, described.groups)
+        shown = _states(cluster, described.groups, verbose=verbose)
     else:
         shown = _offsets(cluster, described, verbose=verbose)
     if output == "json":
@@ -143,13 +143,13 @@ def _members(groups: Groups, *, verbose: bool) -> _Shown:
     return _Shown(_by_group(groups, "members", rows_of), tables)
 
 
-def _states(cluster: Cluster, groups: Groups) -> _Shown:
+def _states(cluster: Cluster, groups: Groups, *, verbose: bool) -> _Shown:
     layout = cluster.layout
     rows = [
         state_row(group, layout.requests_topic, partition_of(group_id, layout.request_partitions))
         for group_id, group in groups.items()
     ]
-    return _Shown(rows, [state_table(row) for row in rows if row.state != DEAD])
+    return _Shown(rows, [state_table(row, verbose=verbose) for row in rows if row.state != DEAD])
 
 
 def _by_group(groups: Groups, what: str, rows_of: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:

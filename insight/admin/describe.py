@@ -5,16 +5,34 @@ Source: ConsumerGroupCommand.collectGroupsOffsets, collectGroupsMembers, collect
 
 from collections.abc import Iterable, Mapping
 
-from msgspec import Struct, UnsetType
+from msgspec import Struct, UnsetType, structs
 
 from assignors.kafka.api import TopicPartition
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
-from insight.admin.requests import Committed
+from clients.partition_text import partition_list
+from insight.admin.directory import CLASSIC_TYPE, CONSUMER_TYPE
+from insight.admin.requests import AnyDescribed, Committed
 from state.kafka.classic_group import GroupState
+from state.kafka.consumer_group import LEAVE_GROUP_STATIC_MEMBER_EPOCH, ConsumerGroupState
 from state.kafka.group import DEAD
-from state.kafka.responses import DescribedMember, DescribeGroupResponse
+from state.kafka.responses import (
+    AssignedTopicPartitions,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupMemberDescription,
+    DescribedMember,
+)
 
-REBALANCING = frozenset({GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE})
+REBALANCING = frozenset(
+    (
+        GroupState.PREPARING_REBALANCE.value,
+        GroupState.COMPLETING_REBALANCE.value,
+        ConsumerGroupState.ASSIGNING.value,
+        ConsumerGroupState.RECONCILING.value,
+    )
+)
+AnyMember = DescribedMember | ConsumerGroupMemberDescription
+Partitions = dict[str, list[int]]
+_CLASSIC_MEMBER = 0
 
 
 class PartitionRow(Struct, frozen=True, kw_only=True):
@@ -36,8 +54,10 @@ class PartitionRow(Struct, frozen=True, kw_only=True):
     client_id: str | None
 
 
-class MemberRow(Struct, frozen=True, kw_only=True):
-    """A member. `assignment` holds partition numbers by topic, None if its bytes cannot be read."""
+class MemberRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A member. `assignment` holds partition numbers by topic, None if its bytes cannot be read. `consumer`
+    is None in a classic group.
+    """
 
     group: str
     consumer_id: str
@@ -45,23 +65,55 @@ class MemberRow(Struct, frozen=True, kw_only=True):
     host: str
     client_id: str
     partitions: int | None
-    assignment: dict[str, list[int]] | None
+    assignment: Partitions | None
+    consumer: "ConsumerMemberRow | None" = None
 
 
-class StateRow(Struct, frozen=True, kw_only=True):
-    """A group as a whole. `coordinator_id` is the partition of the requests topic for its requests."""
+class ConsumerMemberRow(Struct, frozen=True, kw_only=True):
+    """What a member of a group of the consumer protocol has besides.
+
+    `target_epoch` is the epoch of the group's target assignment, `target_assignment` what that has for the
+    member. `upgraded` is False for a member on the classic protocol.
+    """
+
+    current_epoch: int
+    target_epoch: int
+    target_assignment: Partitions
+    subscribed_topics: list[str]
+    subscribed_pattern: str | None
+    rack_id: str | None
+    upgraded: bool
+
+
+class StateRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A group as a whole. `coordinator_id` is the partition of the requests topic for its requests.
+
+    The fields from `group_epoch` on are for groups of the consumer protocol. `unsettled` has a sentence for
+    each member that is not at the target assignment yet, `classic_members` the members that a conversion
+    from the classic protocol waits for.
+    """
 
     group: str
+    type: str
     coordinator: str
     coordinator_id: int
     assignment_strategy: str
     state: str
     members: int
+    group_epoch: int | None = None
+    target_assignment_epoch: int | None = None
+    unsettled: list[str] = []
+    classic_members: list[str] = []
 
 
-def is_consumer_group(described: DescribeGroupResponse) -> bool:
-    """Whether the members use the consumer protocol; a group that never had members counts as one."""
-    return described.protocol_type in ("", PROTOCOL_TYPE)
+def protocol_type(described: AnyDescribed) -> str:
+    """The protocol type of the group, "" if it never had members."""
+    return PROTOCOL_TYPE if isinstance(described, ConsumerGroupDescribeResponse) else described.protocol_type
+
+
+def is_consumer_group(described: AnyDescribed) -> bool:
+    """Whether the members are Kafka's consumers; a group that never had members counts as one."""
+    return protocol_type(described) in ("", PROTOCOL_TYPE)
 
 
 def remark(group_id: str, state: str) -> str | None:
@@ -75,8 +127,13 @@ def remark(group_id: str, state: str) -> str | None:
     return None
 
 
-def assigned_partitions(member: DescribedMember) -> tuple[TopicPartition, ...] | None:
-    """Return the partitions assigned to a member, None if its bytes are not a consumer assignment."""
+def assigned_partitions(member: AnyMember) -> tuple[TopicPartition, ...] | None:
+    """Return the partitions assigned to a member, None if its bytes are not a consumer assignment.
+
+    In a group of the consumer protocol they include those that the member has to give up.
+    """
+    if isinstance(member, ConsumerGroupMemberDescription):
+        return _flat(member.assignment)
     if not member.member_assignment:
         return ()
     try:
@@ -85,15 +142,22 @@ def assigned_partitions(member: DescribedMember) -> tuple[TopicPartition, ...] |
         return None
 
 
-def mentioned_partitions(
-    described: DescribeGroupResponse, committed: Iterable[TopicPartition]
-) -> set[TopicPartition]:
+def instance_id(member: AnyMember) -> str | None:
+    """Return the member's group.instance.id, None if it is not static."""
+    return member.group_instance_id if isinstance(member, DescribedMember) else member.instance_id
+
+
+def _flat(assignment: Iterable[AssignedTopicPartitions]) -> tuple[TopicPartition, ...]:
+    return tuple(TopicPartition(topic.topic_name, n) for topic in assignment for n in topic.partitions)
+
+
+def mentioned_partitions(described: AnyDescribed, committed: Iterable[TopicPartition]) -> set[TopicPartition]:
     """Return the partitions for which `partition_rows` makes rows."""
     assigned = {p for member in described.members for p in assigned_partitions(member) or ()}
     return assigned.union(committed, pending_offsets(described))
 
 
-def pending_offsets(described: DescribeGroupResponse) -> dict[TopicPartition, int]:
+def pending_offsets(described: AnyDescribed) -> dict[TopicPartition, int]:
     """Return the offsets that are pending in transactions."""
     if isinstance(described.pending_offsets, UnsetType):
         return {}
@@ -105,7 +169,7 @@ def pending_offsets(described: DescribeGroupResponse) -> dict[TopicPartition, in
 
 
 def partition_rows(
-    described: DescribeGroupResponse,
+    described: AnyDescribed,
     committed: Mapping[TopicPartition, Committed],
     ends: Mapping[TopicPartition, int],
 ) -> list[PartitionRow]:
@@ -113,7 +177,9 @@ def partition_rows(
 
     `ends`: the log end offset of every existing partition.
     """
-    members = [(member, sorted(assigned_partitions(member) or ())) for member in described.members]
+    members: list[tuple[AnyMember, list[TopicPartition]]] = [
+        (member, sorted(assigned_partitions(member) or ())) for member in described.members
+    ]
     members.sort(key=lambda held: len(held[1]), reverse=True)
     assigned = {p for _, partitions in members for p in partitions}
     held = [(p, member) for member, partitions in members for p in partitions]
@@ -135,7 +201,7 @@ def partition_rows(
 def _partition_row(
     group_id: str,
     partition: TopicPartition,
-    member: DescribedMember | None,
+    member: AnyMember | None,
     committed: Committed | None,
     pending: int | None,
     end: int | None,
@@ -156,34 +222,100 @@ def _partition_row(
     )
 
 
-def member_rows(described: DescribeGroupResponse) -> list[MemberRow]:
+def member_rows(described: AnyDescribed) -> list[MemberRow]:
     """Return the members in the coordinator's order."""
-    return [_member_row(described.group_id, member) for member in described.members]
+    if isinstance(described, ConsumerGroupDescribeResponse):
+        epoch = described.assignment_epoch
+        return [_member_row(described.group_id, m, _consumer_row(m, epoch)) for m in described.members]
+    return [_member_row(described.group_id, m, None) for m in described.members]
 
 
-def _member_row(group_id: str, member: DescribedMember) -> MemberRow:
+def _member_row(group_id: str, member: AnyMember, consumer: ConsumerMemberRow | None) -> MemberRow:
     partitions = assigned_partitions(member)
-    by_topic: dict[str, list[int]] = {}
-    for topic, partition in sorted(partitions or ()):
-        by_topic.setdefault(topic, []).append(partition)
     return MemberRow(
         group=group_id,
         consumer_id=member.member_id,
-        group_instance_id=member.group_instance_id,
+        group_instance_id=instance_id(member),
         host=member.client_host,
         client_id=member.client_id,
         partitions=None if partitions is None else len(partitions),
-        assignment=None if partitions is None else by_topic,
+        assignment=None if partitions is None else _by_topic(partitions),
+        consumer=consumer,
     )
 
 
-def state_row(described: DescribeGroupResponse, requests_topic: str, partition: int) -> StateRow:
+def _consumer_row(member: ConsumerGroupMemberDescription, target_epoch: int) -> ConsumerMemberRow:
+    return ConsumerMemberRow(
+        current_epoch=member.member_epoch,
+        target_epoch=target_epoch,
+        target_assignment=_by_topic(_flat(member.target_assignment)),
+        subscribed_topics=member.subscribed_topic_names,
+        subscribed_pattern=member.subscribed_topic_regex or None,
+        rack_id=member.rack_id,
+        upgraded=member.member_type != _CLASSIC_MEMBER,
+    )
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> Partitions:
+    by_topic: Partitions = {}
+    for topic, partition in sorted(partitions):
+        by_topic.setdefault(topic, []).append(partition)
+    return by_topic
+
+
+def state_row(described: AnyDescribed, requests_topic: str, partition: int) -> StateRow:
     """Return the row of the group; `partition` of the requests topic is the one for the group's requests."""
-    return StateRow(
+    is_of_consumers = isinstance(described, ConsumerGroupDescribeResponse)
+    row = StateRow(
         group=described.group_id,
+        type=CONSUMER_TYPE if is_of_consumers else CLASSIC_TYPE,
         coordinator=requests_topic,
         coordinator_id=partition,
-        assignment_strategy=described.protocol_data,
+        assignment_strategy="",
         state=described.group_state,
         members=len(described.members),
     )
+    if not isinstance(described, ConsumerGroupDescribeResponse):
+        return structs.replace(row, assignment_strategy=described.protocol_data)
+    return structs.replace(
+        row,
+        assignment_strategy=described.assignor_name,
+        group_epoch=described.group_epoch,
+        target_assignment_epoch=described.assignment_epoch,
+        unsettled=unsettled(described),
+        classic_members=[m.member_id for m in described.members if m.member_type == _CLASSIC_MEMBER],
+    )
+
+
+def unsettled(described: ConsumerGroupDescribeResponse) -> list[str]:
+    """Return a sentence for each member that is not at the target assignment: what it has to give up, and
+    what it waits for and from whom.
+    """
+    holders = {p: m.member_id for m in described.members for p in _flat(m.assignment)}
+    return [
+        sentence
+        for member in described.members
+        if (sentence := _unsettled(member, described.assignment_epoch, holders)) is not None
+    ]
+
+
+def _unsettled(
+    member: ConsumerGroupMemberDescription, epoch: int, holders: Mapping[TopicPartition, str]
+) -> str | None:
+    held, target = set(_flat(member.assignment)), set(_flat(member.target_assignment))
+    if member.member_epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
+        return f"{member.member_id} has left for a while (static member {member.instance_id})"
+    parts = []
+    if held - target:
+        parts.append(f"has to give up {partition_list(held - target)}")
+    for holder in sorted({holders.get(p, "") for p in target - held}):
+        awaited = {p for p in target - held if holders.get(p, "") == holder}
+        parts.append(
+            f"waits for {partition_list(awaited)} of {holder}"
+            if holder
+            else f"gets {partition_list(awaited)} at its next heartbeat"
+        )
+    if not parts and member.member_epoch == epoch:
+        return None
+    behind = f"{member.member_id} is at epoch {member.member_epoch} of {epoch}"
+    return f"{behind}: it {', '.join(parts)}" if parts else behind

@@ -23,8 +23,9 @@ from state.dispatch import GroupType
 from state.kafka.snapshot import GroupSnapshot
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 
-# All groups of the classic coordinator have this type; Kafka's newer groups have type "Consumer".
-GROUP_TYPE = "Classic"
+# The types as Kafka's tool prints them. Source: GroupType.java.
+CLASSIC_TYPE = "Classic"
+CONSUMER_TYPE = "Consumer"
 ROCKETMQ_TYPE = GroupType.ROCKETMQ.value
 
 log = structlog.get_logger()
@@ -89,7 +90,10 @@ def listed(group: AnyView) -> ListedGroup:
             client_versions=sorted({client_version(consumer) for consumer in group.consumers}),
         )
     return ListedGroup(
-        group=group.group_id, type=GROUP_TYPE, state=group.state, protocol_type=group.protocol_type or ""
+        group=group.group_id,
+        type=CONSUMER_TYPE if group.consumer else CLASSIC_TYPE,
+        state=group.state,
+        protocol_type=group.protocol_type or "",
     )
 
 

@@ -4,13 +4,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from assignors.kafka.api import TopicPartition
-from insight.admin.describe import PartitionRow, is_consumer_group, mentioned_partitions, partition_rows
+from insight.admin.describe import (
+    PartitionRow,
+    is_consumer_group,
+    mentioned_partitions,
+    partition_rows,
+    protocol_type,
+)
 from insight.admin.error_text import error_text
 from insight.admin.log_offsets import LogOffsets
-from insight.admin.requests import Committed, GroupRequests
+from insight.admin.requests import AnyDescribed, Committed, GroupRequests
 from insight.admin.rocketmq import offsets_remark
 from state.errors import ErrorCode
-from state.kafka.responses import DescribeGroupResponse
 
 Offsets = Mapping[TopicPartition, Committed]
 
@@ -23,7 +28,7 @@ class Described:
     has RocketMQ's groups, which come from the groups topic.
     """
 
-    groups: dict[str, DescribeGroupResponse] = field(default_factory=dict)
+    groups: dict[str, AnyDescribed] = field(default_factory=dict)
     offsets: dict[str, Offsets] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
     rocketmq: list[str] = field(default_factory=list)
@@ -36,7 +41,8 @@ class Described:
 def describe_groups(
     requests: GroupRequests, group_ids: Iterable[str], *, with_offsets: bool = False
 ) -> Described:
-    """Send DescribeGroups and, in the same round trip, OffsetFetch. A group that does not exist is Dead.
+    """Send the requests that describe groups and, in the same round trip, OffsetFetch. A group that does not
+    exist is Dead.
 
     Raises `clients.pending.ClientError` if a response is missing.
     """
@@ -52,7 +58,7 @@ def describe_groups(
             reason = error_text(error.name)
             found.errors.append(f"Consumer group '{group_id}' cannot be described: {reason}.")
         elif not is_consumer_group(answer):
-            found.errors.append(f"GroupId {group_id} is not a consumer group ({answer.protocol_type}).")
+            found.errors.append(f"GroupId {group_id} is not a consumer group ({protocol_type(answer)}).")
         else:
             found.groups[group_id] = answer
             if with_offsets:

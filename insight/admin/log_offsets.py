@@ -24,13 +24,17 @@ class LogOffsets:
         self._consumer = kafka_clients.reading_consumer(client_config)
         self._topics: frozenset[str] | None = None
 
-    def existing(self, topics: Iterable[str]) -> dict[str, frozenset[int]]:
-        """By topic, the partitions it has; topics that are not there are left out."""
+    def topics(self) -> frozenset[str]:
+        """All topics except internal ones."""
         if self._topics is None:
             self._topics = frozenset(self._consumer.topics())
+        return self._topics
+
+    def existing(self, topics: Iterable[str]) -> dict[str, frozenset[int]]:
+        """By topic, the partitions it has; topics that are not there are left out."""
         return {
             topic: frozenset(self._consumer.partitions_for_topic(topic))
-            for topic in self._topics.intersection(topics)
+            for topic in self.topics().intersection(topics)
         }
 
     def there(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:

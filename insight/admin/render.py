@@ -1,6 +1,7 @@
 """The tables of the command, with the columns of kafka-consumer-groups."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
 
@@ -8,6 +9,7 @@ from insight.admin.describe import MemberRow, PartitionRow, StateRow
 from insight.admin.directory import ListedGroup
 from insight.admin.error_text import error_text
 from insight.admin.tables import Column, render_table
+from state.kafka.consumer_group import ConsumerGroupState
 
 
 class ResetRow(Struct, frozen=True, kw_only=True):
@@ -86,12 +88,16 @@ def partition_table(rows: Sequence[PartitionRow], *, verbose: bool) -> str:
 
 
 def member_table(rows: Sequence[MemberRow], *, verbose: bool) -> str:
-    """Format members; instance ids only if a member has one, assignments only if `verbose`."""
+    """Format members; instance ids only if a member has one, assignments only if `verbose`.
+
+    In a group of the consumer protocol these are Kafka's columns of epochs, current and target assignment,
+    UPGRADED if the members are on different protocols, and a column of what the member subscribes to.
+    """
     static = any(row.group_instance_id is not None for row in rows)
     columns = [Column("GROUP"), Column("CONSUMER-ID")]
     columns += [Column("GROUP-INSTANCE-ID", 17)] if static else []
     columns += [Column("HOST"), Column("CLIENT-ID"), Column("#PARTITIONS")]
-    columns += [Column("ASSIGNMENT", 0)] if verbose else []
+    columns += _verbose_columns(rows) if verbose else []
     return render_table(
         columns,
         [
@@ -99,11 +105,39 @@ def member_table(rows: Sequence[MemberRow], *, verbose: bool) -> str:
                 *(row.group, row.consumer_id),
                 *([row.group_instance_id or ""] if static else []),
                 *(row.host, row.client_id, row.partitions),
-                *([_assignment_text(row.assignment)] if verbose else []),
+                *(_verbose_cells(row, mixed=_is_mixed(rows)) if verbose else []),
             ]
             for row in rows
         ],
     )
+
+
+def _is_mixed(rows: Sequence[MemberRow]) -> bool:
+    return len({row.consumer.upgraded for row in rows if row.consumer is not None}) > 1
+
+
+def _verbose_columns(rows: Sequence[MemberRow]) -> list[Column]:
+    if not any(row.consumer is not None for row in rows):
+        return [Column("ASSIGNMENT", 0)]
+    columns = [Column("CURRENT-EPOCH"), Column("CURRENT-ASSIGNMENT", 20)]
+    columns += [Column("TARGET-EPOCH"), Column("TARGET-ASSIGNMENT", 20)]
+    columns += [Column("UPGRADED", 8)] if _is_mixed(rows) else []
+    return [*columns, Column("SUBSCRIPTION", 0)]
+
+
+def _verbose_cells(row: MemberRow, *, mixed: bool) -> list[str | int | None]:
+    assignment, consumer = _assignment_text(row.assignment), row.consumer
+    if consumer is None:
+        return [assignment]
+    subscription = [*consumer.subscribed_topics]
+    if consumer.subscribed_pattern is not None:
+        subscription.append(f"/{consumer.subscribed_pattern}/")
+    return [
+        *(consumer.current_epoch, assignment),
+        *(consumer.target_epoch, _assignment_text(consumer.target_assignment)),
+        *([str(consumer.upgraded).lower()] if mixed else []),
+        ",".join(subscription) or None,
+    ]
 
 
 def _assignment_text(assignment: Mapping[str, Sequence[int]] | None) -> str | None:
@@ -113,13 +147,44 @@ def _assignment_text(assignment: Mapping[str, Sequence[int]] | None) -> str | No
     return ";".join(f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in sorted(assignment.items()))
 
 
-def state_table(row: StateRow) -> str:
-    """Format one group's state."""
+def state_table(row: StateRow, *, verbose: bool = False) -> str:
+    """Format one group's state. A group of the consumer protocol has its epochs and its type, too, and below
+    the table what it waits for.
+    """
+    of_consumers = row.group_epoch is not None
+    with_epochs = of_consumers or verbose
     columns = [Column("GROUP"), Column("COORDINATOR (ID)", 25), Column("ASSIGNMENT-STRATEGY", 20)]
-    columns += [Column("STATE", 20), Column("#MEMBERS", 0)]
-    coordinator = f"{row.coordinator} ({row.coordinator_id})"
-    strategy = row.assignment_strategy or None
-    return render_table(columns, [[row.group, coordinator, strategy, row.state, row.members]])
+    columns += [Column("STATE", 20)]
+    columns += [Column("GROUP-EPOCH"), Column("TARGET-ASSIGNMENT-EPOCH", 25)] if with_epochs else []
+    columns += [Column("#MEMBERS", 8), Column("TYPE", 0)] if of_consumers else [Column("#MEMBERS", 0)]
+    cells: list[Any] = [row.group, f"{row.coordinator} ({row.coordinator_id})"]
+    cells += [row.assignment_strategy or None, row.state]
+    cells += [row.group_epoch, row.target_assignment_epoch] if with_epochs else []
+    cells += [row.members, row.type] if of_consumers else [row.members]
+    return "\n".join([render_table(columns, [cells]), *_waits(row)])
+
+
+def _waits(row: StateRow) -> list[str]:
+    """What a group of the consumer protocol waits for, and what a conversion waits for."""
+    lines = []
+    if row.state == ConsumerGroupState.ASSIGNING:
+        lines += [
+            "",
+            f"The target assignment of epoch {row.group_epoch} is not computed yet: the coordinator computes",
+            "it with a member's next heartbeat.",
+        ]
+    if row.unsettled:
+        lines += ["", f"{len(row.unsettled)} of {row.members} members are not at the target assignment:"]
+        lines += [f"  {sentence}" for sentence in row.unsettled]
+    if row.classic_members:
+        classic = len(row.classic_members)
+        lines += [
+            "",
+            f"{classic} of {row.members} members are on the classic protocol. The conversion",
+            "to the consumer protocol is complete when these have left, or have joined again with it:",
+        ]
+        lines += [f"  {member_id}" for member_id in row.classic_members]
+    return lines
 
 
 def reset_table(rows: Sequence[ResetRow]) -> str:

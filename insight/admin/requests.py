@@ -16,6 +16,7 @@ from state.errors import ErrorCode
 from state.kafka.requests import (
     CommittedPartition,
     CommittedTopic,
+    ConsumerGroupDescribe,
     DeleteGroup,
     DescribeGroup,
     LeavingMember,
@@ -26,6 +27,7 @@ from state.kafka.requests import (
 )
 from state.kafka.responses import (
     NO_GENERATION,
+    ConsumerGroupDescribeResponse,
     DeleteGroupResponse,
     DescribeGroupResponse,
     OffsetCommitResponse,
@@ -35,7 +37,8 @@ from state.kafka.responses import (
 )
 
 # The versions of Kafka's messages that these requests correspond to. Source: *Request.json of Apache Kafka 4.
-DESCRIBE_VERSION, FETCH_VERSION, COMMIT_VERSION, DELETE_VERSION, OFFSET_DELETE_VERSION = 5, 9, 9, 2, 0
+DESCRIBE_VERSION, CONSUMER_GROUP_DESCRIBE_VERSION, FETCH_VERSION = 5, 1, 9
+COMMIT_VERSION, DELETE_VERSION, OFFSET_DELETE_VERSION = 9, 2, 0
 
 # This many partitions fit in one request, even with names of Kafka's maximum length.
 _COMMIT_MAX_PARTITIONS = 10_000
@@ -46,6 +49,8 @@ _REASON_MAX_CHARS = 255
 _NO_IDS: Mapping[str, UUID] = MappingProxyType({})
 
 PartitionErrors = dict[TopicPartition, ErrorCode]
+AnyDescribed = DescribeGroupResponse | ConsumerGroupDescribeResponse
+"""The description of a classic group, or of a group of the consumer protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,22 +77,36 @@ class GroupRequests:
 
     def describe(
         self, group_ids: Iterable[str], *, with_offsets: bool = False
-    ) -> tuple[dict[str, DescribeGroupResponse], dict[str, FetchedOffsets]]:
-        """Send DescribeGroups, by group id, and with it OffsetFetch of all partitions if wanted.
+    ) -> tuple[dict[str, AnyDescribed], dict[str, FetchedOffsets]]:
+        """Send ConsumerGroupDescribe and DescribeGroups, by group id, and with them OffsetFetch of all
+        partitions if wanted.
 
         The result omits groups that are not Kafka's.
         """
         send, header = self._client.send, self._client.header
         ids = list(group_ids)
-        described = {
+        of_consumers = {
+            name: send(
+                ConsumerGroupDescribe(**header(name, CONSUMER_GROUP_DESCRIBE_VERSION)),
+                ConsumerGroupDescribeResponse,
+            )
+            for name in ids
+        }
+        classic = {
             name: send(DescribeGroup(**header(name, DESCRIBE_VERSION)), DescribeGroupResponse) for name in ids
         }
         fetched = {
             name: send(OffsetFetch(**header(name, FETCH_VERSION)), OffsetFetchResponse)
             for name in (ids if with_offsets else ())
         }
-        answers = _of_kafka(fetched)
-        return _of_kafka(described), {name: _fetched(answer) for name, answer in answers.items()}
+        of_classic, with_epochs = _of_kafka(classic), _of_kafka(of_consumers)
+        described: dict[str, AnyDescribed] = {**of_classic}
+        described |= {
+            name: answer
+            for name, answer in with_epochs.items()
+            if answer.error_code is not ErrorCode.GROUP_ID_NOT_FOUND
+        }
+        return described, {name: _fetched(answer) for name, answer in _of_kafka(fetched).items()}
 
     def commit_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, int], topic_ids: Mapping[str, UUID] = _NO_IDS

@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from assignors.kafka.api import TopicPartition
-from insight.admin.directory import GROUP_TYPE, ROCKETMQ_TYPE
+from insight.admin.directory import CLASSIC_TYPE, CONSUMER_TYPE, ROCKETMQ_TYPE
 from insight.rocketmq_group import GroupState as RocketMqState
 
-# The states of Kafka's tool and those of RocketMQ's groups. No group here is ever Assigning or Reconciling,
-# because these states belong to group types that this coordinator does not have.
+# The states of Kafka's tool and those of RocketMQ's groups.
 _STATES = (
     "Empty",
     "PreparingRebalance",
@@ -19,7 +18,7 @@ _STATES = (
     "Reconciling",
     *RocketMqState,
 )
-_TYPES = (GROUP_TYPE, "Consumer", ROCKETMQ_TYPE)
+_TYPES = (CLASSIC_TYPE, CONSUMER_TYPE, ROCKETMQ_TYPE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,28 +6,31 @@ from typing import Final
 
 from assignors.kafka.api import TopicPartition
 from assignors.kafka.consumer_protocol import ProtocolError, decode_subscription
-from insight.admin.describe import PartitionRow, assigned_partitions
+from insight.admin.describe import AnyMember, PartitionRow, assigned_partitions, instance_id
+from insight.admin.requests import AnyDescribed
 from insight.assign.model import Group, InputError, Member
+from records.topic_patterns import matching
 from state.kafka.classic_group import GroupState
 from state.kafka.group import DEAD
-from state.kafka.responses import DescribedMember, DescribeGroupResponse
+from state.kafka.responses import ConsumerGroupDescribeResponse, DescribedMember
 
 _NO_ANSWER: Final[Mapping[str, str]] = MappingProxyType(
     {DEAD: "does not exist", GroupState.EMPTY: "has no members"}
 )
 
 
-def live_group(
-    described: DescribeGroupResponse, topics: Mapping[str, int], rows: Iterable[PartitionRow]
-) -> Group:
+def live_group(described: AnyDescribed, topics: Mapping[str, int], rows: Iterable[PartitionRow]) -> Group:
     """Return the group with its subscriptions and assignments; a partition's weight is its lag in records.
 
-    `topics` are the existing topics; members may subscribe to others, which are omitted. Racks are omitted
-    too: members send theirs, but the racks of partitions are not read. Raises InputError for a group that is
-    not Stable, because only then does the coordinator return the members' subscriptions.
+    `topics` are the existing topics that `subscribed_topics` names; members may subscribe to others, which
+    are omitted. Racks are omitted too: members send theirs, but the racks of partitions are not read. Raises
+    InputError for a group without members, and for a classic group that is not Stable, because only then does
+    the coordinator return the members' subscriptions.
     """
-    if described.group_state != GroupState.STABLE:
-        reason = _NO_ANSWER.get(described.group_state, f"is {described.group_state}: retry when it is Stable")
+    is_of_consumers = isinstance(described, ConsumerGroupDescribeResponse)
+    state = described.group_state
+    if state in _NO_ANSWER or (not is_of_consumers and state != GroupState.STABLE):
+        reason = _NO_ANSWER.get(state, f"is {state}: retry when it is Stable")
         raise InputError(f"group {described.group_id} {reason}")
     members = {member.member_id: _member(member, topics) for member in described.members}
     wanted = {topic for member in members.values() for topic in member.topics}
@@ -42,17 +45,23 @@ def live_group(
     )
 
 
-def subscribed_topics(described: DescribeGroupResponse) -> set[str]:
-    """Return all topics that members subscribe to, existing or not. Raises InputError."""
-    return {topic for member in described.members for topic in _subscribed(member)}
+def subscribed_topics(described: AnyDescribed, topics: Iterable[str]) -> set[str]:
+    """Return all topics that members subscribe to, by name, existing or not, or by a pattern, of the
+    existing `topics`. Raises InputError.
+    """
+    return {topic for member in described.members for topic in _subscribed(member, topics)}
 
 
-def _member(member: DescribedMember, topics: Mapping[str, int]) -> Member:
-    existing = tuple(topic for topic in _subscribed(member) if topic in topics)
-    return Member(existing, member.group_instance_id)
+def _member(member: AnyMember, topics: Mapping[str, int]) -> Member:
+    existing = tuple(topic for topic in _subscribed(member, topics) if topic in topics)
+    return Member(existing, instance_id(member))
 
 
-def _subscribed(member: DescribedMember) -> tuple[str, ...]:
+def _subscribed(member: AnyMember, topics: Iterable[str]) -> tuple[str, ...]:
+    if not isinstance(member, DescribedMember):
+        pattern = member.subscribed_topic_regex
+        matched = matching(pattern, topics) if pattern else []
+        return tuple(sorted({*member.subscribed_topic_names, *matched}))
     if not member.member_metadata:
         return ()
     try:

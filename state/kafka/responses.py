@@ -193,7 +193,10 @@ class ConsumerGroupMemberDescription(Struct, frozen=True):
 
 
 class ConsumerGroupDescribeResponse(Response, frozen=True, kw_only=True, tag="ConsumerGroupDescribe"):
-    """The group as Kafka describes it. `error_message` says why it cannot be described."""
+    """The group as Kafka describes it. `error_message` says why it cannot be described.
+
+    `pending_offsets` is as in `DescribeGroupResponse`.
+    """
 
     error_message: str | None = None
     group_state: str = ""
@@ -201,6 +204,7 @@ class ConsumerGroupDescribeResponse(Response, frozen=True, kw_only=True, tag="Co
     assignment_epoch: int = 0
     assignor_name: str = ""
     members: list[ConsumerGroupMemberDescription] = []
+    pending_offsets: dict[str, dict[int, int]] | UnsetType = UNSET
 
 
 class GroupConfigValue(Struct, frozen=True):

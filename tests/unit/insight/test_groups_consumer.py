@@ -1,0 +1,158 @@
+"""The tables of a group of the consumer protocol, from the coordinator's description."""
+
+from textwrap import dedent
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from assignors.kafka.api import TopicPartition
+from insight.admin.describe import (
+    instance_id,
+    is_consumer_group,
+    member_rows,
+    mentioned_partitions,
+    partition_rows,
+    remark,
+    state_row,
+)
+from insight.admin.render import member_table, partition_table, state_table
+from insight.admin.requests import Committed
+from insight.assign.live import live_group, subscribed_topics
+from insight.assign.model import InputError
+from state.errors import ErrorCode
+from state.kafka.responses import (
+    AssignedTopicPartitions,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupMemberDescription,
+)
+
+
+def partitions(**topics: list[int]) -> list[AssignedTopicPartitions]:
+    return [AssignedTopicPartitions(UUID(int=len(name)), n, name) for name, n in topics.items()]
+
+
+def member(
+    name: str, epoch: int, assigned: dict[str, list[int]], target: dict[str, list[int]], **others: Any
+) -> ConsumerGroupMemberDescription:
+    given: dict[str, Any] = {
+        "instance_id": None,
+        "rack_id": None,
+        "subscribed_topic_names": ["orders"],
+        "subscribed_topic_regex": "",
+        "member_type": 1,
+        **others,
+    }
+    return ConsumerGroupMemberDescription(
+        member_id=f"{name}-1f0e",
+        member_epoch=epoch,
+        client_id=name,
+        client_host="10.0.0.7",
+        assignment=partitions(**assigned),
+        target_assignment=partitions(**target),
+        **given,
+    )
+
+
+def group(*members: ConsumerGroupMemberDescription, **others: Any) -> ConsumerGroupDescribeResponse:
+    given: dict[str, Any] = {
+        "group_state": "Reconciling",
+        "group_epoch": 7,
+        "assignment_epoch": 7,
+        "assignor_name": "uniform",
+        **others,
+    }
+    return ConsumerGroupDescribeResponse(
+        group_id="billing",
+        correlation_id="",
+        request="",
+        error_code=ErrorCode.NONE,
+        members=list(members),
+        **given,
+    )
+
+
+MOVING = group(
+    member("alice", 6, {"orders": [0, 1, 2]}, {"orders": [0, 1]}),
+    member("bob", 7, {}, {"orders": [2, 3]}, subscribed_topic_names=[], subscribed_topic_regex="ord.*"),
+    member("carol", 7, {"prices": [0]}, {"prices": [0]}, instance_id="till", member_type=0),
+)
+
+
+def looks(text: str) -> str:
+    return dedent(text).strip("\n")
+
+
+def test_members_with_epochs_current_and_target_assignment() -> None:
+    assert is_consumer_group(MOVING)
+    assert [instance_id(m) for m in MOVING.members] == [None, None, "till"]
+    assert member_table(member_rows(MOVING), verbose=True) == looks("""
+GROUP           CONSUMER-ID     GROUP-INSTANCE-ID HOST            CLIENT-ID       #PARTITIONS     CURRENT-EPOCH   CURRENT-ASSIGNMENT   TARGET-EPOCH    TARGET-ASSIGNMENT    UPGRADED SUBSCRIPTION
+billing         alice-1f0e                        10.0.0.7        alice           3               6               orders:0,1,2         7               orders:0,1           true     orders
+billing         bob-1f0e                          10.0.0.7        bob             0               7               -                    7               orders:2,3           true     /ord.*/
+billing         carol-1f0e      till              10.0.0.7        carol           1               7               prices:0             7               prices:0             false    orders
+    """)  # noqa: E501
+    assert "UPGRADED" not in member_table(member_rows(group(*MOVING.members[:2])), verbose=True)
+    assert "EPOCH" not in member_table(member_rows(MOVING), verbose=False)
+
+
+def test_the_state_says_what_the_group_waits_for() -> None:
+    assert remark("billing", MOVING.group_state) == "Warning: Consumer group 'billing' is rebalancing."
+    assert state_table(state_row(MOVING, "coordinator-requests", 3)) == looks("""
+GROUP           COORDINATOR (ID)          ASSIGNMENT-STRATEGY  STATE                GROUP-EPOCH     TARGET-ASSIGNMENT-EPOCH   #MEMBERS TYPE
+billing         coordinator-requests (3)  uniform              Reconciling          7               7                         3        Consumer
+
+2 of 3 members are not at the target assignment:
+  alice-1f0e is at epoch 6 of 7: it has to give up orders 2
+  bob-1f0e is at epoch 7 of 7: it gets orders 3 at its next heartbeat, waits for orders 2 of alice-1f0e
+
+1 of 3 members are on the classic protocol. The conversion
+to the consumer protocol is complete when these have left, or have joined again with it:
+  carol-1f0e
+    """)  # noqa: E501
+
+
+def test_a_group_that_has_settled_waits_for_nothing() -> None:
+    settled = group(member("alice", 7, {"orders": [0]}, {"orders": [0]}), group_state="Stable")
+    assert remark("billing", settled.group_state) is None
+    assert state_table(state_row(settled, "requests", 0)).count("\n") == 1
+
+
+def test_a_static_member_that_has_left_for_a_while_is_named() -> None:
+    away = group(member("alice", -2, {}, {"orders": [0]}, instance_id="till"))
+    assert "alice-1f0e has left for a while (static member till)" in state_table(state_row(away, "r", 0))
+
+
+def test_a_target_that_is_not_computed_yet_is_said() -> None:
+    late = group(member("alice", 7, {}, {}), group_state="Assigning", group_epoch=8)
+    assert "The target assignment of epoch 8 is not computed yet" in state_table(state_row(late, "r", 0))
+
+
+def test_partitions_are_those_that_members_answer_for() -> None:
+    committed = {TopicPartition("orders", 0): Committed(5, 3), TopicPartition("gone", 0): Committed(1, -1)}
+    assert mentioned_partitions(MOVING, committed) == {
+        *(TopicPartition("orders", n) for n in range(3)),
+        TopicPartition("prices", 0),
+        TopicPartition("gone", 0),
+    }
+    table = partition_table(
+        partition_rows(MOVING, committed, {TopicPartition("orders", 0): 8}), verbose=False
+    )
+    assert table.splitlines()[1].split() == [
+        *("billing", "orders", "0", "5", "8", "3", "alice-1f0e", "10.0.0.7", "alice")
+    ]
+    pending = group(pending_offsets={"orders": {0: 7}})
+    assert "PENDING-OFFSET" in partition_table(partition_rows(pending, {}, {}), verbose=False)
+
+
+def test_a_group_that_reconciles_can_be_asked_about() -> None:
+    """`assign` knows the subscriptions of these groups in every state."""
+    counts = {"orders": 4, "ord": 1, "prices": 2}
+    assert subscribed_topics(MOVING, counts) == {"orders", "ord"}
+    asked = live_group(MOVING, {name: counts[name] for name in ("ord", "orders")}, [])
+    assert asked.members["bob-1f0e"].topics == ("ord", "orders")
+    assert asked.members["carol-1f0e"].instance_id == "till"
+    assert asked.current is not None
+    assert asked.current["alice-1f0e"] == {TopicPartition("orders", n) for n in range(3)}
+    with pytest.raises(InputError, match="has no members"):
+        live_group(group(group_state="Empty"), counts, [])
