@@ -2,7 +2,7 @@
 no clock.
 
 Nothing is stored over a restart: a group gets a record whenever its view on the groups topic does not fit the
-existing topics, and again later if it still does not. A group of another type has nothing here.
+existing topics, and again later if it still does not. Most groups of other types need nothing.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -49,9 +49,19 @@ class _ConsumerView(Struct, frozen=True):
 
 
 class _GroupView(Struct, frozen=True):
-    """The field used of a record of the groups topic. Groups of other types have no such field."""
+    """The fields used of a record of the groups topic. A classic group may have `unknown_topics`: it needs
+    them for its conversion (row MI14).
+    """
 
     consumer: _ConsumerView | None = None
+    unknown_topics: list[str] = []
+
+    @property
+    def needs(self) -> _ConsumerView | None:
+        """What the group knows and waits for, None if it needs nothing."""
+        if self.consumer is None and self.unknown_topics:
+            return _ConsumerView({}, {}, self.unknown_topics, [])
+        return self.consumer
 
 
 class ClusterTopics(Struct, frozen=True):
@@ -93,7 +103,7 @@ class GroupTopics:
     def take(self, key: bytes | None, value: bytes | None) -> None:
         """Read a record of the groups topic. Raises one of `records.codec.UNREADABLE`."""
         group_id = (key or b"").decode()
-        view = None if value is None else _group_view.decode(value).consumer
+        view = None if value is None else _group_view.decode(value).needs
         self._new.discard(group_id)
         if view is None:
             self._groups.pop(group_id, None)

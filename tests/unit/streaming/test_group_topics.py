@@ -92,6 +92,16 @@ def test_classic_groups_and_groups_of_rocketmq_cost_nothing() -> None:
     assert [watch.see(t=GROWN) for _ in range(3)] == [[]] * 3
 
 
+def test_a_classic_group_gets_the_topics_that_its_conversion_waits_for() -> None:
+    """Row MI14."""
+    watch = Watch()
+    watch.groups.take(b"g", b'{"group_id":"g","members":[],"unknown_topics":["t"]}')
+    assert watch.groups.is_waiting
+    assert watch.see(t=OLD) == [told("g", t=OLD)]
+    watch.groups.take(b"g", b'{"group_id":"g","members":[]}')
+    assert watch.see(t=GROWN) == []
+
+
 def test_more_partitions_are_told_at_once_and_fewer_never() -> None:
     watch = Watch()
     watch.publish("g", {"t": OLD})
