@@ -11,7 +11,7 @@ from records.codec import encode
 from state.errors import ErrorCode
 from state.kafka.history import HistoryEntry
 from state.kafka.responses import AnyResponse
-from state.kafka.snapshot import GroupSnapshot
+from state.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from state.messages import ErrorResponse
 from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from state.rocketmq.responses import AnyResponse as RocketMqResponse
@@ -29,12 +29,12 @@ T = TypeVar("T", bound=Struct)
 
 
 def encode_view(view: AnyView, max_bytes: int) -> bytes:
-    """Encode a record of the groups topic. A record that is too large loses its members' bytes, and if it is
-    still too large, its members.
+    """Encode a record of the groups topic. A record that is too large loses what its members have, then its
+    members, then its topics.
     """
     if isinstance(view, RocketMqSnapshot):
         return _fitting(view, max_bytes, _without_connections)
-    return _fitting(view, max_bytes, _view_without_bytes, _view_without_members)
+    return _fitting(view, max_bytes, _view_without_bytes, _view_without_members, _view_without_topics)
 
 
 def encode_event(event: AnyHistoryEntry, max_bytes: int) -> bytes:
@@ -78,8 +78,16 @@ def _fitting(record: T, max_bytes: int, *shorten: Callable[[T], T]) -> bytes:
 
 def _view_without_bytes(view: GroupSnapshot) -> GroupSnapshot:
     return structs.replace(
-        view, members=[structs.replace(m, metadata=b"", assignment=b"") for m in view.members], truncated=True
+        view, members=[_member_without_partitions(member) for member in view.members], truncated=True
     )
+
+
+def _member_without_partitions(member: MemberSnapshot) -> MemberSnapshot:
+    """A member without its bytes, and in a consumer group without what it has and subscribes to."""
+    consumer = member.consumer
+    if consumer:
+        consumer = structs.replace(consumer, subscribed_topic_names=[], assigned={}, revoking={}, target={})
+    return structs.replace(member, metadata=b"", assignment=b"", consumer=consumer)
 
 
 def _view_without_members(view: GroupSnapshot) -> GroupSnapshot:
@@ -90,6 +98,15 @@ def _view_without_members(view: GroupSnapshot) -> GroupSnapshot:
         last_rebalance_reason=view.last_rebalance_reason[:SHORTENED_TEXT_CHARS],
         quarantined=None if view.quarantined is None else view.quarantined[:SHORTENED_TEXT_CHARS],
     )
+
+
+def _view_without_topics(view: GroupSnapshot) -> GroupSnapshot:
+    consumer = view.consumer
+    if consumer:
+        consumer = structs.replace(
+            consumer, topics={}, resolved_regexes={}, unknown_topics=[], unresolved_regexes=[]
+        )
+    return structs.replace(view, subscribed_topics=None, consumer=consumer)
 
 
 def _without_connections(view: RocketMqSnapshot) -> RocketMqSnapshot:

@@ -1,4 +1,4 @@
-"""An administrator's requests: DescribeGroups (rows V1 to V3) and DeleteGroups (rows K1 to K3).
+"""An administrator's requests: DescribeGroups (rows V1 to V3, AD8, AD9) and DeleteGroups (rows K1 to K3).
 
 Source: GroupMetadataManager.describeGroups, ClassicGroup.describe, ClassicGroup.validateDeleteGroup.
 """
@@ -6,19 +6,25 @@ Source: GroupMetadataManager.describeGroups, ClassicGroup.describe, ClassicGroup
 from msgspec import UNSET
 
 from state.errors import ErrorCode
-from state.kafka.classic_group import ClassicGroup, GroupState
+from state.kafka.classic_group import GroupState
+from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import StepContext, Verdict
+from state.kafka.offsets.pending import pending_offsets
 from state.kafka.requests import DeleteGroup, DescribeGroup, ReplyTo
 from state.kafka.responses import DeleteGroupResponse, DescribedMember, DescribeGroupResponse
 
+FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND = 6  # of DescribeGroups
 
-def describe(context: StepContext, _: DescribeGroup, reply_to: ReplyTo) -> None:
+
+def describe(context: StepContext, request: DescribeGroup, reply_to: ReplyTo) -> None:
     """Answer with the group as Kafka describes it. Protocol and members' metadata are shown only if the group
     is Stable.
     """
     if not context.has_group:
         context.reply(reply_to, DescribeGroupResponse, context.rule("V1"))
         return
+    if isinstance(context.group, ConsumerGroup):
+        return _describe_consumer_group(context, request, reply_to)
     group = context.classic
     stable = group.state is GroupState.STABLE
     row = context.rule("V2" if stable else "V3")
@@ -41,16 +47,22 @@ def describe(context: StepContext, _: DescribeGroup, reply_to: ReplyTo) -> None:
         protocol_type=group.protocol_type or "",
         protocol_data=(group.protocol_name or "") if stable else "",
         members=members,
-        pending_offsets=_pending_offsets(group) if group.pending else UNSET,
+        pending_offsets=pending_offsets(group) if group.pending else UNSET,
     )
 
 
-def _pending_offsets(group: ClassicGroup) -> dict[str, dict[int, int]]:
-    found: dict[str, dict[int, int]] = {}
-    for entry in group.pending:
-        for topic, offsets in entry.offsets.items():
-            found.setdefault(topic, {}).update({p: offset.offset for p, offset in offsets.items()})
-    return found
+def _describe_consumer_group(context: StepContext, request: DescribeGroup, reply_to: ReplyTo) -> None:
+    """Answer that no classic group has this id. As in Kafka, only a newer client gets an error."""
+    if request.api_version < FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND:
+        context.reply(reply_to, DescribeGroupResponse, context.rule("AD8"))
+        return
+    context.reply(
+        reply_to,
+        DescribeGroupResponse,
+        context.rule("AD9"),
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        error_message=f"Group {context.group_id} is not a classic group.",
+    )
 
 
 def delete_group(context: StepContext, _: DeleteGroup, reply_to: ReplyTo) -> None:

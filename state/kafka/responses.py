@@ -138,9 +138,10 @@ class DescribeGroupResponse(Response, frozen=True, kw_only=True, tag="DescribeGr
 
     `pending_offsets` are the offsets that are pending in transactions, by topic and partition, of each
     partition that of the last request. The field is left out where none is pending. Kafka's response has no
-    such field.
+    such field. `error_message` is set for a group of the consumer protocol, in versions that have it.
     """
 
+    error_message: str | UnsetType = UNSET
     group_state: str = "Dead"
     protocol_type: str = ""
     protocol_data: str = ""

@@ -17,8 +17,8 @@ NamedPartitions = dict[str, list[int]]
 class ConsumerMemberSnapshot(Struct, frozen=True):
     """What a member of a consumer group has beside the fields of `MemberSnapshot`.
 
-    `assigned` is what the member may use, `revoking` what it has to give up first, `target` what the target
-    assignment has for it.
+    `member_type` is `classic` or `consumer`, the protocol that the member speaks. `assigned` is what the
+    member may use, `revoking` what it has to give up first, `target` what the target assignment has for it.
     """
 
     member_epoch: int
@@ -31,6 +31,7 @@ class ConsumerMemberSnapshot(Struct, frozen=True):
     assigned: NamedPartitions
     revoking: NamedPartitions
     target: NamedPartitions
+    member_type: str = "consumer"
 
 
 class MemberSnapshot(Struct, frozen=True, omit_defaults=True):
@@ -82,7 +83,9 @@ class GroupSnapshot(Struct, frozen=True):
 
     `generation` is the group epoch in a consumer group. `truncated` is True if the members' metadata and
     assignments were omitted because the record would be too large. `consumer` is left out in a classic group.
-    `configs` are the group's own settings, left out if it has none.
+    `configs` are the group's own settings, left out if it has none. `wanted_topics` are topics of which a
+    classic group has to know the ids before it can be converted to the consumer protocol, left out without
+    any; the metadata watcher tells them.
     """
 
     group_id: str
@@ -105,6 +108,7 @@ class GroupSnapshot(Struct, frozen=True):
     version: int = RECORD_VERSION
     consumer: ConsumerGroupSnapshot | UnsetType = UNSET
     configs: dict[str, int] | UnsetType = UNSET
+    wanted_topics: list[str] | UnsetType = UNSET
 
 
 def snapshot(group: KafkaGroup) -> GroupSnapshot:
@@ -120,6 +124,7 @@ def _classic_snapshot(group: ClassicGroup) -> GroupSnapshot:
         members=_classic_members(group),
         pending_members=list(group.pending_members),
         subscribed_topics=group.subscribed_topics,
+        wanted_topics=group.wanted_topics or UNSET,
     )
 
 
@@ -204,6 +209,7 @@ def _consumer_member(
         assigned=named(member.assigned, names),
         revoking=named(member.pending_revocation, names),
         target=named(target, names),
+        member_type="consumer" if member.classic is None else "classic",
     )
 
 

@@ -11,6 +11,7 @@ from state.kafka.any_group import KafkaGroup
 from state.kafka.classic import entry as classic
 from state.kafka.classic_group import GroupState
 from state.kafka.consumer import entry as consumer
+from state.kafka.consumer.describe import describe as describe_consumer_group
 from state.kafka.consumer.heartbeat import heartbeat
 from state.kafka.consumer.regex_resolved import regex_resolved
 from state.kafka.consumer.settle import settle
@@ -272,4 +273,5 @@ _HANDLERS: dict[type, Callable[[StepContext, Any, ReplyTo], None]] = {
     DeleteGroup: delete_group,
     ReleaseGroup: release,
     ConsumerGroupHeartbeat: heartbeat,
+    ConsumerGroupDescribe: describe_consumer_group,
 }

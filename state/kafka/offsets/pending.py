@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from state.kafka.context import StepContext
 from state.kafka.effects import TransactionChange
-from state.kafka.group import Offset, PendingOffsets
+from state.kafka.group import Group, Offset, PendingOffsets
 
 
 def forget_pending(context: StepContext, is_gone: Callable[[str, int, Offset], bool]) -> dict[str, set[int]]:
@@ -57,3 +57,12 @@ def set_topic_id(context: StepContext, topic: str, topic_id: bytes) -> None:
                 for p, offset in known.items()
             }
             pending[n] = replace(entry, offsets=entry.offsets | {topic: named})
+
+
+def pending_offsets(group: Group) -> dict[str, dict[int, int]]:
+    """The offsets that are pending in transactions, by topic and partition, of each the last one."""
+    found: dict[str, dict[int, int]] = {}
+    for entry in group.pending:
+        for topic, offsets in entry.offsets.items():
+            found.setdefault(topic, {}).update({p: offset.offset for p, offset in offsets.items()})
+    return found

@@ -13,7 +13,9 @@ from records.layout import TopicLayout
 from records.truncation import SHORTENED_TEXT_CHARS
 from state.errors import ErrorCode
 from state.kafka.classic_group import ClassicGroup, GroupState, Member, PendingMember
+from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.effects import Effects, Reply
+from state.kafka.group import Topic
 from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.requests import Protocol
 from state.kafka.responses import HeartbeatResponse, JoinGroupMember, JoinGroupResponse
@@ -279,3 +281,29 @@ def test_a_dead_letter_of_a_deadline_names_no_record() -> None:
     output.dead_letter(Reason.HANDLER_FAILED, "heartbeat deadline of m at 5", b"g", None, answered=False)
     ((_, _, _, letter),) = written(output)
     assert (letter["request"], letter["at_ms"]) == ("", 0)
+
+
+def test_a_view_of_a_consumer_group_loses_partitions_then_members_then_topics() -> None:
+    ids = [bytes([n]) * 16 for n in range(3)]
+    topics: dict[str, Topic | None] = {f"topic-{n}": Topic(topic_id, 900) for n, topic_id in enumerate(ids)}
+    names = list(topics)
+
+    def view_of(members: int, partitions: int, topics: dict[str, Topic | None]) -> dict[str, Any]:
+        assigned = {topic_id: dict.fromkeys(range(partitions), 1) for topic_id in ids}
+        made = {
+            f"m{n}": ConsumerMember(f"m{n}", subscribed_topic_names=names, assigned=assigned)
+            for n in range(members)
+        }
+        output = Output(replace(LAYOUT, response_max_bytes=2_000))
+        output.snapshot(ConsumerGroup("g", "t-requests-0-0", members=made, topics=topics))
+        return written(output)[0][3]
+
+    whole = view_of(1, 2, topics)
+    assert not whole["truncated"] and whole["members"][0]["consumer"]["assigned"]["topic-0"] == [0, 1]
+    (member,) = view_of(1, 900, topics)["members"]
+    assert (member["consumer"]["assigned"], member["consumer"]["subscribed_topic_names"]) == ({}, [])
+    no_members = view_of(20, 1, topics)
+    assert no_members["members"] == [] and list(no_members["consumer"]["topics"]) == names
+    no_topics = view_of(1, 1, topics | {f"{n:0100}": None for n in range(20)})
+    assert (no_topics["truncated"], no_topics["consumer"]["topics"]) == (True, {})
+    assert no_topics["state"] == "Reconciling"

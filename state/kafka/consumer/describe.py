@@ -1,0 +1,82 @@
+"""ConsumerGroupDescribe. Rows AD2 to AD5.
+
+Source: GroupMetadataManager.consumerGroupDescribe, ConsumerGroup.asDescribedGroup,
+ConsumerGroupMember.asConsumerGroupDescribeMember.
+"""
+
+from collections.abc import Collection, Mapping
+from uuid import UUID
+
+from msgspec import UNSET
+
+from state.errors import ErrorCode
+from state.kafka.consumer.target import preferred_assignor
+from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
+from state.kafka.context import StepContext
+from state.kafka.offsets.pending import pending_offsets
+from state.kafka.requests import ConsumerGroupDescribe, ReplyTo
+from state.kafka.responses import (
+    AssignedTopicPartitions,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupMemberDescription,
+)
+
+_CLASSIC, _CONSUMER = 0, 1  # the types of members (KIP-1099)
+
+
+def describe(context: StepContext, _: ConsumerGroupDescribe, reply_to: ReplyTo) -> None:
+    """Answer with the group, its members, and what they have and are to have."""
+    if not context.has_group or not isinstance(context.group, ConsumerGroup):
+        message = f"Group {context.group_id} is not a consumer group."
+        if not context.has_group:
+            message = f"Group {context.group_id} not found."
+        row, error = context.rule("AD2"), ErrorCode.GROUP_ID_NOT_FOUND
+        context.reply(reply_to, ConsumerGroupDescribeResponse, row, error, error_message=message)
+        return
+    group = context.group
+    names = group.names_by_id()
+    context.reply(
+        reply_to,
+        ConsumerGroupDescribeResponse,
+        context.rule("AD3"),
+        group_state=group.state.value,
+        group_epoch=group.group_epoch,
+        assignment_epoch=group.assignment_epoch,
+        assignor_name=preferred_assignor(group, context.config),
+        members=[_member(group, member, names) for member in group.members.values()],
+        pending_offsets=pending_offsets(group) if group.pending else UNSET,
+    )
+
+
+def _member(
+    group: ConsumerGroup, member: ConsumerMember, names: Mapping[bytes, str]
+) -> ConsumerGroupMemberDescription:
+    """Row AD4. The assignment is what the member answers for, until it has given up what it has to (AD5)."""
+    held: dict[bytes, set[int]] = {}
+    for partitions in (member.assigned, member.pending_revocation):
+        for topic_id, numbers in partitions.items():
+            held.setdefault(topic_id, set()).update(numbers)
+    return ConsumerGroupMemberDescription(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.member_epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=member.subscribed_topic_names,
+        subscribed_topic_regex=member.subscribed_topic_regex,
+        assignment=_described(held, names),
+        target_assignment=_described(group.target.get(member.member_id, {}), names),
+        member_type=_CONSUMER if member.classic is None else _CLASSIC,
+    )
+
+
+def _described(
+    partitions: Mapping[bytes, Collection[int]], names: Mapping[bytes, str]
+) -> list[AssignedTopicPartitions]:
+    """Row AD5: the partitions by topic name. Topics that no longer exist are left out."""
+    return [
+        AssignedTopicPartitions(UUID(bytes=topic_id), sorted(numbers), names[topic_id])
+        for topic_id, numbers in sorted(partitions.items(), key=lambda item: names.get(item[0], ""))
+        if topic_id in names
+    ]
