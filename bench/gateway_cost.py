@@ -2,8 +2,9 @@
 
 The gateway runs in this process, the load in another. The backend answers all requests of one turn of the
 event loop together in the next turn. So the figure is the cost of the sockets, of the protocol and of the
-order of answers. The way to the topics and back is not in it. With `--acls N` each turn is measured without
-and with N ACLs, and the cost of one decision is printed.
+order of answers. The way to the topics and back is not in it. Each turn is measured with a Heartbeat and with
+a keep-alive of the consumer protocol (KIP-848), and with `--acls N` without and with N ACLs. The cost of one
+decision is printed.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from itertools import count
 from multiprocessing import get_context
 from typing import Any, TypeVar
 
+import msgspec
 import uvloop
 
 from clients.coordinator_client import Header
@@ -29,13 +31,15 @@ from gateway.wire import codec
 from gateway.wire.framing import framed, request_header
 from gateway.wire.limits import Limits
 from state.errors import ErrorCode
-from state.kafka.requests import AnyAnswered
+from state.kafka.requests import AnyAnswered, ConsumerGroupHeartbeat
 from state.kafka.snapshot import GroupSnapshot
 from state.messages import ANONYMOUS, Response
 
 HOST = "127.0.0.1"
 GROUPS = 1_000
-HEARTBEAT = 12, 4
+HEARTBEAT, KEEP_ALIVE = (12, 4), (68, 1)
+KINDS = {HEARTBEAT: "Heartbeat", KEEP_ALIVE: "ConsumerGroupHeartbeat"}
+INTERVAL_MS = 5_000
 SHAPES = ((1_000, 1), (1_000, 8), (1, 500))
 """Connections, and the heartbeats under way on each."""
 
@@ -86,7 +90,11 @@ class InstantBackend:
         if not self._waiting:
             loop.call_soon(self._answer)
         waiting: asyncio.Future[R] = loop.create_future()
-        self._waiting.append((waiting, failed(request, answer, ErrorCode.NONE)))
+        answered = failed(request, answer, ErrorCode.NONE)
+        if isinstance(request, ConsumerGroupHeartbeat):
+            kept = {"member_id": request.member_id, "member_epoch": request.member_epoch}
+            answered = msgspec.structs.replace(answered, **kept, heartbeat_interval_ms=INTERVAL_MS)
+        self._waiting.append((waiting, answered))
         return waiting
 
     def _answer(self) -> None:
@@ -114,13 +122,18 @@ class NoBrokers(Cluster):
 class Beating(asyncio.Protocol):
     """One connection that keeps several equal heartbeats under way. Every answer is compared."""
 
-    def __init__(self, number: int, under_way: int) -> None:
-        fields = {"group_id": f"group-{number % GROUPS}", "generation_id": 1, "member_id": f"m-{number:036}"}
-        request = codec.encode_request(*HEARTBEAT, number, "bench", fields)
+    def __init__(self, kind: tuple[int, int], number: int, under_way: int) -> None:
+        member_id = f"m-{number:036}"
+        fields: dict[str, Any] = {"group_id": f"group-{number % GROUPS}", "member_id": member_id}
+        fields["generation_id" if kind == HEARTBEAT else "member_epoch"] = 1
+        answer: dict[str, Any] = {"error_code": 0}
+        if kind == KEEP_ALIVE:
+            answer |= {"member_id": member_id, "member_epoch": 1, "heartbeat_interval_ms": INTERVAL_MS}
+        request = codec.encode_request(*kind, number, "bench", fields)
         self.answered = 0
         self.error: str | None = None
         self._request = framed(request)
-        self._answer = framed(codec.encode_response(request_header(request), {"error_code": 0}))
+        self._answer = framed(codec.encode_response(request_header(request), answer))
         self._under_way = under_way
         self._rest = b""
 
@@ -140,16 +153,25 @@ class Beating(asyncio.Protocol):
         self._transport.write(self._request * answers)
 
 
-def load(results: Any, address: Address, connections: int, under_way: int, seconds: float) -> None:
+def load(
+    results: Any,
+    address: Address,
+    kind: tuple[int, int],
+    connections: int,
+    under_way: int,
+    seconds: float,
+) -> None:
     """Beat for some seconds, and send the number of heartbeats in a second. A wrong answer ends the run."""
-    results.send(uvloop.run(_beat(address, connections, under_way, seconds)))
+    results.send(uvloop.run(_beat(address, kind, connections, under_way, seconds)))
 
 
-async def _beat(address: Address, connections: int, under_way: int, seconds: float) -> float:
+async def _beat(
+    address: Address, kind: tuple[int, int], connections: int, under_way: int, seconds: float
+) -> float:
     loop, beating = asyncio.get_running_loop(), []
     for number in range(connections):
         _, one = await loop.create_connection(
-            partial(Beating, number, under_way),
+            partial(Beating, kind, number, under_way),
             address.host,
             address.port,
         )
@@ -199,7 +221,11 @@ def decision_us(acls: int) -> tuple[float, float]:
 
 
 async def measure(
-    connections: int, under_way: int, seconds: float, authorizer: Authorizer | None = None
+    kind: tuple[int, int],
+    connections: int,
+    under_way: int,
+    seconds: float,
+    authorizer: Authorizer | None = None,
 ) -> tuple[float, float]:
     """Return a heartbeat's processor time in microseconds, and the heartbeats of a second."""
     backend, limits = InstantBackend(), Limits()
@@ -210,7 +236,7 @@ async def measure(
     context = get_context("spawn")
     results, theirs = context.Pipe(duplex=False)
     process = context.Process(
-        target=load, args=(theirs, gateway.address, connections, under_way, seconds), daemon=True
+        target=load, args=(theirs, gateway.address, kind, connections, under_way, seconds), daemon=True
     )
     process.start()
     theirs.close()
@@ -234,14 +260,17 @@ def main() -> None:
         kept, made = decision_us(given.acls)
         print(f"{given.acls:,} ACLs: {kept:.2f} us for a decision that is kept, {made:.2f} us for a new one")
     for connections, under_way in SHAPES:
-        figures: dict[int, list[tuple[float, float]]] = {acls: [] for acls in sorted({0, given.acls})}
+        cases = [(kind, acls) for kind in KINDS for acls in sorted({0, given.acls})]
+        figures: dict[Any, list[tuple[float, float]]] = {case: [] for case in cases}
         for _ in range(given.turns):
-            for acls, turns in figures.items():
-                turns.append(uvloop.run(measure(connections, under_way, given.seconds, authorizer_of(acls))))
-        for acls, turns in figures.items():
+            for (kind, acls), turns in figures.items():
+                measured = measure(kind, connections, under_way, given.seconds, authorizer_of(acls))
+                turns.append(uvloop.run(measured))
+        for (kind, acls), turns in figures.items():
             costs, rates = zip(*turns, strict=True)
             print(
-                f"connections {connections:>5,}, under way on each {under_way:>3,}, ACLs {acls:>6,}: "
+                f"connections {connections:>5,}, under way on each {under_way:>3,}, ACLs {acls:>6,}, "
+                f"{KINDS[kind]:>22}: "
                 f"{statistics.median(costs):6.1f} us of processor time a heartbeat "
                 f"({min(costs):.1f} to {max(costs):.1f}), {statistics.median(rates):8,.0f} heartbeats/s",
                 flush=True,

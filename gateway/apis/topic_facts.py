@@ -33,9 +33,9 @@ async def images_of(context: RequestContext, names: Iterable[str]) -> TopicImage
     name of which the brokers said neither is left out. None: no broker answered.
     """
     wanted = list(names)
-    found = (
-        await _in_time(context, context.services.cluster.described(wanted, NAMED_AGE_MAX_S)) if wanted else {}
-    )
+    if not wanted:
+        return {}
+    found = await _in_time(context, context.services.cluster.described(wanted, NAMED_AGE_MAX_S))
     if found is None:
         return None
     images = {name: None if topic is None else _image(topic) for name, topic in found.items()}
