@@ -20,7 +20,7 @@ from gateway.authorization.acls import CLUSTER_NAME, Operation, PatternType, Per
 from gateway.upstream.connections import Address
 from gateway.wire import codec
 from tests.conformance.connection import Connection
-from tests.conformance.requests import Told
+from tests.conformance.told import Told
 
 FIND_COORDINATOR, GROUP_AUTHORIZATION_FAILED = 10, 30
 SUPER_CLIENT = "S"

@@ -2,23 +2,37 @@
 
 Replaced are: a member id by the client that got it (`@A1` is A's first id); the random part of a member id
 that no client of the case got; producer ids; group ids by their names in the script; topic ids by the topics'
-names; the addresses and the texts of errors in a FindCoordinator response. Sorted are members, groups and the
-results of OffsetFetch, which Kafka keeps in hash maps. All else is left as it came.
+names; the addresses in a FindCoordinator response; the texts of errors in it and in those of consumer groups.
+Sorted are members, groups and the results of OffsetFetch, which Kafka keeps in hash maps.
+
+Which of several equal partitions a member gets is an assignor's choice, and Kafka's own depends on the order
+of a hash map. So an assignment is the number of its partitions of each topic (of all topics, if the case says
+`totals`), ConsumerGroupDescribe gets a list of partitions that two members have, and a partition that the
+script names by what the client was assigned has no number. All else is left as it came.
 """
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
 from kafka.protocol.data_container import DataContainer
 from kio.schema.errors import ErrorCode
 
-from tests.conformance.requests import Told
+from assignors.kafka.consumer_protocol import (
+    ProtocolError,
+    decode_assignment,
+    decode_subscription,
+    decode_version,
+    encode_assignment,
+)
+from tests.conformance.told import Told
 
 Answer = dict[str, str]
 
-_UUID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$")
+_UUID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$|^[0-9A-Za-z_-]{22}$")
 # Lists without an order: the field that holds the list, and the fields that identify its items.
 _UNORDERED = {
     "members": ("member_id",),
@@ -27,16 +41,31 @@ _UNORDERED = {
     "topics": ("name", "topic_id"),
     "partitions": ("partition_index",),
     "coordinators": ("key",),
+    "configs": ("name",),
 }
 # Fields of FindCoordinator whose values are each server's own, and the values that stand for none.
 _OWN = ("host", "port", "error_message")
 _NONE = ("''", "-1", "None")
+_OF_CONSUMERS = ("ConsumerGroup", "IncrementalAlterConfigs")
+_BYTES = ("assignment", "member_assignment", "metadata", "member_metadata")
 _ORDERED = ("OffsetCommitResponse", "OffsetDeleteResponse", "LeaveGroupResponse", "TxnOffsetCommitResponse")
 
 
-def normalised(message: Any, told: Told) -> Answer:
-    """Return a decoded answer's values by paths such as `topics.0.partitions.1.error_code`."""
+def normalised(message: Any, told: Told, *, is_relative: bool = False) -> Answer:
+    """Return a decoded answer's values by paths such as `topics.0.partitions.1.error_code`.
+
+    With `is_relative` partitions have no number.
+    """
     flat = dict(_flat("", message, told))
+    if is_relative:
+        flat = {path: value for path, value in flat.items() if not path.endswith("partition_index")}
+    if type(message).__name__.startswith(_OF_CONSUMERS):
+        given = {
+            path: "none" if flat[path] in _NONE else "given" for path in flat if path.endswith("message")
+        }
+        flat.update(given)
+    if type(message).__name__ == "ConsumerGroupDescribeResponse":
+        flat.update(_in_two_hands(message))
     if type(message).__name__ == "FindCoordinatorResponse":
         own = [path for path in flat if path.rpartition(".")[2] in _OWN]
         flat.update({path: "none" if flat[path] in _NONE else "given" for path in own})
@@ -56,7 +85,12 @@ def _flat(path: str, value: Any, told: Told) -> Iterator[tuple[str, str]]:
             below = f"{path}.{name}" if path else name
             field_value = getattr(value, name)
             in_order = type(value).__name__.startswith(_ORDERED)
+            if name in _BYTES and isinstance(field_value, bytes) and field_value:
+                yield below, _readable(field_value)
+                continue
             yield from _flat(below, field_value if in_order else _sorted(name, field_value, told), told)
+    elif path.endswith("topic_partitions") and value is not None:
+        yield from _counts(path, value, told)
     elif isinstance(value, list):
         yield f"{path}.length", str(len(value))
         for index, item in enumerate(value):
@@ -69,7 +103,47 @@ def _flat(path: str, value: Any, told: Told) -> Iterator[tuple[str, str]]:
         yield path, _text(value, told)
 
 
+def _counts(path: str, topics: Sequence[Any], told: Told) -> Iterator[tuple[str, str]]:
+    if told.totals:
+        yield path, f"{sum(len(topic.partitions) for topic in topics)} partitions"
+        return
+    yield f"{path}.length", str(len(topics))
+    for topic in topics:
+        name = getattr(topic, "topic_name", None)
+        yield f"{path}.{_text(topic.topic_id, told)}", f"{len(topic.partitions)} partitions of {name}"
+
+
+def _in_two_hands(described: Any) -> Iterator[tuple[str, str]]:
+    for number, group in enumerate(described.groups):
+        for kind in ("assignment", "target_assignment"):
+            times = Counter(
+                (topic.topic_name, index)
+                for member in group.members
+                for topic in getattr(member, kind).topic_partitions
+                for index in topic.partitions
+            )
+            twice = sorted(partition for partition, count in times.items() if count > 1)
+            yield f"groups.{number}: in {kind} of two members", str(twice)
+
+
+def _readable(data: bytes) -> str:
+    """Assignments, and subscriptions with owned partitions, by the numbers of their partitions."""
+    with suppress(ProtocolError):
+        version, assigned = decode_version(data), decode_assignment(data)
+        if encode_assignment(assigned, version) == data:
+            counts = sorted(Counter(one.topic for one in assigned.partitions).items())
+            return f"v{version} {counts} user data {assigned.user_data!r}"
+    with suppress(ProtocolError):
+        version, subscription = decode_version(data), decode_subscription(data)
+        if subscription.owned_partitions:
+            counts = sorted(Counter(one.topic for one in subscription.owned_partitions).items())
+            return f"v{version} {subscription.topics} owned {counts} rack {subscription.rack_id}"
+    return repr(data)
+
+
 def _sorted(name: str, value: Any, told: Told) -> Any:
+    if name == "subscribed_topic_names":
+        return sorted(value)
     if name not in _UNORDERED or not value:
         return value
     # The cases share the servers, so ListGroups has other cases' groups too.

@@ -9,8 +9,9 @@ from typing import Any
 from gateway.wire import codec
 from tests.conformance.connection import Connection
 from tests.conformance.normalise import Answer, normalised
-from tests.conformance.requests import NEWEST, Told, body
+from tests.conformance.requests import NEWEST, body
 from tests.conformance.script import Case, Mode, Step
+from tests.conformance.told import Told
 
 ANSWER_TIMEOUT_S = 30.0
 # By the end of a barrier (below) a server has answered every request that it does not park. This time is for
@@ -30,6 +31,8 @@ _UNTIL_PATHS = (
     "error_code",
     "groups.0.group_state",
     "groups.length",
+    "member_epoch",
+    "results.0.configs.0.value",
     "topics.0.partitions.0.error_code",
 )
 # What `until` waits for in a fetch: that no offset is pending in a transaction.
@@ -74,7 +77,7 @@ class Player:
             if waiting:
                 await self._settle()
                 await asyncio.wait(waiting, timeout=GRACE_S)
-            return [self._outcome(answer) for answer in answers]
+            return [self._outcome(*pair) for pair in zip(case.steps, answers, strict=True)]
         finally:
             await self._close()
 
@@ -128,7 +131,11 @@ class Player:
         message = codec.decode_response(key, version, raw)
         if step.api == "join" and message.error_code in (0, _MEMBER_ID_REQUIRED):
             self._told.learn(step.client, message)
-        if step.api in (_BEGIN, _END):
+        elif step.api == "sync":
+            self._told.learn_assignment(step.client, message)
+        elif step.api == "beat":
+            self._told.learn_beat(step.client, message)
+        elif step.api in (_BEGIN, _END):
             self._told.learn_producer(step.client, message)
         return message, raw
 
@@ -139,7 +146,7 @@ class Player:
         while True:
             task = await self._send(step, client)
             await task
-            answer = self._outcome(task)
+            answer = self._outcome(step, task)
             values = [answer.get(path) for path in _UNTIL_PATHS]
             is_found = wanted in values or repr(wanted) in values
             if wanted == _STABLE:
@@ -157,7 +164,7 @@ class Player:
         for _ in range(_BARRIERS):
             await (await self._send(_BARRIER, client))
 
-    def _outcome(self, answered: Task[_Answered] | Answer) -> Answer:
+    def _outcome(self, step: Step, answered: Task[_Answered] | Answer) -> Answer:
         """Return a step's answer. Call this only after the last step, when all member ids are known."""
         if isinstance(answered, dict):
             return answered
@@ -167,7 +174,8 @@ class Player:
         if answer is None:
             return CLOSED
         message, raw = answer
-        return {**normalised(message, self._told), "all bytes are known": str(_is_whole(message, raw))}
+        values = normalised(message, self._told, is_relative=step.is_relative)
+        return {**values, "all bytes are known": str(_is_whole(message, raw))}
 
     async def _close(self) -> None:
         for task in self._tasks:

@@ -24,8 +24,11 @@ _RULES = _ROOT / "docs" / "rules.md"
 _ROW = re.compile(r"^\| ([A-Z]+\d+) \| .* \| (.*) \|$", re.MULTILINE)
 _NAMES = {
     "add": "AddOffsetsToTxn",
+    "beat": "ConsumerGroupHeartbeat",
     "begin": "InitProducerId",
     "commit": "OffsetCommit",
+    "configs": "DescribeConfigs",
+    "configure": "IncrementalAlterConfigs",
     "delete": "DeleteGroups",
     "describe": "DescribeGroups",
     "end": "EndTxn",
@@ -33,6 +36,7 @@ _NAMES = {
     "find": "FindCoordinator",
     "forget": "OffsetDelete",
     "heartbeat": "Heartbeat",
+    "inspect": "ConsumerGroupDescribe",
     "join": "JoinGroup",
     "leave": "LeaveGroup",
     "list": "ListGroups",

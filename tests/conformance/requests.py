@@ -5,13 +5,14 @@ Options have shortened names of the protocol's fields. In an id, `@A` stands for
 would: its own id, generation and protocol from its last JoinGroup answer.
 """
 
-import struct
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-from uuid import UUID
 
+from assignors.kafka.api import Assignment, Subscription, TopicPartition
+from assignors.kafka.consumer_protocol import encode_assignment, encode_subscription
+from tests.conformance import consumer_requests
 from tests.conformance.script import Step
+from tests.conformance.told import Partition, Told
 
 TIMEOUT_MS = "300000"
 NEWEST: Mapping[str, tuple[int, int]] = {
@@ -23,6 +24,10 @@ NEWEST: Mapping[str, tuple[int, int]] = {
     "leave": (13, 5),
     "sync": (14, 5),
     "describe": (15, 6),
+    "beat": (68, 1),
+    "inspect": (69, 1),
+    "configure": (44, 1),
+    "configs": (32, 4),
     "list": (16, 5),
     "delete": (42, 2),
     "forget": (47, 0),
@@ -37,72 +42,15 @@ _FIRST_BATCHED_LEAVE = 3
 _FIRST_FETCH_OF_GROUPS = 8
 _FIRST_BY_TOPIC_ID = 10
 _FIRST_FIND_OF_SEVERAL = 4
-NOBODY = UUID(int=7)
+_FIRST_FETCH_BY_EPOCH = 9
+_FIRST_WITH_OWNED, _FIRST_WITH_RACK = 1, 3
 
 Body = dict[str, Any]
-
-
-@dataclass
-class Told:
-    """What the clients of a case know about one server.
-
-    `prefix` begins the ids of the case's groups. `side` begins transactional ids, because both servers have
-    the same brokers behind them. `producers` are producer id and epoch by client. `names` maps member ids to
-    `@A1`; `ids` maps `@A1` and `@A` to member ids. `generations` and `protocols` (type, name) are by client.
-    """
-
-    prefix: str
-    topic_ids: Mapping[str, UUID]
-    side: str = ""
-    producers: dict[str, tuple[int, int]] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)
-    ids: dict[str, str] = field(default_factory=dict)
-    generations: dict[str, int] = field(default_factory=dict)
-    protocols: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
-
-    def learn(self, client: str, join_answer: Any) -> None:
-        """Take the member id from a JoinGroup answer, and without an error the generation and protocol."""
-        member_id = join_answer.member_id
-        if member_id and member_id not in self.names:
-            count = sum(name.startswith(f"@{client}") for name in self.names.values())
-            self.names[member_id] = name = f"@{client}{count + 1}"
-            self.ids[name] = member_id
-        self.ids[f"@{client}"] = member_id
-        if join_answer.error_code == 0:
-            self.generations[client] = join_answer.generation_id
-            self.protocols[client] = (join_answer.protocol_type, join_answer.protocol_name)
-
-    def learn_producer(self, client: str, answer: Any) -> None:
-        """Take the producer's id and epoch from the answer to InitProducerId or EndTxn."""
-        if answer.error_code == 0 and answer.producer_id >= 0:
-            self.producers[client] = answer.producer_id, answer.producer_epoch
-
-    def transactional_id(self, client: str) -> str:
-        """The transactional id of a client."""
-        return f"{self.side}-{self.prefix}{client}"
-
-    def id(self, text: str) -> str:
-        """Return the member id that `text` stands for, or `text` itself."""
-        return self.ids.get(text, text)
-
-    def group(self, name: str) -> str:
-        """Return the group id of a name in this case. The empty name stays empty."""
-        return f"{self.prefix}{name}" if name else ""
-
-    def own(self, client: str) -> str:
-        """Return the client's latest member id, or an empty text if it has none."""
-        return self.ids.get(f"@{client}", "")
 
 
 def body(step: Step, version: int, told: Told) -> Body:
     """Return the body of the step's request. Raises KeyError if the api is unknown."""
     return _BODIES[step.api](step, version, told)
-
-
-def subscription(*topics: str) -> bytes:
-    """A consumer's metadata (ConsumerProtocolSubscription, version 0)."""
-    names = b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
-    return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)
 
 
 def _group(step: Step, told: Told) -> str:
@@ -120,37 +68,57 @@ def _member(step: Step, told: Told) -> Body:
 
 
 def _join(step: Step, version: int, told: Told) -> Body:
+    """`owned` (see `Holding.owned`): what the member owns, in a subscription of version 1; with `rack` 3."""
     protocols = step.options.get("protocols", "range").split(",")
+    owned = step.options.get("owned")
+    partitions = None if owned is None else told.holding(step.client).owned(owned)
+    rack = step.options.get("rack")
     fields = _member(step, told) | {
         "session_timeout_ms": int(step.options.get("session", TIMEOUT_MS)),
         "rebalance_timeout_ms": int(step.options.get("rebalance", TIMEOUT_MS)),
         "protocol_type": step.options.get("type", "consumer"),
-        "protocols": [_protocol(text) for text in protocols if text],
+        "protocols": [_protocol(text, partitions, rack) for text in protocols if text],
         "reason": step.options.get("reason"),
     }
     del fields["generation_id"]
     return fields
 
 
-def _protocol(text: str) -> Body:
-    """`range`: subscribed to orders; `range:+payments`: to payments; `range:x`: with these bytes."""
+def _protocol(text: str, owned: Sequence[Partition] | None, rack: str | None) -> Body:
+    """`range`: subscribed to orders; `range:+trips+taxis`: to these; `range:x`: with these bytes."""
     name, colon, metadata = text.partition(":")
-    if not colon:
-        return {"name": name, "metadata": subscription("orders")}
-    topic = metadata.removeprefix("+")
-    return {"name": name, "metadata": metadata.encode() if topic == metadata else subscription(topic)}
+    if colon and not metadata.startswith("+"):
+        return {"name": name, "metadata": metadata.encode()}
+    topics = tuple(metadata.removeprefix("+").split("+")) if colon else ("orders",)
+    version = _FIRST_WITH_RACK if rack else 0 if owned is None else _FIRST_WITH_OWNED
+    subscription = Subscription(
+        topics=topics,
+        user_data=None,
+        owned_partitions=tuple(TopicPartition(*partition) for partition in owned or ()),
+        rack_id=rack,
+    )
+    return {"name": name, "metadata": encode_subscription(subscription, version)}
 
 
 def _sync(step: Step, version: int, told: Told) -> Body:
+    """`assign=@A:all,@B:trips/0/1`: each member's assignment."""
     known_type, known_name = told.protocols.get(step.client, ("consumer", "range"))
     pairs = [item.split(":") for item in step.options.get("assign", "").split(",") if item]
     return _member(step, told) | {
         "protocol_type": _nullable(step.options.get("type", known_type or "consumer")),
         "protocol_name": _nullable(step.options.get("protocol", known_name)),
         "assignments": [
-            {"member_id": told.id(member), "assignment": assigned.encode()} for member, assigned in pairs
+            {"member_id": told.id(member), "assignment": _assignment(text)} for member, text in pairs
         ],
     }
+
+
+def _assignment(text: str) -> bytes:
+    """`trips/0/1`: an assignment of the consumer protocol; other text: its bytes."""
+    topic, *indexes = text.split("/")
+    if not indexes:
+        return text.encode()
+    return encode_assignment(Assignment(tuple(TopicPartition(topic, int(index)) for index in indexes)))
 
 
 def _nullable(text: str | None) -> str | None:
@@ -176,7 +144,9 @@ def _leave(step: Step, version: int, told: Told) -> Body:
 
 
 def _commit(step: Step, version: int, told: Told) -> Body:
-    """`topics=orders:0:5,orders:1:6:text`: topic, partition, offset, metadata (`*9`: nine letters)."""
+    """`topics=orders:0:5,orders:1:6:text`: topic, partition (a number, or see `Holding.index`), offset,
+    metadata (`*9`: nine letters).
+    """
     fields = _member(step, told)
     fields["generation_id_or_member_epoch"] = fields.pop("generation_id")
     topics: dict[str, list[Body]] = {}
@@ -187,7 +157,7 @@ def _commit(step: Step, version: int, told: Told) -> Body:
         note = metadata[0] if metadata else ""
         topics.setdefault(name, []).append(
             {
-                "partition_index": int(partition),
+                "partition_index": told.holding(step.client).index(name, partition),
                 "committed_offset": int(offset),
                 "committed_leader_epoch": int(step.options.get("epoch", "-1")),
                 "committed_metadata": "x" * int(note[1:]) if note.startswith("*") else _nullable(note),
@@ -204,7 +174,7 @@ def _commit(step: Step, version: int, told: Told) -> Body:
 def _topic(name: str, version: int, told: Told) -> Body:
     if version < _FIRST_BY_TOPIC_ID:
         return {"name": name}
-    return {"topic_id": told.topic_ids.get(name, NOBODY)}
+    return {"topic_id": told.topic_id(name)}
 
 
 def _fetch(step: Step, version: int, told: Told) -> Body:
@@ -216,7 +186,7 @@ def _fetch(step: Step, version: int, told: Told) -> Body:
         indexes: dict[str, list[int]] = {}
         for text in filter(None, wanted.split(",")):
             name, partition = text.split(":")
-            indexes.setdefault(name, []).append(int(partition))
+            indexes.setdefault(name, []).append(told.holding(step.client).index(name, partition))
         topics = [
             {**_topic(name, version, told), "partition_indexes": partitions}
             for name, partitions in indexes.items()
@@ -224,7 +194,20 @@ def _fetch(step: Step, version: int, told: Told) -> Body:
     if version < _FIRST_FETCH_OF_GROUPS:
         return {"group_id": _group(step, told), "topics": topics, **stable}
     names = step.options.get("groups", step.options.get("group", "g")).split(",")
-    return {"groups": [{"group_id": told.group(name), "topics": topics} for name in names], **stable}
+    member = _fetching_member(step, told) if version >= _FIRST_FETCH_BY_EPOCH else {}
+    return {
+        "groups": [{"group_id": told.group(name), "topics": topics, **member} for name in names],
+        **stable,
+    }
+
+
+def _fetching_member(step: Step, told: Told) -> Body:
+    """`by=member`: with the client's member id and epoch, of which each can be given, too."""
+    if not {"by", "id", "epoch"} & step.options.keys():
+        return {}
+    member_id = told.id(step.options.get("id", told.own(step.client)))
+    epoch = step.options.get("epoch", told.generations.get(step.client, -1))
+    return {"member_id": _nullable(member_id), "member_epoch": int(epoch)}
 
 
 def _find(step: Step, version: int, told: Told) -> Body:
@@ -308,8 +291,11 @@ def _end(step: Step, version: int, told: Told) -> Body:
 
 _BODIES: Mapping[str, Callable[[Step, int, Told], Body]] = {
     "add": _add,
+    "beat": consumer_requests.beat,
     "begin": _begin,
     "commit": _commit,
+    "configs": consumer_requests.configs,
+    "configure": consumer_requests.configure,
     "delete": _delete,
     "describe": _describe,
     "end": _end,
@@ -317,6 +303,7 @@ _BODIES: Mapping[str, Callable[[Step, int, Told], Body]] = {
     "find": _find,
     "forget": _forget,
     "heartbeat": _heartbeat,
+    "inspect": consumer_requests.inspect,
     "join": _join,
     "leave": _leave,
     "list": _list,

@@ -8,7 +8,8 @@ A file holds cases. A case is a line `== its name`, lines `key: value`, and step
     A join.{v}
     A join.{v}
 
-`acl` lines are its ACLs (see `acls.py`); they need `servers: secured`.
+`acl` lines are its ACLs (see `acls.py`); they need `servers: secured`. With `totals: yes` assignments are
+compared by their sizes over all topics.
 
 `for` plays the case once for each version and replaces `{v}` by the version, and `{e}` by the version of
 EndTxn that a client with version `{v}` of TxnOffsetCommit sends. A step is a client, an api with
@@ -67,6 +68,12 @@ class Step:
         """Whether the step sends a request."""
         return self.api not in _NOTES
 
+    @property
+    def is_relative(self) -> bool:
+        """Whether the step names partitions by what the client was assigned, such as `trips:mine`."""
+        entries = self.options.get("topics", "").split(",")
+        return any(parts[1][:1].isalpha() for entry in entries if len(parts := entry.split(":")) > 1)
+
     @classmethod
     def parse(cls, line: str) -> "Step":
         """Read a line. Raises ValueError if the line is malformed."""
@@ -86,7 +93,8 @@ class Case:
 
     `version` is None for a script without versions. `rows` are the rows of docs/rules.md that the case was
     written for. `servers` names its settings in `servers.SETTINGS`. A `slow` case waits for a deadline. A
-    `quick` case is short, is not slow and has its script's newest version.
+    `quick` case is short, is not slow and has its script's newest version. With `totals` assignments are
+    compared by their sizes over all topics.
     """
 
     name: str
@@ -97,6 +105,7 @@ class Case:
     quick: bool
     steps: tuple[Step, ...]
     acls: tuple[str, ...] = ()
+    totals: bool = False
 
     @property
     def title(self) -> str:
@@ -150,6 +159,7 @@ def _cases(name: str, lines: list[str]) -> Iterator[Case]:
             quick=version == versions[-1] and heads.get("slow") != "yes" and len(steps) <= _QUICK_STEPS,
             steps=steps,
             acls=tuple(acls),
+            totals=heads.get("totals") == "yes",
         )
 
 

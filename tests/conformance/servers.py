@@ -35,19 +35,20 @@ from tests.conformance.acls import (
 )
 from tests.conformance.normalise import Answer
 from tests.conformance.player import Player
-from tests.conformance.requests import Told
 from tests.conformance.script import Case
+from tests.conformance.told import TOPICS, Told
 from tests.e2e.harness import QUICK_SPARK, coordinating, create_topic, new_layout, read_topic
 from tests.harness.transactions import TV1, Producer, Wire
 from tests.harness.users_listener import users_file, users_listener
-
-TOPICS: Mapping[str, int] = {"orders": 2, "payments": 1}
-"""The topics of the scripts, and their numbers of partitions."""
 
 _COMMON = {
     "group.min.session.timeout.ms": "2000",
     "group.max.session.timeout.ms": "600000",
     "group.max.size": "3",
+    "group.consumer.min.session.timeout.ms": "2000",
+    "group.consumer.min.heartbeat.interval.ms": "500",
+    "group.consumer.assignment.interval.ms": "0",
+    "group.consumer.max.size": "3",
     # No pass of retention runs during a case, because it would remove groups without offsets.
     "offsets.retention.check.interval.ms": str(2**31 - 1),
 }
@@ -122,7 +123,7 @@ class Servers:
             async with room:
                 login = partial(_login, number) if self.is_secured else None
                 players = [
-                    Player(at.host, at.port, Told(prefix, self.topic_ids, side), login)
+                    Player(at.host, at.port, Told(prefix, self.topic_ids, side, totals=case.totals), login)
                     for side, at in (("kafka", self.kafka), ("ours", self.ours))
                 ]
                 kafkas, ours = await asyncio.gather(*(player.play(case) for player in players))

@@ -9,9 +9,10 @@ from tests.conformance.compare import differences, unkept, unused
 from tests.conformance.kept import NOT_REACHED
 from tests.conformance.normalise import Answer, normalised
 from tests.conformance.random_scripts import random_case
-from tests.conformance.requests import NEWEST, Told, body
+from tests.conformance.requests import NEWEST, body
 from tests.conformance.script import Case, Mode, Step, load, parse
 from tests.conformance.servers import SETTINGS, Played
+from tests.conformance.told import Told
 
 RULES = (Path(__file__).parents[3] / "docs" / "rules.md").read_text()
 ROWS = dict(re.findall(r"^\| ([A-Z]+\d+) \| .* \| (.*) \|$", RULES, re.MULTILINE))
