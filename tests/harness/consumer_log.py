@@ -377,11 +377,23 @@ class World:
             for reply in effects.replies:
                 if client is not None and not lost:
                     client.learn(reply.response)
-        if client is not None and lost:
-            client.is_full = True
-        self.check_use(request.group_id)
+        if client is not None:
+            client.is_full = client.is_full or lost
+            self._check_topics(client)
+        self._check_use(request.group_id)
 
-    def check_use(self, group_id: str) -> None:
+    def _check_topics(self, client: Consumer) -> None:
+        """After its own request, a member has no topic by name that it no longer subscribes to, even if the
+        target is older than its subscription. (What a pattern matches changes without the member.)
+        """
+        group = self.group(client.group_id)
+        member = group.members.get(client.member_id) if group is not None else None
+        if group is None or member is None or member.subscribed_topic_regex:
+            return
+        names = {name for id_, name in group.names_by_id().items() if id_ in member.assigned}
+        assert names <= set(member.subscribed_topic_names)
+
+    def _check_use(self, group_id: str) -> None:
         """No partition is used by two members, and the coordinator knows of each use."""
         group = self.group(group_id)
         used: set[Partition] = set()

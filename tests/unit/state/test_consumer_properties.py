@@ -114,7 +114,7 @@ def check_convergence(log: Log) -> None:
         assigned = {
             (id_, n) for target in group.target.values() for id_, numbers in target.items() for n in numbers
         }
-        exist = [topic for name in group.subscribed() if (topic := group.topics[name]) is not None]
+        exist = [topic for name in group.subscribed() if (topic := group.topics.get(name)) is not None]
         wanted = {(topic.topic_id, n) for topic in exist for n in range(topic.partitions)}
         assert assigned <= wanted
         assert assigned == wanted or len(wanted) > log[2].group_max_partitions
