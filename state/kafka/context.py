@@ -36,6 +36,7 @@ class Saved(Struct, frozen=True):
     encoded: bytes
     noted_state: str | None
     retention_is_stale: bool
+    earliest_armed_ms: int | None
     replies: int
     entries: int
 
@@ -102,6 +103,7 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
             encoded,
             self.noted_state,
             self.retention_is_stale,
+            self._earliest_armed_ms,
             len(self._replies),
             len(self._history),
         )
@@ -115,6 +117,7 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
             self._group.offsets = before.offsets
             self._group.pending, self._group.ended = before.pending, before.ended
         self.noted_state, self.retention_is_stale = saved.noted_state, saved.retention_is_stale
+        self._earliest_armed_ms = saved.earliest_armed_ms
         del self._replies[saved.replies :]
         del self._history[saved.entries :]
 
