@@ -74,13 +74,14 @@ def _check_room(context: StepContext, request: ConsumerGroupHeartbeat, identity:
     names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
     if not names and not regex:
         return
+    group, told = context.consumer, dict(request.topics or {})
     topics = set(names or ())
-    group = context.consumer
     if regex and regex in group.resolved_regexes:
         topics.update(group.resolved_regexes[regex].topics)
     elif regex and request.regex is not None:
         topics.update(request.regex.topics)
-    if not has_room(context.config, group, identity.member_id, topics, request.topics):
+        told.update(request.regex.topics)
+    if not has_room(context.config, group, identity.member_id, topics, told):
         message = (
             f"Group {context.group_id} would have more partitions than "
             f"group.max.partitions, {context.config.group_max_partitions}."

@@ -83,6 +83,7 @@ def types(effects: list[Effects]) -> list[EntryType]:
     return [entry.type for entry in history(effects)]
 
 
+FULL = ("GROUP_MAX_SIZE_REACHED", "TA31")
 REFUSALS = [
     (STABLE, "A e1", "FENCED_MEMBER_EPOCH", "HB28"),
     (STABLE, "A e2", "FENCED_MEMBER_EPOCH", "HB28"),
@@ -105,7 +106,8 @@ REFUSALS = [
     (AWAY, "Z(ia) e0 regex=foo(", "INVALID_REGULAR_EXPRESSION", "RG4c"),
     (("config group.consumer.max.size=2", *STABLE), "Z e0", "GROUP_MAX_SIZE_REACHED", "HB20"),
     (("config group.consumer.max.size=2", *STABLE), "Z e3", "GROUP_MAX_SIZE_REACHED", "HB20"),
-    (("config group.max.partitions=4", *STABLE, "topics bar=1"), "Z e0", "GROUP_MAX_SIZE_REACHED", "TA31"),
+    (("config group.max.partitions=4", *STABLE, "topics bar=1"), "Z e0", *FULL),
+    (("config group.max.partitions=4", *STABLE, "topics bar=1"), "Z e0 regex=b.*", *FULL),
     (("topics foo=1",), "A e0 regex=foo(", "INVALID_REGULAR_EXPRESSION", "RG4c"),
     (("topics foo=1",), "A e1", "GROUP_ID_NOT_FOUND", "HB15"),
     (("topics foo=1",), "A -1", "GROUP_ID_NOT_FOUND", "HB36"),
