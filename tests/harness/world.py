@@ -352,10 +352,10 @@ class World:
 
     def _assignments(self, text: str) -> list[MemberAssignment]:
         pairs = [part.partition(":") for part in text.split(",") if part]
-        return [
-            MemberAssignment(self._names.resolve(member), options.assignment(what))
-            for member, _, what in pairs
-        ]
+        return [MemberAssignment(self._names.resolve(m), self._assignment(what)) for m, _, what in pairs]
+
+    def _assignment(self, text: str) -> bytes:
+        return options.assignment(text)
 
     def _tell(self) -> list[str]:
         """Describe the steps since the last call, and let clients read their answers."""
