@@ -5,7 +5,7 @@ from typing import Any
 
 from gateway.apis.authorized import GROUP_REFUSED, may_describe_topic, may_read_group
 from gateway.apis.context import Deferred, RequestContext
-from gateway.apis.topic_facts import images_of, resolution_of
+from gateway.apis.topic_facts import images_of, is_too_much, resolution_of
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from state.errors import ErrorCode
@@ -14,6 +14,11 @@ from state.kafka.responses import AssignedTopicPartitions, ConsumerGroupHeartbea
 
 OFF = {"error_code": ErrorCode.UNSUPPORTED_VERSION}
 """The response while the consumer protocol is switched off (row HB1)."""
+
+_TOO_MUCH = {
+    "error_code": ErrorCode.INVALID_REQUEST,
+    "error_message": "The member subscribes to more topics than one request to the coordinator can describe.",
+}
 
 
 async def serve(context: RequestContext, request: Any) -> Fields | Deferred:
@@ -26,6 +31,8 @@ async def serve(context: RequestContext, request: Any) -> Fields | Deferred:
         topics = await images_of(context, request.subscribed_topic_names)
     if request.member_epoch >= 0 and request.subscribed_topic_regex:
         regex = await resolution_of(context, request.subscribed_topic_regex)
+    if is_too_much(topics, None if regex is None else regex.topics):
+        return _TOO_MUCH
     return _send(context, request, topics, regex)
 
 

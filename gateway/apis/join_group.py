@@ -16,7 +16,7 @@ from assignors.kafka.consumer_protocol import (
 from assignors.kafka.server_side import is_for_coordinator
 from gateway.apis.authorized import described_topics, may_read_group
 from gateway.apis.context import Deferred, RequestContext
-from gateway.apis.topic_facts import images_of
+from gateway.apis.topic_facts import images_of, is_too_much
 from gateway.coordinator.backend import PARKED_TIMEOUT_MS
 from gateway.upstream.connections import UpstreamLost
 from gateway.wire.codec import Fields
@@ -115,4 +115,5 @@ async def _topics(context: RequestContext, request: Any) -> TopicImages | None:
         with suppress(ProtocolError):  # the coordinator decides about such a protocol
             subscription = decode_subscription(protocol.metadata)
             names.update(subscription.topics, (owned.topic for owned in subscription.owned_partitions))
-    return await images_of(context, sorted(names))
+    images = await images_of(context, sorted(names))
+    return None if is_too_much(images) else images

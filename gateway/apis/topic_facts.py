@@ -12,6 +12,7 @@ import structlog
 from gateway.apis.context import RequestContext
 from gateway.upstream.cluster import Topic
 from gateway.upstream.connections import UpstreamLost
+from gateway.wire.limits import MIB
 from records.topic_patterns import resolve
 from state.kafka.requests import RegexResolution, TopicImage, TopicImages
 
@@ -19,6 +20,10 @@ from state.kafka.requests import RegexResolution, TopicImage, TopicImages
 NAMED_AGE_MAX_S = 1.0
 # Answers with all topics are large. A topic made since is found by the coordinator's own look at the topics.
 ALL_AGE_MAX_S = 10.0
+
+# About half of what a record of the requests topic may have, which is 10,000 topics with names of 30 letters.
+FACTS_MAX_BYTES = MIB
+_IMAGE_BYTES = 80  # of a topic in JSON, beside its name
 
 T = TypeVar("T")
 
@@ -52,6 +57,12 @@ async def resolution_of(context: RequestContext, pattern: str) -> RegexResolutio
     images = {name: image for name, topic in known.topics.items() if (image := _image(topic)) is not None}
     internal = {name for name, topic in known.topics.items() if topic.is_internal}
     return resolve(pattern, images, known.at_ms, internal | context.services.internal_topics.names)
+
+
+def is_too_much(*told: Iterable[str] | None) -> bool:
+    """Whether a request could not carry what is known of all these topics."""
+    known = (name for names in told if names is not None for name in names)
+    return sum(len(name) + _IMAGE_BYTES for name in known) > FACTS_MAX_BYTES
 
 
 def _image(topic: Topic) -> TopicImage | None:

@@ -179,6 +179,17 @@ async def test_rx2_a_pattern_that_is_none_of_re2_is_for_the_coordinator_to_refus
 
 
 @played
+async def test_more_topics_than_a_request_can_carry_are_refused(world: World) -> None:
+    """The coordinator would never get the request, and the client would send it again without end."""
+    world.broker.topics |= {f"{number:0200}": 1 for number in range(4_000)}
+    client = await world.client()
+    refused = await client.ask(HEARTBEAT, 1, **by_pattern("0.*"))
+    assert (refused.error_code, bool(refused.error_message)) == (42, True)
+    assert (await client.ask(HEARTBEAT, 1, **by_pattern("0*1.*"))).error_code == 0
+    assert len(world.core.asked) == 1
+
+
+@played
 async def test_offsets_are_committed_and_fetched_by_member_epoch(world: World) -> None:
     client = await world.client()
     epoch = await joined(client)
