@@ -41,6 +41,8 @@ async def _describe(context: RequestContext, group_id: str) -> dict[str, Any]:
         "protocol_data": answer.protocol_data,
         "members": [_member(member) for member in answer.members],
     }
+    if answer.error_message:  # it is a group of the consumer protocol (row AD9)
+        return {**described, "error_message": answer.error_message}
     if answer.error_code is not ErrorCode.NONE:
         return {**described, "group_state": ""}
     if answer.group_state == _DEAD and context.version >= _FIRST_VERSION_WITH_NOT_FOUND:

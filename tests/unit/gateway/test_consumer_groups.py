@@ -21,13 +21,15 @@ def joining(**more: object) -> dict[str, object]:
     return fields | {"subscribed_topic_names": ["orders"], "topic_partitions": []} | more
 
 
-def only(*allowed: tuple[ResourceType, str, Operation]) -> Authorizer:
+def allowed(kind: ResourceType, name: str, operation: Operation) -> Acl:
+    """An ACL that allows everybody the operation."""
+    return Acl(kind, name, PatternType.LITERAL, ANONYMOUS, "*", operation, Permission.ALLOW)
+
+
+def only(*operations: tuple[ResourceType, str, Operation]) -> Authorizer:
     """An authorizer that allows everybody these operations, and no other."""
     authorizer = Authorizer()
-    authorizer.replace(
-        Acl(kind, name, PatternType.LITERAL, ANONYMOUS, "*", operation, Permission.ALLOW)
-        for kind, name, operation in allowed
-    )
+    authorizer.replace(allowed(*operation) for operation in operations)
     return authorizer
 
 
@@ -113,3 +115,28 @@ async def test_mi2_without_brokers_a_join_goes_on_and_nothing_is_known(world: Wo
     (asked,) = world.core.asked
     assert isinstance(asked, JoinGroup)
     assert asked.topics is None
+
+
+@played(
+    authorizer=lambda: only(
+        (ResourceType.GROUP, "g", Operation.READ), (ResourceType.TOPIC, "orders", Operation.DESCRIBE)
+    )
+)
+async def test_ad6_a_group_of_a_hidden_topic_is_not_described(world: World) -> None:
+    client = await world.client()
+    joined = await client.ask(HEARTBEAT, 1, **joining())
+    assert joined.error_code == 0
+    (group,) = (await client.ask(DESCRIBE, 1, group_ids=["g"])).groups
+    assert (group.error_code, len(group.members)) == (0, 1)
+    assert world.authorizer is not None
+    world.authorizer.replace([allowed(ResourceType.GROUP, "g", Operation.DESCRIBE)])
+    (group,) = (await client.ask(DESCRIBE, 1, group_ids=["g"])).groups
+    assert (group.error_code, group.group_id, group.group_state, group.members) == (29, "g", "", [])
+    assert group.error_message
+
+
+@played
+async def test_ad1_a_group_without_an_id_is_not_described(world: World) -> None:
+    client = await world.client()
+    groups = (await client.ask(DESCRIBE, 1, group_ids=["", "absent"])).groups
+    assert [(group.group_id, group.error_code) for group in groups] == [("", 24), ("absent", 69)]

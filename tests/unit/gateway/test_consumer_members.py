@@ -4,12 +4,13 @@ topics, offsets by member epoch, descriptions.
 
 from typing import Any
 
+from gateway.authorization.acls import SUPPORTED, ResourceType
 from gateway.upstream.internal_topics import InternalTopics
 from state.kafka.requests import ConsumerGroupHeartbeat, TopicImage
 from tests.harness.gateway import TOPICS, RawClient, World, played, topic_id
-from tests.harness.gateway_requests import COMMIT, OFFSET_FETCH, outcomes
+from tests.harness.gateway_requests import COMMIT, LIST, OFFSET_FETCH, outcomes
 
-HEARTBEAT, DESCRIBE = 68, 69
+HEARTBEAT, DESCRIBE, DESCRIBE_CLASSIC = 68, 69, 15
 ORDERS = {topic_id("orders"): [0, 1, 2]}
 STALE, UNKNOWN_MEMBER, UNKNOWN_ID, BAD_PATTERN = 113, 25, 100, 128
 
@@ -233,3 +234,41 @@ async def test_of19_partitions_of_an_unknown_topic_id_do_not_stop_the_others(wor
     fields = {"group_id": "g", "member_id": "m", "generation_id_or_member_epoch": epoch}
     answer = await client.ask(COMMIT, 10, **fields, topics=topics)
     assert outcomes(answer) == [(topic_id("absent"), 0, UNKNOWN_ID), (topic_id("orders"), 0, 0)]
+
+
+@played
+async def test_ad3_ad4_ad7_a_group_is_described_and_listed(world: World) -> None:
+    client = await world.client()
+    epoch = await joined(client, rack_id="r")
+    for version in (0, 1):
+        asked = {"group_ids": ["g", "absent"], "include_authorized_operations": True}
+        group, absent = (await client.ask(DESCRIBE, version, **asked)).groups
+        assert (group.error_code, group.group_state, group.assignor_name) == (0, "Stable", "uniform")
+        assert (group.group_epoch, group.assignment_epoch) == (epoch, epoch)
+        assert group.authorized_operations == SUPPORTED[ResourceType.GROUP]
+        (member,) = group.members
+        assert (member.member_id, member.member_epoch, member.rack_id) == ("m", epoch, "r")
+        assert (member.subscribed_topic_names, member.subscribed_topic_regex) == (["orders"], "")
+        for assignment in (member.assignment, member.target_assignment):
+            (topic,) = assignment.topic_partitions
+            assert (topic.topic_id, topic.topic_name) == (topic_id("orders"), "orders")
+            assert topic.partitions == [0, 1, 2]
+        if version:
+            assert member.member_type == 1
+        assert (absent.error_code, absent.group_id, absent.members) == (69, "absent", [])
+        assert absent.authorized_operations is None
+    (listed,) = (await client.ask(LIST, 5, types_filter=["Consumer"])).groups
+    shown = (listed.group_id, listed.group_type, listed.protocol_type, listed.group_state)
+    assert shown == ("g", "consumer", "consumer", "Stable")
+    assert (await client.ask(LIST, 5, types_filter=["classic"])).groups == []
+
+
+@played
+async def test_ad8_ad9_a_consumer_group_is_dead_to_describe_groups(world: World) -> None:
+    client = await world.client()
+    await joined(client)
+    for version, error in ((5, 0), (6, 69)):
+        (group,) = (await client.ask(DESCRIBE_CLASSIC, version, groups=["g"])).groups
+        assert (group.group_state, group.error_code, group.members) == ("Dead", error, [])
+        if version == 6:
+            assert group.error_message == "Group g is not a classic group."
