@@ -82,6 +82,10 @@ class Cluster:
         else:
             self._create(name)
 
+    def rest(self) -> None:
+        """No gateway is behind any more."""
+        self._before = self.now
+
     def images(self, names: Iterable[str]) -> TopicImages:
         """What a gateway knows of the topics."""
         known = self._before if self._random.random() < 0.2 else self.now
@@ -170,6 +174,7 @@ class World:
         groups = self.random.choice((GROUPS[:1], GROUPS[:1], GROUPS[:1], GROUPS[:2]))
         self.clients = [self._client(n, self.random.choice(groups)) for n in range(self.random.randint(1, 7))]
         self._offsets = dict.fromkeys(PARTITION_OF.values(), -1)
+        self._rests = False
         self._oddness = self.random.choice((0.02, 0.1, 0.3))
         self._hurry = self.random.choice((0.3, 0.8, 0.95))
 
@@ -193,7 +198,8 @@ class World:
 
     def settle(self, rounds: int) -> None:
         """Let every client run and behave well for this many rounds, with a watcher and no change."""
-        self._oddness = 0
+        self._rests = True
+        self.cluster.rest()
         for client in self.clients:
             client.is_full = True
         for _ in range(rounds):
@@ -261,7 +267,9 @@ class World:
             subscribed_topic_regex=pattern if is_full and client.api_version else None,
             server_assignor=client.assignor if is_full else None,
             topic_partitions=_partitions(client.uses) if is_full or acknowledges else None,
-            topics=self.cluster.images(names) if is_full and self.random.random() < 0.9 else None,
+            topics=self.cluster.images(names)
+            if is_full and (self._rests or self.random.random() < 0.9)
+            else None,
             regex=self.cluster.resolve(pattern, self.at_ms)
             if is_full and pattern and client.api_version
             else None,

@@ -66,14 +66,11 @@ def has_room(
     if sum(counts.values()) <= most:
         return True
     # Counts are also known of topics that no member subscribes to.
-    others = set() if group is None else _subscribed_by_others(group, member_id)
-    wanted = others.union(topics)
-    return wanted == others or sum(counts.get(name, 0) for name in wanted) <= most
-
-
-def _subscribed_by_others(group: ConsumerGroup, member_id: str) -> set[str]:
+    if group is None:
+        return sum(counts.get(name, 0) for name in topics) <= most
     others = (member for member in group.members.values() if member.member_id != member_id)
-    return {topic for member in others for topic in group.topics_of(member)}
+    wanted = {topic for member in others for topic in group.topics_of(member)}.union(topics)
+    return wanted <= group.subscribed() or sum(counts.get(name, 0) for name in wanted) <= most
 
 
 def _is_due(context: StepContext, group: ConsumerGroup) -> bool:

@@ -162,6 +162,7 @@ def test_topics_beyond_the_limit_are_left_out() -> None:
         ("new", {"u"}, 7, False),
         ("new", {"t"}, 5, True),  # t has grown above the limit already
         ("new", {"missing", "gone"}, 6, True),
+        ("a", {"t"}, 5, True),
         ("a", {"u"}, 2, True),  # nobody subscribes to t any more
         ("a", {"new"}, 3, True),
         ("a", {"new"}, 2, False),
