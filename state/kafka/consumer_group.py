@@ -99,6 +99,10 @@ class ConsumerMember(Struct, array_like=True, forbid_unknown_fields=True):
         """Whether the member is at the target assignment of this epoch."""
         return self.state is MemberState.STABLE and self.member_epoch == epoch
 
+    def is_there_and_behind(self, epoch: int) -> bool:
+        """Whether the member has joined, has not left for a while, and is not at this target assignment."""
+        return self.member_epoch > 0 and not self.is_reconciled_to(epoch)
+
 
 class Progress(NamedTuple):
     """The state of a group, and whether a member that is there has not yet come to the target assignment.
@@ -148,22 +152,33 @@ class ConsumerGroup(Group, tag="KafkaConsumer"):
             return ConsumerGroupState.EMPTY
         if self.group_epoch > self.assignment_epoch:
             return ConsumerGroupState.ASSIGNING
-        if all(member.is_reconciled_to(self.assignment_epoch) for member in self.members.values()):
-            return ConsumerGroupState.STABLE
-        return ConsumerGroupState.RECONCILING
+        return ConsumerGroupState.STABLE if self._behind() is None else ConsumerGroupState.RECONCILING
 
     @cached_property
     def progress(self) -> Progress:
         """How far the group is at the end of a step. It is derived anew after `forget_progress`."""
-        epoch = self.assignment_epoch
-        is_rebalancing = self.group_epoch > epoch or any(
-            member.member_epoch > 0 and not member.is_reconciled_to(epoch) for member in self.members.values()
-        )
-        return Progress(self.state, is_rebalancing)
+        behind = self._behind()
+        is_behind = behind is not None and behind.member_epoch > 0
+        return Progress(self.state, is_behind or self.group_epoch > self.assignment_epoch)
 
     def forget_progress(self) -> None:
         """Derive `progress` anew at its next use, because a step has changed the group."""
         self.__dict__.pop("progress", None)
+
+    def _behind(self) -> ConsumerMember | None:
+        """Return a member that is not at the target assignment, one that is there if there is such a one.
+
+        Every history entry asks for it. The answer is kept for as long as it holds, so that a rebalance does
+        not visit all members in each step. The last members are tried first, because the first ones move
+        first.
+        """
+        epoch, members = self.assignment_epoch, self.members
+        known: ConsumerMember | None = self.__dict__.get("behind")
+        if known is None or not known.is_there_and_behind(epoch) or members.get(known.member_id) is not known:
+            there = (member for member in reversed(members.values()) if member.is_there_and_behind(epoch))
+            away = (member for member in members.values() if not member.is_reconciled_to(epoch))
+            known = self.__dict__["behind"] = next(there, None) or next(away, None)
+        return known
 
     @property
     def generation(self) -> int:
