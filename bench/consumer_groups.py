@@ -1,0 +1,181 @@
+"""The processor time of the core for groups of the consumer protocol, in microseconds of one request.
+
+There is no Spark, and requests are not decoded. Each figure is the median of rounds.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from bench.core import BEGIN_MS, CONFIG, GROUP_ID, QUICK_ROUNDS, ROUNDS, decode, encode
+from state.kafka.consumer_group import LEAVE_GROUP_MEMBER_EPOCH, ConsumerGroup
+from state.kafka.requests import ConsumerGroupHeartbeat, TopicIdPartitions, TopicImage
+from state.kafka.responses import AssignedTopicPartitions, ConsumerGroupHeartbeatResponse
+from state.timeline import Row, Timeline
+from tests.harness.common import kafka_effects
+
+SIZES = (50, 200, 1_000)
+TOPICS = 4
+PARTITIONS_PER_MEMBER = 4
+INTERVAL_MS = 5_000
+KEEP_ALIVES = 2_000
+
+
+@dataclass
+class Client:
+    """What a member knows from its answers. It revokes at once."""
+
+    member_id: str
+    epoch: int = 0
+    owned: list[AssignedTopicPartitions] = field(default_factory=list)
+    has_news: bool = False
+
+
+class FormedConsumers:
+    """A Stable consumer group of `members` members, made by requests, and its clients."""
+
+    def __init__(self, members: int) -> None:
+        count = members * PARTITIONS_PER_MEMBER // TOPICS
+        self._topics = {f"topic-{n}": TopicImage(UUID(int=n + 1), count) for n in range(TOPICS)}
+        self._offset = 0
+        self._members = members
+        self.form()
+        group = self.timeline.group
+        assert isinstance(group, ConsumerGroup)
+        self._state, self._formed_ms = encode(group), self.now_ms
+        self._known = [(client.epoch, client.owned) for client in self.clients]
+
+    def form(self) -> list[int]:
+        """Let all members join a new group at once, and settle. Return the ns of each request."""
+        self.now_ms = BEGIN_MS
+        self.clients = [Client(f"member-{n:06}") for n in range(self._members)]
+        self.timeline = Timeline(GROUP_ID, None, CONFIG)
+        return [*self.round(), *self.settle()]
+
+    def settle(self) -> list[int]:
+        """Let every member beat until the group is Stable. Return the ns of each request."""
+        taken: list[int] = []
+        while not (isinstance(self.timeline.group, ConsumerGroup) and self.timeline.group.state == "Stable"):
+            taken += self.round()
+        return taken
+
+    def again(self) -> "FormedConsumers":
+        """Go back to the Stable group."""
+        state = self._state
+        self.timeline = Timeline(GROUP_ID, decode(state), CONFIG, restore=lambda: decode(state))
+        self.now_ms = self._formed_ms
+        self.clients = [
+            Client(f"member-{n:06}", epoch, owned) for n, (epoch, owned) in enumerate(self._known)
+        ]
+        return self
+
+    def row(self, client: Client, **fields: object) -> Row:
+        """The client's next heartbeat: in full if it joins, and with what it owns if that has changed."""
+        self._offset += 1
+        joins = client.epoch == 0
+        owned = [TopicIdPartitions(topic.topic_id, topic.partitions) for topic in client.owned]
+        request = ConsumerGroupHeartbeat(
+            group_id=GROUP_ID,
+            correlation_id="c",
+            reply_partition=0,
+            api_version=1,
+            client_id="client",
+            client_host="/10.0.0.1",
+            member_id=client.member_id,
+            **{
+                "member_epoch": client.epoch,
+                "rebalance_timeout_ms": 300_000 if joins else -1,
+                "subscribed_topic_names": sorted(self._topics) if joins else None,
+                "topic_partitions": owned if joins or client.has_news else None,
+                "topics": dict(self._topics) if joins else None,
+            }
+            | fields,  # type: ignore[arg-type]
+        )
+        return Row(self.now_ms, f"requests-0-{self._offset}", request, 200)
+
+    def beat(self, client: Client) -> int:
+        """Apply the client's next heartbeat. Return the ns of it."""
+        row = self.row(client)
+        began_ns = time.process_time_ns()
+        self.timeline.apply(row)
+        [effects] = kafka_effects(self.timeline.take_effects())
+        ns = time.process_time_ns() - began_ns
+        [reply] = effects.replies
+        answer = reply.response
+        assert isinstance(answer, ConsumerGroupHeartbeatResponse)
+        assert not answer.error_code, answer
+        client.epoch, client.has_news = answer.member_epoch, answer.assignment is not None
+        if answer.assignment is not None:
+            client.owned = answer.assignment
+        return ns
+
+    def round(self) -> list[int]:
+        """Let every member beat, and acknowledge what it has to revoke. Return the ns of each request."""
+        self.now_ms += INTERVAL_MS
+        taken = []
+        for client in self.clients:
+            taken.append(self.beat(client))
+            if client.has_news:
+                taken.append(self.beat(client))
+        return taken
+
+    def keep_alives(self) -> list[int]:
+        self.again()
+        members = len(self.clients)
+        return [self.beat(self.clients[n % members]) for n in range(max(KEEP_ALIVES, members))]
+
+    def join(self) -> list[int]:
+        """One more member joins: the target is computed."""
+        self.again()
+        self.now_ms += INTERVAL_MS
+        self.clients.append(Client("member-new"))
+        return [self.beat(self.clients[-1])]
+
+    def settle_after_join(self) -> list[int]:
+        """The requests of all members after that join, until the group is Stable."""
+        self.join()
+        return self.settle()
+
+    def leave(self) -> list[int]:
+        """A member leaves."""
+        self.again()
+        row = self.row(self.clients[0], member_epoch=LEAVE_GROUP_MEMBER_EPOCH)
+        began_ns = time.process_time_ns()
+        self.timeline.apply(row)
+        return [time.process_time_ns() - began_ns]
+
+
+def figures(rounds: int) -> Iterator[tuple[str, float]]:
+    """Yield the name and the µs of one request of every figure."""
+    for size in SIZES:
+        group = FormedConsumers(size)
+        measured: dict[str, Callable[[], list[int]]] = {
+            "keep-alive": group.keep_alives,
+            "one more member joins": group.join,
+            "a heartbeat until all have settled after it": group.settle_after_join,
+            "a member leaves": group.leave,
+            "a heartbeat of a group that forms": group.form,
+        }
+        for name, run in measured.items():
+            yield f"{name}, {size:,} members", statistics.median(_mean_us(run()) for _ in range(rounds))
+
+
+def _mean_us(ns: list[int]) -> float:
+    return sum(ns) / len(ns) / 1_000
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(prog="python -m bench.consumer_groups", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="take fewer rounds")
+    rounds = QUICK_ROUNDS if parser.parse_args().quick else ROUNDS
+    print(f"{PARTITIONS_PER_MEMBER} partitions a member, of {TOPICS} topics{'µs':>30}")
+    for name, us in figures(rounds):
+        print(f"{name:62}{us:10.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
