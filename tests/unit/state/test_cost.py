@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from bench.consumer_groups import FormedConsumers
 from bench.core import CONFIG, GROUP_ID, SESSION_TIMEOUT_MS, Formed, decode
 from state import timeline as timeline_module
 from state.config import CoordinatorConfig
@@ -57,6 +58,28 @@ def work_of_last(rows: Callable[[Formed], list[Row]], members: int) -> int:
 @pytest.mark.parametrize("rows", [Formed.heartbeats, Formed.commits, Formed.rejoins, Formed.newcomers])
 def test_the_work_of_a_request_is_the_same_in_a_large_group(rows: Callable[[Formed], list[Row]]) -> None:
     assert work_of_last(rows, LARGE) == work_of_last(rows, SMALL)
+
+
+def work_of_heartbeat(members: int, *, moves: bool) -> int:
+    """Return the work of a heartbeat of a consumer group: of one that keeps a session alive, or of one that
+    moves to the target assignment that the join of one more member led to.
+    """
+    group = FormedConsumers(members)
+    group.join() if moves else group.keep_alives()
+    first, second = group.clients[:2]
+    group.beat(first)
+    row = group.row(second)
+    work = instructions(lambda: group.timeline.apply(row))
+    assert not group.timeline.faults
+    return work
+
+
+def test_the_work_of_a_heartbeat_is_the_same_in_a_large_consumer_group() -> None:
+    assert work_of_heartbeat(LARGE, moves=False) == work_of_heartbeat(SMALL, moves=False)
+
+
+def test_a_heartbeat_that_moves_to_a_target_does_not_visit_all_members() -> None:
+    assert work_of_heartbeat(LARGE, moves=True) == work_of_heartbeat(SMALL, moves=True)
 
 
 @pytest.fixture
