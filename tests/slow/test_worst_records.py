@@ -7,6 +7,7 @@ import pytest
 from tests.unit.state.test_worst_records import LARGE, MOST_BYTES, MOST_S, cost
 
 COSTLIEST = (
+    "ConsumerGroupHeartbeat, other names than before",
     "JoinGroup, metadata of topics",
     "JoinGroup, one topic many times",
     "JoinGroup, owned partitions, coordinator:sticky",

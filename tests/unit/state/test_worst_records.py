@@ -15,7 +15,8 @@ from records.layout import REQUEST_MAX_BYTES
 from records.partitioner import partition_of
 from state.dispatch import AnyRequest
 from tests.harness.operator_call import OPERATOR, frame_of, spark_state
-from tests.harness.worst_requests import Worst, WorstRequests
+from tests.harness.worst_consumer_requests import all_worst
+from tests.harness.worst_requests import Worst
 from tests.spark.log import LAYOUT, T0, Record
 
 # The figures of docs/operations.md, with a margin for a busy machine.
@@ -24,8 +25,8 @@ MOST_BYTES = 256 * 1024 * 1024
 
 # In ordinary runs the records are smaller. Cost that grows with the square of the size still shows.
 PART = 32
-SMALL = WorstRequests(REQUEST_MAX_BYTES // PART).all()
-LARGE = WorstRequests(REQUEST_MAX_BYTES).all()
+SMALL = all_worst(REQUEST_MAX_BYTES // PART)
+LARGE = all_worst(REQUEST_MAX_BYTES)
 # Memory that does not depend on the record: pandas, an assignment of group.max.partitions.
 FIXED_BYTES = 24 * 1024 * 1024
 
