@@ -26,7 +26,7 @@ def member(member_id: str = "m", epoch: int = 0, **fields: object) -> bytes:
         "rebalance_timeout_ms": 60_000,
         "topic_partitions": [],
     }
-    return request("ConsumerGroupHeartbeat", **given | fields)
+    return request("ConsumerGroupHeartbeat", "g", **given | fields)
 
 
 def of_topic(member_id: str = "m", partitions: int = GROUP_MAX_PARTITIONS) -> bytes:
