@@ -17,7 +17,7 @@ from records.truncation import AnyHistoryEntry, AnyView
 from state.config import SettingValue
 from state.dispatch import GroupType
 from state.kafka.history import EntryType, HistoryEntry
-from state.kafka.snapshot import GroupSnapshot
+from state.kafka.snapshot import CONFIGS, GroupSnapshot
 
 # What a reader of the running history remembers: some 30 MiB.
 INCARNATIONS_REMEMBERED = 100_000
@@ -49,6 +49,15 @@ class _View(Struct, frozen=True):
     protocol: str = KAFKA
 
 
+class GroupConfigs(Struct, frozen=True):
+    """The settings of a group id of its own, by Kafka's names. The group need not exist."""
+
+    group_id: str
+    incarnation: str
+    seq: int
+    configs: dict[str, int] = {}
+
+
 _GROUP_EVENTS = frozenset(EntryType)
 
 _entry = msgspec.json.Decoder(_Entry)
@@ -56,6 +65,7 @@ _view = msgspec.json.Decoder(_View)
 _group_event = msgspec.json.Decoder(HistoryEntry)
 _coordinator_started = msgspec.json.Decoder(CoordinatorStarted)
 _snapshot = msgspec.json.Decoder(GroupSnapshot)
+_configs = msgspec.json.Decoder(GroupConfigs)
 
 
 def decode_entry(value: bytes) -> HistoryEntry | CoordinatorStarted | None:
@@ -76,6 +86,18 @@ def decode_snapshot(value: bytes) -> GroupSnapshot | None:
     Raises msgspec.DecodeError.
     """
     return _snapshot.decode(value) if _view.decode(value).protocol == KAFKA else None
+
+
+def decode_configs(value: bytes) -> GroupConfigs | None:
+    """Decode the settings in a record of the groups topic that is not a tombstone. Returns None if the group
+    id has no settings of its own.
+
+    Raises msgspec.DecodeError.
+    """
+    if _view.decode(value).protocol not in (KAFKA, CONFIGS):
+        return None
+    found = _configs.decode(value)
+    return found if found.configs else None
 
 
 def decode_any_entry(value: bytes) -> AnyHistoryEntry | CoordinatorStarted | None:

@@ -8,11 +8,16 @@ from typing import TypeVar
 from msgspec import Struct, structs
 
 from records.codec import encode
+from state.dispatch import AnyGroup
 from state.errors import ErrorCode
+from state.kafka import snapshot
+from state.kafka.configs_only import ConfigsOnly
 from state.kafka.history import HistoryEntry
 from state.kafka.responses import AnyResponse
-from state.kafka.snapshot import GroupSnapshot, MemberSnapshot
+from state.kafka.snapshot import ConfigsView, GroupSnapshot, MemberSnapshot
 from state.messages import ErrorResponse
+from state.rocketmq import snapshot as rocketmq_snapshot
+from state.rocketmq.group import Group as RocketMqGroup
 from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from state.rocketmq.responses import AnyResponse as RocketMqResponse
 from state.rocketmq.responses import Response as RocketMqResponseBase
@@ -23,15 +28,26 @@ from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 SHORTENED_TEXT_CHARS = 16_384
 
 AnyView = GroupSnapshot | RocketMqSnapshot
+StoredView = AnyView | ConfigsView
+"""A record of the groups topic: a group, or the settings of a group id that has no group."""
 AnyHistoryEntry = HistoryEntry | RocketMqHistoryEntry
 
 T = TypeVar("T", bound=Struct)
 
 
-def encode_view(view: AnyView, max_bytes: int) -> bytes:
+def view_of(group: AnyGroup) -> StoredView:
+    """The record of the groups topic for what is stored of a group id."""
+    if isinstance(group, RocketMqGroup):
+        return rocketmq_snapshot.snapshot(group)
+    return snapshot.configs_view(group) if isinstance(group, ConfigsOnly) else snapshot.snapshot(group)
+
+
+def encode_view(view: StoredView, max_bytes: int) -> bytes:
     """Encode a record of the groups topic. A record that is too large loses what its members have, then its
     members, then its topics.
     """
+    if isinstance(view, ConfigsView):
+        return encode(view)
     if isinstance(view, RocketMqSnapshot):
         return _fitting(view, max_bytes, _without_connections)
     return _fitting(view, max_bytes, _view_without_bytes, _view_without_members, _view_without_topics)

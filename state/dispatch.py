@@ -15,10 +15,10 @@ from state.kafka import step as kafka
 from state.kafka import timers
 from state.kafka.any_group import KafkaGroup
 from state.kafka.classic_group import ClassicGroup
+from state.kafka.configs_only import ConfigsOnly
 from state.kafka.consumer.group_of import refusal_by_other_type
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.effects import Effects, Reply
-from state.kafka.group import Group
 from state.kafka.requests import AnyRequest as KafkaRequest
 from state.kafka.requests import ConsumerGroupHeartbeat, Unanswered
 from state.kafka.timers import DeadlineReached
@@ -30,7 +30,9 @@ from state.rocketmq.requests import AnyRequest as RocketMqRequest
 from state.rocketmq.requests import ConnectionClosed
 from state.rocketmq.timers import ScanDue, next_scan
 
-AnyGroup = KafkaGroup | RocketMqGroup
+AnyGroup = KafkaGroup | ConfigsOnly | RocketMqGroup
+"""What is stored of a group id: a group, or the settings of a Kafka group that does not exist. The settings
+keep the id for Kafka's protocols."""
 AnyRequest = KafkaRequest | RocketMqRequest
 AnyDeadline = DeadlineReached | ScanDue
 AnyEvent = Received[AnyRequest] | Failed[AnyRequest] | AnyDeadline | Outage | Quarantine[AnyDeadline | Outage]
@@ -47,6 +49,7 @@ class GroupType(StrEnum):
 _TYPE_OF_GROUP = {
     ClassicGroup: GroupType.KAFKA,
     ConsumerGroup: GroupType.KAFKA,
+    ConfigsOnly: GroupType.KAFKA,
     RocketMqGroup: GroupType.ROCKETMQ,
 }
 
@@ -68,7 +71,9 @@ def step(
     if requested is not None and group is not None and requested is not group_type_of(group):
         assert isinstance(event, (Received, Failed))
         return _refuse(group, requested, event, config)
-    if isinstance(group, Group) or (group is None and requested is not GroupType.ROCKETMQ):
+    if isinstance(group, ClassicGroup | ConsumerGroup | ConfigsOnly) or (
+        group is None and requested is not GroupType.ROCKETMQ
+    ):
         return kafka.step(group, group_id, cast(kafka.Event, event), now_ms, config)
     return rocketmq.step(group, group_id, cast(rocketmq.Event, event), now_ms, config.rocketmq)
 
@@ -78,6 +83,8 @@ def next_deadline_ms(group: AnyGroup, config: CoordinatorConfig) -> int | None:
     if isinstance(group, RocketMqGroup):
         scan = next_scan(group, config.rocketmq)
         return None if scan is None else scan.deadline_ms
+    if isinstance(group, ConfigsOnly):
+        return None
     return timers.next_deadline_ms(group)
 
 
@@ -86,6 +93,8 @@ def due_deadlines(group: AnyGroup, until_ms: int, config: CoordinatorConfig) -> 
     if isinstance(group, RocketMqGroup):
         scan = next_scan(group, config.rocketmq)
         return [] if scan is None or scan.deadline_ms > until_ms else [scan]
+    if isinstance(group, ConfigsOnly):
+        return []
     return timers.due_deadlines(group, until_ms)
 
 
@@ -94,6 +103,8 @@ def is_armed(group: AnyGroup, deadline: AnyDeadline, config: CoordinatorConfig) 
     if isinstance(group, RocketMqGroup):
         return next_scan(group, config.rocketmq) == deadline
     assert isinstance(deadline, DeadlineReached)
+    if isinstance(group, ConfigsOnly):
+        return False
     return timers.is_armed(group, deadline)
 
 

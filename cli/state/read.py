@@ -17,6 +17,7 @@ from insight.stored.frames import write_parquet
 from insight.stored.rows import GroupRows, Table, rows_of
 from insight.stored.sql import answer_json, answer_text, create_views
 from insight.stored.text import group_text, table_text, time_text
+from state.kafka.configs_only import ConfigsOnly
 from streaming.service.reading import StoredState, read_stored
 
 
@@ -68,12 +69,13 @@ def read(
 
 
 def _rows(state: StoredState, groups: Collection[str]) -> Iterator[GroupRows]:
-    """The rows of the wanted groups, of all if none is named, by group id."""
+    """The rows of the wanted groups, of all if none is named, by group id. Settings alone are no group."""
     config = state.config
     for it in sorted(state.groups, key=lambda group: group.group_id):
         if not groups or it.group_id in groups:
             group = decode_group(it.group_id, Entry(it.version, None, it.group))
-            yield rows_of(group, it.version, config)
+            if not isinstance(group, ConfigsOnly):
+                yield rows_of(group, it.version, config)
 
 
 def _print(state: StoredState, groups: Collection[str], what: Table | None, output: str) -> None:

@@ -26,12 +26,9 @@ from insight.replay.selected import Selected
 from insight.replay.starts import is_recorded, place_of, starts_of
 from insight.replay.verdict import Counts, Difference, How, Verdict, What
 from records.codec import Refusal
-from records.truncation import encode_view
+from records.truncation import encode_view, view_of
 from state.dispatch import AnyGroup, step
-from state.kafka import snapshot
 from state.kafka.classic_group import ClassicGroup
-from state.rocketmq import snapshot as rocketmq_snapshot
-from state.rocketmq.group import Group as RocketMqGroup
 from state.timeline import Step
 
 # The clocks of the brokers that stamp requests and outputs may differ by this much.
@@ -280,14 +277,6 @@ class _Judge:
                     place=place,
                 )
             )
-
-
-def view_of(group: AnyGroup) -> Any:
-    """The view of a group of either protocol."""
-    if isinstance(group, RocketMqGroup):
-        return rocketmq_snapshot.snapshot(group)
-    assert isinstance(group, ClassicGroup)
-    return snapshot.snapshot(group)
 
 
 def _repeatable(name: object, value: bytes) -> tuple[object, bytes] | None:

@@ -22,6 +22,7 @@ from insight.why.wording import INDENT, count
 from state.config import CoordinatorConfig
 from state.kafka import timers
 from state.kafka.classic_group import ClassicGroup, GroupState, Member
+from state.kafka.configs_only import ConfigsOnly
 from state.kafka.history import EntryType, HistoryEntry
 from state.rocketmq import snapshot as rocketmq_snapshot
 from state.rocketmq.group import Group as RocketMqGroup
@@ -34,7 +35,7 @@ def moment_text(replayed: Replayed, at_ms: int, config: CoordinatorConfig, clock
     """The group at `at_ms`, which is the end of the replay."""
     group = replayed.group
     when = f"{clock.time(at_ms)} {clock.zone(at_ms)}"
-    if group is None:
+    if group is None or isinstance(group, ConfigsOnly):
         return f"Group {replayed.group_id} did not exist at {when}.{_last_entry(replayed.entries, clock)}\n"
     if isinstance(group, RocketMqGroup):
         return _rocketmq_text(group, at_ms, when, config, clock)

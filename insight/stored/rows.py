@@ -15,7 +15,9 @@ from assignors.kafka.consumer_protocol import ProtocolError, decode_assignment
 from insight.rocketmq_group import GroupState as RocketMqState
 from state.config import CoordinatorConfig
 from state.dispatch import AnyGroup, due_deadlines, group_type_of, next_deadline_ms
+from state.kafka.any_group import KafkaGroup
 from state.kafka.classic_group import ClassicGroup, Member
+from state.kafka.configs_only import ConfigsOnly
 from state.kafka.group import Group
 from state.kafka.timers import DeadlineReached
 from state.rocketmq.group import Group as RocketMqGroup
@@ -195,6 +197,7 @@ class GroupRows(Struct, frozen=True, kw_only=True):
 
 def rows_of(group: AnyGroup, state_version: int, config: CoordinatorConfig) -> GroupRows:
     """Return the rows of a group. `config` decides RocketMQ's deadlines."""
+    assert not isinstance(group, ConfigsOnly), "settings alone are no group"
     protocol = str(group_type_of(group))
     if isinstance(group, RocketMqGroup):
         members, offsets, pending, locks = list(_clients(group, protocol)), [], [], list(_locks(group))
@@ -225,7 +228,7 @@ def rows_of(group: AnyGroup, state_version: int, config: CoordinatorConfig) -> G
     )
 
 
-def _of_protocol(group: AnyGroup) -> dict[str, Any]:
+def _of_protocol(group: KafkaGroup | RocketMqGroup) -> dict[str, Any]:
     if isinstance(group, RocketMqGroup):
         return {
             "state": str(RocketMqState.ONLINE if group.channels else RocketMqState.OFFLINE),

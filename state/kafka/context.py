@@ -10,6 +10,7 @@ from state.context import BaseContext
 from state.errors import ErrorCode
 from state.kafka.any_group import KafkaGroup
 from state.kafka.classic_group import LEGAL_PREVIOUS_STATES, ClassicGroup, GroupState, Member
+from state.kafka.configs_only import ConfigsOnly
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.effects import Effects, OffsetChange, Reply, TransactionChange
 from state.kafka.group import DEAD, LogPosition, Offset, PendingOffsets
@@ -44,11 +45,13 @@ class Saved(Struct, frozen=True):
 class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
     """The context of Kafka's handlers. Handlers change `group` and add effects by the methods here.
 
-    `principal` is that of the request that is handled, None if it has none or a deadline is handled.
+    `principal` is that of the request that is handled, None if it has none or a deadline is handled. `kept`
+    are the settings that stay when the group does not exist.
     `noted_state` is the state of a consumer group after its last history entry.
     """
 
     principal: str | None = None
+    kept: ConfigsOnly | None = None
     rules: list[str] = field(default_factory=list)
     offset_changes: list[OffsetChange] = field(default_factory=list)
     transaction_changes: list[TransactionChange] = field(default_factory=list)
@@ -68,6 +71,24 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
         return self._group
 
     @property
+    def configs(self) -> dict[str, int]:
+        """The group's own settings, which do not need the group."""
+        if self._group is not None:
+            return self._group.configs
+        return {} if self.kept is None else self.kept.configs
+
+    def set_configs(self, configs: dict[str, int]) -> None:
+        """Replace the group's own settings."""
+        if self._group is not None:
+            self._group.configs = configs
+        else:
+            self._keep(configs)
+
+    def _keep(self, configs: dict[str, int]) -> None:
+        kept = ConfigsOnly(self.group_id, self.cause, self.now_ms, configs)
+        self.kept = kept if configs else None
+
+    @property
     def group_settings(self) -> GroupSettings:
         """The settings in force for this group: its own, else the coordinator's."""
         return settings_in_force(self.group.configs, self.config)
@@ -82,6 +103,7 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
             incarnation=self.cause,
             clock_ms=self.now_ms,
             state_timestamp_ms=self.now_ms,
+            configs={} if self.kept is None else self.kept.configs,
         )
         self.retention_is_stale = True
         self.record(rule, EntryType.GROUP_CREATED, reason)
@@ -127,11 +149,12 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
         return bool(self._history)
 
     def delete_group(self, rule: RuleId, reason: str) -> None:
-        """Delete the group and its offsets."""
+        """Delete the group and its offsets. Its own settings stay."""
         self.record(rule, EntryType.GROUP_DELETED, reason, to_state=DEAD)
         for topic, partitions in self.group.offsets.items():
             self.offset_changes += [OffsetChange(topic, partition, None) for partition in partitions]
         self.settle(self.group.pending)
+        self._keep(self.group.configs)
         self._group = None
 
     @property
@@ -169,7 +192,7 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
 
     def effects(self) -> Effects:
         return Effects(
-            self._group,
+            self._group if self._group is not None else self.kept,
             self._replies,
             self._history,
             self.offset_changes,

@@ -10,6 +10,7 @@ two different outcomes.
 from msgspec import Struct
 
 from state.kafka.any_group import KafkaGroup
+from state.kafka.configs_only import ConfigsOnly
 from state.kafka.group import Offset, PendingOffsets
 from state.kafka.history import HistoryEntry
 from state.kafka.responses import AnyResponse
@@ -39,13 +40,15 @@ class TransactionChange(Struct, frozen=True):
 
 
 class Effects(Struct, frozen=True):
-    """The outcome of one step: the group after it (None if there is no group), and the messages.
+    """The outcome of one step: the group after it, and the messages.
+
+    Without a group there may be settings for it. None: there is neither.
 
     `rules` are the rows of docs/rules.md that were applied, in order. `earliest_armed_ms` is the earliest
     deadline that the step armed, in ms, None if it armed none. The timeline uses it instead of a search.
     """
 
-    group: KafkaGroup | None
+    group: KafkaGroup | ConfigsOnly | None
     replies: list[Reply]
     history: list[HistoryEntry]
     offsets: list[OffsetChange]

@@ -7,8 +7,11 @@ from msgspec import UNSET, Struct, UnsetType
 
 from state.kafka.any_group import KafkaGroup
 from state.kafka.classic_group import ClassicGroup, GroupState
+from state.kafka.configs_only import ConfigsOnly
 from state.kafka.consumer_group import AssignedPartitions, ConsumerGroup, ConsumerMember, Partitions
 from state.messages import RECORD_VERSION
+
+CONFIGS = "KafkaConfigs"
 
 NamedPartitions = dict[str, list[int]]
 """Partitions, sorted, by topic name, or by topic id if no topic has the id."""
@@ -109,6 +112,25 @@ class GroupSnapshot(Struct, frozen=True):
     consumer: ConsumerGroupSnapshot | UnsetType = UNSET
     configs: dict[str, int] | UnsetType = UNSET
     wanted_topics: list[str] | UnsetType = UNSET
+
+
+class ConfigsView(Struct, frozen=True):
+    """The settings of a group id that has no group. Readers of views leave it out by its `protocol`, which is
+    that of no group.
+    """
+
+    group_id: str
+    incarnation: str
+    seq: int
+    at_ms: int
+    configs: dict[str, int]
+    protocol: str = CONFIGS
+    version: int = RECORD_VERSION
+
+
+def configs_view(stored: ConfigsOnly) -> ConfigsView:
+    """Return a copy of the settings for readers."""
+    return ConfigsView(stored.group_id, stored.incarnation, stored.seq, stored.clock_ms, stored.configs)
 
 
 def snapshot(group: KafkaGroup) -> GroupSnapshot:

@@ -10,6 +10,7 @@ from state.kafka.admin import delete_group, describe
 from state.kafka.any_group import KafkaGroup
 from state.kafka.classic import entry as classic
 from state.kafka.classic_group import GroupState
+from state.kafka.configs_only import ConfigsOnly
 from state.kafka.consumer import entry as consumer
 from state.kafka.consumer.describe import describe as describe_consumer_group
 from state.kafka.consumer.heartbeat import heartbeat
@@ -18,6 +19,7 @@ from state.kafka.consumer.settle import settle
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import RuleId, StepContext
 from state.kafka.effects import Effects
+from state.kafka.group_configs import alter_configs, describe_configs
 from state.kafka.history import EntryType
 from state.kafka.offsets import retention
 from state.kafka.offsets.commit import commit
@@ -106,16 +108,23 @@ _REFUSALS = {
 
 
 def step(
-    group: KafkaGroup | None, group_id: str, event: Event, now_ms: int, config: CoordinatorConfig
+    stored: KafkaGroup | ConfigsOnly | None,
+    group_id: str,
+    event: Event,
+    now_ms: int,
+    config: CoordinatorConfig,
 ) -> Effects:
     """Apply one event to a group at a time, and return the effects.
 
-    `group` is changed in place; None means that the group does not exist. The returned effects hold the group
-    afterwards. `now_ms` is never before the group's clock. No client request raises: errors are answers.
-    Requests, due deadlines and takeovers are events. The caller fires deadlines in time order
-    (`state.timeline`).
+    `stored` is changed in place. It is the group, or the settings of a group that does not exist; None: there
+    is neither. The returned effects hold what there is afterwards. `now_ms` is never before the group's
+    clock. No client request raises: errors are answers. Requests, due deadlines and takeovers are events. The
+    caller fires deadlines in time order (`state.timeline`).
     """
-    context = StepContext(group, group_id, cause_of(event), now_ms, config, principal=_principal_of(event))
+    group, kept = (None, stored) if isinstance(stored, ConfigsOnly) else (stored, None)
+    context = StepContext(
+        group, group_id, cause_of(event), now_ms, config, principal=_principal_of(event), kept=kept
+    )
     before = _progress_of(group)
     context.noted_state = before[0] if isinstance(group, ConsumerGroup) else None
     if group is not None:
@@ -123,12 +132,14 @@ def step(
         if group.quarantined is not None:
             _room(context).shift_deadlines(context, now_ms - group.clock_ms)
         group.clock_ms = now_ms
+    if kept is not None:
+        kept.clock_ms = now_ms
     match event:
         case Received():
             _received(context, event)
         case DeadlineReached():
             _deadline_reached(context, event)
-        case Outage():
+        case Outage() if context.has_group:
             _take_over(context, event)
         case Failed():
             refuse(context, event, context.rule("F1"), ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -274,4 +285,6 @@ _HANDLERS: dict[type, Callable[[StepContext, Any, ReplyTo], None]] = {
     ReleaseGroup: release,
     ConsumerGroupHeartbeat: heartbeat,
     ConsumerGroupDescribe: describe_consumer_group,
+    DescribeGroupConfigs: describe_configs,
+    AlterGroupConfigs: alter_configs,
 }

@@ -21,14 +21,11 @@ from records.codec import (
 from records.layout import TopicLayout
 from records.pack import pack
 from records.partitioner import partition_of
-from records.truncation import encode_event, encode_view
+from records.truncation import encode_event, encode_view, view_of
 from state.dispatch import AnyEffects, AnyGroup
-from state.kafka import snapshot
 from state.kafka.effects import OffsetChange, Reply
 from state.kafka.group import Group
 from state.rocketmq import effects as rocketmq
-from state.rocketmq import snapshot as rocketmq_snapshot
-from state.rocketmq.group import Group as RocketMqGroup
 from streaming.query.admission import Message
 from streaming.query.output_values import dead_letter, response_value
 
@@ -106,14 +103,15 @@ class Output:
         for change in effects.offsets:
             record = None
             if change.offset is not None:
-                assert effects.group is not None and message is not None, "a commit comes with a request"
+                assert message is not None, "a commit comes with a request"
+                assert isinstance(effects.group, Group)
                 record = self._committed(effects.group, change, message.id)
             group_id = key.decode()
             self._offsets.setdefault(group_id, {})[change.topic, change.partition] = record
         for transaction in effects.transactions:
             pending = None
             if transaction.pending is not None:
-                assert effects.group is not None, "a group with pending offsets exists"
+                assert isinstance(effects.group, Group), "a group with pending offsets exists"
                 pending = pending_transaction(effects.group, transaction.pending)
             of_group = self._transactions.setdefault(key.decode(), {})
             of_group[transaction.producer_id, transaction.request] = pending
@@ -212,12 +210,7 @@ class Output:
 
     def snapshot(self, group: AnyGroup) -> None:
         """Add the group's latest view."""
-        view = (
-            rocketmq_snapshot.snapshot(group)
-            if isinstance(group, RocketMqGroup)
-            else snapshot.snapshot(group)
-        )
-        value = encode_view(view, self._layout.response_max_bytes)
+        value = encode_view(view_of(group), self._layout.response_max_bytes)
         self._add(self._layout.groups_topic, value, group.group_id.encode())
 
     def dead_letter(

@@ -14,8 +14,8 @@ from records.codec import Reason, Refusal
 from state.config import CoordinatorConfig
 from state.dispatch import AnyGroup
 from state.inputs import Outage
-from state.kafka.classic_group import ClassicGroup
 from state.kafka.effects import Reply
+from state.kafka.group import Group
 from state.timeline import Row, Step, Timeline
 from streaming.query.admission import Admission, Message
 from streaming.query.log_order import LogRow
@@ -128,7 +128,7 @@ class ShardCall:
     def _put_to_rest(self, awake: "_AwakeGroup") -> None:
         """Write what the call has changed of a group: its records of compacted topics, and its entry."""
         group, key = awake.timeline.group, awake.key
-        if awake.is_unpublished and isinstance(group, ClassicGroup):
+        if awake.is_unpublished and isinstance(group, Group):
             self._output.all_offsets(group)
             self._output.all_transactions(group)
         self._output.offsets(awake.timeline.group_id)

@@ -36,7 +36,7 @@ from records.reader import TopicReader
 from records.sharding import DEFAULT_SHARDS, shard_of, takes_packs
 from state.config import CoordinatorConfig
 from state.dispatch import next_deadline_ms
-from state.kafka.classic_group import ClassicGroup
+from state.kafka.group import Group
 from state.kafka.offsets.positions import precede_other_log
 from streaming.query.seeding import StateRow, read_state, seed
 from streaming.service.continuing import Continuation
@@ -265,13 +265,13 @@ def _shards(export: ExportFile, identity: Identity) -> dict[int, dict[str, codec
         group = codec.decode_group(exported.group_id, entry)
         if not is_new_topic:
             entry = replace(entry, next_deadline_ms=next_deadline_ms(group, config))
-        elif isinstance(group, ClassicGroup) and group.pending:
+        elif isinstance(group, Group) and group.pending:
             raise MoveRefused(
                 f"group {exported.group_id!r} has offsets that are pending in transactions, and other topics "
                 "have no markers of these. Run the coordinator on the old folder until they are decided (or "
                 "end them: groups abort-pending), and export again"
             )
-        elif isinstance(group, ClassicGroup) and not group.is_without_offsets():
+        elif isinstance(group, Group) and not group.is_without_offsets():
             precede_other_log(group)
             entry = codec.encode_group(group, codec.UNPUBLISHED_DEADLINE_MS)
         partition = partition_of(exported.group_id, identity.request_partitions)

@@ -107,7 +107,7 @@ def offset_rolled_back(event: Received[AnyRequest], group: ClassicGroup | None, 
     """Commits are acknowledged, and the first offset stays."""
     before = {} if group is None else {topic: dict(offsets) for topic, offsets in group.offsets.items()}
     effects = apply()
-    if isinstance(event.request, OffsetCommit) and before and effects.group is not None:
+    if isinstance(event.request, OffsetCommit) and before and isinstance(effects.group, ClassicGroup):
         effects.group.offsets.clear()
         effects.group.offsets.update(before)
         return replace(effects, offsets=[])

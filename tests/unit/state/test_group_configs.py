@@ -1,0 +1,169 @@
+"""The settings of a group by request. They may be set before the group exists, and they outlive it."""
+
+from typing import Any
+
+import pytest
+
+from state.config import CoordinatorConfig
+from state.dispatch import step
+from state.errors import ErrorCode
+from state.inputs import Outage, Received
+from state.kafka.configs_only import ConfigsOnly
+from state.kafka.consumer_group import ConsumerGroup
+from state.kafka.history import EntryType
+from state.kafka.requests import (
+    AlterGroupConfigs,
+    AnyAnswered,
+    ConsumerGroupHeartbeat,
+    DeleteGroup,
+    DescribeGroup,
+    DescribeGroupConfigs,
+    OffsetCommit,
+)
+from state.kafka.responses import (
+    AlterGroupConfigsResponse,
+    ConsumerGroupHeartbeatResponse,
+    DescribeGroupConfigsResponse,
+    DescribeGroupResponse,
+)
+from state.messages import ErrorResponse
+from state.rocketmq.requests import GetConsumerListByGroup
+from state.timeline import Row, Timeline
+
+TO: dict[str, Any] = {"group_id": "g", "correlation_id": "c", "reply_partition": 0, "api_version": 1}
+SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+ASSIGNMENT = "consumer.assignment.interval.ms"
+JOIN = ConsumerGroupHeartbeat(
+    member_id="m",
+    member_epoch=0,
+    rebalance_timeout_ms=60_000,
+    subscribed_topic_names=[],
+    topic_partitions=[],
+    **TO,
+)
+
+
+class Log:
+    """A group and its log: a request each millisecond."""
+
+    def __init__(self) -> None:
+        self.timeline = Timeline("g", None, CoordinatorConfig())
+        self.sent = 0
+
+    def send(self, request: AnyAnswered) -> Any:
+        self.sent += 1
+        self.timeline.apply(Row(self.sent, f"requests-0-{self.sent}", request))
+        (*_, effects) = self.timeline.take_effects()
+        assert not self.timeline.faults
+        (reply,) = effects.replies
+        self.effects: Any = effects
+        return reply.response
+
+    def alter(self, *, validate_only: bool = False, **given: Any) -> AlterGroupConfigsResponse:
+        configs = {f"consumer.{name}.ms".replace("_", "."): value for name, value in given.items()}
+        response = self.send(AlterGroupConfigs(configs=configs, validate_only=validate_only, **TO))
+        assert isinstance(response, AlterGroupConfigsResponse)
+        return response
+
+    def described(self) -> dict[str, tuple[str, bool]]:
+        response = self.send(DescribeGroupConfigs(**TO))
+        assert isinstance(response, DescribeGroupConfigsResponse)
+        return {config.name: (config.value, config.is_default) for config in response.configs}
+
+
+@pytest.mark.parametrize(
+    ("given", "row", "text"),
+    [
+        ({"session_timeout": "44999"}, "CF19", f"{SESSION} must be from 45000 to 60000, not 44999"),
+        ({"heartbeat_interval": "15001"}, "CF20", f"{HEARTBEAT} must be from 5000 to 15000, not 15001"),
+        ({"assignment_interval": "-1"}, "CF21", f"{ASSIGNMENT} must be from 0 to 15000, not -1"),
+        ({"session_timeout": "long"}, "CF19", f"{SESSION} must be a whole number, not 'long'"),
+        (
+            {"record_lock_duration": "1"},
+            "CF24",
+            "Unknown group config name: consumer.record.lock.duration.ms",
+        ),
+    ],
+)
+def test_a_wrong_setting_is_refused_and_nothing_is_set(given: dict[str, Any], row: str, text: str) -> None:
+    log = Log()
+    response = log.alter(**{"assignment_interval": "7"} | given)
+    assert (response.rule, response.error_code) == (row, ErrorCode.INVALID_CONFIG)
+    assert response.error_message is not None and response.error_message.startswith(text)
+    assert log.timeline.group is None
+
+
+def test_the_session_stays_above_the_heartbeat_interval() -> None:
+    """Row CF19: also against the coordinator's value."""
+    config = CoordinatorConfig().with_settings({"group.consumer.min.session.timeout.ms": 6_000})
+    request = AlterGroupConfigs(configs={SESSION: "8000", HEARTBEAT: "8000"}, **TO)
+    effects = step(None, "g", Received("requests-0-0", request), 1, config)
+    (reply,) = effects.replies
+    assert isinstance(reply.response, AlterGroupConfigsResponse)
+    assert reply.response.error_code is ErrorCode.INVALID_CONFIG
+    assert reply.response.error_message == f"{SESSION} (8000) must be above {HEARTBEAT} (8000)"
+
+
+def test_settings_wait_for_the_group_and_outlive_it() -> None:
+    """Rows CF22, AD11."""
+    log = Log()
+    assert log.alter(session_timeout="50000", heartbeat_interval="7000", validate_only=True).rule == "CF22"
+    assert log.timeline.group is None
+    log.alter(session_timeout="50000", heartbeat_interval="7000")
+    own = {SESSION: 50_000, HEARTBEAT: 7_000}
+    assert log.described() == {
+        ASSIGNMENT: ("1000", True),
+        HEARTBEAT: ("7000", False),
+        SESSION: ("50000", False),
+    }
+    assert isinstance(log.timeline.group, ConfigsOnly) and dict(log.timeline.group.configs) == own
+    assert log.timeline.next_deadline_ms() is None
+    joined = log.send(JOIN)
+    assert isinstance(joined, ConsumerGroupHeartbeatResponse) and joined.heartbeat_interval_ms == 7_000
+    group = log.timeline.group
+    assert isinstance(group, ConsumerGroup) and group.configs == own
+    assert group.members["m"].session_deadline_ms == log.sent + 50_000
+    log.send(ConsumerGroupHeartbeat(member_id="m", member_epoch=-1, **TO))
+    log.send(DeleteGroup(**TO))
+    ended = log.timeline.group
+    assert isinstance(ended, ConfigsOnly) and ended.configs == own
+    log.send(OffsetCommit(topics=[], **TO))
+    assert not isinstance(log.timeline.group, ConfigsOnly)
+    log.send(DeleteGroup(**TO))
+    log.alter(session_timeout=None, heartbeat_interval=None)
+    assert log.timeline.group is None
+
+
+def test_a_change_has_an_entry_and_moves_no_epoch_and_no_session() -> None:
+    """Row CF22, TM10."""
+    log = Log()
+    log.send(JOIN)
+    group = log.timeline.group
+    assert isinstance(group, ConsumerGroup)
+    epochs, deadline = (group.group_epoch, group.assignment_epoch), group.members["m"].session_deadline_ms
+    log.alter(session_timeout="60000")
+    (entry,) = log.effects.history
+    assert (entry.type, entry.reason) == (
+        EntryType.CONFIGS_CHANGED,
+        f"the group's own settings: {SESSION}=60000",
+    )
+    assert (group.group_epoch, group.assignment_epoch) == epochs
+    assert group.members["m"].session_deadline_ms == deadline
+    log.alter(session_timeout="60000")
+    assert not log.effects.history
+
+
+def test_settings_alone_are_no_group() -> None:
+    log = Log()
+    log.alter(assignment_interval="0")
+    described = log.send(DescribeGroup(**TO))
+    assert isinstance(described, DescribeGroupResponse) and described.rule == "V1"
+    kept = log.timeline.group
+    assert isinstance(kept, ConfigsOnly)
+    assert step(kept, "g", Outage(1, 2), log.sent, CoordinatorConfig()).group is kept
+    query = GetConsumerListByGroup(
+        group_id="g", correlation_id="c", reply_partition=0, connection="c", client_id="i"
+    )
+    refused = step(kept, "g", Received("requests-0-9", query), log.sent, CoordinatorConfig())
+    assert isinstance(refused.replies[0].response, ErrorResponse), "the id is kept for Kafka's groups"
+    assert refused.group is kept
