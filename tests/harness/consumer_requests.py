@@ -53,7 +53,7 @@ def expand(command: str) -> str:
     if match is None:
         return bracketed(command)
     instance = "" if match["instance"] is None else f" instance={match['instance']}"
-    rest = bracketed(command[match.end() :])
+    rest = bracketed(command[match.end() :]).replace(" full", " full=yes")
     return f"member {match['name']}{instance} epoch={match['epoch']}{rest}"
 
 
@@ -67,11 +67,11 @@ def member_heartbeat(
 ) -> AnyRequest:
     """Return the heartbeat of `expand`. `joined_with` are the member's options so far."""
     epoch = int(given["epoch"])
-    joins = epoch == 0
-    sent = {**joined_with, **given} if joins or "full" in given else given
+    is_full = epoch == 0 or "full" in given
+    sent = {**joined_with, **given} if is_full else given
     names = _given(sent, "names")
     regex = _given(sent, "regex")
-    if joins and "names" not in sent and regex is None:
+    if is_full and "names" not in sent and regex is None:
         names = ",".join(sorted(cluster.topics))
     topics = None if names is None else [name.strip() for name in names.split(",") if name]
     reachable = given.get("facts") != "none"
@@ -81,11 +81,11 @@ def member_heartbeat(
         member_epoch=epoch,
         instance_id=_given(given, "instance"),
         rack_id=_given(sent, "rack"),
-        rebalance_timeout_ms=options.milliseconds(sent.get("timeout", "60s" if sent is not given else "-1")),
+        rebalance_timeout_ms=options.milliseconds(sent.get("timeout", "60s" if is_full else "-1")),
         subscribed_topic_names=topics,
         subscribed_topic_regex=regex,
         server_assignor=_given(sent, "assignor"),
-        topic_partitions=_owned(given, cluster, "" if sent is not given else None),
+        topic_partitions=_owned(given, cluster, "" if is_full else None),
         topics=cluster.facts(topics) if reachable else None,
         regex=cluster.resolution(regex, now_ms) if regex and reachable else None,
     )

@@ -30,8 +30,6 @@ def reply(response: AnyResponse, labels: Labels) -> list[str]:
             return [f"- {response.error_message}"] if response.error_message else []
         case ConsumerGroupHeartbeatResponse():
             told = [epoch_and_assignment(response, labels)]
-            if response.member_id != "":
-                told.append(f"member={response.member_id}")
             if response.heartbeat_interval_ms != _DEFAULT_INTERVAL_MS:
                 told.append(f"interval={time_text(response.heartbeat_interval_ms)}")
             return told

@@ -15,6 +15,7 @@ from state.kafka.history import HistoryEntry
 from state.kafka.requests import Unanswered
 from state.kafka.responses import (
     AnyResponse,
+    ConsumerGroupHeartbeatResponse,
     DescribeGroupResponse,
     JoinGroupResponse,
     LeaveGroupResponse,
@@ -143,6 +144,9 @@ def _reply(response: AnyResponse, names: Names) -> str:
                 parts.append(f"members={','.join(members)}")
             if response.skip_assignment:
                 parts.append("skip_assignment")
+        case ConsumerGroupHeartbeatResponse(member_id=str() as member_id):
+            parts += consumer_story.reply(response, names.topics)
+            parts += [f"member={member_id}"] if member_id in names.members else []  # else the client's own
         case JoinGroupResponse(member_id=member_id) if member_id:
             parts.append(f"member={member_id}")
         case SyncGroupResponse(protocol_name=str()):
