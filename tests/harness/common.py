@@ -6,6 +6,7 @@ from typing import NotRequired, TypedDict
 from state.dispatch import AnyEffects, AnyGroup
 from state.kafka.any_group import KafkaGroup
 from state.kafka.classic_group import ClassicGroup
+from state.kafka.configs_only import ConfigsOnly
 from state.kafka.effects import Effects
 
 
@@ -28,9 +29,9 @@ def kafka_effects(steps: Iterable[AnyEffects]) -> list[Effects]:
 
 
 def kafka_group(group: AnyGroup | None) -> KafkaGroup | None:
-    """Return the Kafka group, None if there is no group."""
-    assert group is None or isinstance(group, KafkaGroup)
-    return group
+    """Return the Kafka group, None if there is no group, of whose id there may be settings."""
+    assert group is None or isinstance(group, KafkaGroup | ConfigsOnly)
+    return None if isinstance(group, ConfigsOnly) else group
 
 
 def classic_group(group: AnyGroup | None) -> ClassicGroup | None:

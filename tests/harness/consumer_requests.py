@@ -132,7 +132,7 @@ def regexes_resolved(
 
 def _alter(common: Common, given: dict[str, str]) -> AnyRequest:
     """`alter-configs admin consumer.session.timeout.ms=50000`, `none`: the coordinator's own value."""
-    configs = {name: _given(given, name) for name in given if name.startswith("consumer.")}
+    configs = {name: _given(given, name) for name in given if "." in name}
     return AlterGroupConfigs(**common, configs=configs, validate_only=given.get("validate-only") == "yes")
 
 

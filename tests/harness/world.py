@@ -192,10 +192,10 @@ class World:
         changes = {name: options.setting(value) for name, value in given.items()}
         self._config = self._config.with_settings(changes)
         for group_id, timeline in self._timelines.items():
-            self._timelines[group_id] = self._timeline(group_id, kafka_group(timeline.group))
+            self._timelines[group_id] = self._timeline(group_id, timeline.group)
         return []
 
-    def _timeline(self, group_id: str, group: KafkaGroup | None) -> Timeline:
+    def _timeline(self, group_id: str, group: AnyGroup | None) -> Timeline:
         return Timeline(group_id, group, self._config, step=self._step, outages=self._outages)
 
     def _step(
