@@ -1,0 +1,108 @@
+"""A group of the consumer protocol (KIP-848) through the gateway, its requests sent by hand: the topics of a
+real broker, the coordinator's query, and what each member has after each heartbeat.
+"""
+
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from gateway.service import GatewayOptions
+from state.kafka.history import EntryType
+from tests.e2e.gateway_clients import PARTITIONS
+from tests.e2e.harness import history_of, wait_until
+from tests.harness.transactions import Wire
+
+pytestmark = pytest.mark.e2e
+
+METADATA, COMMIT, FETCH, LIST = 3, 8, 9, 16
+HEARTBEAT, DESCRIBE = 68, 69
+STALE_MEMBER_EPOCH = 113
+REBALANCE_TIMEOUT_MS = 60_000
+
+
+@dataclass
+class Member:
+    """A member that gives partitions up as soon as it is asked to."""
+
+    wire: Wire
+    group_id: str
+    epoch: int = 0
+    interval_ms: int = 0
+    owned: dict[UUID, list[int]] = field(default_factory=dict)
+    member_id: str = field(default_factory=lambda: str(uuid4()))
+
+    def join(self, **subscription: Any) -> None:
+        fields = {"rebalance_timeout_ms": REBALANCE_TIMEOUT_MS, "topic_partitions": [], **subscription}
+        self.beat(**fields)
+
+    def beat(self, **fields: Any) -> None:
+        """Send a heartbeat. A changed assignment is taken over, and acknowledged with the next one."""
+        member = {"group_id": self.group_id, "member_id": self.member_id, "member_epoch": self.epoch}
+        answer = self.wire.ask(HEARTBEAT, 1, **member, **fields)
+        assert (answer.error_code, answer.error_message) == (0, None)
+        self.epoch, self.interval_ms = answer.member_epoch, answer.heartbeat_interval_ms
+        if answer.assignment is not None:
+            self.owned = {t.topic_id: sorted(t.partitions) for t in answer.assignment.topic_partitions}
+            if self.epoch > 0:
+                self.beat(topic_partitions=[{"topic_id": t, "partitions": p} for t, p in self.owned.items()])
+
+    def leave(self) -> None:
+        self.epoch = -1
+        self.beat()
+
+
+def test_members_share_a_topic_by_name_and_by_pattern(
+    wire: Wire, options: GatewayOptions, topic: str, group: str
+) -> None:
+    (found,) = wire.ask(METADATA, 12, topics=[{"name": topic, "topic_id": None}]).topics
+    everything = {found.topic_id: list(range(PARTITIONS))}
+    first, second = Member(wire, group), Member(wire, group)
+    first.join(subscribed_topic_names=[topic])
+    assert (first.owned, first.interval_ms) == (everything, 5_000)
+    second.join(subscribed_topic_regex=f"{topic[:-1]}.")
+
+    def is_shared() -> bool:
+        first.beat()
+        second.beat()
+        shares = [member.owned.get(found.topic_id, []) for member in (first, second)]
+        held = sorted(chain(*shares))
+        assert len(set(held)) == len(held), "a partition has two owners"
+        return all(shares) and {found.topic_id: held} == everything
+
+    wait_until(is_shared, "half of the topic for each member")
+
+    (kept, *_) = first.owned[found.topic_id]
+    partitions = [{"partition_index": kept, "committed_offset": 7}]
+    commit = {"group_id": group, "member_id": first.member_id}
+    topics = [{"topic_id": found.topic_id, "partitions": partitions}]
+    for epoch, error in ((first.epoch + 1, STALE_MEMBER_EPOCH), (first.epoch, 0)):
+        answer = wire.ask(COMMIT, 10, **commit, generation_id_or_member_epoch=epoch, topics=topics)
+        assert [p.error_code for t in answer.topics for p in t.partitions] == [error]
+    wanted = [{"topic_id": found.topic_id, "partition_indexes": [kept]}]
+    asked = {"group_id": group, "member_id": second.member_id, "member_epoch": second.epoch, "topics": wanted}
+    (fetched,) = wire.ask(FETCH, 10, groups=[asked]).groups
+    assert [p.committed_offset for t in fetched.topics for p in t.partitions] == [7]
+
+    (described,) = wire.ask(DESCRIBE, 1, group_ids=[group]).groups
+    assert (described.error_code, described.group_state) == (0, "Stable")
+    assert described.group_epoch == described.assignment_epoch == first.epoch == second.epoch
+    targets = {m.member_id: m.target_assignment.topic_partitions for m in described.members}
+    shown = {member_id: [t.topic_name for t in target] for member_id, target in targets.items()}
+    assert shown == {first.member_id: [topic], second.member_id: [topic]}
+    listed = {g.group_id: (g.group_type, g.group_state) for g in wire.ask(LIST, 5).groups}
+    assert listed[group] == ("consumer", "Stable")
+
+    first.leave()
+
+    def has_everything() -> bool:
+        second.beat()
+        return second.owned == everything
+
+    wait_until(has_everything, "the whole topic for the second member")
+    second.leave()
+    history = history_of(options.client_config, options.layout, group)
+    joined = [entry.member_id for entry in history if entry.type is EntryType.MEMBER_ADDED]
+    assert joined == [first.member_id, second.member_id]
