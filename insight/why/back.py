@@ -8,6 +8,7 @@ rebalance are read only if a static member returned under another member id.
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
+from insight.why.phases import CONSUMER
 from insight.why.stretches import generation_before
 from records.truncation import AnyHistoryEntry
 from state.kafka.history import EntryType, HistoryEntry
@@ -54,7 +55,8 @@ class Part(NamedTuple):
 def entries_since(log: GroupLog, since_ms: int) -> Part:
     """Return the entries that a report of the rebalances that ended at or after `since_ms` needs.
 
-    These are all entries for a RocketMQ group, and if entries do not say when the last rebalance was.
+    These are all entries for a RocketMQ group, for a group of the consumer protocol, and if entries do not
+    say when the last rebalance was.
     """
     low = log.offset_at(since_ms - STAMP_MARGIN_MS)
     found = list(log.entries(low, log.end))
@@ -97,6 +99,8 @@ def _is_enough(found: list[AnyHistoryEntry], since_ms: int) -> bool:
         return False
     if not isinstance(found[0], HistoryEntry) or found[0].seq == 1:
         return True
+    if any(isinstance(entry, HistoryEntry) and entry.group_type == CONSUMER for entry in found):
+        return False  # an entry shows one member's partitions, and may be as old as the group
     ended = [e for e in found if isinstance(e, HistoryEntry) and e.type in _ENDS and e.at_ms < since_ms]
     return len({(e.incarnation, e.seq) for e in ended}) >= _ASSIGNMENTS
 

@@ -1,6 +1,6 @@
 """The cause of a rebalance, from the entry that opened it and those of the same request or deadline."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from insight.why.model import Cause, CauseKind
 from state.kafka.history import EntryType, HistoryEntry
@@ -11,6 +11,7 @@ _BY_TYPE = {
     EntryType.MEMBER_REPLACED: CauseKind.STATIC_MEMBER_RETURNED,
     EntryType.MEMBER_REMOVED: CauseKind.MEMBER_LEFT,
     EntryType.PENDING_MEMBER_REMOVED: CauseKind.MEMBER_LEFT,
+    EntryType.GROUP_CONVERTED: CauseKind.CONVERTED,
 }
 # Rows of docs/rules.md that are more specific than the entry's type.
 _BY_RULE = {
@@ -52,3 +53,8 @@ def cause_of(opening: HistoryEntry, before: Sequence[HistoryEntry]) -> Cause:
         client_host=first.client_host,
         client_reason=opening.client_reason or first.client_reason,
     )
+
+
+def conversion(entries: Iterable[HistoryEntry]) -> str | None:
+    """Return how the group changed its protocol in these entries, None if it did not."""
+    return next((event.reason for event in entries if event.type is EntryType.GROUP_CONVERTED), None)

@@ -1,13 +1,15 @@
 """The history as lanes over time: one lane of the group's states, one for each member."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from assignors.kafka.api import MemberId
 from insight.why.lives import Life
 from insight.why.moves import read_holdings
+from insight.why.phases import CONSUMER
 from state.kafka.classic_group import GroupState
+from state.kafka.consumer_group import MemberState as Kafkas
 from state.kafka.group import DEAD
 from state.kafka.history import EntryType, HistoryEntry
 
@@ -19,6 +21,17 @@ class MemberState(StrEnum):
     JOINED = "joined, waits for the others"
     ASSIGNING = "waits for its assignment"
     HOLDS = "holds partitions"
+    # Of groups of the consumer protocol, whose members hold partitions all the time:
+    REVOKING = "has to give up partitions"
+    WAITING = "waits for partitions of others"
+    AWAY = "left for a while"
+
+
+_OF_CONSUMERS = {
+    Kafkas.STABLE: MemberState.HOLDS,
+    Kafkas.UNREVOKED_PARTITIONS: MemberState.REVOKING,
+    Kafkas.UNRELEASED_PARTITIONS: MemberState.WAITING,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +55,11 @@ class Lane:
     def is_open(self) -> bool:
         """Whether the member is in the group at the end of the history."""
         return bool(self.spans) and self.spans[-1].to_ms is None
+
+    @property
+    def partitions(self) -> int | None:
+        """How many partitions the member has, None if that is not known."""
+        return self.spans[-1].partitions if self.spans else None
 
     def become(self, what: str | None, at_ms: int, partitions: int | None = None) -> None:
         """Start a new state; None: the member has left. States of zero length leave no span."""
@@ -91,15 +109,27 @@ class _Members:
 
     def take(self, event: HistoryEntry) -> None:
         at_ms, member_id = event.at_ms, event.member_id
+        if event.group_type == CONSUMER or event.type is EntryType.GROUP_CONVERTED:
+            self._take_of_consumers(event)
+        else:
+            self._take_classic(event)
+        match event.type:
+            case EntryType.MEMBER_REMOVED if member_id is not None:
+                self._lane(member_id).become(None, at_ms)
+                del self._present[member_id]
+            case EntryType.MEMBER_REPLACED if member_id is not None:
+                self._replace(member_id, event)
+            case EntryType.EMPTY:
+                self.end_all(at_ms)
+        if event.group_instance_id is not None and member_id is not None:
+            self._instances[event.group_instance_id] = member_id
+
+    def _take_classic(self, event: HistoryEntry) -> None:
+        at_ms, member_id = event.at_ms, event.member_id
         match event.type:
             case EntryType.MEMBER_ADDED | EntryType.MEMBER_REJOINED if member_id is not None:
                 self._lane(member_id).become(MemberState.JOINED, at_ms)
                 self._joined_by[member_id] = event.cause
-            case EntryType.MEMBER_REPLACED if member_id is not None:
-                self._replace(member_id, event)
-            case EntryType.MEMBER_REMOVED if member_id is not None:
-                self._lane(member_id).become(None, at_ms)
-                del self._present[member_id]
             case EntryType.PREPARING_REBALANCE:
                 for present, lane in self._present.items():
                     joined = self._joined_by.get(present) == event.cause
@@ -108,10 +138,22 @@ class _Members:
                 self._are(event.members or list(self._present), at_ms)
             case EntryType.STABLE if event.assignments is not None:
                 self._hold(event.assignments, at_ms)
-            case EntryType.EMPTY:
-                self.end_all(at_ms)
-        if event.group_instance_id is not None and member_id is not None:
-            self._instances[event.group_instance_id] = member_id
+
+    def _take_of_consumers(self, event: HistoryEntry) -> None:
+        """Set the state and the partitions of members in a group of the consumer protocol."""
+        at_ms, member_id = event.at_ms, event.member_id
+        match event.type:
+            case EntryType.MEMBER_ADDED if member_id is not None:
+                self._lane(member_id).become(MemberState.HOLDS, at_ms, 0)
+            case EntryType.MEMBER_RECONCILED if member_id is not None and event.member_state is not None:
+                what = _OF_CONSUMERS[Kafkas(event.member_state)]
+                self._lane(member_id).become(what, at_ms, _number(event.assigned))
+            case EntryType.MEMBER_LEFT_TEMPORARILY if member_id is not None:
+                lane = self._lane(member_id)
+                lane.become(MemberState.AWAY, at_ms, lane.partitions)
+            case EntryType.GROUP_CONVERTED if event.targets is not None:
+                for present, target in event.targets.items():
+                    self._lane(present).become(MemberState.HOLDS, at_ms, _number(target))
 
     def end_all(self, at_ms: int) -> None:
         self._are((), at_ms)
@@ -129,7 +171,9 @@ class _Members:
             self._present[member_id] = self._present.pop(old)
             self._present[member_id].member_id = member_id
         lane = self._lane(member_id)
-        if event.to_state != GroupState.STABLE:
+        if event.group_type == CONSUMER:
+            lane.become(MemberState.HOLDS, event.at_ms, lane.partitions)
+        elif event.to_state != GroupState.STABLE:
             lane.become(MemberState.JOINED, event.at_ms)
         elif not lane.is_open:
             lane.become(MemberState.HOLDS, event.at_ms)
@@ -147,3 +191,7 @@ class _Members:
         for member_id in assignments:
             partitions = None if holdings is None else len(holdings[member_id])
             self._lane(member_id).become(MemberState.HOLDS, at_ms, partitions)
+
+
+def _number(partitions: Mapping[str, Sequence[int]] | None) -> int:
+    return sum(map(len, (partitions or {}).values()))

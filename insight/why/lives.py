@@ -16,12 +16,14 @@ class Life(Generic[E]):
     """The known entries of one incarnation, by `seq`, and the missing numbers between them.
 
     `unread` are numbers of entries that were not read because nothing depends on them; they are not missing.
+    `begins_after` is the number before the first entry that there can be: 0, unless this is a part of a life.
     """
 
     incarnation: str
     entries: tuple[E, ...]
     missing: tuple[int, ...]
     unread: frozenset[int] = frozenset()
+    begins_after: int = 0
 
     @property
     def first_seq(self) -> int:

@@ -19,15 +19,24 @@ class CauseKind(StrEnum):
     METADATA_CHANGED = "member changed its metadata"
     LEADER_REJOINED = "leader joined again"
     STATIC_MEMBER_RETURNED = "static member came back"
+    SUBSCRIPTION_CHANGED = "member changed its subscription"
+    TOPICS_CHANGED = "topics changed"
+    PATTERN_RESOLVED = "pattern matches other topics"
+    REBALANCE_TIMEOUT = "did not give partitions up in time"
+    JOIN_TIMEOUT = "no JoinGroup in time"
+    CONVERTED = "group changed its protocol"
     UNKNOWN = "not in the history"
 
 
 class Outcome(StrEnum):
-    """How a rebalance ended. SUPERSEDED: the next one began before the assignment was made."""
+    """How a rebalance ended. SUPERSEDED: the next one began before the assignment was made. CONVERTED: the
+    group changed its protocol before.
+    """
 
     STABLE = "Stable"
     EMPTY = "Empty"
     SUPERSEDED = "superseded"
+    CONVERTED = "converted"
     UNDER_WAY = "under way"
     UNKNOWN = "not in the history"
 
@@ -79,11 +88,12 @@ class MemberMoves(Struct, frozen=True):
 class Moves(Struct, frozen=True, kw_only=True):
     """The partitions that changed owners. `partitions` counts those assigned afterwards. `insight.why.moves`
     defines `moved` and `needless`. `fresh` had no owner before, `released` have no owner afterwards.
+    `needless` is None for a group of the consumer protocol, whose history does not have the subscriptions.
     """
 
     partitions: int
     moved: int
-    needless: int
+    needless: int | None
     fresh: int
     released: int
     members: list[MemberMoves]
@@ -97,7 +107,45 @@ class Idle(Struct, frozen=True):
     longest_ms: int
 
 
-class Rebalance(Struct, frozen=True, kw_only=True):
+class EpochChange(Struct, frozen=True, kw_only=True):
+    """A change of the group epoch. `after_ms` is the time since the beginning of the rebalance, and
+    `target_after_ms` that until the target assignment of this epoch or of a later one, None if there is none
+    yet. `changed_targets` is the number of members whose target this assignment changed.
+    """
+
+    epoch: int
+    after_ms: int
+    cause: Cause
+    target_after_ms: int | None
+    assignor_name: str | None
+    changed_targets: int | None
+
+
+class HandedOver(Struct, frozen=True):
+    """Partitions, by topic, that a member waited for, and the member that had them; None: it had left."""
+
+    partitions: dict[str, list[int]]
+    of_member_id: str | None
+
+
+class Progress(Struct, frozen=True, kw_only=True):
+    """One member's way to the target assignment. Times are since the beginning of the rebalance.
+
+    `revoked` is what the coordinator asked it to give up. `revoking_ms` is the time until its client had done
+    that, the longest if it was asked more than once; None if it has not, or was not asked. `waited_for` are
+    the partitions that other members had to give up first, and `waiting_ms` the time until it had the last
+    of them. `settled_after_ms` is None if it has not reached the target assignment.
+    """
+
+    member_id: str
+    revoked: dict[str, list[int]]
+    revoking_ms: int | None
+    waited_for: list[HandedOver]
+    waiting_ms: int | None
+    settled_after_ms: int | None
+
+
+class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A rebalance: from PreparingRebalance until the group is Stable or Empty, or the next rebalance begins.
 
     `preparing_ms` ends when the generation is formed, `completing_ms` starts there; `duration_ms` is the sum.
@@ -105,6 +153,12 @@ class Rebalance(Struct, frozen=True, kw_only=True):
     `began_ms` is then the first known time. `waited_for` are the members that had to join (again). `last` is
     the one of them that joined, or was removed, last. `unsynced` are the members without a SyncGroup request
     when the group became Stable. `assignment_bytes`, by member, is set if assignments cannot be read.
+
+    A rebalance of a group of the consumer protocol begins with a change of the group epoch, and ends when
+    every member has its target assignment. Generations are group epochs. It has `epochs`, the changes of the
+    epoch, and `progress`; `last` is the member that had its target last. Members do not join again, so
+    what is about joining is empty. `converted` says how the group changed its protocol at the beginning of
+    the rebalance, None if it did not.
     """
 
     number: int
@@ -133,3 +187,11 @@ class Rebalance(Struct, frozen=True, kw_only=True):
     moves: Moves | None
     idle: Idle | None
     assignment_bytes: dict[str, int] | None
+    converted: str | None = None
+    epochs: list[EpochChange] = []
+    progress: list[Progress] = []
+
+    @property
+    def goes_by_epochs(self) -> bool:
+        """Whether the group is of the consumer protocol, as far as the rebalance shows."""
+        return bool(self.epochs or self.progress)

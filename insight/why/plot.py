@@ -14,9 +14,11 @@ from insight.why.clock import Clock, duration_text
 from insight.why.lanes import Lane, MemberState, Span
 from insight.why.model import Rebalance
 from insight.why.names import Names
+from insight.why.phases import CONSUMER
 from insight.why.report import Report
 from insight.why.text import cause_text
 from state.kafka.classic_group import GroupState
+from state.kafka.consumer_group import ConsumerGroupState
 
 MAX_LANES = 30
 _MAX_LABELS = 12
@@ -43,9 +45,14 @@ _COLOURS: dict[str, str] = {
     MemberState.JOINED: "#f4a259",
     MemberState.ASSIGNING: "#f7d08a",
     MemberState.HOLDS: "#8fcb9b",
+    ConsumerGroupState.ASSIGNING: "#f4a259",
+    ConsumerGroupState.RECONCILING: "#f7d08a",
+    MemberState.REVOKING: "#d1495b",
+    MemberState.WAITING: "#f7d08a",
+    MemberState.AWAY: "#b0bec5",
 }
-_GROUP_LEGEND = (*GroupState,)
-_MEMBER_LEGEND = (*MemberState,)
+_OF_CONSUMERS = (MemberState.HOLDS, MemberState.REVOKING, MemberState.WAITING, MemberState.AWAY)
+_CLASSIC = (MemberState.AWAITED, MemberState.JOINED, MemberState.ASSIGNING, MemberState.HOLDS)
 
 
 class Panel(NamedTuple):
@@ -73,7 +80,7 @@ def draw_panels(panels: Sequence[Panel], path: Path, clock: Clock) -> None:
     places = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights).flat
     for axes, panel in zip(places, panels, strict=True):
         _draw_panel(axes, panel, limits_ms, clock)
-    _legends(figure)
+    _legends(figure, {panel.report.group_type for panel in panels})
     figure.savefig(path, dpi=_DPI, format="png")
 
 
@@ -216,9 +223,16 @@ def _title(axes: Axes, panel: Panel, hidden: int) -> None:
     axes.set_title(_plain(title), loc="left", fontsize=12, fontweight="bold", color=_INK, pad=10)
 
 
-def _legends(figure: Any) -> None:
-    handles = [Patch(color=_COLOURS[what], label=f"group: {what}") for what in _GROUP_LEGEND]
-    handles += [Patch(color=_COLOURS[what], label=f"member: {what}") for what in _MEMBER_LEGEND]
+def _legends(figure: Any, group_types: set[str]) -> None:
+    """Draw the legends of the states that groups of these types have."""
+    of_groups: dict[str, None] = {}
+    of_members: dict[str, None] = {}
+    for group_type in sorted(group_types):
+        of_consumers = group_type == CONSUMER
+        of_groups |= dict.fromkeys(ConsumerGroupState if of_consumers else GroupState)
+        of_members |= dict.fromkeys(_OF_CONSUMERS if of_consumers else _CLASSIC)
+    handles = [Patch(color=_COLOURS[what], label=f"group: {what}") for what in of_groups]
+    handles += [Patch(color=_COLOURS[what], label=f"member: {what}") for what in of_members]
     figure.legend(
         handles=handles, loc="outside lower center", ncols=4, fontsize=8, frameon=False, labelcolor=_INK
     )

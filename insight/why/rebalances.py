@@ -1,15 +1,19 @@
 """A group's history as a list of rebalances: time, cause, duration, awaited members, moves."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from assignors.kafka.api import MemberId
-from insight.why.causes import LOST, cause_of
+from insight.why.causes import LOST, cause_of, conversion
+from insight.why.epochs import rebalances_by_epochs
 from insight.why.ground import Ground
 from insight.why.idle import idle
 from insight.why.lives import Life, lives
 from insight.why.model import Idle, Joined, Moves, Outcome, Rebalance, Removed
 from insight.why.moves import Holdings, compare, read_holdings
+from insight.why.phases import phases
 from insight.why.stretches import Stretch, generation_before, stretches
 from state.kafka.classic_group import GroupState
 from state.kafka.history import EntryType, HistoryEntry
@@ -29,19 +33,34 @@ def rebalances_of(group_lives: Sequence[Life[HistoryEntry]]) -> list[Rebalance]:
     found: list[Rebalance] = []
     for life in group_lives:
         ground = Ground()
-        for stretch in stretches(life):
-            if stretch.outcome is Outcome.UNDER_WAY and life is not group_lives[-1]:
-                stretch.outcome = Outcome.UNKNOWN
-            if stretch.gap:
-                ground.lose_track()
-            renamed = ground.take([*stretch.lead, *stretch.entries])
-            if stretch.outcome is not None:
-                found.append(_rebalance(len(found) + 1, life.incarnation, stretch, ground, renamed))
-    return found
+        of_life = phases(life)
+        for place, (is_of_epochs, phase) in enumerate(of_life):
+            is_last_phase = place == len(of_life) - 1
+            is_last = is_last_phase and life is group_lives[-1]
+            if is_of_epochs:
+                found += rebalances_by_epochs(phase, ground, is_converted=not is_last_phase, is_last=is_last)
+            else:
+                found += _of_generations(phase, ground, is_converted=not is_last_phase, is_last=is_last)
+    return [replace(rebalance, number=number) for number, rebalance in enumerate(found, 1)]
+
+
+def _of_generations(
+    phase: Life[HistoryEntry], ground: Ground, *, is_converted: bool, is_last: bool
+) -> Iterator[Rebalance]:
+    """Yield the rebalances of a phase of the classic protocol."""
+    for stretch in stretches(phase):
+        if stretch.outcome is Outcome.UNDER_WAY and is_converted:
+            stretch.end(Outcome.CONVERTED, phase.entries[-1].at_ms)
+        elif stretch.outcome is Outcome.UNDER_WAY and not is_last:
+            stretch.outcome = Outcome.UNKNOWN
+        if stretch.gap:
+            ground.lose_track()
+        renamed = ground.take([*stretch.lead, *stretch.entries])
+        if stretch.outcome is not None:
+            yield _rebalance(phase.incarnation, stretch, ground, renamed)
 
 
 def _rebalance(
-    number: int,
     incarnation: str,
     stretch: Stretch,
     ground: Ground,
@@ -55,7 +74,7 @@ def _rebalance(
     stable = stretch.entries[-1] if stretch.outcome is Outcome.STABLE else None
     moves, idle_partitions, assignment_bytes = _assign(stretch, ground, protocol_name)
     return Rebalance(
-        number=number,
+        number=0,
         incarnation=incarnation,
         began_ms=stretch.began_ms,
         ended_ms=stretch.ended_ms,
@@ -81,6 +100,7 @@ def _rebalance(
         moves=moves,
         idle=idle_partitions,
         assignment_bytes=assignment_bytes,
+        converted=conversion([*stretch.lead, *stretch.entries]),
     )
 
 

@@ -40,7 +40,10 @@ class Summary(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """One group. `state` is that of the last entry, "Dead" if it ended. `notes` name gaps and faults."""
+    """One group. `state` is that of the last entry, "Dead" if it ended. `notes` name gaps and faults.
+    `group_type` is `classic` or `consumer`, the group's protocol; `generation` is the group epoch with the
+    latter.
+    """
 
     group_id: str
     now_ms: int
@@ -53,6 +56,7 @@ class Report(Struct, frozen=True, kw_only=True):
     summary: Summary
     notes: list[str]
     rebalances: list[Rebalance]
+    group_type: str = "classic"
 
 
 def report(
@@ -87,6 +91,7 @@ def report(
         summary=summary(found, now_ms),
         notes=_notes(group_lives, from_start),
         rebalances=found,
+        group_type=last.group_type,
     )
 
 
@@ -107,13 +112,17 @@ def summary(found: Sequence[Rebalance], now_ms: int) -> Summary:
         longest=longest,
         longest_ms=0 if longest is None else lengths[longest],
         moved=sum(r.moves.moved for r in found if r.moves is not None),
-        needless=sum(r.moves.needless for r in found if r.moves is not None),
+        needless=sum(r.moves.needless or 0 for r in found if r.moves is not None),
     )
 
 
 def client_of(rebalance: Rebalance) -> str:
-    """Return the client that caused the rebalance, by its lasting name."""
+    """Return the client that caused the rebalance, by its lasting name; the cluster, if its topics did."""
     cause = rebalance.cause
+    if cause.kind in (CauseKind.TOPICS_CHANGED, CauseKind.PATTERN_RESOLVED):
+        return "the cluster"
+    if cause.kind is CauseKind.CONVERTED:
+        return "the group"
     lasting = cause.group_instance_id or cause.client_id
     return lasting or next(iter(cause.member_ids), "unknown")
 

@@ -56,7 +56,8 @@ def _cut(life: Life[HistoryEntry]) -> Iterator[Stretch]:
     current = Stretch()
     last: HistoryEntry | None = None
     for event in life.entries:
-        if event.seq != (last.seq if last is not None else 0) + 1 and not _is_unread(life, last, event):
+        expected = 1 + (last.seq if last is not None else life.begins_after)
+        if event.seq != expected and not _is_unread(life, last, event):
             if last is None or not _continues(last, event):
                 current.end(Outcome.UNKNOWN)
                 yield current

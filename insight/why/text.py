@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Sequence
 
 from assignors.kafka.api import MemberId
-from clients.partition_text import number_list
 from insight.why.clock import Clock, duration_text
+from insight.why.epoch_text import epoch_lines, partitions_text
 from insight.why.model import CauseKind, MemberMoves, Moves, Outcome, Rebalance
 from insight.why.names import Names
+from insight.why.phases import CONSUMER
 from insight.why.report import Report
 from insight.why.wording import INDENT, Lines, columns, count, shortened, tally, trigger_text
 from state.kafka.classic_group import GroupState
@@ -59,7 +60,8 @@ def _headline(report: Report, clock: Clock) -> str:
     members = "" if report.state == DEAD else f", {count(len(report.members), 'member')}"
     since = clock.time(report.state_since_ms)
     zone = clock.zone(report.now_ms)
-    return f"Group {report.group_id} {state} {since} {zone}: generation {report.generation}{members}"
+    generation = f"{'epoch' if report.group_type == CONSUMER else 'generation'} {report.generation}"
+    return f"Group {report.group_id} {state} {since} {zone}: {generation}{members}"
 
 
 def _summary(report: Report, clock: Clock, names: Names) -> Lines:
@@ -72,7 +74,7 @@ def _summary(report: Report, clock: Clock, names: Names) -> Lines:
         alone = figures.rebalances == 1
         yield "Not Stable", f"{duration_text(figures.not_stable_ms)} in all{'' if alone else longest}"
         if any(r.moves is not None for r in report.rebalances):
-            yield "Moved", f"{count(figures.moved, 'partition')}, {figures.needless} needlessly"
+            yield "Moved", f"{count(figures.moved, 'partition')}{_needlessly(report)}"
     for note in report.notes:
         yield "Note", names.put_in(note)
 
@@ -83,24 +85,14 @@ def _rebalance_text(r: Rebalance, report: Report, clock: Clock, names: Names) ->
 
 
 def _details(r: Rebalance, now_ms: int, names: Names) -> Lines:
-    if r.cause.kind not in _EXPLAINED_BY_KIND:
-        yield "why", names.put_in(r.cause.reason)
-    if r.cause.client_reason:
-        yield "it said", r.cause.client_reason
-    if r.cause.trigger is not None:
-        who = f" of {r.cause.principal}" if r.cause.principal not in (None, ANONYMOUS) else ""
-        yield "by", f"{names.put_in(trigger_text(r.cause.trigger))}{who}"
-    if len(r.cause.member_ids) == 1 and names.of(r.cause.member_ids[0]) != r.cause.member_ids[0]:
-        host = f" at {r.cause.client_host}" if r.cause.client_host else ""
-        yield "member", f"{r.cause.member_ids[0]}{host}"
+    yield from _cause(r, names)
+    if r.converted is not None and r.cause.kind is not CauseKind.CONVERTED:
+        yield "changed", names.put_in(r.converted)
     yield "took", _took(r, now_ms)
-    yield from _waiting(r, names)
-    for gone in r.removed:
-        if gone.member_id not in r.cause.member_ids or gone.after_ms > 0:
-            quoted = f' ("{gone.client_reason}")' if gone.client_reason else ""
-            reason = f"{names.put_in(gone.reason)}{quoted}"
-            yield "removed", f"{names.of(gone.member_id)} after {duration_text(gone.after_ms)}: {reason}"
-    yield from _formed(r, names)
+    yield from epoch_lines(r, names) if r.goes_by_epochs else _waiting(r, names)
+    yield from _removed(r, names)
+    if not r.goes_by_epochs:
+        yield from _formed(r, names)
     if r.moves is not None and (r.moves.partitions or r.moves.released):
         yield "moved", _moved(r.moves)
         yield from (("", line) for line in _member_lines(r.moves.members, names))
@@ -112,11 +104,27 @@ def _details(r: Rebalance, now_ms: int, names: Names) -> Lines:
         yield "idle", f"{count(r.idle.partitions, 'partition')}, for up to {longest}"
 
 
+def _cause(r: Rebalance, names: Names) -> Lines:
+    """Yield why the rebalance began, by which request, and the member that caused it."""
+    if r.cause.kind not in _EXPLAINED_BY_KIND:
+        yield "why", names.put_in(r.cause.reason)
+    if r.cause.client_reason:
+        yield "it said", r.cause.client_reason
+    if r.cause.trigger is not None:
+        who = f" of {r.cause.principal}" if r.cause.principal not in (None, ANONYMOUS) else ""
+        yield "by", f"{names.put_in(trigger_text(r.cause.trigger))}{who}"
+    if len(r.cause.member_ids) == 1 and names.of(r.cause.member_ids[0]) != r.cause.member_ids[0]:
+        host = f" at {r.cause.client_host}" if r.cause.client_host else ""
+        yield "member", f"{r.cause.member_ids[0]}{host}"
+
+
 def _took(r: Rebalance, now_ms: int) -> str:
     lost = ", and began earlier than the history" if r.beginning_lost else ""
     if r.outcome is Outcome.UNDER_WAY:
         now = (
-            "waiting for members to join"
+            "waiting for members to reach the target assignment"
+            if r.goes_by_epochs
+            else "waiting for members to join"
             if r.generation_to is None
             else "waiting for the leader's assignment"
         )
@@ -128,6 +136,7 @@ def _took(r: Rebalance, now_ms: int) -> str:
         Outcome.STABLE: "until Stable",
         Outcome.EMPTY: "until Empty",
         Outcome.SUPERSEDED: "until the next rebalance overtook it",
+        Outcome.CONVERTED: "until the group changed its protocol",
     }.get(r.outcome, "until the group ended")
     phases = []
     if r.preparing_ms is not None:
@@ -159,6 +168,14 @@ def _waiting(r: Rebalance, names: Names) -> Lines:
         yield "last", f"{names.of(r.last or '')}, which never came"
 
 
+def _removed(r: Rebalance, names: Names) -> Lines:
+    for gone in r.removed:
+        if gone.member_id not in r.cause.member_ids or gone.after_ms > 0:
+            quoted = f' ("{gone.client_reason}")' if gone.client_reason else ""
+            reason = f"{names.put_in(gone.reason)}{quoted}"
+            yield "removed", f"{names.of(gone.member_id)} after {duration_text(gone.after_ms)}: {reason}"
+
+
 def _formed(r: Rebalance, names: Names) -> Lines:
     if r.generation_to is None or r.outcome is Outcome.UNKNOWN:
         return
@@ -178,8 +195,15 @@ def _formed(r: Rebalance, names: Names) -> Lines:
         yield "", "no assignment came"
 
 
+def _needlessly(report: Report) -> str:
+    """The sum of the needless moves, "" if they are not known of any rebalance."""
+    are_known = any(r.moves is not None and r.moves.needless is not None for r in report.rebalances)
+    return f", {report.summary.needless} needlessly" if are_known else ""
+
+
 def _moved(moves: Moves) -> str:
-    parts = [f"{moves.moved} of {count(moves.partitions, 'partition')}, {moves.needless} needlessly"]
+    needlessly = "" if moves.needless is None else f", {moves.needless} needlessly"
+    parts = [f"{moves.moved} of {count(moves.partitions, 'partition')}{needlessly}"]
     if moves.fresh:
         parts.append(f"{moves.fresh} had no owner before")
     if moves.released:
@@ -196,7 +220,7 @@ def _member_lines(members: Sequence[MemberMoves], names: Names) -> Iterator[str]
     digits = max((len(str(max(m.before, m.after))) for m in shown), default=0)
     for m in shown:
         counts = f"{m.before:>{digits}} -> {m.after:>{digits}}"
-        signs = [f"{sign} {_topics(t)}" for sign, t in (("+", m.gained), ("-", m.lost)) if t]
+        signs = [f"{sign} {partitions_text(t)}" for sign, t in (("+", m.gained), ("-", m.lost)) if t]
         yield f"{names.of(m.member_id):<{width}}  {counts}  {'   '.join(signs)}"
     if len(changed) > len(shown):
         yield f"and {len(changed) - len(shown)} members more"
@@ -204,11 +228,6 @@ def _member_lines(members: Sequence[MemberMoves], names: Names) -> Iterator[str]
 
 def _size(topics: dict[str, list[int]]) -> int:
     return sum(map(len, topics.values()))
-
-
-def _topics(topics: dict[str, list[int]]) -> str:
-    """`orders 0-3 7, prices 1`."""
-    return shortened([f"{topic} {number_list(numbers)}" for topic, numbers in topics.items()])
 
 
 def _listed(member_ids: Sequence[MemberId], names: Names) -> str:

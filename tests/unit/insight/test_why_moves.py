@@ -85,6 +85,7 @@ def test_partitions_are_conserved(
     held, now = (frozenset().union(*h.values()) for h in (before, after))
     assert moves.partitions == len(now)
     assert (moves.fresh, moves.released) == (len(now - held), len(held - now))
+    assert moves.needless is not None
     assert 0 <= moves.needless <= moves.moved <= len(now & held)
 
 

@@ -73,6 +73,7 @@ def test_moves_conserve_partitions(log: tuple[int, int, int]) -> None:
                 for name in ("lost", "gained")
             )
             assert sum(m.after - m.before for m in r.moves.members) == gained - lost
+            assert r.moves.needless is not None
             assert r.moves.needless <= r.moves.moved <= r.moves.partitions
             assert r.idle is not None and r.ended_ms is not None
             assert r.idle.longest_ms <= r.ended_ms - r.began_ms

@@ -1,0 +1,77 @@
+"""The lines about a rebalance that only a group of the consumer protocol has: its epochs, and each member's
+way to its target assignment.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from clients.partition_text import number_list
+from insight.why.clock import duration_text
+from insight.why.model import CauseKind, EpochChange, HandedOver, Outcome, Progress, Rebalance
+from insight.why.names import Names
+from insight.why.wording import Lines, count, shortened
+
+MAX_MEMBERS = 8
+
+
+def epoch_lines(r: Rebalance, names: Names) -> Lines:
+    """Yield the epochs, and what each member gave up and waited for."""
+    first, last = r.generation_from, r.generation_to
+    epochs = f"{last}" if first == last else f"{first} -> {last}"
+    yield "epoch", f"{epochs}{', the group is empty' if r.outcome is Outcome.EMPTY else ''}"
+    if len(r.epochs) == 1:
+        yield "target", _target(r.epochs[0])
+    elif r.epochs:
+        for new in r.epochs:
+            what = f"{new.cause.kind}{_of(new, names)}; target {_target(new)}"
+            yield "", f"{new.epoch} after {duration_text(new.after_ms)}: {what}"
+    progress = sorted(r.progress, key=lambda way: not way.revoked)
+    ways = [(way, text) for way in progress if (text := _way(way, r, names))]
+    for way, text in ways[:MAX_MEMBERS]:
+        yield names.of(way.member_id), text
+    if len(ways) > MAX_MEMBERS:
+        yield "", f"and {count(len(ways) - MAX_MEMBERS, 'member')} more"
+
+
+def partitions_text(partitions: Mapping[str, Sequence[int]]) -> str:
+    """`orders 0-3 7, prices 1`."""
+    return shortened([f"{topic} {number_list(numbers)}" for topic, numbers in partitions.items()])
+
+
+def _of(change: EpochChange, names: Names) -> str:
+    if change.cause.kind in (CauseKind.TOPICS_CHANGED, CauseKind.PATTERN_RESOLVED, CauseKind.UNKNOWN):
+        return f" ({names.put_in(change.cause.reason)})"
+    return f": {shortened([names.of(m) for m in change.cause.member_ids])}"
+
+
+def _target(change: EpochChange) -> str:
+    if change.target_after_ms is None:
+        return "none of this epoch"
+    waited_ms = change.target_after_ms - change.after_ms
+    when = f"{duration_text(waited_ms)} later" if waited_ms else "at once"
+    changed = f", which changed {count(change.changed_targets, 'member')}" if change.changed_targets else ""
+    return f"computed {when} by {change.assignor_name}{changed}"
+
+
+def _way(way: Progress, r: Rebalance, names: Names) -> str:
+    """`gave up orders 3-5 after 1.0 s; waited 4.0 s for prices 0 of a`."""
+    parts = []
+    is_gone = any(gone.member_id == way.member_id for gone in r.removed)
+    if way.revoked:
+        revoked = partitions_text(way.revoked)
+        if way.revoking_ms is not None:
+            parts.append(f"gave up {revoked} in {duration_text(way.revoking_ms)}")
+        elif is_gone:
+            parts.append(f"did not give up {revoked}")
+        else:
+            parts.append(f"has to give up {revoked}")
+    if way.waited_for:
+        awaited = " and ".join(_awaited(over, names) for over in way.waited_for)
+        waits = "waited in vain" if is_gone else "waits"
+        waited = waits if way.waiting_ms is None else f"waited {duration_text(way.waiting_ms)}"
+        parts.append(f"{waited} for {awaited}")
+    return "; ".join(parts)
+
+
+def _awaited(over: HandedOver, names: Names) -> str:
+    whose = "" if over.of_member_id is None else f" of {names.of(over.of_member_id)}"
+    return f"{partitions_text(over.partitions)}{whose}"
