@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from typing import Any
 
 from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
@@ -20,6 +20,8 @@ from tests.transactions.loops.options import (
 )
 
 _CALL_TIMEOUT_MS = 60_000
+# Without a timeout `close` waits for requests that a gateway or broker that is gone never answers.
+_CLOSE_TIMEOUT_S = 10
 
 
 class Loop(ConsumerRebalanceListener):  # type: ignore[misc] # kafka-python ships no types
@@ -48,15 +50,17 @@ class Loop(ConsumerRebalanceListener):  # type: ignore[misc] # kafka-python ship
         """Copy until killed. Raises KafkaError after an error of the consumer, or if no producer begins."""
         self._consumer.subscribe([self._options.input_topic], listener=self)
         while True:
-            with closing(self._new_producer()) as producer:
+            producer = self._new_producer()
+            try:
                 producer.init_transactions()
                 self._rewind()
-                try:
-                    self._run(producer)
-                except TransactionFailed as failed:
-                    say(f"a new producer after {failed}")
+                self._run(producer)
+            except TransactionFailed as failed:
+                say(f"a new producer after {failed}")
                 with suppress(KafkaError):  # the next producer's start aborts, too
                     producer.abort_transaction()
+            finally:
+                producer.close(timeout=_CLOSE_TIMEOUT_S)
 
     def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
         """See `ConsumerRebalanceListener`. It is called in another thread if the session is over, and the
