@@ -16,7 +16,12 @@ from state.kafka.consumer.refusal import Refused
 from state.kafka.consumer.request_checks import check_request
 from state.kafka.consumer.target import has_room, maybe_update_target
 from state.kafka.consumer.topics import merge_told
-from state.kafka.consumer_group import AssignedPartitions, ConsumerGroup, ConsumerMember
+from state.kafka.consumer_group import (
+    LEAVE_GROUP_STATIC_MEMBER_EPOCH,
+    AssignedPartitions,
+    ConsumerGroup,
+    ConsumerMember,
+)
 from state.kafka.context import RuleId, StepContext
 from state.kafka.history import EntryType
 from state.kafka.requests import ConsumerGroupHeartbeat, ReplyTo, TopicIdPartitions
@@ -144,6 +149,8 @@ def _note_return(
     """Record that a known member joined again, or changed its protocol."""
     if member.classic is not None:
         reason = "goes on under the consumer protocol; it was on the classic protocol"
+    elif member.member_epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
+        reason = "came back with its member id; it keeps its partitions"
     elif request.member_epoch == 0:
         reason = "joined again with its member id; it keeps its epoch and its partitions"
     else:
