@@ -15,132 +15,27 @@ import pyarrow as pa
 import pytest
 from msgspec import structs
 
-from assignors.rocketmq.api import MessageRequestMode
-from assignors.rocketmq.message_queue import MessageQueue
 from checkpoints import codec
 from checkpoints.codec import GROUP_VERSION, STATE_VERSION, Entry, StateError
 from state.dispatch import AnyGroup
-from state.kafka.classic_group import ClassicGroup, GroupState, JoinPhase, Member, PendingMember
-from state.kafka.group import NO_POSITION, Ended, Offset, PendingOffsets, Topic
-from state.kafka.requests import Protocol, ReplyTo
+from state.kafka.classic_group import ClassicGroup
+from state.kafka.configs_only import ConfigsOnly
 from state.rocketmq import group as rocketmq
-from state.rocketmq.requests import ConsumeFromWhere, ConsumeType, MessageModel, SubscriptionData
+from tests.harness.stored_groups import (
+    ENUMS,
+    STORED,
+    configs_sample,
+    consumer_sample,
+    rocketmq_sample,
+    sample,
+    samples,
+)
 
 DATA = Path(__file__).parents[2] / "data"
 PINNED = sorted(DATA.glob("state_v*.msgpack"))
-STORED = {
-    ClassicGroup: (
-        ClassicGroup,
-        Member,
-        PendingMember,
-        JoinPhase,
-        Offset,
-        PendingOffsets,
-        Ended,
-        Protocol,
-        ReplyTo,
-        Topic,
-    ),
-    rocketmq.Group: (
-        rocketmq.Group,
-        rocketmq.ClientChannelInfo,
-        rocketmq.LockEntry,
-        rocketmq.RequestMode,
-        SubscriptionData,
-        MessageQueue,
-    ),
-}
 DEADLINE_MS = 1_700_000_000_500
 # The version of the groups in the pinned payload of a version of the row.
-GROUP_VERSION_OF = {1: 1, 2: 2, 3: 3, 4: 3, 5: 4}
-ENUMS = (GroupState, MessageModel, ConsumeType, ConsumeFromWhere, MessageRequestMode)
-
-
-def sample() -> ClassicGroup:
-    """A group in which no field has its default."""
-    member = Member(
-        member_id="m-1",
-        group_instance_id="i-1",
-        client_id="m",
-        client_host="/10.0.0.1",
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=60_000,
-        protocols=[Protocol("range", b"\x00\x01"), Protocol("sticky")],
-        heartbeat_deadline_ms=1_700_000_010_000,
-        assignment=b"\x02",
-        is_new=True,
-        pending_sync=True,
-        parked_join=ReplyTo(1, "c-1", "requests-0-1"),
-        parked_sync=ReplyTo(2, "c-2", "requests-0-2"),
-    )
-    offset = Offset(6, 1, "note", 1_700_000_000_002, None, b"\x07" * 16, (5, 3))
-    pending = PendingOffsets(
-        request="requests-0-5#3",
-        position=(5, 3),
-        at_ms=1_700_000_000_002,
-        transactional_id="t-1",
-        producer_id=4001,
-        producer_epoch=7,
-        txn_version=2,
-        txn_partition=1,
-        txn_position=41,
-        txn_topic_id=b"\x05" * 16,
-        offsets={"t": {0: offset}},
-    )
-    return ClassicGroup(
-        group_id="grüppe",
-        incarnation="requests-0-0",
-        seq=7,
-        clock_ms=1_700_000_000_003,
-        last_fired_ms=1_700_000_000_002,
-        state=GroupState.PREPARING_REBALANCE,
-        previous_state=GroupState.STABLE,
-        state_timestamp_ms=1_700_000_000_001,
-        generation=3,
-        protocol_type="consumer",
-        protocol_name="range",
-        leader_id="m-1",
-        members={"m-1": member},
-        static_members={"i-1": "m-1"},
-        pending_members={"p-1": PendingMember("p", "/10.0.0.2", 1_700_000_020_000)},
-        new_member_added=True,
-        join_phase=JoinPhase(1_700_000_003_000, 3_000, 57_000),
-        sync_deadline_ms=1_700_000_060_000,
-        last_rebalance_at_ms=1_700_000_000_000,
-        last_rebalance_reason="new member m-1 joined",
-        quarantined="InjectedFault: told to",
-        subscribed_topics=["t"],
-        offsets={"t": {0: Offset(5, 1, "note", 1_700_000_000_001, 1_700_000_900_000, b"\x07" * 16, (4, 2))}},
-        retention_deadline_ms=1_700_001_000_000,
-        partitions_per_topic={"t": 4},
-        reported_partition_counts={"t": 5},
-        deleted_topic_ids=[b"\x03" * 16],
-        pending=[pending],
-        ended={4001: Ended(1, 40, b"\x05" * 16, 1_700_000_000_002)},
-        topics={"t": Topic(b"\x07" * 16, 4), "gone": None},
-        wanted_topics=["u"],
-    )
-
-
-def rocketmq_sample() -> rocketmq.Group:
-    """The same for a RocketMQ group."""
-    return rocketmq.Group(
-        group_id="rüpel",
-        incarnation="requests-0-3",
-        seq=7,
-        clock_ms=1_700_000_000_003,
-        last_fired_ms=1_700_000_000_002,
-        message_model=MessageModel.CLUSTERING,
-        consume_type=ConsumeType.CONSUME_PASSIVELY,
-        consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
-        channels={"c-1": rocketmq.ClientChannelInfo("X", "PYTHON", 1, 1_700_000_000_001, 2)},
-        subscriptions={"t": SubscriptionData("t", "a > 1", 5, "SQL92", ("a", "b"), (97, 98))},
-        heartbeat_fingerprint=3,
-        producers={"c-2": rocketmq.ClientChannelInfo("Y", "JAVA", 2, 1_700_000_000_000, 1)},
-        locks={MessageQueue("t", "b", 0): rocketmq.LockEntry("X", 1_700_000_000_001)},
-        request_modes={"t": rocketmq.RequestMode(MessageRequestMode.POP, 2)},
-        quarantined="InjectedFault: told to",
-    )
+GROUP_VERSION_OF = {1: 1, 2: 2, 3: 3, 4: 3, 5: 4, 6: 5}
 
 
 def encode(groups: Mapping[str, AnyGroup]) -> tuple[int, bytes]:
@@ -152,20 +47,6 @@ def decode(key: str, version: int, payload: bytes) -> dict[str, AnyGroup]:
     """All groups of a row."""
     entries = codec.read_row(key, version, payload)
     return {name: codec.decode_group(name, entry) for name, entry in entries.items()}
-
-
-def samples(version: int = GROUP_VERSION) -> dict[str, AnyGroup]:
-    """Both groups, with the fields that this version has."""
-    group = sample()
-    if version < 2:
-        group.partitions_per_topic, group.reported_partition_counts = {}, {}
-    if version < 3:
-        group.offsets["t"][0] = structs.replace(group.offsets["t"][0], topic_id=None)
-        group.deleted_topic_ids = []
-    if version < 4:
-        group.offsets["t"][0] = structs.replace(group.offsets["t"][0], position=NO_POSITION)
-        group.pending, group.ended = [], {}
-    return {"grüppe": group, "rüpel": rocketmq_sample()}
 
 
 def stored_fields() -> str:
@@ -194,10 +75,12 @@ def _name(hint: object) -> str:
 
 
 def test_no_field_of_the_samples_is_left_at_its_default() -> None:
-    group, other = sample(), rocketmq_sample()
-    for struct in (group, group.members["m-1"], other, other.subscriptions["t"]):
-        for field in structs.fields(struct):
-            assert getattr(struct, field.name) != field.default, field.name
+    group, consumer, other = sample(), consumer_sample(), rocketmq_sample()
+    members = group.members["m-1"], consumer.members["m-1"], consumer.members["m-1"].classic
+    for struct in (group, consumer, *members, configs_sample(), other, other.subscriptions["t"]):
+        for field in structs.fields(struct):  # type: ignore[arg-type]
+            is_fixed = isinstance(struct, ConfigsOnly) and field.name == "quarantined"
+            assert is_fixed or getattr(struct, field.name) != field.default, field.name
 
 
 @pytest.mark.parametrize("group", STORED)
@@ -241,7 +124,7 @@ def pinned(group_version: int, name: str) -> bytes:
     return row[name].group
 
 
-@pytest.mark.parametrize("name", samples())
+@pytest.mark.parametrize("name", samples(1))
 @pytest.mark.parametrize("other", range(1, GROUP_VERSION + 1))
 @pytest.mark.parametrize("version", range(1, GROUP_VERSION + 1))
 def test_a_group_of_one_version_is_refused_under_another(version: int, other: int, name: str) -> None:
@@ -252,6 +135,13 @@ def test_a_group_of_one_version_is_refused_under_another(version: int, other: in
     else:
         with pytest.raises(StateError, match=rf"group '{name}' \(version {other}\) is damaged"):
             codec.decode_group(name, entry)
+
+
+@pytest.mark.parametrize("name", ["kümmel", "öl"])
+def test_a_kind_of_group_is_refused_under_a_version_that_did_not_have_it(name: str) -> None:
+    for other in range(1, GROUP_VERSION):
+        with pytest.raises(StateError, match=rf"group '{name}' \(version {other}\) is damaged"):
+            codec.decode_group(name, Entry(other, None, pinned(GROUP_VERSION, name)))
 
 
 def test_groups_of_earlier_rows_are_due_at_once() -> None:
@@ -313,6 +203,13 @@ def _group_of(*fields: object) -> Entry:
     return Entry(GROUP_VERSION, None, msgspec.msgpack.encode(fields))
 
 
+def _fields_in_state(state: str) -> list[object]:
+    """The fields of a classic group in this state."""
+    fields: list[object] = msgspec.to_builtins(ClassicGroup("g", "i"))[1:]
+    fields[ClassicGroup.__struct_fields__.index("state")] = state
+    return fields
+
+
 WHOLE = codec.encode_group(ClassicGroup("g", "i"), None).group
 
 
@@ -332,11 +229,11 @@ def _compressed(content: object) -> bytes:
         encode(samples())[1][4:],
         encode(samples())[1][:-1],
         _compressed(["g"]),
-        *(_compressed({"g": e}) for e in ([], [4, None], [4, None, WHOLE, 0], [4, "x", WHOLE])),
+        *(_compressed({"g": e}) for e in ([], [5, None], [5, None, WHOLE, 0], [5, "x", WHOLE])),
     ],
 )
 def test_a_damaged_row_is_refused_by_name(payload: bytes) -> None:
-    with pytest.raises(StateError, match=r"the state of 'shard 7' \(version 5\) is damaged"):
+    with pytest.raises(StateError, match=r"the state of 'shard 7' \(version 6\) is damaged"):
         codec.read_row("shard 7", STATE_VERSION, payload)
 
 
@@ -360,21 +257,24 @@ def test_groups_that_resemble_each_other_take_little_space() -> None:
         (_group_of("Kafka", "g"), "is damaged: .* at least length 3"),
         (_group_of("RocketMQ", "g"), "is damaged: .* at least length 3"),
         (_group_of("Kafka", "g", "i", "seven"), "is damaged"),
-        (_group_of("Kafka", "g", "i", 0, 0, 0, "Dead"), "is damaged: .*'Dead'"),
+        (_group_of("Kafka", *_fields_in_state("Dead")), "is damaged: .*'Dead'"),
         (_group_of("RocketMQ", "g", "i", 0, 0, 0, "Dead"), "is damaged: .*'Dead'"),
-        (_group_of("Kafka", "g", "i"), "is damaged: it has 3 fields instead of 30"),
+        (_group_of("Kafka", "g", "i"), "is damaged: it has 3 fields instead of 33"),
+        (_group_of("KafkaConsumer", "g", "i"), "is damaged: it has 3 fields instead of 27"),
+        (_group_of("KafkaConfigs", "g", "i", 0), "is damaged: .* at least length 5"),
+        (_group_of("KafkaConfigs", "g", "i", 0, {}), "is damaged: it has 5 fields instead of 8"),
         (codec.encode_group(ClassicGroup("h", "i"), None), "holds group 'h'"),
     ],
 )
 def test_a_damaged_group_is_refused_by_name(entry: Entry, why: str) -> None:
-    with pytest.raises(StateError, match=rf"the state of group 'g' \(version 4\) {why}"):
+    with pytest.raises(StateError, match=rf"the state of group 'g' \(version 5\) {why}"):
         codec.decode_group("g", entry)
 
 
 @pytest.mark.parametrize("version", [0, GROUP_VERSION + 1])
 def test_a_group_of_another_version_is_refused_by_name(version: int) -> None:
     with pytest.raises(
-        StateError, match=f"group 'g' is of version {version}; this code reads versions 1 to 4"
+        StateError, match=f"group 'g' is of version {version}; this code reads versions 1 to 5"
     ):
         codec.decode_group("g", Entry(version, None, WHOLE))
 
