@@ -6,7 +6,7 @@ Source: GroupMetadataManager (validateOnlineUpgrade, convertToConsumerGroup), Co
 
 from msgspec import Struct
 
-from assignors.kafka.api import Assignment, Subscription
+from assignors.kafka.api import Assignment, Subscription, TopicPartition
 from assignors.kafka.consumer_protocol import ProtocolError, decode_assignment, decode_subscription
 from state.errors import ErrorCode
 from state.kafka.classic.reported_topics import record_topics
@@ -28,11 +28,11 @@ FIRST_EPOCH = 1
 
 
 class _Parsed(Struct, frozen=True):
-    """What a classic member subscribes to, and what it was assigned last."""
+    """What a classic member subscribes to, and the partitions that it has."""
 
     member: Member
     subscription: Subscription
-    assignment: Assignment
+    partitions: tuple[TopicPartition, ...]
 
 
 def upgrade(context: StepContext, request: ConsumerGroupHeartbeat) -> None:
@@ -70,16 +70,22 @@ def _check(context: StepContext, group: ClassicGroup) -> None:
 def _parse(context: StepContext, group: ClassicGroup) -> list[_Parsed]:
     """Row UP2: read the members' subscriptions and assignments. Assignments with data of an assignor of the
     application, or with a partition that two members have, cannot be taken over.
+
+    A member without an assignment, because a rebalance took it away, has what its JoinGroup says it owns: a
+    cooperative client goes on with it until it syncs. In Kafka it has nothing (row UP9).
     """
     parsed = []
-    owners: dict[tuple[str, int], str] = {}
-    for member in group.members.values():
+    owners: dict[TopicPartition, str] = {}
+    for member in sorted(group.members.values(), key=lambda member: not member.assignment):
         try:
             subscription = decode_subscription(_metadata(group, member))
-            assignment = decode_assignment(member.assignment) if member.assignment else Assignment(())
+            assignment = decode_assignment(member.assignment) if member.assignment else None
         except ProtocolError as error:
             why = f"the bytes of member {member.member_id} are unreadable: {error}"
             raise _refused(context, context.rule("UP2"), why) from None
+        if assignment is None:
+            free = tuple(p for p in subscription.owned_partitions if p not in owners)
+            assignment = Assignment(free)
         if assignment.user_data:
             why = f"the assignment of member {member.member_id} has data of its assignor"
             raise _refused(context, context.rule("UP2"), why)
@@ -89,8 +95,9 @@ def _parse(context: StepContext, group: ClassicGroup) -> list[_Parsed]:
                 both = f"members {owner_id} and {member.member_id}"
                 why = f"{both} were both assigned {partition.topic}-{partition.partition}"
                 raise _refused(context, context.rule("UP2"), why)
-        parsed.append(_Parsed(member, subscription, assignment))
-    return parsed
+        parsed.append(_Parsed(member, subscription, assignment.partitions))
+    order = {member_id: n for n, member_id in enumerate(group.members)}
+    return sorted(parsed, key=lambda one: order[one.member.member_id])
 
 
 def _metadata(group: ClassicGroup, member: Member) -> bytes:
@@ -102,12 +109,12 @@ def _metadata(group: ClassicGroup, member: Member) -> bytes:
 
 
 def _by_topic_id(context: StepContext, group: ClassicGroup, parsed: list[_Parsed]) -> dict[str, Partitions]:
-    """Row UP5: the last assignment of each member, by member id. Row MI14: raise Refused if the id of an
+    """Row UP5: the partitions of each member, by member id. Row MI14: raise Refused if the id of an
     assigned topic is not known, because a member would lose partitions that it uses.
     """
     assigned, wanted = {}, set[str]()
     for one in parsed:
-        assigned[one.member.member_id], unknown = by_topic_id(one.assignment.partitions, group.topics)
+        assigned[one.member.member_id], unknown = by_topic_id(one.partitions, group.topics)
         wanted.update(unknown)
     missing = sorted(wanted)
     if not missing:
@@ -150,7 +157,12 @@ def _convert(
     assigned: dict[str, Partitions],
     request: ConsumerGroupHeartbeat,
 ) -> None:
-    """Rows UP4 to UP6."""
+    """Rows UP4 to UP6.
+
+    Where the last assignment lacks a partition, because not every member has synced or a topic has grown, no
+    fingerprint is kept: the joiner's heartbeat then raises the epoch, and a target is computed. In Kafka such
+    a partition stays without a member if the joiner replaces a static member with the same topics.
+    """
     epoch = old.generation or FIRST_EPOCH
     group = ConsumerGroup(
         **{name: getattr(old, name) for name in Group.__struct_fields__},
@@ -161,7 +173,9 @@ def _convert(
         target=assigned,
         topics=old.topics,
     )
-    group.metadata_hash = fingerprint(group)
+    is_complete = _is_complete(group)
+    if is_complete:
+        group.metadata_hash = fingerprint(group)
     group.state_timestamp_ms = context.now_ms
     context.become(group)
     for member in group.members.values():
@@ -178,12 +192,23 @@ def _convert(
         context.rule("UP4"),
         EntryType.GROUP_CONVERTED,
         f"{joiner} joined with the consumer protocol, so the classic group becomes a consumer group of epoch "
-        f"{epoch}; its members keep their last assignment and go on as classic members",
+        f"{epoch}; its members keep their last assignment and go on as classic members"
+        + ("" if is_complete else "; a target follows, because not all partitions are assigned"),
         from_state=old.state,
         members=list(group.members),
         protocol_name=old.protocol_name,
         targets={member_id: named(partitions, names) for member_id, partitions in assigned.items()},
     )
+
+
+def _is_complete(group: ConsumerGroup) -> bool:
+    """Whether each partition of the subscribed topics is in the target of a member."""
+    assigned: dict[bytes, int] = {}
+    for target in group.target.values():
+        for topic_id, numbers in target.items():
+            assigned[topic_id] = assigned.get(topic_id, 0) + len(numbers)
+    topics = (group.topics.get(name) for name in group.subscribed())
+    return all(topic is None or assigned.get(topic.topic_id, 0) >= topic.partitions for topic in topics)
 
 
 def _member(one: _Parsed, assigned: dict[str, Partitions], epoch: int) -> ConsumerMember:

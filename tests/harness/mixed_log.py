@@ -1,0 +1,440 @@
+"""Random logs of groups whose clients move between the classic protocol and the consumer protocol.
+
+The classic clients behave as Kafka's consumer does: an eager one revokes all before it joins, a cooperative
+one what it is no longer assigned, the leader assigns, and a client that lost its generation lost its
+partitions. Clients of the consumer protocol are those of `tests.harness.consumer_log`.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+from typing import TypedDict
+
+from msgspec import msgpack
+
+from assignors.kafka import ASSIGNORS
+from assignors.kafka.api import Assignment, MemberSubscription, Subscription, TopicPartition
+from assignors.kafka.consumer_protocol import (
+    PROTOCOL_TYPE,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from state.config import CoordinatorConfig
+from state.dispatch import AnyEffects, AnyEvent, AnyGroup
+from state.errors import ErrorCode
+from state.kafka.any_group import KafkaGroup
+from state.kafka.classic_group import ClassicGroup, Member
+from state.kafka.consumer_group import ConsumerGroup
+from state.kafka.requests import (
+    AnyRequest,
+    CommittedPartition,
+    CommittedTopic,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    LeavingMember,
+    MemberAssignment,
+    OffsetCommit,
+    Protocol,
+    SyncGroup,
+    TopicImage,
+)
+from state.kafka.responses import (
+    AnyResponse,
+    JoinGroupMember,
+    JoinGroupResponse,
+    SyncGroupResponse,
+)
+from state.timeline import Row, Timeline
+from tests.harness import batches, consumer_log
+from tests.harness.common import Common, kafka_effects, kafka_group
+from tests.harness.consumer_log import INTERVAL_MS, PAUSES_MS, TOPICS, Consumer, Partition
+from tests.harness.random_log import GROUPS, PARTITION_OF
+
+_ENCODER = msgpack.Encoder()
+
+SUBSCRIPTIONS = (("foo",), ("foo",), ("bar", "foo"), ("bar",), ("missing",))
+SESSION_MS, REBALANCE_MS = 45_000, 30_000
+RETRIED = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+LOST = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
+
+
+class Who(TypedDict):
+    """The fields by which a request names its member."""
+
+    member_id: str
+    group_instance_id: str | None
+
+
+@dataclass
+class ClassicConsumer:
+    """A client on the classic protocol. `uses` are the partitions that it reads from, by topic name.
+
+    `joins` and `syncs`: its next request is a JoinGroup, or a SyncGroup. `synced` is the generation of its
+    last assignment. `awaits` is the id of the request whose answer it waits for.
+    """
+
+    number: int
+    group_id: str
+    instance_id: str | None
+    names: tuple[str, ...]
+    protocols: tuple[str, ...]
+    api_version: int
+    member_id: str = ""
+    generation: int = -1
+    synced: int = -1
+    protocol_name: str | None = None
+    runs: bool = False
+    joins: bool = True
+    syncs: bool = False
+    leads: list[JoinGroupMember] = field(default_factory=list)
+    uses: set[TopicPartition] = field(default_factory=set)
+    awaits: str | None = None
+
+    @property
+    def is_cooperative(self) -> bool:
+        return self.protocols[0] == "cooperative-sticky"
+
+    def start(self) -> None:
+        self.stop()
+        self.runs = True
+
+    def stop(self) -> None:
+        self.runs, self.member_id, self.awaits = False, "", None
+        self.lose_generation()
+
+    def lose_generation(self) -> None:
+        """The partitions are lost with the generation."""
+        self.generation, self.synced, self.uses = -1, -1, set()
+        self.joins, self.syncs = True, False
+
+    def metadata(self) -> bytes:
+        owned = tuple(sorted(self.uses)) if self.is_cooperative else ()
+        generation = self.generation if self.generation >= 0 else None
+        return encode_subscription(Subscription(self.names, None, owned, generation))
+
+    def learn(self, response: AnyResponse) -> None:
+        """Handle an answer as Kafka's consumer does."""
+        error = response.error_code
+        if error is ErrorCode.NONE:
+            return self._go_on(response)
+        if error is ErrorCode.MEMBER_ID_REQUIRED:
+            assert isinstance(response, JoinGroupResponse)
+            self.member_id = response.member_id
+        elif error in RETRIED:
+            self.joins, self.syncs = True, False
+        elif error in LOST:
+            if error is ErrorCode.UNKNOWN_MEMBER_ID:
+                self.member_id = ""
+            self.lose_generation()
+        else:
+            self.stop()  # such an error is fatal
+        return None
+
+    def _go_on(self, response: AnyResponse) -> None:
+        match response:
+            case JoinGroupResponse():
+                self.member_id, self.generation = response.member_id, response.generation_id
+                self.synced = -1
+                self.protocol_name = response.protocol_name
+                is_leader = response.leader == response.member_id and not response.skip_assignment
+                self.leads = response.members if is_leader else []
+                self.joins, self.syncs = False, True
+            case SyncGroupResponse():
+                data = response.assignment
+                assigned = set(decode_assignment(data).partitions) if data else set()
+                # A cooperative client that had to revoke partitions joins again to say so.
+                self.joins, self.syncs = self.is_cooperative and not self.uses <= assigned, False
+                self.uses, self.synced = assigned, self.generation
+
+    def assignments(self, images: dict[str, TopicImage]) -> list[MemberAssignment]:
+        """What the client assigns if it is the leader."""
+        if not self.leads:
+            return []
+        subscriptions = {
+            member.member_id: MemberSubscription(
+                decode_subscription(member.metadata), member.group_instance_id
+            )
+            for member in self.leads
+        }
+        counts = {name: image.partitions for name, image in images.items()}
+        dealt = ASSIGNORS[self.protocol_name or ""].assign(counts, subscriptions)
+        return [MemberAssignment(id_, encode_assignment(Assignment(tuple(p)))) for id_, p in dealt.items()]
+
+
+AnyClient = Consumer | ClassicConsumer
+
+
+class GrowingCluster(consumer_log.Cluster):
+    """Topics of which none is deleted, so that a name and an id are the same topic for ever."""
+
+    def change(self) -> None:
+        self._before = dict(self.now)
+        name = self._random.choice(TOPICS)
+        image = self.now.get(name)
+        if image is None:
+            self._create(name)
+        else:
+            self.now[name] = TopicImage(image.id, image.partitions + self._random.randint(1, 2))
+
+
+class World(consumer_log.World):
+    """The play of one log. `conversions` counts the groups that changed their protocol, by the new one."""
+
+    def __init__(self, seed: int, config: CoordinatorConfig) -> None:
+        super().__init__(seed, config)
+        self.random = Random(seed)
+        self.cluster = GrowingCluster(self.random)
+        self.conversions: Counter[str] = Counter()
+        self.timelines = {group_id: Timeline(group_id, None, config, step=self._step) for group_id in GROUPS}
+        cooperative, more = self.random.random() < 0.5, self.random.random() < 0.3
+        self._protocols = ("cooperative-sticky" if cooperative else "range",) + ("roundrobin",) * more
+        self._asked: dict[str, AnyClient] = {}
+        self.mixed: list[AnyClient] = [self._one(n, GROUPS[0]) for n in range(self.random.randint(1, 6))]
+        self._oddness = self.random.choice((0.05, 0.15, 0.3))
+        self._hurry = self.random.choice((0.5, 0.8, 0.95))
+        self._begin(GROUPS[0])
+
+    def _step(
+        self, group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
+    ) -> AnyEffects:
+        """A step that changes the protocol does not change the offsets."""
+        before = kafka_group(group)
+        kind = type(before)
+        kept = None if before is None else _ENCODER.encode((before.offsets, before.pending, before.ended))
+        effects = batches.checked_step(group, group_id, event, now_ms, config)
+        after = kafka_group(effects.group)
+        if before is not None and after is not None and type(after) is not kind:
+            assert _ENCODER.encode((after.offsets, after.pending, after.ended)) == kept
+            self.conversions[type(after).__name__] += 1
+        return effects
+
+    def any_group(self, group_id: str) -> KafkaGroup | None:
+        return kafka_group(self.timelines[group_id].group)
+
+    def group(self, group_id: str) -> ConsumerGroup | None:
+        group = self.any_group(group_id)
+        return group if isinstance(group, ConsumerGroup) else None
+
+    def settle(self, rounds: int) -> None:
+        """Let every client run and behave well for this many rounds, with a watcher and no change."""
+        self._oddness = 0
+        for n in range(rounds):
+            if n in (0, rounds // 2):
+                self._look_at_topics()
+            self.pause(INTERVAL_MS)
+            self._watch()
+            for client in self.mixed:
+                self.pause(1)
+                self._beat_any(client, lossy=False)
+
+    def _look_at_topics(self) -> None:
+        """Clients notice that topics have grown: they send full requests, or join again."""
+        for client in self.mixed:
+            if isinstance(client, Consumer):
+                client.is_full = True
+            elif client.runs and client.awaits is None:
+                client.joins = True
+
+    def _one(self, number: int, group_id: str) -> AnyClient:
+        instance_id = self.random.choice((None, None, f"i{number}"))
+        names = self.random.choice(SUBSCRIPTIONS)
+        if self.random.random() < 0.5:
+            return ClassicConsumer(
+                number, group_id, instance_id, names, self._protocols, self.random.choice((9, 3))
+            )
+        pattern = self.random.choice(("", "", "foo.*"))
+        return Consumer(number, group_id, instance_id, 1, None, names, pattern)
+
+    def _begin(self, group_id: str) -> None:
+        topics = [CommittedTopic("foo", [CommittedPartition(0, 7)], self.cluster.now["foo"].id)]
+        self._ask(None, OffsetCommit(**self._common_of(group_id, -1, 9), topics=topics))
+
+    def _move(self) -> None:
+        self.pause(self.random.choice(PAUSES_MS[:5] if self.random.random() < self._hurry else PAUSES_MS))
+        client = self.random.choice(self.mixed)
+        if self.random.random() >= self._oddness:
+            return self._beat_any(client, lossy=True)
+        match self.random.randrange(7):
+            case 0:
+                self._leave_any(client)
+            case 1:
+                self._forget(client)
+            case 2 | 3:
+                self._roll(client)
+            case 4:
+                self.cluster.change()
+            case 5:
+                self._watch()
+            case 6:
+                self._commit(client)
+        return None
+
+    def _roll(self, client: AnyClient) -> None:
+        """The process comes back on any protocol, with the same instance id. It may have crashed."""
+        if self.random.random() < 0.7:
+            self._leave_any(client)
+        self._forget(client)
+        new = self._one(client.number, client.group_id)
+        new.instance_id, new.names = client.instance_id, client.names
+        if isinstance(new, Consumer) and isinstance(client, Consumer):
+            new.starts = client.starts
+        elif isinstance(new, Consumer):
+            new.starts = len(self.rows)
+        self.mixed[client.number] = new
+
+    def _forget(self, client: AnyClient) -> None:
+        client.stop()
+        self._asked = {id_: asker for id_, asker in self._asked.items() if asker is not client}
+
+    def _beat_any(self, client: AnyClient, *, lossy: bool) -> None:
+        if isinstance(client, Consumer):
+            return self._beat(client, lossy=lossy)
+        if not client.runs:
+            client.start()
+        if client.awaits is None or (lossy and self.random.random() < 0.1):
+            self._send(client, self._next(client), lost=lossy and self.random.random() < 0.1)
+        else:
+            self._tick(client.group_id)
+        return None
+
+    def _next(self, client: ClassicConsumer) -> AnyRequest:
+        common = self._common_of(client.group_id, client.number, client.api_version)
+        who: Who = {"member_id": client.member_id, "group_instance_id": client.instance_id}
+        if client.joins:
+            if not client.is_cooperative:
+                client.uses = set()
+            client.syncs = False
+            metadata = client.metadata()
+            named = {*client.names, *(partition.topic for partition in client.uses)}
+            return JoinGroup(
+                **common,
+                **who,
+                session_timeout_ms=SESSION_MS,
+                rebalance_timeout_ms=REBALANCE_MS,
+                protocol_type=PROTOCOL_TYPE,
+                protocols=[Protocol(name, metadata) for name in client.protocols],
+                topics=self.cluster.images(sorted(named)) if self.random.random() < 0.9 else None,
+            )
+        if client.syncs:
+            return SyncGroup(
+                **common,
+                **who,
+                generation_id=client.generation,
+                protocol_type=PROTOCOL_TYPE,
+                protocol_name=client.protocol_name,
+                assignments=client.assignments(self.cluster.now),
+            )
+        return Heartbeat(**common, **who, generation_id=client.generation)
+
+    def _common_of(self, group_id: str, number: int, api_version: int) -> Common:
+        return {
+            "group_id": group_id,
+            "correlation_id": str(number),
+            "reply_partition": 0,
+            "api_version": api_version,
+            "client_id": f"client-{number}",
+        }
+
+    def _leave_any(self, client: AnyClient) -> None:
+        if isinstance(client, Consumer):
+            return self._leave(client)
+        leaving = LeavingMember(client.member_id, client.instance_id)
+        if client.runs and client.member_id and (client.instance_id is None or self.random.random() < 0.3):
+            common = self._common_of(client.group_id, client.number, 5)
+            self._forget(client)
+            self._ask(None, LeaveGroup(**common, members=[leaving]))
+        return None
+
+    def _commit(self, client: AnyClient) -> None:
+        generation = client.epoch if isinstance(client, Consumer) else client.generation
+        topics = [CommittedTopic("foo", [CommittedPartition(0, len(self.rows))], self.cluster.now["foo"].id)]
+        self._ask(
+            None,
+            OffsetCommit(
+                **self._common_of(client.group_id, client.number, 9),
+                member_id=client.member_id,
+                generation_id=generation,
+                topics=topics,
+            ),
+        )
+
+    def _send(self, client: AnyClient | None, request: AnyRequest, *, lost: bool = False) -> None:
+        self._ask(client, request, lost=lost)
+
+    def _ask(self, client: AnyClient | None, request: AnyRequest, *, lost: bool = False) -> None:
+        """Append the request to the log and apply it. Answers go to who asked, when they come."""
+        partition = PARTITION_OF[request.group_id]
+        self._offsets[partition] += 1
+        row = Row(self.at_ms, f"requests-{partition}-{self._offsets[partition]}", request)
+        self.rows.append(row)
+        if client is not None:
+            self._asked = {id_: asker for id_, asker in self._asked.items() if asker is not client}
+            if isinstance(client, ClassicConsumer):
+                client.awaits = None if lost else row.request_id
+            elif lost:
+                client.is_full = True
+            if not lost:
+                self._asked[row.request_id] = client
+        self.timelines[request.group_id].apply(row)
+        self._take(request.group_id)
+
+    def _tick(self, group_id: str) -> None:
+        self.timelines[group_id].fire_until(self.at_ms)
+        self._take(group_id)
+
+    def _take(self, group_id: str) -> None:
+        timeline = self.timelines[group_id]
+        assert not timeline.faults, timeline.faults[0].traceback
+        for effects in kafka_effects(timeline.take_effects()):
+            self.rules.update(effects.rules)
+            for reply in effects.replies:
+                client = self._asked.pop(reply.response.request, None)
+                if isinstance(client, ClassicConsumer):
+                    client.awaits = None
+                if client is not None:
+                    client.learn(reply.response)
+        self.check_use(group_id)
+
+    def check_use(self, group_id: str) -> None:
+        """No partition is used by two members that are at the group's generation, and the coordinator knows
+        of each use.
+        """
+        group = self.any_group(group_id)
+        if group is None:
+            return
+        used: dict[Partition, str] = {}
+        for client in self.mixed:
+            uses = self._use(group, client)
+            for partition in uses:
+                other = used.setdefault(partition, client.member_id)
+                assert other == client.member_id, f"{other} and {client.member_id} use {partition}"
+
+    def _use(self, group: KafkaGroup, client: AnyClient) -> set[Partition]:
+        """What a member uses in its generation."""
+        member = group.members.get(client.member_id)
+        if member is None:
+            return set()
+        # A client that was away for long goes on with what it had until it syncs.
+        if isinstance(client, ClassicConsumer) and client.synced != _generation(group, client.member_id):
+            return set()
+        if isinstance(member, Member):
+            return set() if isinstance(client, Consumer) else self.by_id(client)
+        if isinstance(client, Consumer) != (member.classic is None):
+            return set()
+        held = {(id_, n) for p in (member.assigned, member.pending_revocation) for id_ in p for n in p[id_]}
+        uses = self.by_id(client)
+        assert uses <= held, f"{client.member_id} uses {uses - held} that it does not hold"
+        return uses
+
+    def by_id(self, client: AnyClient) -> set[Partition]:
+        if isinstance(client, Consumer):
+            return client.uses
+        return {(self.cluster.now[topic].id.bytes, number) for topic, number in client.uses}
+
+
+def _generation(group: KafkaGroup, member_id: str) -> int:
+    """The generation of a classic member."""
+    return group.generation if isinstance(group, ClassicGroup) else group.members[member_id].member_epoch
