@@ -72,7 +72,11 @@ def leave(context: StepContext, request: LeaveGroup, reply_to: ReplyTo) -> None:
     verdicts = [_leave_one(context, leaving, found) for leaving in request.members]
     if found:
         row = context.rule("CV34")
-        fence(context, row, list(found), "left the group", client_reasons=found)
+        # A member on the consumer protocol leaves by a heartbeat, so only an administrator names it here.
+        group = context.consumer
+        is_own = any(group.members[member_id].classic is not None for member_id in found)
+        reason = "left the group" if is_own else "an administrator asked for it"
+        fence(context, row, list(found), reason, client_reasons=found)
     members = [
         LeftMember(leaving.member_id, leaving.group_instance_id, error)
         for leaving, (_, error) in zip(request.members, verdicts, strict=True)
