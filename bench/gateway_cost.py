@@ -107,6 +107,10 @@ class InstantBackend:
         """See `gateway.coordinator.groups.Groups`."""
         return []
 
+    def configured(self) -> list[str] | None:
+        """See `gateway.coordinator.groups.Groups`."""
+        return []
+
     async def reach_end(self, timeout_s: float) -> bool:
         """See `gateway.coordinator.groups.Groups`."""
         return True

@@ -14,6 +14,7 @@ from gateway.apis import (
     delete_groups,
     describe_groups,
     find_coordinator,
+    group_configs,
     heartbeat,
     internal_topics,
     join_group,
@@ -170,7 +171,7 @@ OWN_VERSIONS: Mapping[int, range] = MappingProxyType(
 )
 # DescribeQuorum responses carry the controllers' addresses from version 2 on.
 BOUNDS: Mapping[int, range] = MappingProxyType(
-    {key: codec.versions(key) for key in REWRITTEN.keys() | SCREENED | passed_on.GUARDED}
+    {key: codec.versions(key) for key in REWRITTEN.keys() | SCREENED | passed_on.GUARDED | group_configs.APIS}
     # Brokers name versions of Produce that they no longer accept, because librdkafka detects features by
     # them.
     | {DESCRIBE_QUORUM: range(2), PRODUCE: range(codec.versions(PRODUCE).stop)}

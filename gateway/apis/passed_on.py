@@ -188,7 +188,7 @@ CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, INIT_PRODUCER_ID, EPOCHS = 19, 20,
 ADD_PARTITIONS, END_TXN, DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS = 24, 26, 29, 30, 31
 DESCRIBE_CONFIGS, ALTER_CONFIGS, CREATE_PARTITIONS, INCREMENTAL_ALTER_CONFIGS = 32, 33, 37, 44
 DESCRIBE_CLUSTER, DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 60, 61, 65, 66
-DESCRIBE_TOPIC_PARTITIONS = 75
+LIST_CONFIG_RESOURCES, DESCRIBE_TOPIC_PARTITIONS = 74, 75
 
 _GUARDS: Mapping[int, Guard] = MappingProxyType(
     {
@@ -225,6 +225,9 @@ _GUARDS: Mapping[int, Guard] = MappingProxyType(
         DESCRIBE_PRODUCERS: Entries("topics", "topics", _on_topic(Operation.READ), _producers).guard,
         DESCRIBE_TRANSACTIONS: guard_description,
         LIST_TRANSACTIONS: guard_transactions,
+        LIST_CONFIG_RESOURCES: _on_cluster(
+            Operation.DESCRIBE_CONFIGS, lambda request: {"error_code": ERRORS[_CLUSTER]}
+        ),
     }
 )
 
@@ -255,6 +258,5 @@ _CLUSTER_OPERATIONS: Mapping[int, Operation] = MappingProxyType(
         55: Operation.DESCRIBE,  # DescribeQuorum
         57: Operation.ALTER,  # UpdateFeatures
         64: Operation.ALTER,  # UnregisterBroker
-        74: Operation.DESCRIBE_CONFIGS,  # ListConfigResources
     }
 )

@@ -1,26 +1,46 @@
-"""What a client may not do with the requests that pass to the brokers: by the ACLs, and by the rule that the
-coordinator's own topics are not for clients to change.
+"""What is taken out of requests that pass to the brokers: what the ACLs forbid, what the coordinator answers,
+and what would change the coordinator's own topics.
 """
 
-from gateway.apis import internal_topics, passed_on
+from collections.abc import Awaitable, Callable, Iterator
+
+from gateway.apis import group_configs, internal_topics, passed_on
 from gateway.apis.context import RequestContext
 from gateway.apis.screened import Screened, both
+
+Screen = Callable[[RequestContext, bytes], Awaitable[Screened | None]]
 
 
 def is_needed(context: RequestContext) -> bool:
     """Whether `screen` may have something to say about such a request."""
-    return context.services.checks_passed_on or context.header.api_key in internal_topics.SCREENED
+    return next(_screens(context), None) is not None
 
 
 async def screen(context: RequestContext, message: bytes) -> Screened | None:
     """Screen a request that passes to a broker. Returns None if it may pass unchanged. Raises ProtocolError,
     UpstreamLost.
     """
-    by_acls = await passed_on.guard(context, message) if context.services.checks_passed_on else None
-    remaining = message if by_acls is None else by_acls.remaining
-    if remaining is None or context.header.api_key not in internal_topics.SCREENED:
-        return by_acls
-    by_topics = await internal_topics.screen(context, remaining)
-    if by_acls is None or by_topics is None:
-        return by_acls or by_topics
-    return both(by_acls, by_topics)
+    screened: Screened | None = None
+    for one in _screens(context):
+        remaining = message if screened is None else screened.remaining
+        if remaining is None:
+            break
+        screened = _joined(screened, await one(context, remaining))
+    return screened
+
+
+def _joined(first: Screened | None, second: Screened | None) -> Screened | None:
+    if first is None or second is None:
+        return first or second
+    return both(first, second)
+
+
+def _screens(context: RequestContext) -> Iterator[Screen]:
+    """What screens such a request, in this order."""
+    api_key = context.header.api_key
+    if context.services.checks_passed_on:
+        yield passed_on.guard
+    if context.services.consumer_protocol and api_key in group_configs.APIS:
+        yield group_configs.screen
+    if api_key in internal_topics.SCREENED:
+        yield internal_topics.screen

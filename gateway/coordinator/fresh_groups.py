@@ -1,4 +1,4 @@
-"""The groups for ListGroups. The list includes every change that any gateway had answered before the request.
+"""The groups for ListGroups and ListConfigResources, with every change that any gateway had answered before.
 
 A batch of the query writes responses and views in no order that clients could rely on. So a client may have a
 response before the view of the same change is on the groups topic. Therefore ListGroups first sends a request
@@ -48,12 +48,20 @@ class FreshGroups:
         If the coordinator does not answer, or the reader does not reach the end of the topic in time, these
         are the groups as far as they are read.
         """
+        await self._refresh()
+        return self._groups.groups()
+
+    async def configured(self) -> list[str] | None:
+        """As `groups`: the ids that have settings, whether or not the groups exist."""
+        await self._refresh()
+        return self._groups.configured()
+
+    async def _refresh(self) -> None:
         if self._groups.groups() is not None:
             # A request under way may have been sent before a response that this caller has seen.
             if self._next is None:
                 self._next = asyncio.create_task(self._catch_up(self._running))
             await asyncio.shield(self._next)
-        return self._groups.groups()
 
     async def _catch_up(self, before: asyncio.Task[None] | None) -> None:
         if before is not None:

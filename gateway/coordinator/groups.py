@@ -18,7 +18,7 @@ from kafka.errors import KafkaError
 
 from records.client_config import ClientConfig
 from records.codec import UNREADABLE
-from records.history import GroupTable, decode_snapshot
+from records.history import GroupTable, decode_configs, decode_snapshot
 from records.layout import TopicLayout
 from records.outage_warning import OutageWarning
 from records.reader import TopicReader
@@ -36,6 +36,9 @@ class Groups(Protocol):
     def groups(self) -> list[GroupSnapshot] | None:
         """The existing groups by id, None until the reader has passed the topic's end as of its start."""
 
+    def configured(self) -> list[str] | None:
+        """The ids, sorted, that have settings, whether or not the groups exist. None as for `groups`."""
+
     async def reach_end(self, timeout_s: float) -> bool:
         """Wait until the view has all records that are now on the topic. Returns whether it has."""
 
@@ -45,6 +48,7 @@ class GroupsReader:
 
     def __init__(self, client_config: ClientConfig, layout: TopicLayout) -> None:
         self._table = GroupTable(decode_snapshot)
+        self._configs = GroupTable(decode_configs)
         self._lock = threading.Lock()
         self._moved = threading.Condition(self._lock)
         """Notified when `_positions` change or the reader closes."""
@@ -69,6 +73,13 @@ class GroupsReader:
             return None
         with self._lock:
             return self._table.groups
+
+    def configured(self) -> list[str] | None:
+        """See `Groups`."""
+        if not self._caught_up.is_set():
+            return None
+        with self._lock:
+            return [found.group_id for found in self._configs.groups]
 
     async def reach_end(self, timeout_s: float) -> bool:
         """See `Groups`."""
@@ -133,6 +144,7 @@ class GroupsReader:
             try:
                 with self._lock:
                     self._table.take(record.key, record.value)
+                    self._configs.take(record.key, record.value)
             except UNREADABLE as error:
                 log.warning("a group's record cannot be read", error=str(error))
 

@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from gateway.service import GatewayOptions
+from state.kafka.group_settings import HEARTBEAT_INTERVAL
 from state.kafka.history import EntryType
 from tests.e2e.gateway_clients import PARTITIONS
 from tests.e2e.harness import history_of, wait_until
@@ -18,8 +19,9 @@ from tests.harness.transactions import Wire
 pytestmark = pytest.mark.e2e
 
 METADATA, COMMIT, FETCH, LIST = 3, 8, 9, 16
-HEARTBEAT, DESCRIBE = 68, 69
+ALTER_CONFIGS, HEARTBEAT, DESCRIBE = 44, 68, 69
 STALE_MEMBER_EPOCH = 113
+GROUP_RESOURCE = 32
 REBALANCE_TIMEOUT_MS = 60_000
 
 
@@ -59,9 +61,13 @@ def test_members_share_a_topic_by_name_and_by_pattern(
 ) -> None:
     (found,) = wire.ask(METADATA, 12, topics=[{"name": topic, "topic_id": None}]).topics
     everything = {found.topic_id: list(range(PARTITIONS))}
+    changed = {"name": HEARTBEAT_INTERVAL, "config_operation": 0, "value": "7000"}
+    resource = {"resource_type": GROUP_RESOURCE, "resource_name": group, "configs": [changed]}
+    assert [r.error_code for r in wire.ask(ALTER_CONFIGS, 1, resources=[resource]).responses] == [0]
+
     first, second = Member(wire, group), Member(wire, group)
     first.join(subscribed_topic_names=[topic])
-    assert (first.owned, first.interval_ms) == (everything, 5_000)
+    assert (first.owned, first.interval_ms) == (everything, 7_000)
     second.join(subscribed_topic_regex=f"{topic[:-1]}.")
 
     def is_shared() -> bool:

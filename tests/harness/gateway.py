@@ -137,6 +137,13 @@ class CoreBackend:
             return None
         return list(self._view) if self.view_is_behind else self._current()
 
+    def configured(self) -> list[str] | None:
+        if self.unread:
+            return None
+        return [
+            group_id for group_id, t in sorted(self._timelines.items()) if getattr(t.group, "configs", {})
+        ]
+
     async def reach_end(self, timeout_s: float) -> bool:
         if self.stuck:
             await asyncio.sleep(timeout_s)

@@ -1,0 +1,195 @@
+"""The settings of groups: DescribeConfigs (key 32), AlterConfigs (33), IncrementalAlterConfigs (44) and
+ListConfigResources (74) for the resource type GROUP.
+
+Groups are the coordinator's, and so are their settings (rows CF19 to CF22). A request's other resources go on
+to the broker, whose response is joined with the coordinator's. Errors and their texts are those of
+ConfigHelper, ConfigAdminManager and ControllerConfigurationValidator of Kafka.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+from gateway.apis.batch import each
+from gateway.apis.context import RequestContext
+from gateway.apis.screened import Screened
+from gateway.apis.topics import Codes
+from gateway.authorization.acls import Operation, ResourceType
+from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
+from gateway.wire import codec
+from gateway.wire.codec import Fields
+from gateway.wire.errors import GatewayError
+from state.errors import ErrorCode
+from state.kafka.group_settings import GROUP_CONFIG_NAMES
+from state.kafka.requests import AlterGroupConfigs, DescribeGroupConfigs
+from state.kafka.responses import AlterGroupConfigsResponse, DescribeGroupConfigsResponse, GroupConfigValue
+
+DESCRIBE_CONFIGS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS, LIST_CONFIG_RESOURCES = 32, 33, 44, 74
+APIS = frozenset({DESCRIBE_CONFIGS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS, LIST_CONFIG_RESOURCES})
+
+_GROUP = 32  # ConfigResource.Type.GROUP
+_DEFAULT_CONFIG, _GROUP_CONFIG = 5, 8  # DescribeConfigsResponse.ConfigSource
+_INT = 3  # DescribeConfigsResponse.ConfigType
+_SET, _DELETE, _APPEND, _SUBTRACT = range(4)  # AlterConfigOp.OpType
+_LIST_OPERATIONS = {_APPEND: "APPEND", _SUBTRACT: "SUBTRACT"}
+_FIRST_LIST_WITH_TYPES = 1
+
+Answer = Callable[[RequestContext, Any, Any], Awaitable[Fields]]
+
+
+class _Refused(Exception):
+    """The gateway refuses a resource with this error and text."""
+
+    def __init__(self, error_code: Codes, message: str) -> None:
+        super().__init__(message)
+        self.error_code = error_code
+
+
+async def screen(context: RequestContext, message: bytes) -> Screened | None:
+    """Have the coordinator answer for the groups of a request of one of APIS. Returns None if the request
+    names none. Raises ProtocolError.
+    """
+    request = codec.decode_request(context.header, message)
+    if context.header.api_key == LIST_CONFIG_RESOURCES:
+        return await _screen_list(context, request, message)
+    groups = [resource for resource in request.resources if resource.resource_type == _GROUP]
+    if not groups:
+        return None
+    response_field, answer = _ANSWERS[context.header.api_key]
+    answers = await each(partial(_answered, answer, context, request), groups)
+    request.resources = [resource for resource in request.resources if resource.resource_type != _GROUP]
+    remaining = codec.with_body(context.header, message, request) if request.resources else None
+    return Screened(remaining, {response_field: answers})
+
+
+async def _answered(answer: Answer, context: RequestContext, request: Any, resource: Any) -> Fields:
+    key = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
+    try:
+        return {**key, **await answer(context, request, resource)}
+    except _Refused as refused:
+        return {**key, "error_code": refused.error_code, "error_message": str(refused)}
+
+
+def _check(context: RequestContext, operation: Operation, group_id: str, unnamed: str) -> None:
+    if not context.may(operation, ResourceType.GROUP, group_id):
+        raise _Refused(GatewayError.GROUP_AUTHORIZATION_FAILED, "Group authorization failed.")
+    if not group_id:
+        raise _Refused(ErrorCode.INVALID_REQUEST, unnamed)
+
+
+async def _describe(context: RequestContext, request: Any, resource: Any) -> Fields:
+    group_id = resource.resource_name
+    _check(context, Operation.DESCRIBE_CONFIGS, group_id, "Group name must not be empty")
+    answer = await context.ask(
+        DescribeGroupConfigs(**context.to_group(group_id)), DescribeGroupConfigsResponse, ANSWER_TIMEOUT_MS
+    )
+    wanted = resource.configuration_keys
+    shown = [config for config in answer.configs if not wanted or config.name in wanted]
+    return {
+        "error_code": answer.error_code,
+        "configs": [_described(config, with_synonyms=request.include_synonyms) for config in shown],
+    }
+
+
+def _described(config: GroupConfigValue, *, with_synonyms: bool) -> Fields:
+    source = _DEFAULT_CONFIG if config.is_default else _GROUP_CONFIG
+    synonym = {"name": config.name, "value": config.value, "source": source}
+    return {
+        "name": config.name,
+        "value": config.value,
+        "read_only": False,
+        "config_source": source,
+        "is_sensitive": False,
+        "synonyms": [synonym] if with_synonyms else [],
+        "config_type": _INT,
+        "documentation": None,
+    }
+
+
+async def _alter(context: RequestContext, request: Any, resource: Any) -> Fields:
+    """AlterConfigs: the group keeps no setting that the request does not name."""
+    _check_altered(context, request, resource)
+    configs = {config.name: config.value for config in resource.configs}
+    return await _altered(context, request, resource, dict.fromkeys(GROUP_CONFIG_NAMES) | configs)
+
+
+async def _alter_incrementally(context: RequestContext, request: Any, resource: Any) -> Fields:
+    _check_altered(context, request, resource)
+    for config in resource.configs:
+        if config.config_operation in _LIST_OPERATIONS:
+            name = _LIST_OPERATIONS[config.config_operation]
+            message = f"Can't {name} to key {config.name} because its type is not LIST."
+            raise _Refused(ErrorCode.INVALID_CONFIG, message)
+        if config.config_operation not in (_SET, _DELETE):
+            message = f"Unknown operation type {config.config_operation}"
+            raise _Refused(ErrorCode.INVALID_REQUEST, message)
+    configs = {c.name: None if c.config_operation == _DELETE else c.value for c in resource.configs}
+    return await _altered(context, request, resource, configs)
+
+
+def _check_altered(context: RequestContext, request: Any, resource: Any) -> None:
+    group_id = resource.resource_name
+    _check(context, Operation.ALTER_CONFIGS, group_id, "Default group resources are not allowed.")
+    same = [r for r in request.resources if r.resource_type == _GROUP and r.resource_name == group_id]
+    if len(same) > 1:
+        raise _Refused(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+    names = Counter(config.name for config in resource.configs)
+    if any(number > 1 for number in names.values()):
+        raise _Refused(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    without = [
+        config.name
+        for config in resource.configs
+        if config.value is None and getattr(config, "config_operation", _SET) != _DELETE
+    ]
+    if without:
+        raise _Refused(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {','.join(without)}")
+
+
+async def _altered(
+    context: RequestContext, request: Any, resource: Any, configs: Mapping[str, str | None]
+) -> Fields:
+    answer = await context.ask(
+        AlterGroupConfigs(
+            **context.to_group(resource.resource_name),
+            configs=dict(configs),
+            validate_only=request.validate_only,
+        ),
+        AlterGroupConfigsResponse,
+        ANSWER_TIMEOUT_MS,
+    )
+    return {"error_code": answer.error_code, "error_message": answer.error_message}
+
+
+_ANSWERS: Mapping[int, tuple[str, Answer]] = MappingProxyType(
+    {
+        DESCRIBE_CONFIGS: ("results", _describe),
+        ALTER_CONFIGS: ("responses", _alter),
+        INCREMENTAL_ALTER_CONFIGS: ("responses", _alter_incrementally),
+    }
+)
+
+
+async def _screen_list(context: RequestContext, request: Any, message: bytes) -> Screened | None:
+    """ListConfigResources: the groups with settings of their own, in place of the broker's."""
+    if context.version < _FIRST_LIST_WITH_TYPES or (
+        request.resource_types and _GROUP not in request.resource_types
+    ):
+        return None
+    configured = await context.services.groups.configured()
+
+    def change(response: Any) -> None:
+        if response.error_code:
+            return
+        if configured is None:
+            response.error_code, response.config_resources = GatewayError.COORDINATOR_LOAD_IN_PROGRESS, []
+            return
+        response.config_resources = [r for r in response.config_resources if r.resource_type != _GROUP]
+        codec.extend(response, "config_resources", _resources(configured))
+
+    return Screened(message, {}, change)
+
+
+def _resources(group_ids: Sequence[str]) -> list[Fields]:
+    return [{"resource_name": group_id, "resource_type": _GROUP} for group_id in group_ids]

@@ -1,0 +1,260 @@
+"""Settings of groups at the gateway: the coordinator answers for groups, the broker for other resources."""
+
+from typing import Any
+
+import pytest
+
+from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
+from gateway.authorization.authorizer import Authorizer
+from gateway.wire import codec
+from gateway.wire.framing import request_header
+from state.kafka.group_settings import ASSIGNMENT_INTERVAL, HEARTBEAT_INTERVAL, SESSION_TIMEOUT
+from state.messages import ANONYMOUS
+from tests.harness.gateway import RawClient, World, played
+
+DESCRIBE, ALTER, INCREMENTAL, LIST = 32, 33, 44, 74
+HEARTBEAT = 68
+TOPIC, GROUP = 2, 32  # ConfigResource.Type
+SET, DELETE, APPEND = 0, 1, 2
+GROUP_REFUSED, INVALID_REQUEST, INVALID_CONFIG = 30, 42, 40
+OF_GROUP, OF_BROKER = 8, 5  # DescribeConfigsResponse.ConfigSource
+RETENTION = {"name": "retention.ms", "value": "7", "config_source": 1}
+DEFAULTS = {
+    SESSION_TIMEOUT: ("45000", OF_BROKER),
+    HEARTBEAT_INTERVAL: ("5000", OF_BROKER),
+    ASSIGNMENT_INTERVAL: ("1000", OF_BROKER),
+}
+
+
+def resource(name: str, kind: int = GROUP, **more: Any) -> dict[str, Any]:
+    return {"resource_type": kind, "resource_name": name, **more}
+
+
+def change(name: str, value: str | None, operation: int = SET) -> dict[str, Any]:
+    return {"name": name, "config_operation": operation, "value": value}
+
+
+def errors_of(answer: Any) -> dict[tuple[int, str], int]:
+    entries = getattr(answer, "results", None) or answer.responses
+    return {(entry.resource_type, entry.resource_name): entry.error_code for entry in entries}
+
+
+def last_passed(world: World) -> Any:
+    message = world.broker.messages[-1]
+    return codec.decode_request(request_header(message), message)
+
+
+async def described(client: RawClient, group_id: str = "g", version: int = 4, **more: Any) -> Any:
+    """The settings of a group: value and source by name."""
+    answer = await client.ask(DESCRIBE, version, resources=[resource(group_id)], **more)
+    (found,) = answer.results
+    assert (found.error_code, found.resource_type, found.resource_name) == (0, GROUP, group_id)
+    return {config.name: (config.value, config.config_source) for config in found.configs}
+
+
+async def altered(client: RawClient, *changes: dict[str, Any], group_id: str = "g", **more: Any) -> int:
+    """Alter settings of a group incrementally, and return the error."""
+    resources = [resource(group_id, configs=list(changes))]
+    (answer,) = (await client.ask(INCREMENTAL, 1, resources=resources, **more)).responses
+    assert (answer.resource_type, answer.resource_name) == (GROUP, group_id)
+    assert bool(answer.error_message) == bool(answer.error_code)
+    return int(answer.error_code)
+
+
+def only(*allowed: tuple[ResourceType, str, Operation]) -> Authorizer:
+    authorizer = Authorizer()
+    authorizer.replace(
+        Acl(kind, name, PatternType.LITERAL, ANONYMOUS, "*", operation, Permission.ALLOW)
+        for kind, name, operation in allowed
+    )
+    return authorizer
+
+
+@played
+async def test_settings_of_a_group_are_set_shown_and_taken_back(world: World) -> None:
+    client = await world.client()
+    for version in codec.versions(DESCRIBE):
+        if version:
+            assert await described(client, version=version) == DEFAULTS
+    assert await altered(client, change(SESSION_TIMEOUT, "50000"), change(HEARTBEAT_INTERVAL, "6000")) == 0
+    own = DEFAULTS | {SESSION_TIMEOUT: ("50000", OF_GROUP), HEARTBEAT_INTERVAL: ("6000", OF_GROUP)}
+    assert await described(client) == own
+    assert await described(client, "other") == DEFAULTS
+    assert await altered(client, change(SESSION_TIMEOUT, None, DELETE)) == 0
+    assert (await described(client))[SESSION_TIMEOUT] == DEFAULTS[SESSION_TIMEOUT]
+    assert world.broker.passed == []
+
+
+@played
+async def test_cf22_a_member_has_the_groups_own_heartbeat_interval(world: World) -> None:
+    client = await world.client()
+    assert await altered(client, change(HEARTBEAT_INTERVAL, "6000")) == 0
+    fields = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": ["orders"], "topic_partitions": []}
+    joined = await client.ask(HEARTBEAT, 1, group_id="g", member_id="m", member_epoch=0, **fields)
+    assert (joined.error_code, joined.heartbeat_interval_ms) == (0, 6_000)
+
+
+@played
+async def test_only_the_wanted_settings_are_shown_with_their_synonyms(world: World) -> None:
+    client = await world.client()
+    wanted = resource("g", configuration_keys=[SESSION_TIMEOUT, "unknown"])
+    (found,) = (await client.ask(DESCRIBE, 4, resources=[wanted], include_synonyms=True)).results
+    (config,) = found.configs
+    assert (config.name, config.config_type, config.read_only, config.is_sensitive) == (
+        SESSION_TIMEOUT,
+        3,  # INT
+        False,
+        False,
+    )
+    assert [(s.name, s.value, s.source) for s in config.synonyms] == [(SESSION_TIMEOUT, "45000", OF_BROKER)]
+
+
+@played
+async def test_what_is_only_validated_does_not_change(world: World) -> None:
+    client = await world.client()
+    assert await altered(client, change(SESSION_TIMEOUT, "50000"), validate_only=True) == 0
+    assert await altered(client, change(SESSION_TIMEOUT, "1"), validate_only=True) == INVALID_CONFIG
+    assert await described(client) == DEFAULTS
+
+
+@played
+async def test_alter_configs_takes_away_what_it_does_not_name(world: World) -> None:
+    client = await world.client()
+    for version in codec.versions(ALTER):
+        await altered(client, change(HEARTBEAT_INTERVAL, "6000"))
+        configs = [{"name": SESSION_TIMEOUT, "value": "50000"}]
+        answer = await client.ask(ALTER, version, resources=[resource("g", configs=configs)])
+        assert errors_of(answer) == {(GROUP, "g"): 0}
+        assert await described(client) == DEFAULTS | {SESSION_TIMEOUT: ("50000", OF_GROUP)}
+
+
+@played
+async def test_a_mixed_request_is_split_and_its_answers_are_joined(world: World) -> None:
+    client = await world.client()
+    of_topic = resource("orders", TOPIC)
+    world.broker.answers[DESCRIBE] = {"results": [{**of_topic, "error_code": 0, "configs": [RETENTION]}]}
+    both = [resource("g"), of_topic]
+    answer = await client.ask(DESCRIBE, 4, resources=both)
+    assert errors_of(answer) == {(TOPIC, "orders"): 0, (GROUP, "g"): 0}
+    by_type = {found.resource_type: found.configs for found in answer.results}
+    assert [config.value for config in by_type[TOPIC]] == ["7"]
+    assert {config.name for config in by_type[GROUP]} == DEFAULTS.keys()
+    assert [r.resource_name for r in last_passed(world).resources] == ["orders"]
+    for api, version, refused in ((ALTER, 2, "x"), (INCREMENTAL, 1, "unknown")):
+        world.broker.answers[api] = {"responses": [{**of_topic, "error_code": INVALID_CONFIG}]}
+        configs = [{"name": refused, "value": "1"}]
+        entries = [{**of_topic, "configs": configs}, resource("g", configs=configs)]
+        answer = await client.ask(api, version, resources=entries)
+        assert errors_of(answer) == {(TOPIC, "orders"): INVALID_CONFIG, (GROUP, "g"): INVALID_CONFIG}
+        assert [r.resource_name for r in last_passed(world).resources] == ["orders"]
+
+
+@played
+async def test_a_request_without_groups_passes_unchanged(world: World) -> None:
+    world.broker.answers[DESCRIBE] = {"results": []}
+    client = await world.client()
+    await client.ask(DESCRIBE, 4, resources=[resource("orders", TOPIC)])
+    assert [r.resource_name for r in last_passed(world).resources] == ["orders"]
+    assert world.core.asked == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ([change(SESSION_TIMEOUT, "x")], INVALID_CONFIG),
+        ([change("retention.ms", "1")], INVALID_CONFIG),
+        ([change(SESSION_TIMEOUT, "50000", APPEND)], INVALID_CONFIG),
+        ([change(SESSION_TIMEOUT, "50000", 9)], INVALID_REQUEST),
+        ([change(SESSION_TIMEOUT, None)], INVALID_REQUEST),
+        ([change(SESSION_TIMEOUT, "50000"), change(SESSION_TIMEOUT, "51000")], INVALID_REQUEST),
+    ],
+)
+def test_a_change_that_cannot_be_made_is_refused(changes: list[dict[str, Any]], error: int) -> None:
+    @played
+    async def play(world: World) -> None:
+        client = await world.client()
+        assert await altered(client, *changes) == error
+        assert await described(client) == DEFAULTS
+
+    play()
+
+
+@played
+async def test_a_group_without_a_name_and_a_group_named_twice_are_refused(world: World) -> None:
+    client = await world.client()
+    assert await altered(client, change(SESSION_TIMEOUT, "50000"), group_id="") == INVALID_REQUEST
+    (found,) = (await client.ask(DESCRIBE, 4, resources=[resource("")])).results
+    assert (found.error_code, bool(found.error_message)) == (INVALID_REQUEST, True)
+    twice = [resource("g", configs=[change(SESSION_TIMEOUT, "50000")])] * 2
+    answer = await client.ask(INCREMENTAL, 1, resources=twice)
+    assert [entry.error_code for entry in answer.responses] == [INVALID_REQUEST] * 2
+    assert world.core.asked == []
+
+
+@played
+async def test_without_a_coordinator_settings_have_coordinator_not_available(world: World) -> None:
+    world.core.away = True
+    client = await world.client()
+    (found,) = (await client.ask(DESCRIBE, 4, resources=[resource("g")])).results
+    assert (found.error_code, found.configs) == (15, [])
+    changed = [resource("g", configs=[change(SESSION_TIMEOUT, "50000")])]
+    assert errors_of(await client.ask(INCREMENTAL, 1, resources=changed)) == {(GROUP, "g"): 15}
+
+
+@played(
+    authorizer=lambda: only(
+        (ResourceType.GROUP, "seen", Operation.DESCRIBE_CONFIGS),
+        (ResourceType.GROUP, "mine", Operation.ALTER_CONFIGS),
+    )
+)
+async def test_settings_need_describe_configs_and_alter_configs_on_the_group(world: World) -> None:
+    client = await world.client()
+    groups = ("seen", "mine", "other")
+    answer = await client.ask(DESCRIBE, 4, resources=[resource(group) for group in groups])
+    assert errors_of(answer) == {(GROUP, "seen"): 0, (GROUP, "mine"): 0, (GROUP, "other"): GROUP_REFUSED}
+    for api, version in ((ALTER, 2), (INCREMENTAL, 1)):
+        configs = [{"name": SESSION_TIMEOUT, "value": "50000"}]
+        changed = [resource(group, configs=configs) for group in groups]
+        assert errors_of(await client.ask(api, version, resources=changed)) == {
+            (GROUP, "seen"): GROUP_REFUSED,
+            (GROUP, "mine"): 0,
+            (GROUP, "other"): GROUP_REFUSED,
+        }
+    refused = await client.ask(LIST, 1, resource_types=[GROUP])
+    assert (refused.error_code, refused.config_resources) == (31, [])
+
+
+@played
+async def test_groups_with_settings_of_their_own_are_listed_in_place_of_the_brokers(world: World) -> None:
+    theirs = [("quiet", 16), ("theirs", GROUP), ("orders", TOPIC)]
+    world.broker.scripts[LIST] = lambda request: {
+        "error_code": 0,
+        "config_resources": [
+            {"resource_name": name, "resource_type": kind}
+            for name, kind in theirs
+            if not request.resource_types or kind in request.resource_types
+        ],
+    }
+    client = await world.client()
+    fields = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": ["orders"], "topic_partitions": []}
+    await client.ask(HEARTBEAT, 1, group_id="plain", member_id="m", member_epoch=0, **fields)
+    await altered(client, change(SESSION_TIMEOUT, "50000"))
+
+    async def listed(*types: int) -> list[tuple[str, int]]:
+        answer = await client.ask(LIST, 1, resource_types=list(types))
+        return [(found.resource_name, found.resource_type) for found in answer.config_resources]
+
+    assert await listed() == [("quiet", 16), ("orders", TOPIC), ("g", GROUP)]
+    assert await listed(GROUP) == [("g", GROUP)]
+    assert await listed(TOPIC) == [("orders", TOPIC)]
+    assert await client.ask(LIST, 0)  # names settings of client metrics only
+    world.core.unread = True
+    assert (await client.ask(LIST, 1, resource_types=[GROUP])).error_code == 14
+
+
+@played(consumer_protocol=False)
+async def test_while_the_consumer_protocol_is_off_settings_of_groups_pass_to_the_broker(world: World) -> None:
+    world.broker.answers[DESCRIBE] = {"results": [{**resource("g"), "error_code": 7, "configs": []}]}
+    client = await world.client()
+    assert errors_of(await client.ask(DESCRIBE, 4, resources=[resource("g")])) == {(GROUP, "g"): 7}
+    assert world.core.asked == []
