@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, UnknownMetricFamily
 from prometheus_client.registry import Collector
 
+from insight.metrics.consumer_groups import ConsumerGroupRow, consumer_group_gauges, epoch_counts
 from insight.metrics.metrics_state import GroupRow, MetricsState, Numbers, Partition
 from insight.metrics.rocketmq import rocketmq_gauges
-from records.history import KAFKA
 from state.kafka.classic_group import GroupState
 from state.kafka.group import DEAD
-from state.kafka.history import EntryType
 from state.kafka.offsets.outcome import Outcome
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqGroup
 from streaming.service.status import Phase, Status
@@ -42,9 +41,18 @@ class MetricsStateCollector(Collector):
         numbers = self._metrics_state.numbers()
         yield from _counts(numbers)
         yield from _own_counts(numbers)
+        yield from epoch_counts(numbers.of_epochs)
         if numbers.groups is None or numbers.rocketmq_groups is None or numbers.offsets is None:
             return
-        yield from _group_gauges(numbers.groups)
+        classic = {g: group for g, group in numbers.groups.items() if group.consumer is None}
+        of_consumers = {
+            g: ConsumerGroupRow(group.state, group.generation, group.consumer, group.members)
+            for g, group in numbers.groups.items()
+            if group.consumer is not None
+        }
+        yield from _group_gauges(classic)
+        yield from consumer_group_gauges(of_consumers)
+        yield _members(numbers.groups)
         yield from rocketmq_gauges(numbers.rocketmq_groups)
         yield from _by_protocol(numbers.groups, numbers.rocketmq_groups)
         yield from _offset_gauges(numbers.offsets, numbers.end_offsets)
@@ -55,11 +63,7 @@ def _counts(numbers: Numbers) -> Iterator[Metric]:
         ("offset_commit", numbers.offsets_committed, "Offsets committed"),
         ("offset_expiration", numbers.offsets_expired, "Offsets expired"),
         ("offset_deletion", numbers.offsets_deleted, "Offsets deleted by request"),
-        (
-            "group_completed_rebalance",
-            numbers.entries.get((KAFKA, EntryType.STABLE), 0),
-            "Completed rebalances",
-        ),
+        ("group_completed_rebalance", numbers.classic_rebalances, "Completed rebalances"),
     ):
         yield UnknownMetricFamily(f"{COORDINATOR}_{name}_count", f"{meaning}.", value)
 
@@ -102,19 +106,24 @@ def _by_one(counts: Mapping[str, int]) -> dict[tuple[str, ...], int]:
 
 def _group_gauges(groups: Mapping[str, GroupRow]) -> Iterator[Metric]:
     states = Counter(group.state for group in groups.values())
-    yield GaugeMetricFamily(f"{MANAGER}_numgroups", "Groups.", len(groups))
+    yield GaugeMetricFamily(f"{MANAGER}_numgroups", "Classic groups.", len(groups))
     for state in (*GroupState, DEAD):
         name = f"{MANAGER}_numgroups{state.lower()}"
         yield GaugeMetricFamily(name, f"Groups in state {state}.", states[state])
+
+
+def _members(groups: Mapping[str, GroupRow]) -> Metric:
     members = GaugeMetricFamily(f"{EXPORTER}_members", "Members of a group.", labels=("consumergroup",))
     for group_id, group in sorted(groups.items()):
         members.add_metric((group_id,), len(group.members))
-    yield members
+    return members
 
 
 def _by_protocol(groups: Mapping[str, GroupRow], rocketmq: Mapping[str, RocketMqGroup]) -> Iterator[Metric]:
     counts = GaugeMetricFamily(f"{COORDINATOR}_group_count", "Groups by protocol.", labels=("protocol",))
-    counts.add_metric(("classic",), len(groups))
+    of_consumers = sum(group.consumer is not None for group in groups.values())
+    counts.add_metric(("classic",), len(groups) - of_consumers)
+    counts.add_metric(("consumer",), of_consumers)
     counts.add_metric(("rocketmq",), len(rocketmq))
     yield counts
     reasons = [*(group.quarantined for group in groups.values()), *(g.quarantined for g in rocketmq.values())]

@@ -14,6 +14,7 @@ from typing import TypeVar, get_args
 import msgspec
 from msgspec import Struct
 
+from insight.metrics.consumer_groups import EpochCounts, EpochsRow, MemberRow
 from records.codec import Reason
 from records.history import (
     INCARNATIONS_REMEMBERED,
@@ -36,6 +37,8 @@ from state.rocketmq.responses import AnyToConnection, ResponseCode
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqGroup
 from streaming.query.progress import BatchProgress
 
+# The type of a group of the consumer protocol in its history.
+CONSUMER = "consumer"
 # (topic, partition)
 Partition = tuple[str, int]
 
@@ -48,17 +51,17 @@ _ENTRIES: tuple[tuple[str, str], ...] = (
 _PUSHES = tuple(str(kind.__struct_config__.tag) for kind in get_args(AnyToConnection))
 
 
-class _Member(Struct, frozen=True):
-    """A member. Members are only counted, so it has no fields."""
-
-
 class GroupRow(Struct, frozen=True):
-    """The kept fields of a record of the groups topic, for Kafka's groups."""
+    """The kept fields of a record of the groups topic, for Kafka's groups. `consumer` is None in a classic
+    group.
+    """
 
     state: str = ""
-    members: list[_Member] = []
+    members: list[MemberRow] = []
     quarantined: str | None = None
     protocol: str = KAFKA
+    generation: int = 0
+    consumer: EpochsRow | None = None
 
 
 class _OffsetRow(Struct, frozen=True):
@@ -98,6 +101,8 @@ class Numbers:
     end_offsets: dict[Partition, int] = field(default_factory=dict)
     backlog_records: int | None = None
     rebalances: dict[str, int] = field(default_factory=dict)
+    classic_rebalances: int = 0
+    of_epochs: EpochCounts = field(default_factory=EpochCounts)
     # By protocol and type.
     entries: dict[tuple[str, str], int] = field(default_factory=dict)
     expired_connections: int = 0
@@ -127,6 +132,8 @@ class MetricsState:
         self._read_to: dict[Partition, int] = {}
         self._backlog_records: int | None = None
         self._rebalances: Counter[str] = Counter()
+        self._classic_rebalances = 0
+        self._of_epochs = EpochCounts()
         # Possible labels start with 0: an alert on an increase would not see a count that starts with 1.
         self._entries: Counter[tuple[str, str]] = Counter(dict.fromkeys(_ENTRIES, 0))
         self._expired_connections = 0
@@ -188,6 +195,8 @@ class MetricsState:
                 end_offsets=dict(self._end_offsets),
                 backlog_records=self._backlog_records,
                 rebalances={g: n for g, n in self._rebalances.items() if g in self._groups},
+                classic_rebalances=self._classic_rebalances,
+                of_epochs=self._of_epochs.copy(),
                 entries=dict(self._entries),
                 expired_connections=self._expired_connections,
                 answers=dict(self._answers),
@@ -232,9 +241,13 @@ class MetricsState:
             return None
         self._entries[GroupType.KAFKA, event.type] += 1
         count = sum(map(len, (event.partitions or {}).values()))
+        of_consumers = event.group_type == CONSUMER
+        if of_consumers:
+            self._of_epochs.take(event)
         match event.type:
-            case EntryType.STABLE:
+            case EntryType.STABLE if not of_consumers or event.took_ms is not None:
                 self._rebalances[event.group_id] += 1
+                self._classic_rebalances += not of_consumers
             case EntryType.OFFSETS_EXPIRED:
                 self._expired += count
             case EntryType.OFFSETS_DELETED:

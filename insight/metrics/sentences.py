@@ -1,4 +1,4 @@
-"""The three sentences by which Kafka's operators follow a rebalance, as structured log lines.
+"""The sentences by which Kafka's operators follow a rebalance, as structured log lines.
 
 Source of the wording: GroupMetadataManager of Apache Kafka. The number of members is omitted if the entry was
 shortened. The other fields of the entry are fields of the log line.
@@ -30,7 +30,14 @@ def sentence(event: HistoryEntry) -> str | None:
         case EntryType.COMPLETING_REBALANCE:
             size = f" with {len(event.members)} members" if event.members is not None else ""
             return f"Stabilized group {group} generation {generation}{size}"
-        case EntryType.STABLE:
+        case EntryType.GROUP_EPOCH_BUMPED:
+            return f"[GroupId {group}] Bumped group epoch to {generation} (reason: {event.reason})"
+        case EntryType.TARGET_ASSIGNMENT_COMPUTED:
+            return (
+                f"[GroupId {group}] Computed a new target assignment for epoch {generation} "
+                f"with '{event.assignor_name}' assignor"
+            )
+        case EntryType.STABLE if event.group_type == "classic":
             size = f" The group has {len(event.assignments)} members." if event.assignments else ""
             return (
                 f"Assignment received from leader {event.leader_id} for group {group} "

@@ -83,7 +83,7 @@ class RebalanceMetrics:
             case EntryType.STABLE if event.group_id in self._began_ms:
                 began_ms = self._began_ms.pop(event.group_id)
                 self._duration.observe((event.at_ms - began_ms) / 1000)
-            case EntryType.EMPTY | EntryType.GROUP_DELETED:
+            case EntryType.EMPTY | EntryType.GROUP_DELETED | EntryType.GROUP_CONVERTED:
                 self._began_ms.pop(event.group_id, None)
 
 

@@ -21,11 +21,13 @@ from state.kafka.responses import (
     TopicErrors,
 )
 from state.kafka.snapshot import GroupSnapshot, MemberSnapshot
+from state.kafka.snapshot import snapshot as kafka_view
 from state.rocketmq.requests import MessageModel, RegisterProducer
 from state.rocketmq.snapshot import snapshot as rocketmq_view
 from streaming.query.progress import BatchProgress, Source, StateOperator
 from streaming.service.status import Phase, Status
 from streaming.service.transactions_pending import Summary
+from tests.harness.histories import Recorder
 from tests.harness.rocketmq_broker import Broker, of
 
 LAYOUT = TopicLayout.named("test", request_partitions=2)
@@ -94,6 +96,17 @@ class Scraped:
         for event in broker.history:
             renamed = encode(replace(event, group_id=group_id))
             self.metrics_state.take(LAYOUT.events_topic, group_id.encode(), renamed)
+
+    def consumer_group(self, group_id: str, *commands: str) -> None:
+        """Feed the history and view of group `g` of the core after these commands, under this name."""
+        recorder = Recorder()
+        for event in recorder.play(*commands):
+            renamed = replace(event, group_id=group_id)
+            self.metrics_state.take(LAYOUT.events_topic, group_id.encode(), encode(renamed))
+        group = recorder.any_group()
+        assert group is not None
+        view = encode(replace(kafka_view(group), group_id=group_id))
+        self.metrics_state.take(LAYOUT.groups_topic, group_id.encode(), view)
 
     def answer(self, response: msgspec.Struct) -> None:
         self.metrics_state.take(LAYOUT.responses_topic, None, encode(response))
@@ -199,6 +212,9 @@ def busy() -> Scraped:
     scraped.answer(JoinGroupResponse(**header(ErrorCode.MEMBER_ID_REQUIRED)))
     scraped.answer(HeartbeatResponse(**header()))
     scraped.answer(HeartbeatResponse(**header()))
+    scraped.consumer_group(
+        "parcels", "topics t=4", "A e0", "at 4s", "B e0", "at 5s", "A e2", "A e2 owned[0,1]"
+    )
     feed_rocketmq(scraped)
     letter = DeadLetter(
         version=1, reason=Reason.INVALID_REQUEST, message="no JSON", request="r", at_ms=0, answered=False

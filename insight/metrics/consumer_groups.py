@@ -1,0 +1,150 @@
+"""The metrics of the groups of the consumer protocol. Kafka has the counts by state and the count of new
+epochs; the others are the coordinator's own.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    UnknownMetricFamily,
+)
+
+from state.kafka.consumer_group import ConsumerGroupState, MemberState
+from state.kafka.group import DEAD
+from state.kafka.history import EntryType, HistoryEntry
+
+COORDINATOR = "kafka_server_group_coordinator_metrics"
+OWN = "group_coordinator_consumer_group"
+
+# From an assignment without moves to members that take the default max.poll.interval.ms, in seconds.
+_BOUNDS_S = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+
+
+class MemberProgressRow(Struct, frozen=True):
+    """The kept fields of a member of a group of the consumer protocol."""
+
+    member_epoch: int
+    state: str
+
+
+class MemberRow(Struct, frozen=True):
+    """The kept field of a member; None in a classic group."""
+
+    consumer: MemberProgressRow | None = None
+
+
+class EpochsRow(Struct, frozen=True):
+    """The kept field of `state.kafka.snapshot.ConsumerGroupSnapshot`."""
+
+    assignment_epoch: int
+
+
+class ConsumerGroupRow(Struct, frozen=True):
+    """The kept fields of the view of one group."""
+
+    state: str
+    generation: int
+    consumer: EpochsRow
+    members: list[MemberRow]
+
+    @property
+    def unsettled(self) -> int:
+        """The number of members that are not at the target assignment."""
+        at_target = MemberProgressRow(self.consumer.assignment_epoch, MemberState.STABLE.value)
+        return sum(member.consumer != at_target for member in self.members)
+
+
+@dataclass(slots=True)
+class EpochCounts:
+    """Counts since the start of this process, from the history."""
+
+    epochs: int = 0
+    settled: int = 0
+    settling_ms: int = 0
+    within: Counter[float] = field(default_factory=Counter)  # settled within this bound and no smaller one
+    computed: Counter[str] = field(default_factory=Counter)  # target assignments by assignor
+    moved_partitions: int = 0
+
+    def take(self, event: HistoryEntry) -> None:
+        """Count an entry of a group of the consumer protocol."""
+        match event.type:
+            case EntryType.GROUP_EPOCH_BUMPED:
+                self.epochs += 1
+            case EntryType.TARGET_ASSIGNMENT_COMPUTED:
+                self.computed[event.assignor_name or ""] += 1
+                self.moved_partitions += event.moved_partitions or 0
+            case EntryType.STABLE if event.took_ms is not None:
+                self.settled += 1
+                self.settling_ms += event.took_ms
+                self.within[next((b for b in _BOUNDS_S if event.took_ms <= b * 1000), float("inf"))] += 1
+
+    def copy(self) -> "EpochCounts":
+        return EpochCounts(
+            self.epochs,
+            self.settled,
+            self.settling_ms,
+            Counter(self.within),
+            Counter(self.computed),
+            self.moved_partitions,
+        )
+
+
+def epoch_counts(counts: EpochCounts) -> Iterator[Metric]:
+    """Yield the counters from the history."""
+    yield UnknownMetricFamily(
+        f"{COORDINATOR}_consumer_group_rebalance_count", "New group epochs of consumer groups.", counts.epochs
+    )
+    buckets: list[tuple[str, float]] = []
+    for bound in (*_BOUNDS_S, float("inf")):
+        below = buckets[-1][1] if buckets else 0
+        buckets.append(("+Inf" if bound == float("inf") else str(bound), below + counts.within[bound]))
+    settling = HistogramMetricFamily(
+        f"{OWN}_settling_seconds", "Time from a new group epoch until every member has its target assignment."
+    )
+    settling.add_metric((), buckets, counts.settling_ms / 1000)
+    yield settling
+    computed = CounterMetricFamily(
+        f"{OWN}_target_assignments", "Target assignments computed.", labels=("assignor",)
+    )
+    for assignor, number in sorted(counts.computed.items()):
+        computed.add_metric((assignor,), number)
+    yield computed
+    yield CounterMetricFamily(
+        f"{OWN}_moved_partitions",
+        "Partitions that target assignments gave to another member.",
+        counts.moved_partitions,
+    )
+
+
+def consumer_group_gauges(groups: Mapping[str, ConsumerGroupRow]) -> Iterator[Metric]:
+    """Yield the gauges from the groups' views."""
+    states = Counter(group.state for group in groups.values())
+    by_state = GaugeMetricFamily(
+        f"{COORDINATOR}_consumer_group_count", "Consumer groups by state.", labels=("state",)
+    )
+    for state in (*ConsumerGroupState, DEAD):
+        by_state.add_metric((state.lower(),), states[state])
+    yield by_state
+    for name, meaning, values in (
+        ("epoch", "Group epoch.", {g: group.generation for g, group in groups.items()}),
+        (
+            "target_assignment_epoch",
+            "Epoch of the target assignment.",
+            {g: group.consumer.assignment_epoch for g, group in groups.items()},
+        ),
+        (
+            "unsettled_members",
+            "Members that are not at the target assignment.",
+            {g: group.unsettled for g, group in groups.items()},
+        ),
+    ):
+        gauge = GaugeMetricFamily(f"{OWN}_{name}", meaning, labels=("consumergroup",))
+        for group_id, value in sorted(values.items()):
+            gauge.add_metric((group_id,), value)
+        yield gauge
