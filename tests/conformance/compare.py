@@ -6,18 +6,22 @@ from fnmatch import fnmatchcase
 from itertools import zip_longest
 
 from tests.conformance.kept import KEPT, Kept
+from tests.conformance.normalise import in_short
 from tests.conformance.servers import Played
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One value of one answer that differs. None stands for a side whose answer lacks the value."""
+    """One value of one answer that differs. None stands for a side whose answer lacks the value. `beside` are
+    all values of Kafka's answer.
+    """
 
     case: str
     step: str
     path: str
     kafkas: str | None
     ours: str | None
+    beside: str = ""
 
     def __str__(self) -> str:
         return f"{self.case}: {self.step}: {self.path}: Kafka {self.kafkas}, ours {self.ours}"
@@ -33,8 +37,9 @@ class Difference:
             (self.path, kept.path),
             (str(self.kafkas), kept.kafkas),
             (str(self.ours), kept.ours),
+            (self.beside, kept.beside),
         ]
-        return all(fnmatchcase(value, pattern) for value, pattern in pairs)
+        return all(any(fnmatchcase(value, one) for one in patterns.split("|")) for value, patterns in pairs)
 
 
 def differences(played: Played) -> list[Difference]:
@@ -46,7 +51,7 @@ def differences(played: Played) -> list[Difference]:
             pair = kafkas.get(path), ours.get(path)
             if pair[0] != pair[1]:
                 where = f"{number} {step.text}"
-                found.append(Difference(played.case.title, where, path, *pair))
+                found.append(Difference(played.case.title, where, path, *pair, in_short(kafkas)))
     return found
 
 

@@ -9,7 +9,7 @@ class Kept:
     """An accepted difference: where it may occur, and the reason.
 
     `case`, `step`, `path` (of a value in an answer), `kafkas` and `ours` (the two values) are fnmatch
-    patterns.
+    patterns, or several with `|` between them. `beside` is one for a line of all values of Kafka's answer.
     """
 
     what: str
@@ -19,6 +19,7 @@ class Kept:
     path: str = "*"
     kafkas: str = "*"
     ours: str = "*"
+    beside: str = "*"
 
 
 _OLDEST = (
@@ -53,6 +54,74 @@ KEPT: tuple[Kept, ...] = (
         "name their protocol.",
         case="sync with neither group id nor protocol",
         path="error_code",
+    ),
+    Kept(
+        what="a static member may come back under a new id to a group of `group.consumer.max.size` members; "
+        "Kafka refuses it with GROUP_MAX_SIZE_REACHED",
+        reason="The group does not grow by it. A rolling restart of a full group of static members could "
+        "never finish (KAFKA-20601).",
+        case="a static member returns to a full group under another id",
+        step="6 *",
+    ),
+    Kept(
+        what="a static member that joins again with its own member id gets its epoch and partitions; Kafka "
+        "answers UNRELEASED_INSTANCE_ID",
+        reason="Such a request is the member's own retry, and the error is final in every client.",
+        case="a static member's own retry",
+        step="2 *",
+    ),
+    Kept(
+        what="an empty group's assignment epoch is its group epoch; Kafka shows the last member's",
+        reason="Within the assignment interval the next member would join without partitions, because the "
+        "group epoch is ahead of the assignment (KAFKA-20442).",
+        case="*",
+        path="groups.*.assignment_epoch",
+        beside="*group_state='Empty'*",
+    ),
+    Kept(
+        what="an unknown member's JoinGroup to an empty consumer group changes nothing; Kafka, which refuses "
+        "it, too, deletes the group and its offsets",
+        reason="A refused request changes nothing.",
+        case="an unknown member joins an empty consumer group",
+    ),
+    Kept(
+        what="a pattern is resolved by the request that brings it, so its topics are in the first answer; "
+        "Kafka resolves it later, with one epoch more or, for a second pattern before that, one less",
+        reason="Kafka takes all partitions of a member that changes its pattern, until the new one is "
+        "resolved, which takes up to 10 s.",
+        case="a pattern*|from a pattern*|*the same pattern",
+        path="member_epoch|assignment*|groups.0.*epoch",
+    ),
+    Kept(
+        what="a classic member of a consumer group gets a member id of the form it has in a classic group; "
+        "in Kafka's it is a UUID alone",
+        reason="Member ids of this coordinator follow from the request's place in the log, in one form.",
+        case="*",
+        path="member_id's form",
+        kafkas="<uuid>",
+        ours="*-<uuid>",
+    ),
+    Kept(
+        what="OffsetFetch with a member epoch and no member id gets UNKNOWN_MEMBER_ID; Kafka answers "
+        "UNKNOWN_SERVER_ERROR",
+        reason="Kafka looks the missing id up in a map that refuses it.",
+        case="a fetch by epoch *",
+        step="* id=null epoch=2",
+        path="groups.0.error_code",
+    ),
+    Kept(
+        what="a member without topics gets no target; Kafka gives it one when it joins while a target is "
+        "due, and those partitions are nobody's",
+        reason="Kafka takes the subscriptions for equal, because it does not look at them again for a member "
+        "that changes none.",
+        case="a member without topics joins before a target is computed",
+    ),
+    Kept(
+        what="a consumer group of classic members only computes a due target with their heartbeats; Kafka "
+        "with a JoinGroup alone",
+        reason="Nobody has a reason to send a JoinGroup, so the partitions of a member that left would be "
+        "nobody's.",
+        case="a consumer group of classic members where the policy forbids conversions",
     ),
 )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.conformance.compare import differences, unkept, unused
 from tests.conformance.kept import KEPT, NOT_REACHED
+from tests.conformance.random_consumers import random_consumers
 from tests.conformance.random_scripts import random_case
 from tests.conformance.requests import NEWEST
 from tests.conformance.script import Case, load
@@ -53,15 +54,18 @@ The tests send the same scripts of requests over the wire to two coordinators un
 broker's own coordinator (Apache Kafka 4.3), and this one through the gateway. Several clients take part in
 each script, over connections of their own. A request that one side parks has to be parked by the other side
 too. All answers are compared field by field, and each answer has to be exactly the bytes that its fields
-encode to. Three things are not compared: the random part of member ids (their form is compared), producer
-ids, and the order of members, groups and OffsetFetch results, which Kafka keeps in hash maps. ListGroups is
+encode to. Four things are not compared: the random part of member ids (their form is compared), producer
+ids, the texts of errors of consumer groups, and the order of members, groups and OffsetFetch results, which
+Kafka keeps in hash maps. Which of several equal partitions a member of a consumer group gets is not compared
+either: the numbers of partitions are, and that no two members have one. ListGroups is
 repeated until it shows the effect of the requests before it. After the end of a transaction OffsetFetch is
 repeated until no offset is pending, because a broker writes the outcome after its answer to EndTxn.
 
 InitProducerId and EndTxn reach the same broker on both sides. The requests about transactions need them.
 
 The scripts are in `tests/conformance/scripts`. A case is a script at one version of the api under test. In a
-random script three clients send random requests at random versions; both sides get the same steps.
+random script three clients send random requests at random versions, in some to a group of the consumer
+protocol, which one of the three joins by the classic one; both sides get the same steps.
 """
 
 
@@ -69,7 +73,8 @@ def play_all(random_scripts: int = RANDOM_SCRIPTS) -> list[Played]:
     """Play every case on servers with the settings it names, and the random scripts of the seeds below
     `random_scripts`.
     """
-    cases = [*load(), *map(random_case, range(random_scripts))]
+    seeds = range(random_scripts)
+    cases = [*load(), *map(random_case, seeds), *map(random_consumers, seeds)]
     played = []
     for name, settings in SETTINGS.items():
         with (

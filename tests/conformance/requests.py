@@ -101,7 +101,7 @@ def _protocol(text: str, owned: Sequence[Partition] | None, rack: str | None) ->
 
 
 def _sync(step: Step, version: int, told: Told) -> Body:
-    """`assign=@A:all,@B:trips/0/1`: each member's assignment."""
+    """`assign=@A:all,@B:trips/2`: each member's assignment."""
     known_type, known_name = told.protocols.get(step.client, ("consumer", "range"))
     pairs = [item.split(":") for item in step.options.get("assign", "").split(",") if item]
     return _member(step, told) | {
@@ -114,11 +114,13 @@ def _sync(step: Step, version: int, told: Told) -> Body:
 
 
 def _assignment(text: str) -> bytes:
-    """`trips/0/1`: an assignment of the consumer protocol; other text: its bytes."""
-    topic, *indexes = text.split("/")
-    if not indexes:
+    """`trips/3`: an assignment of the consumer protocol, the topic's first three partitions; other text: its
+    bytes.
+    """
+    topic, slash, count = text.partition("/")
+    if not slash:
         return text.encode()
-    return encode_assignment(Assignment(tuple(TopicPartition(topic, int(index)) for index in indexes)))
+    return encode_assignment(Assignment(tuple(TopicPartition(topic, index) for index in range(int(count)))))
 
 
 def _nullable(text: str | None) -> str | None:

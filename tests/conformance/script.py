@@ -20,8 +20,8 @@ with these exceptions:
 - a step with `?` at its end does the same, and also takes an answer that comes at once;
 - a step with `+` at its end does not wait at all, and the client's next request follows on the same
   connection, whether or not the step is answered by then;
-- a step with `until=X` repeats the request until X is the answer's error, the group's state or the number of
-  groups.
+- a step with `until=X` repeats the request until X is the answer's error or member epoch, the group's state,
+  the number of groups, a config's value, or `2 topics`: so many topics are assigned.
 
 `A answer` waits for the answer to A's last request with `&`, `?` or `+`. `A parked` records whether that
 answer has come. `A gone` closes A's connections. A client whose last request is unanswered sends its next

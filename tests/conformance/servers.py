@@ -48,13 +48,17 @@ _COMMON = {
     "group.consumer.min.session.timeout.ms": "2000",
     "group.consumer.min.heartbeat.interval.ms": "500",
     "group.consumer.assignment.interval.ms": "0",
-    "group.consumer.max.size": "3",
+    "group.consumer.max.size": "4",
     # No pass of retention runs during a case, because it would remove groups without offsets.
     "offsets.retention.check.interval.ms": str(2**31 - 1),
 }
 SETTINGS: Mapping[str, Mapping[str, str]] = {
     "plain": {**_COMMON, "group.initial.rebalance.delay.ms": "0"},
-    "delayed": {**_COMMON, "group.initial.rebalance.delay.ms": "8000"},
+    "delayed": {
+        **_COMMON,
+        "group.initial.rebalance.delay.ms": "8000",
+        "group.consumer.migration.policy": "disabled",
+    },
     "secured": {**_COMMON, "group.initial.rebalance.delay.ms": "0"},
 }
 """The settings of both sides, by the name that a case asks for."""

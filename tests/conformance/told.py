@@ -7,11 +7,14 @@ from uuid import UUID
 
 from assignors.kafka.consumer_protocol import ProtocolError, decode_assignment
 
-TOPICS: Mapping[str, int] = {"orders": 2, "payments": 1, "trips": 6, "taxis": 6}
+TOPICS: Mapping[str, int] = {"orders": 2, "payments": 1, "trips": 12, "taxis": 12}
 """The topics of the scripts, and their numbers of partitions."""
 
 NO_TOPIC = UUID(int=7)
 """A topic id that no topic has."""
+
+NO_INDEX = 99
+"""A partition that no topic has."""
 
 Partition = tuple[str, int]
 """A topic's name and a partition's index."""
@@ -51,7 +54,8 @@ class Holding:
 
         `mine`, `mine2`: the first and the second assigned one; `kept`: the first that was assigned before,
         too; `gained`: that was not; `lost`: the first that is no longer assigned; `other`: the first that is
-        neither assigned nor was before; else a number. Without such a partition 0.
+        neither assigned nor was before; else a number. Without such a partition an index
+        that no topic has.
         """
         if text.lstrip("-").isdigit():
             return int(text)
@@ -65,7 +69,7 @@ class Holding:
             "lost": [index for index in before if index not in now],
             "other": [index for index in range(TOPICS.get(topic, 0)) if index not in {*now, *before}],
         }
-        return next(iter(named[text]), 0)
+        return next(iter(named[text]), NO_INDEX)
 
 
 @dataclass

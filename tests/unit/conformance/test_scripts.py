@@ -2,12 +2,17 @@
 
 import re
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 from kafka.protocol.consumer import JoinGroupResponse
 
+from gateway.wire import codec
+from gateway.wire.framing import RequestHeader
 from tests.conformance.compare import differences, unkept, unused
 from tests.conformance.kept import NOT_REACHED
 from tests.conformance.normalise import Answer, normalised
+from tests.conformance.random_consumers import random_consumers
 from tests.conformance.random_scripts import random_case
 from tests.conformance.requests import NEWEST, body
 from tests.conformance.script import Case, Mode, Step, load, parse
@@ -31,7 +36,7 @@ def test_every_row_a_client_can_reach_has_a_script() -> None:
 
 
 def test_every_step_is_a_request_that_can_be_sent() -> None:
-    cases = [*load(), *map(random_case, range(20))]
+    cases = [*load(), *map(random_case, range(20)), *map(random_consumers, range(20))]
     assert len(cases) >= 300
     for case in cases:
         assert case.servers in SETTINGS
@@ -75,3 +80,39 @@ def test_what_differs_is_told() -> None:
     assert not differences(same)
     assert [found.path for found in unkept([same, other])] == ["error_code", "more"]
     assert unused([same, other])
+
+
+def heartbeat_answer(*partitions: int) -> Any:
+    """An answer to A in epoch 3, with an assignment of these partitions."""
+    topics = [{"topic_id": UUID(int=1), "partitions": list(partitions)}]
+    fields = {"member_id": "member-A", "member_epoch": 3, "assignment": {"topic_partitions": topics}}
+    answer = codec.encode_response(RequestHeader(68, 1, 1, "A", 0), fields)
+    return codec.decode_response(68, 1, answer)
+
+
+def test_which_partitions_a_member_has_is_not_compared_but_how_many() -> None:
+    known = Told(PREFIX, {"trips": UUID(int=1)})
+    two, others, three = (normalised(heartbeat_answer(*some), known) for some in ((0, 1), (4, 5), (0, 1, 2)))
+    assert two == others != three
+    assert two["assignment.topic_partitions.id of trips"] == "2 partitions of None"
+
+
+def test_a_script_names_partitions_by_what_the_member_was_assigned() -> None:
+    known = Told(PREFIX, {"trips": UUID(int=1)})
+    known.learn_beat("A", heartbeat_answer(2, 3, 4))
+    known.learn_beat("A", heartbeat_answer(3, 5))
+    holding = known.holding("A")
+    indexes = [holding.index("trips", name) for name in ("mine", "mine2", "kept", "gained", "lost", "other")]
+    assert indexes == [3, 5, 3, 5, 2, 0]
+    assert holding.owned("some") == (("trips", 5),)
+    assert known.generations == {"A": 3}
+
+
+def test_a_kept_difference_may_depend_on_the_rest_of_the_answer() -> None:
+    (case,) = parse("== one\nA inspect\n")
+    epoch, state = "groups.0.assignment_epoch", "groups.0.group_state"
+    empty, stable = (
+        played(case, {epoch: "2", state: repr(name)}, {epoch: "3", state: repr(name)})
+        for name in ("Empty", "Stable")
+    )
+    assert [found.path for found in unkept([empty, stable])] == [epoch]
