@@ -6,14 +6,10 @@ grow and are created again, and strangers send what no client would. A log is pl
 its requests have the epochs of that run; its rows are a log like any other.
 """
 
-import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 from random import Random
 from uuid import UUID
 
 from state.config import CoordinatorConfig
-from state.errors import ErrorCode
 from state.kafka.consumer_group import (
     LEAVE_GROUP_MEMBER_EPOCH,
     LEAVE_GROUP_STATIC_MEMBER_EPOCH,
@@ -22,141 +18,20 @@ from state.kafka.consumer_group import (
 from state.kafka.requests import (
     AnyRequest,
     ConsumerGroupHeartbeat,
-    RegexResolution,
     RegexResolved,
     TopicIdPartitions,
     TopicImage,
-    TopicImages,
     TopicMetadata,
 )
-from state.kafka.responses import AnyResponse, ConsumerGroupHeartbeatResponse
 from state.timeline import Row, Timeline
 from tests.harness import batches
-from tests.harness.common import Common, kafka_effects
+from tests.harness.common import kafka_effects
+from tests.harness.consumer_clients import SUBSCRIPTIONS, Cluster, Consumer, Partition, common_of
 from tests.harness.random_log import GROUPS, PARTITION_OF
 
-TOPICS = ("foo", "bar", "foobar", "baz")
-PATTERNS = ("foo.*", "ba.", "(foo|baz)")
-SUBSCRIPTIONS: tuple[tuple[tuple[str, ...], str], ...] = (
-    (("foo",), ""),
-    (("foo",), ""),
-    (("bar", "foo"), ""),
-    (("baz", "foo"), ""),
-    (("bar",), ""),
-    (("missing",), ""),
-    ((), ""),
-    ((), "foo.*"),
-    (("bar",), "foo.*"),
-    ((), "(foo|baz)"),
-)
 BEGIN_MS = 1_000_000
 INTERVAL_MS = 5_000
 PAUSES_MS = (0, 0, 1, 400, 1_000, 5_000, 5_000, 20_000, 46_000)
-FENCED = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH)
-
-Partition = tuple[bytes, int]
-
-
-class Cluster:
-    """The topics of the brokers. An image may be one change behind, as that of a gateway."""
-
-    def __init__(self, random: Random) -> None:
-        self._random = random
-        self._ids = 0
-        self.now: dict[str, TopicImage] = {}
-        for name in TOPICS[:3]:
-            self._create(name)
-        self._before = dict(self.now)
-
-    def change(self) -> None:
-        """Create, extend, delete or recreate a topic."""
-        self._before = dict(self.now)
-        name = self._random.choice(TOPICS)
-        image = self.now.get(name)
-        if image is None:
-            self._create(name)
-        elif (kind := self._random.random()) < 0.5:
-            self.now[name] = TopicImage(image.id, image.partitions + self._random.randint(1, 3))
-        elif kind < 0.75:
-            del self.now[name]
-        else:
-            self._create(name)
-
-    def rest(self) -> None:
-        """No gateway is behind any more."""
-        self._before = self.now
-
-    def images(self, names: Iterable[str]) -> TopicImages:
-        """What a gateway knows of the topics."""
-        known = self._before if self._random.random() < 0.2 else self.now
-        return {name: known.get(name) for name in names}
-
-    def resolve(self, pattern: str, at_ms: int) -> RegexResolution:
-        matches = {name: image for name, image in sorted(self.now.items()) if re.fullmatch(pattern, name)}
-        return RegexResolution(matches, at_ms)
-
-    def _create(self, name: str) -> None:
-        self._ids += 1
-        self.now[name] = TopicImage(UUID(int=self._ids), self._random.randint(1, 6))
-
-
-@dataclass
-class Consumer:
-    """A client, and what it knows of its group from its answers.
-
-    `uses` are the partitions that it reads from: those it was given, and those that it has to revoke until
-    it acknowledges. `told` is its assignment by the last answer that had one.
-    """
-
-    number: int
-    group_id: str
-    instance_id: str | None
-    api_version: int
-    assignor: str | None
-    names: tuple[str, ...]
-    pattern: str
-    is_slow: bool = False  # revokes nothing in time
-    starts: int = 0
-    member_id: str = ""
-    epoch: int = 0
-    runs: bool = False
-    is_full: bool = True
-    uses: set[Partition] = field(default_factory=set)
-    told: set[Partition] = field(default_factory=set)
-
-    def start(self) -> None:
-        """A new process: version 0 takes the member id of the answer, version 1 makes its own."""
-        self.starts += 1
-        self.member_id = "" if self.api_version == 0 else f"client-{self.number}-{self.starts}"
-        self.runs = True
-        self.forget()
-
-    def forget(self) -> None:
-        """Begin from nothing, with the same id."""
-        self.epoch, self.is_full = 0, True
-        self.uses, self.told = set(), set()
-
-    def stop(self) -> None:
-        self.runs = False
-        self.forget()
-
-    def acknowledge(self) -> None:
-        """Finish the revocation."""
-        self.uses = set(self.told)
-
-    def learn(self, response: AnyResponse) -> None:
-        """Handle an answer as Kafka's consumer does."""
-        assert isinstance(response, ConsumerGroupHeartbeatResponse)
-        if response.error_code in FENCED:
-            return self.forget()
-        if response.error_code is not ErrorCode.NONE:
-            return self.stop()  # such an error is fatal
-        assert response.member_id is not None
-        self.member_id, self.epoch, self.is_full = response.member_id, response.member_epoch, False
-        if response.assignment is not None:
-            self.told = {(t.topic_id.bytes, n) for t in response.assignment for n in t.partitions}
-            self.uses |= self.told
-        return None
 
 
 class World:
@@ -174,7 +49,6 @@ class World:
         groups = self.random.choice((GROUPS[:1], GROUPS[:1], GROUPS[:1], GROUPS[:2]))
         self.clients = [self._client(n, self.random.choice(groups)) for n in range(self.random.randint(1, 7))]
         self._offsets = dict.fromkeys(PARTITION_OF.values(), -1)
-        self._rests = False
         self._oddness = self.random.choice((0.02, 0.1, 0.3))
         self._hurry = self.random.choice((0.3, 0.8, 0.95))
 
@@ -198,7 +72,6 @@ class World:
 
     def settle(self, rounds: int) -> None:
         """Let every client run and behave well for this many rounds, with a watcher and no change."""
-        self._rests = True
         self.cluster.rest()
         for client in self.clients:
             client.is_full = True
@@ -244,59 +117,17 @@ class World:
             self._beat(client, lossy=lossy)
 
     def _beat(self, client: Consumer, *, lossy: bool) -> None:
-        """The next heartbeat of a client. It starts if it does not run."""
+        """The next request of a client. It starts if it does not run."""
         if not client.runs:
             client.start()
         in_time = not lossy or (not client.is_slow and self.random.random() < 0.7)
-        acknowledges = client.uses != client.told and in_time
-        if acknowledges:
-            client.acknowledge()
-        self._send(client, self._heartbeat(client, acknowledges), lost=lossy and self.random.random() < 0.1)
-
-    def _heartbeat(self, client: Consumer, acknowledges: bool) -> ConsumerGroupHeartbeat:
-        joins = client.epoch == 0
-        is_full = client.is_full or joins
-        names, pattern = list(client.names), client.pattern
-        return ConsumerGroupHeartbeat(
-            **self._common(client),
-            member_id=client.member_id,
-            member_epoch=client.epoch,
-            instance_id=client.instance_id,
-            rebalance_timeout_ms=30_000 if is_full else -1,
-            subscribed_topic_names=names if is_full else None,
-            subscribed_topic_regex=pattern if is_full and client.api_version else None,
-            server_assignor=client.assignor if is_full else None,
-            topic_partitions=_partitions(client.uses) if is_full or acknowledges else None,
-            topics=self.cluster.images(names)
-            if is_full and (self._rests or self.random.random() < 0.9)
-            else None,
-            regex=self.cluster.resolve(pattern, self.at_ms)
-            if is_full and pattern and client.api_version
-            else None,
-        )
-
-    def _common(self, client: Consumer) -> Common:
-        return {
-            "group_id": client.group_id,
-            "correlation_id": str(client.number),
-            "reply_partition": 0,
-            "api_version": client.api_version,
-            "client_id": f"client-{client.number}",
-        }
+        request = client.request(self.cluster, self.at_ms, in_time=in_time)
+        self._send(client, request, lost=lossy and self.random.random() < 0.1)
 
     def _leave(self, client: Consumer) -> None:
-        """The client has stopped to read before it leaves, and does not wait for the answer."""
-        if not client.runs or not client.member_id:
-            return
-        stays_away = client.instance_id is not None and self.random.random() < 0.7
-        request = ConsumerGroupHeartbeat(
-            **self._common(client),
-            member_id=client.member_id,
-            member_epoch=LEAVE_GROUP_STATIC_MEMBER_EPOCH if stays_away else LEAVE_GROUP_MEMBER_EPOCH,
-            instance_id=client.instance_id,
-        )
-        client.stop()
-        self._send(None, request)
+        request = client.leave(for_a_while=self.random.random() < 0.7)
+        if request is not None:
+            self._send(None, request)
 
     def _subscribe(self, client: Consumer) -> None:
         """The client changes its topics. Some clients revoke what they no longer want before they say so."""
@@ -309,7 +140,7 @@ class World:
 
     def _stranger(self, client: Consumer) -> AnyRequest:
         """What no client would send, and what does not speak for a client that goes on."""
-        common = self._common(client) | {"correlation_id": "-1"}
+        common = common_of(client) | {"correlation_id": "-1"}
         group = self.group(client.group_id)
         liar = f"liar-{self.random.randrange(2)}"
         member = group.members.get(liar) if group is not None else None
@@ -384,9 +215,10 @@ class World:
             self.rules.update(effects.rules)
             for reply in effects.replies:
                 if client is not None and not lost:
-                    client.learn(reply.response)
+                    client.learn(reply.response, self.cluster)
+        if client is not None and lost:
+            client.missed()
         if client is not None:
-            client.is_full = client.is_full or lost
             self._check_topics(client)
         self._check_use(request.group_id)
 
@@ -415,10 +247,3 @@ class World:
             assert client.uses <= held, f"{client.member_id} uses {client.uses - held} that it does not hold"
             assert not used & client.uses, f"{client.member_id} uses {used & client.uses} that others use"
             used |= client.uses
-
-
-def _partitions(of: Iterable[Partition]) -> list[TopicIdPartitions]:
-    by_topic: dict[bytes, list[int]] = {}
-    for topic_id, number in sorted(of):
-        by_topic.setdefault(topic_id, []).append(number)
-    return [TopicIdPartitions(UUID(bytes=topic_id), numbers) for topic_id, numbers in by_topic.items()]

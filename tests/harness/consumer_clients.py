@@ -1,0 +1,198 @@
+"""Clients of consumer groups as Kafka's consumer is one, and the cluster whose topics they read.
+
+A client revokes before it acknowledges, and starts from nothing after an error that fences it.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+from uuid import UUID
+
+from state.errors import ErrorCode
+from state.kafka.consumer_group import LEAVE_GROUP_MEMBER_EPOCH, LEAVE_GROUP_STATIC_MEMBER_EPOCH
+from state.kafka.requests import (
+    AnyRequest,
+    ConsumerGroupHeartbeat,
+    RegexResolution,
+    TopicIdPartitions,
+    TopicImage,
+    TopicImages,
+)
+from state.kafka.responses import AnyResponse, ConsumerGroupHeartbeatResponse
+from tests.harness.common import Common
+
+TOPICS = ("foo", "bar", "foobar", "baz")
+PATTERNS = ("foo.*", "ba.", "(foo|baz)")
+SUBSCRIPTIONS: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("foo",), ""),
+    (("foo",), ""),
+    (("bar", "foo"), ""),
+    (("baz", "foo"), ""),
+    (("bar",), ""),
+    (("missing",), ""),
+    ((), ""),
+    ((), "foo.*"),
+    (("bar",), "foo.*"),
+    ((), "(foo|baz)"),
+)
+FENCED = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH)
+
+Partition = tuple[bytes, int]
+
+
+class Cluster:
+    """The topics of the brokers. An image may be one change behind, as that of a gateway."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._ids = 0
+        self._rests = False
+        self.now: dict[str, TopicImage] = {}
+        for name in TOPICS[:3]:
+            self._create(name)
+        self._before = dict(self.now)
+
+    def change(self) -> None:
+        """Create, extend, delete or recreate a topic."""
+        self._before = dict(self.now)
+        name = self._random.choice(TOPICS)
+        image = self.now.get(name)
+        if image is None:
+            self._create(name)
+        elif (kind := self._random.random()) < 0.5:
+            self.now[name] = TopicImage(image.id, image.partitions + self._random.randint(1, 3))
+        elif kind < 0.75:
+            del self.now[name]
+        else:
+            self._create(name)
+
+    def rest(self) -> None:
+        """Change no more, and let no gateway be behind."""
+        self._before, self._rests = self.now, True
+
+    def images(self, names: Iterable[str]) -> TopicImages | None:
+        """What a gateway knows of the topics. None: it could not reach the brokers."""
+        luck = 1.0 if self._rests else self._random.random()
+        known = self._before if luck < 0.2 else self.now
+        return None if luck < 0.1 else {name: known.get(name) for name in names}
+
+    def resolve(self, pattern: str, at_ms: int) -> RegexResolution:
+        matches = {name: image for name, image in sorted(self.now.items()) if re.fullmatch(pattern, name)}
+        return RegexResolution(matches, at_ms)
+
+    def _create(self, name: str) -> None:
+        self._ids += 1
+        self.now[name] = TopicImage(UUID(int=self._ids), self._random.randint(1, 6))
+
+
+@dataclass
+class Consumer:
+    """A client, and what it knows of its group from its answers.
+
+    `uses` are the partitions that it reads from: those it was given, and those that it has to revoke until
+    it acknowledges. `told` is its assignment by the last answer that had one.
+    """
+
+    number: int
+    group_id: str
+    instance_id: str | None
+    api_version: int
+    assignor: str | None
+    names: tuple[str, ...]
+    pattern: str
+    is_slow: bool = False  # revokes nothing in time
+    starts: int = 0
+    member_id: str = ""
+    epoch: int = 0
+    runs: bool = False
+    is_full: bool = True
+    uses: set[Partition] = field(default_factory=set)
+    told: set[Partition] = field(default_factory=set)
+
+    def start(self) -> None:
+        """A new process: version 0 takes the member id of the answer, version 1 makes its own."""
+        self.starts += 1
+        self.member_id = "" if self.api_version == 0 else f"client-{self.number}-{self.starts}"
+        self.runs = True
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin from nothing, with the same id."""
+        self.epoch, self.is_full = 0, True
+        self.uses, self.told = set(), set()
+
+    def stop(self) -> None:
+        self.runs = False
+        self.forget()
+
+    def missed(self) -> None:
+        """An answer was lost: the next request is a full one."""
+        self.is_full = True
+
+    def request(self, cluster: Cluster, at_ms: int, *, in_time: bool) -> AnyRequest:
+        """The next heartbeat. With `in_time` a revocation is finished first, and acknowledged."""
+        acknowledges = in_time and self.uses != self.told
+        if acknowledges:
+            self.uses = set(self.told)
+        is_full = self.is_full or self.epoch == 0
+        names, pattern = list(self.names), self.pattern if self.api_version else ""
+        return ConsumerGroupHeartbeat(
+            **common_of(self),
+            member_id=self.member_id,
+            member_epoch=self.epoch,
+            instance_id=self.instance_id,
+            rebalance_timeout_ms=30_000 if is_full else -1,
+            subscribed_topic_names=names if is_full else None,
+            subscribed_topic_regex=pattern if is_full and self.api_version else None,
+            server_assignor=self.assignor if is_full else None,
+            topic_partitions=partitions_of(self.uses) if is_full or acknowledges else None,
+            topics=cluster.images(names) if is_full else None,
+            regex=cluster.resolve(pattern, at_ms) if is_full and pattern else None,
+        )
+
+    def leave(self, *, for_a_while: bool) -> AnyRequest | None:
+        """Stop, and return what says so, None if there is nothing to say. Nobody waits for the answer."""
+        static = self.instance_id is not None and for_a_while
+        request = ConsumerGroupHeartbeat(
+            **common_of(self),
+            member_id=self.member_id,
+            member_epoch=LEAVE_GROUP_STATIC_MEMBER_EPOCH if static else LEAVE_GROUP_MEMBER_EPOCH,
+            instance_id=self.instance_id,
+        )
+        is_member = self.runs and self.member_id != ""
+        self.stop()
+        return request if is_member else None
+
+    def learn(self, response: AnyResponse, cluster: Cluster) -> None:
+        """Handle an answer as Kafka's consumer does."""
+        assert isinstance(response, ConsumerGroupHeartbeatResponse)
+        if response.error_code in FENCED:
+            return self.forget()
+        if response.error_code is not ErrorCode.NONE:
+            return self.stop()  # such an error is fatal
+        assert response.member_id is not None
+        self.member_id, self.epoch, self.is_full = response.member_id, response.member_epoch, False
+        if response.assignment is not None:
+            self.told = {(t.topic_id.bytes, n) for t in response.assignment for n in t.partitions}
+            self.uses |= self.told
+        return None
+
+
+def partitions_of(of: Iterable[Partition]) -> list[TopicIdPartitions]:
+    by_topic: dict[bytes, list[int]] = {}
+    for topic_id, number in sorted(of):
+        by_topic.setdefault(topic_id, []).append(number)
+    return [TopicIdPartitions(UUID(bytes=topic_id), numbers) for topic_id, numbers in by_topic.items()]
+
+
+def common_of(client: Any) -> Common:
+    """The fields of every request of a client."""
+    return {
+        "group_id": client.group_id,
+        "correlation_id": str(client.number),
+        "reply_partition": 0,
+        "api_version": client.api_version,
+        "client_id": f"client-{client.number}",
+    }
