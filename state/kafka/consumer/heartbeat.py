@@ -45,8 +45,8 @@ def heartbeat(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: R
         owned = _owned(request.topic_partitions)
         identity = identify(context, request, owned, reply_to)
         _check_room(context, request, identity)
-        if saved is None and request.subscribed_topic_regex:
-            saved = context.save()  # the pattern may be refused
+        if saved is None and _has_new_pattern(request, identity):
+            saved = context.save()
         _go_on(context, request, identity, owned, reply_to)
     except Refused as refused:
         if saved is not None:
@@ -95,6 +95,13 @@ def _check_room(context: StepContext, request: ConsumerGroupHeartbeat, identity:
         raise Refused(context.rule("TA31"), ErrorCode.GROUP_MAX_SIZE_REACHED, message, event)
 
 
+def _has_new_pattern(request: ConsumerGroupHeartbeat, identity: Identity) -> bool:
+    """Whether the request brings its member a pattern, which may yet be refused."""
+    before = identity.member or identity.replaced
+    regex = request.subscribed_topic_regex
+    return bool(regex) and (before is None or before.subscribed_topic_regex != regex)
+
+
 def _go_on(
     context: StepContext,
     request: ConsumerGroupHeartbeat,
@@ -102,7 +109,9 @@ def _go_on(
     owned: Owned | None,
     reply_to: ReplyTo,
 ) -> None:
-    """Sections 2.8 and 2.9: the member's update, the group epoch, the target, the member's next step."""
+    """Update the member and the group epoch, compute a due target, take the member one step towards it, and
+    answer.
+    """
     if request.topics is not None:
         merge_told(context, request.topics)
     member = _member(context, request, identity)
