@@ -5,21 +5,40 @@ changes. The file has random logs of groups of both protocols. Each log is handl
 """
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 from msgspec import json, structs
 
+from assignors.kafka.api import Subscription
+from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, encode_subscription
 from checkpoints import codec
 from checkpoints.codec import STATE_VERSION
 from checkpoints.metadata import Identity
 from checkpoints.upgrades import code_version
+from records.codec import record_of
 from records.pack import PACK_PREFIX
 from records.sharding import DEFAULT_SHARDS, shard_of
+from state.dispatch import AnyRequest
+from state.kafka.requests import (
+    AlterGroupConfigs,
+    CommittedPartition,
+    CommittedTopic,
+    ConsumerGroupHeartbeat,
+    JoinGroup,
+    OffsetCommit,
+    Protocol,
+    TopicImage,
+    TopicImages,
+)
 from state.timeline import Row
 from streaming.service.owner import claim_of
-from tests.harness import rocketmq_log
+from tests.harness import consumer_log, rocketmq_log
 from tests.harness.operator_call import CONFIG, call, spark_state
+from tests.harness.random_log import GROUPS, PARTITION_OF
 from tests.histories.recording import (
     InputRecord,
     OutputRecord,
@@ -31,7 +50,7 @@ from tests.histories.recording import (
     store,
 )
 from tests.spark import recorded_log
-from tests.spark.log import LAYOUT, NAMESPACE, Record
+from tests.spark.log import LAYOUT, NAMESPACE, T0, Record
 from tests.spark.recorded_log import NAMES, records_of
 
 SEEDS = range(100)
@@ -75,7 +94,65 @@ def _of_rocketmq(seed: int) -> list[Row]:
     return _renamed(rocketmq_log.realise(seed, LENGTH))
 
 
-_PROTOCOLS = {"kafka": _of_kafka, "rocketmq": _of_rocketmq}
+def _of_consumer(seed: int) -> list[Row]:
+    """Groups of the consumer protocol, and at the end what the random moves have not: offsets of a member, a
+    group's settings with and without the group, and a classic group that is converted.
+    """
+    world = consumer_log.World(seed, CONFIG)
+    world.play(LENGTH)
+    member = next(iter(group.members.values()), None) if (group := world.group(GROUPS[0])) else None
+    to: dict[str, Any] = {"correlation_id": "c", "reply_partition": 0, "api_version": 9, "client_id": "c"}
+    configs: dict[str, str | None] = {"consumer.session.timeout.ms": "50000"}
+    offsets = [CommittedTopic("foo", [CommittedPartition(0, seed)])]
+    subscription = encode_subscription(Subscription(("foo",)))
+    foo: TopicImages = {"foo": TopicImage(UUID(int=seed + 1), 4)}
+    requests: list[AnyRequest] = [
+        *(AlterGroupConfigs(group_id=group_id, configs=configs, **to) for group_id in GROUPS[:2]),
+        OffsetCommit(
+            group_id=GROUPS[0],
+            member_id="" if member is None else member.member_id,
+            generation_id=-1 if member is None else member.member_epoch,
+            topics=offsets,
+            **to,
+        ),
+        JoinGroup(
+            group_id=GROUPS[2],
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=60_000,
+            group_instance_id="i",
+            protocol_type=PROTOCOL_TYPE,
+            protocols=[Protocol("range", subscription)],
+            topics=foo,
+            **to,
+        ),
+        ConsumerGroupHeartbeat(
+            group_id=GROUPS[2],
+            member_id="m",
+            member_epoch=0,
+            rebalance_timeout_ms=60_000,
+            subscribed_topic_names=["foo"],
+            topic_partitions=[],
+            topics=foo,
+            **to,
+        ),
+    ]
+    return _renamed([*world.rows, *_behind(world.rows, requests)])
+
+
+def _behind(rows: Sequence[Row], requests: Iterable[AnyRequest]) -> list[Row]:
+    """The requests as rows that stand behind these in the log."""
+    places = [record_of(row.request_id) for row in rows]
+    ends = Counter(partition for _, partition, _ in places)
+    at_ms = rows[-1].at_ms + 1 if rows else T0
+    added = []
+    for request in requests:
+        partition = PARTITION_OF[request.group_id]
+        added.append(Row(at_ms, f"{LAYOUT.requests_topic}-{partition}-{ends[partition]}", request))
+        ends[partition] += 1
+    return added
+
+
+_PROTOCOLS = {"kafka": _of_kafka, "consumer": _of_consumer, "rocketmq": _of_rocketmq}
 
 
 def _renamed(rows: Iterable[Row]) -> list[Row]:

@@ -29,6 +29,7 @@ from records.pack import unpack
 from records.partitioner import partition_of
 from records.sharding import DEFAULT_SHARDS, shard_of
 from state.config import CoordinatorConfig
+from state.kafka.consumer_group import MemberState
 from state.kafka.snapshot import GroupSnapshot
 from streaming.service.offset_topics import OffsetTopics
 from tests.harness.operator_call import CONFIG
@@ -45,6 +46,7 @@ OF_OTHER_RULES = {1, 2, 5}
 REMOVED_REQUESTS = {"TopicsDeleted"}
 FIRST_WITH_CLAIMS = 3
 FIRST_WITH_TRANSACTIONS = 5
+FIRST_WITH_CONSUMER_GROUPS = 6
 # Names of fields of the state in old code. They are not stored.
 RENAMED = {"awaiting_sync": "pending_sync"}
 
@@ -157,9 +159,22 @@ def test_a_history_has_groups_in_every_state(version: int) -> None:
     assert {"static_members", "pending_members", "offsets", "join_phase"} <= kafka_fields
     if version >= FIRST_WITH_TRANSACTIONS:
         assert {"pending", "ended"} <= kafka_fields
+    if version >= FIRST_WITH_CONSUMER_GROUPS:
+        _check_has_consumer_groups([group for group in groups if "group_epoch" in group])
+        assert [group["configs"] for group in groups if not {"members", "channels"} & group.keys()]
     assert {"channels", "subscriptions", "producers", "locks"} <= {
         name for group in groups for name, held in group.items() if held
     }
+
+
+def _check_has_consumer_groups(groups: list[dict[str, Any]]) -> None:
+    """Members in each state, of both protocols, and groups with settings and offsets."""
+    members = [member for group in groups for member in group["members"].values()]
+    assert {member["state"] for member in members} == set(MemberState)
+    of_members = {name for member in members for name, held in member.items() if held}
+    assert {"classic", "instance_id", "pending_revocation", "subscribed_topic_regex"} <= of_members
+    of_groups = {name for group in groups for name, held in group.items() if held}
+    assert {"configs", "offsets", "resolved_regexes", "static_members", "target", "topics"} <= of_groups
 
 
 @every_version
@@ -213,10 +228,13 @@ def test_the_views_are_read(version: int) -> None:
                 if record.topic == LAYOUT.groups_topic:
                     table.take(encoded(record.key), encoded(record.value))
             of_kafka = {view.group_id: view for view in table.groups if isinstance(view, GroupSnapshot)}
-            held = {group_id: group for group_id, group in part.groups.items() if "state" in group}
-            assert {g: (v.state, v.generation, len(v.members)) for g, v in of_kafka.items()} == {
-                g: (group["state"], group["generation"], len(group["members"])) for g, group in held.items()
+            held = {g: group for g, group in part.groups.items() if {"state", "group_epoch"} & group.keys()}
+            assert {g: (v.generation, len(v.members)) for g, v in of_kafka.items()} == {
+                g: (group.get("generation", group.get("group_epoch")), len(group["members"]))
+                for g, group in held.items()
             }
+            states = {group_id: view.state for group_id, view in of_kafka.items() if not view.consumer}
+            assert states == {g: group["state"] for g, group in held.items() if "state" in group}
 
 
 @every_version

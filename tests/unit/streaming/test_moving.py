@@ -18,6 +18,7 @@ from checkpoints.spark_logs import PlannedBatch
 from records.sharding import DEFAULT_SHARDS, MAX_SHARDS
 from state.inputs import Outage
 from state.kafka.classic_group import ClassicGroup
+from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.group import Offset, PendingOffsets
 from streaming.service.moving import MoveRefused, header_of, identity_for, import_state
 from streaming.service.owner import owner_id_of
@@ -190,12 +191,17 @@ def spark_started() -> Iterator[SparkSession]:
     yield
 
 
+@pytest.mark.parametrize("group_type", [ClassicGroup, ConsumerGroup])
 @pytest.mark.parametrize(("prefix", "refused"), [("us", MoveRefused), (None, SparkStarted)])
 def test_what_is_pending_in_a_transaction_does_not_move_to_other_topics(
-    header: Header, tmp_path: Path, prefix: str | None, refused: type[Exception]
+    header: Header,
+    tmp_path: Path,
+    prefix: str | None,
+    refused: type[Exception],
+    group_type: type[ClassicGroup] | type[ConsumerGroup],
 ) -> None:
     """The outcome of its transaction comes to the old topic of markers."""
-    group = ClassicGroup("orders", "i")
+    group = group_type("orders", "i")
     offsets = {"t": {0: Offset(5, -1, "", 0, None, None, (7, 0))}}
     group.pending = [PendingOffsets("r", (7, 0), 0, "t-1", 4001, 7, 2, 0, 40, None, offsets)]
     entry = codec.encode_group(group, None)
