@@ -1,29 +1,19 @@
 """Random logs of groups whose clients move between the classic protocol and the consumer protocol.
 
-The classic clients behave as Kafka's consumer does: an eager one revokes all before it joins, a cooperative
-one what it is no longer assigned, the leader assigns, and a client that lost its generation lost its
-partitions. Clients of the consumer protocol are those of `tests.harness.consumer_log`.
+The clients of the two protocols are those of `classic_consumer` and `consumer_log`.
 """
 
 from collections import Counter
-from dataclasses import dataclass, field
 from random import Random
 from typing import TypedDict
 
 from msgspec import msgpack
 
-from assignors.kafka import ASSIGNORS
-from assignors.kafka.api import Assignment, MemberSubscription, Subscription, TopicPartition
 from assignors.kafka.consumer_protocol import (
     PROTOCOL_TYPE,
-    decode_assignment,
-    decode_subscription,
-    encode_assignment,
-    encode_subscription,
 )
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup
-from state.errors import ErrorCode
 from state.kafka.any_group import KafkaGroup
 from state.kafka.classic_group import ClassicGroup, Member
 from state.kafka.consumer_group import ConsumerGroup
@@ -35,20 +25,14 @@ from state.kafka.requests import (
     JoinGroup,
     LeaveGroup,
     LeavingMember,
-    MemberAssignment,
     OffsetCommit,
     Protocol,
     SyncGroup,
     TopicImage,
 )
-from state.kafka.responses import (
-    AnyResponse,
-    JoinGroupMember,
-    JoinGroupResponse,
-    SyncGroupResponse,
-)
 from state.timeline import Row, Timeline
 from tests.harness import batches, consumer_log
+from tests.harness.classic_consumer import ClassicConsumer
 from tests.harness.common import Common, kafka_effects, kafka_group
 from tests.harness.consumer_log import INTERVAL_MS, PAUSES_MS, TOPICS, Consumer, Partition
 from tests.harness.random_log import GROUPS, PARTITION_OF
@@ -57,8 +41,6 @@ _ENCODER = msgpack.Encoder()
 
 SUBSCRIPTIONS = (("foo",), ("foo",), ("bar", "foo"), ("bar",), ("missing",))
 SESSION_MS, REBALANCE_MS = 45_000, 30_000
-RETRIED = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-LOST = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
 
 
 class Who(TypedDict):
@@ -66,102 +48,6 @@ class Who(TypedDict):
 
     member_id: str
     group_instance_id: str | None
-
-
-@dataclass
-class ClassicConsumer:
-    """A client on the classic protocol. `uses` are the partitions that it reads from, by topic name.
-
-    `joins` and `syncs`: its next request is a JoinGroup, or a SyncGroup. `synced` is the generation of its
-    last assignment. `awaits` is the id of the request whose answer it waits for.
-    """
-
-    number: int
-    group_id: str
-    instance_id: str | None
-    names: tuple[str, ...]
-    protocols: tuple[str, ...]
-    api_version: int
-    member_id: str = ""
-    generation: int = -1
-    synced: int = -1
-    protocol_name: str | None = None
-    runs: bool = False
-    joins: bool = True
-    syncs: bool = False
-    leads: list[JoinGroupMember] = field(default_factory=list)
-    uses: set[TopicPartition] = field(default_factory=set)
-    awaits: str | None = None
-
-    @property
-    def is_cooperative(self) -> bool:
-        return self.protocols[0] == "cooperative-sticky"
-
-    def start(self) -> None:
-        self.stop()
-        self.runs = True
-
-    def stop(self) -> None:
-        self.runs, self.member_id, self.awaits = False, "", None
-        self.lose_generation()
-
-    def lose_generation(self) -> None:
-        """The partitions are lost with the generation."""
-        self.generation, self.synced, self.uses = -1, -1, set()
-        self.joins, self.syncs = True, False
-
-    def metadata(self) -> bytes:
-        owned = tuple(sorted(self.uses)) if self.is_cooperative else ()
-        generation = self.generation if self.generation >= 0 else None
-        return encode_subscription(Subscription(self.names, None, owned, generation))
-
-    def learn(self, response: AnyResponse) -> None:
-        """Handle an answer as Kafka's consumer does."""
-        error = response.error_code
-        if error is ErrorCode.NONE:
-            return self._go_on(response)
-        if error is ErrorCode.MEMBER_ID_REQUIRED:
-            assert isinstance(response, JoinGroupResponse)
-            self.member_id = response.member_id
-        elif error in RETRIED:
-            self.joins, self.syncs = True, False
-        elif error in LOST:
-            if error is ErrorCode.UNKNOWN_MEMBER_ID:
-                self.member_id = ""
-            self.lose_generation()
-        else:
-            self.stop()  # such an error is fatal
-        return None
-
-    def _go_on(self, response: AnyResponse) -> None:
-        match response:
-            case JoinGroupResponse():
-                self.member_id, self.generation = response.member_id, response.generation_id
-                self.synced = -1
-                self.protocol_name = response.protocol_name
-                is_leader = response.leader == response.member_id and not response.skip_assignment
-                self.leads = response.members if is_leader else []
-                self.joins, self.syncs = False, True
-            case SyncGroupResponse():
-                data = response.assignment
-                assigned = set(decode_assignment(data).partitions) if data else set()
-                # A cooperative client that had to revoke partitions joins again to say so.
-                self.joins, self.syncs = self.is_cooperative and not self.uses <= assigned, False
-                self.uses, self.synced = assigned, self.generation
-
-    def assignments(self, images: dict[str, TopicImage]) -> list[MemberAssignment]:
-        """What the client assigns if it is the leader."""
-        if not self.leads:
-            return []
-        subscriptions = {
-            member.member_id: MemberSubscription(
-                decode_subscription(member.metadata), member.group_instance_id
-            )
-            for member in self.leads
-        }
-        counts = {name: image.partitions for name, image in images.items()}
-        dealt = ASSIGNORS[self.protocol_name or ""].assign(counts, subscriptions)
-        return [MemberAssignment(id_, encode_assignment(Assignment(tuple(p)))) for id_, p in dealt.items()]
 
 
 AnyClient = Consumer | ClassicConsumer
