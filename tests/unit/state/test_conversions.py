@@ -1,0 +1,188 @@
+"""Conversions of groups with members, and what classic members of a consumer group see, in single cases."""
+
+import pytest
+
+from assignors.kafka.api import Subscription
+from assignors.kafka.consumer_protocol import decode_version, encode_subscription
+from state.kafka.classic_group import ClassicGroup
+from state.kafka.consumer.classic_bytes import assignment_bytes
+from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
+from tests.harness.world import World
+
+NO_DELAY = "config group.initial.rebalance.delay.ms=0"
+
+
+def play(*commands: str) -> World:
+    """Play commands of scenarios. Each may have an expectation."""
+    world = World()
+    for command in commands:
+        world.run(command)
+    return world
+
+
+def consumer_group(world: World) -> ConsumerGroup:
+    group = world.any_group()
+    assert isinstance(group, ConsumerGroup)
+    return group
+
+
+def classic_group(world: World) -> ClassicGroup:
+    group = world.any_group()
+    assert isinstance(group, ClassicGroup)
+    return group
+
+
+def member_of(world: World, client_id: str) -> ConsumerMember:
+    return next(m for m in consumer_group(world).members.values() if m.client_id == client_id)
+
+
+def test_up4_partitions_that_no_member_was_assigned_get_one() -> None:
+    """The joiner takes the place of a member that has not synced. Its topics are the same, so that alone asks
+    for no target.
+    """
+    play(
+        NO_DELAY,
+        "topics foo=6",
+        "join X instance=ix api=9 topics=foo session=45s",
+        "C(ix) e0 names[foo] => e2 [0-5]",
+        "expect group Stable gE2 aE2",
+    )
+
+
+def test_up4_partitions_of_a_topic_that_has_grown_get_a_member() -> None:
+    play(
+        NO_DELAY,
+        "topics foo=2",
+        "join X instance=ix topics=foo session=45s",
+        "sync X assign=@X:foo-0+foo-1 => [0,1]",
+        "topics foo=4",
+        "C(ix) e0 names[foo] => e2 [0-3]",
+    )
+
+
+def test_up9_a_cooperative_member_keeps_what_it_owns_when_a_rebalance_took_its_assignment() -> None:
+    """X owns two partitions and waits for the leader. Two rebalances later its assignment is gone."""
+    world = play(
+        NO_DELAY,
+        "topics foo=4",
+        "join X api=3 protocols=cooperative-sticky topics=foo session=45s",
+        "sync X assign=@X:foo-0+foo-1",
+        "join Y api=3 protocols=cooperative-sticky topics=foo session=45s",
+        "join X id=@X owned[0,1]",
+        "join Z api=3 protocols=cooperative-sticky topics=foo session=45s",
+        "join X id=@X owned[0,1]",
+        "join Y id=@Y",
+        "C e0 names[foo] => e4 [2]",
+    )
+    group = consumer_group(world)
+    [topic] = [topic for topic in group.topics.values() if topic is not None]
+    assert sorted(member_of(world, "X").assigned[topic.topic_id]) == [0, 1]
+    assert group.held[topic.topic_id].keys() >= {0, 1}
+    assert member_of(world, "Y").assigned == {}
+
+
+def test_a_refused_upgrade_names_the_topics_it_lacks_once() -> None:
+    """MI14: a client that tries again and again does not fill the history."""
+    world = play(
+        NO_DELAY,
+        "topics foo=2 bar=2",
+        "join X topics=bar session=45s facts=none api=3",
+        "sync X assign=@X:bar-0",
+        "C e0 names[foo] => COORDINATOR_LOAD_IN_PROGRESS",
+    )
+    seq = classic_group(world).seq
+    assert classic_group(world).wanted_topics == ["bar"]
+    world.run("C e0 names[foo] => COORDINATOR_LOAD_IN_PROGRESS")
+    assert classic_group(world).seq == seq
+    world.run("join X id=@X facts=yes")
+    assert classic_group(world).wanted_topics == []
+    world.run("C e0 names[foo] => e3 [0,1]")
+
+
+def test_mi14_a_join_that_owns_partitions_of_an_unknown_topic_changes_nothing() -> None:
+    world = play(
+        "topics foo=2 bar=2",
+        "C e0 names[foo] => e2 [0,1]",
+    )
+    seq = consumer_group(world).seq
+    world.run('join X api=3 topics=foo session=45s facts=none owned="bar 0" => COORDINATOR_LOAD_IN_PROGRESS')
+    assert consumer_group(world).seq == seq
+    world.run("expect group Stable gE2 aE2")
+
+
+def test_dn13_classic_members_alone_learn_of_a_topic_that_has_grown() -> None:
+    play(
+        "config group.consumer.migration.policy=upgrade",
+        "topics foo=2",
+        "C e0 names[foo] => e2 [0,1]",
+        "at 2s",
+        "join X api=3 topics=foo session=45s => gen 3",
+        "C -1 => e-1 -",
+        "at 4s",
+        "heartbeat X => REBALANCE_IN_PROGRESS",
+        "join X id=@X => gen 4",
+        "sync X => [0,1]",
+        "heartbeat X => NONE",
+        "topics foo=4",
+        "topic-metadata watcher",
+        "at 6s",
+        "heartbeat X => REBALANCE_IN_PROGRESS",
+        "join X id=@X => gen 5",
+        "sync X => [0-3]",
+    )
+
+
+def test_ta31_a_join_that_would_bring_too_many_partitions_is_refused() -> None:
+    world = play(
+        "config group.max.partitions=5",
+        "topics foo=2 bar=4",
+        "C e0 names[foo] => e2 [0,1]",
+        "join X api=3 topics=foo,bar session=45s => GROUP_MAX_SIZE_REACHED",
+        "expect group Stable gE2 aE2",
+    )
+    assert list(consumer_group(world).members) == ["C"]
+
+
+def test_k14_a_member_that_changes_its_protocol_has_no_timer_of_the_old_one() -> None:
+    play(
+        "topics foo=4",
+        "C e0 names[foo] => e2 [0-3]",
+        "at 2s",
+        "join X id=x api=3 topics=foo session=45s => gen 3",
+        "C e2 => e2 [0,1]",
+        "expect C rebalance@62s",
+        "join C id=C api=3 topics=foo session=45s owned[0-3] => gen 2",
+        "expect C classic UNREVOKED rebalance@none",
+        "heartbeat C => REBALANCE_IN_PROGRESS",
+        "expect C join@62s",
+        "C e2 names[foo] owned[0,1] => e3 -",
+        "expect C consumer join@none sync@none",
+        "at 40s",
+        "C e3 => e3 -",
+        "at 70s",
+        "expect C consumer",
+    )
+
+
+@pytest.mark.parametrize("protocol", ["coordinator:uniform", "coordinator:range"])
+def test_dn7_a_group_that_the_coordinator_assigned_knows_its_partition_counts(protocol: str) -> None:
+    """The invariants, which every step checks, compare the counts with the assignment."""
+    world = play(
+        "topics foo=4",
+        "S(is) e0 names[foo] => e2 [0-3]",
+        f"join S2 instance=is protocols={protocol} topics=foo session=45s => gen 2",
+        "sync S2 => [0-3]",
+        "expect group classic Stable generation=2",
+    )
+    assert classic_group(world).partitions_per_topic == {"foo": 4}
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_dn4_an_assignment_has_the_version_of_the_subscription(version: int) -> None:
+    subscription = encode_subscription(Subscription(("foo",)), version)
+    assert decode_version(assignment_bytes({b"1": [0]}, {b"1": "foo"}, subscription)) == version
+
+
+@pytest.mark.parametrize("unreadable", [b"", b"\x00", b"\xff\xff"])
+def test_dn4_an_unreadable_subscription_is_of_the_lowest_version(unreadable: bytes) -> None:
+    assert decode_version(assignment_bytes({}, {}, unreadable)) == 0
