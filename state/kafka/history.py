@@ -66,7 +66,8 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     has is shown by topic name, or by the topic id if no topic has the id. In a `MemberReconciled`, `assigned`
     is what it may use, `revoking` what it has to give up, and `awaiting` what it gets when others have given
     it up. In a `TargetAssignmentComputed`, `targets` are the assignments of the members that it changes, and
-    `moved_partitions` is the number of partitions that go from one member to another.
+    `moved_partitions` is the number of partitions that go from one member to another. In a `GroupConverted`,
+    `targets` is what each member has in the group's new protocol.
     `took_ms` is the time from the start of the rebalance to `Stable`, or from the answer that asked a member
     to give partitions up to its acknowledgement.
     """
