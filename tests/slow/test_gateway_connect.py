@@ -19,6 +19,7 @@ from embedded.jars import connect_classpath
 from embedded.java import find_java
 from gateway.service import GatewayOptions
 from insight.admin.requests import GroupRequests
+from state.kafka.responses import DescribeGroupResponse
 from tests.e2e.gateway_clients import members_added
 from tests.e2e.harness import create_topic, wait_until
 from tests.harness.java_tools import JVM_OPTIONS
@@ -143,7 +144,9 @@ def test_lines_of_a_file_arrive_though_a_worker_is_killed(
 
         # The source may have written lines of its last second twice.
         wait_until(lambda: committed() >= 2 * LINES, "the sink's offset", START_TIMEOUT_S)
-        assert groups.describe([group_id])[0][group_id].protocol_type == "connect"
+        described = groups.describe([group_id])[0][group_id]
+        assert isinstance(described, DescribeGroupResponse)
+        assert described.protocol_type == "connect"
     assert members_added(options, group_id) >= len(workers)
 
 
