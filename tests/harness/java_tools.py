@@ -2,13 +2,13 @@
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import count
 from pathlib import Path
 
 from cli.demo.children import Child
-from embedded.jars import tools_classpath
+from embedded.jars import broker_classpath, tools_classpath
 from embedded.java import find_java
 
 _RUN_TIMEOUT_S = 120
@@ -16,7 +16,9 @@ _RUN_TIMEOUT_S = 120
 _ANSWER_TIMEOUT_MS = 60_000
 # Most of a run's time is the start of the JVM.
 JVM_OPTIONS = ("-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m")
-_TOOLS = "org.apache.kafka.tools.consumer"
+_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+_CONFIGS = "kafka.admin.ConfigCommand"
 _ASSIGNMENTS = "org.apache.kafka.clients.consumer.internals.ConsumerRebalanceListenerInvoker"
 _ASSIGNED, _REVOKED = "Adding newly assigned partitions: ", "Revoke previously assigned partitions "
 
@@ -48,16 +50,12 @@ class JavaTools:
         """Return the output of `kafka-consumer-groups`, which reports errors only there and not by
         its exit code.
         """
-        command = self._java("group.ConsumerGroupCommand", self._new_log("groups"))
-        done = subprocess.run(
-            [str(find_java()), *command, "--timeout", str(_ANSWER_TIMEOUT_MS), *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=_RUN_TIMEOUT_S,
-            check=True,
-        )
-        return done.stdout
+        command = self._java(_GROUPS, self._new_log("groups"))
+        return _output([*command, "--timeout", str(_ANSWER_TIMEOUT_MS), *arguments])
+
+    def configs(self, *arguments: str) -> str:
+        """Return the output of `kafka-configs`, which is in the broker's jars."""
+        return _output([*self._java(_CONFIGS, self._new_log("configs"), broker_classpath()), *arguments])
 
     @contextmanager
     def console_consumer(self, group_id: str, topic: str, **settings: str) -> Iterator["ConsoleConsumer"]:
@@ -65,7 +63,7 @@ class JavaTools:
         `_` for `.`.
         """
         log_path = self._new_log("consumer")
-        arguments = self._java("ConsoleConsumer", log_path)
+        arguments = self._java(_CONSUMER, log_path)
         arguments += ["--group", group_id, "--topic", topic, "--from-beginning"]
         for name, value in settings.items():
             arguments += ["--command-property", f"{name.replace('_', '.')}={value}"]
@@ -75,11 +73,24 @@ class JavaTools:
     def _new_log(self, name: str) -> Path:
         return self._folder / f"{name}-{next(self._numbers)}.log"
 
-    def _java(self, tool: str, log_path: Path) -> list[str]:
-        classpath = os.pathsep.join(str(jar) for jar in tools_classpath())
+    def _java(self, tool: str, log_path: Path, jars: Sequence[Path] = ()) -> list[str]:
+        classpath = os.pathsep.join(str(jar) for jar in jars or tools_classpath())
         log = [f"-Dlog4j2.configurationFile={self._settings}", f"-Dtool.log={log_path}"]
         server = ["--bootstrap-server", self._servers]
-        return [*JVM_OPTIONS, *log, "-cp", classpath, f"{_TOOLS}.{tool}", *server]
+        return [*JVM_OPTIONS, *log, "-cp", classpath, tool, *server]
+
+
+def _output(command: list[str]) -> str:
+    """What a tool prints."""
+    done = subprocess.run(
+        [str(find_java()), *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=_RUN_TIMEOUT_S,
+        check=True,
+    )
+    return done.stdout
 
 
 class ConsoleConsumer:

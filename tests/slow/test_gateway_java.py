@@ -1,8 +1,9 @@
 """Kafka's own command-line tools through the gateway, with a real broker and the coordinator behind it.
 
-Kafka 4's tools ask for groups of KIP-848 first, and for classic ones when they find no such api.
+Kafka 4's tools ask for groups of KIP-848 first, and for classic ones when the group is none of these.
 """
 
+import subprocess
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass
@@ -54,7 +55,9 @@ class Group:
         return self.tools.console_consumer(self.group_id, self.topic, **settings)
 
     def described(self) -> DescribeGroupResponse:
-        return self.coordinator.describe([self.group_id])[0][self.group_id]
+        found = self.coordinator.describe([self.group_id])[0][self.group_id]
+        assert isinstance(found, DescribeGroupResponse)
+        return found
 
     def offsets(self) -> dict[int, int]:
         """What is committed, by partition."""
@@ -223,6 +226,22 @@ def test_three_libraries_in_one_group(options: GatewayOptions, gateway: str, gro
     assert expired.member_id == shared.leader_id
     assert expired.client_id == "console-consumer"
     assert_coordinated(options, group.group_id, joins=3)
+
+
+def test_the_configs_tool_shows_and_changes_the_settings_of_a_group(tools: JavaTools) -> None:
+    """Also of a group that is not there yet."""
+    group_id = new_group()
+    of_group = ["--entity-type", "groups", "--entity-name", group_id]
+    setting = "consumer.heartbeat.interval.ms"
+    printed = tools.configs(*of_group, "--alter", "--add-config", f"{setting}=7000")
+    assert printed == f"Completed updating config for group {group_id}.\n"
+    printed = tools.configs(*of_group, "--describe")
+    assert f"Dynamic configs for group {group_id} are:\n  {setting}=7000 sensitive=false" in printed
+    printed = tools.configs("--entity-type", "groups", "--describe")
+    assert f"Dynamic configs for group {group_id} are:" in printed
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        tools.configs(*of_group, "--alter", "--add-config", f"{setting}=1")
+    assert "InvalidConfigurationException" in refused.value.output
 
 
 def take(expected: range, *members: AnyMember) -> list[list[int]]:
