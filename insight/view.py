@@ -7,7 +7,7 @@ table that is updated in place; elsewhere each history entry is a line.
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import structlog
 from kafka.errors import KafkaError
@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
-from clients.partition_text import partition_list
+from clients.partition_text import number_list, partition_list
 from insight.rocketmq_group import client_version, group_state
 from records.client_config import ClientConfig
 from records.codec import UNREADABLE
@@ -33,7 +33,7 @@ from records.layout import TopicLayout
 from records.outage_warning import OutageWarning
 from records.reader import TopicReader
 from records.truncation import AnyHistoryEntry, AnyView
-from state.kafka.snapshot import GroupSnapshot, MemberSnapshot
+from state.kafka.snapshot import ConsumerMemberSnapshot, GroupSnapshot, MemberSnapshot
 from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from state.rocketmq.snapshot import ConnectionSnapshot
 from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
@@ -129,8 +129,9 @@ def entry_line(event: AnyHistoryEntry) -> str:
         return f"{clock(event.at_ms)}  {event.group_id}  {event.type}{client}: {event.reason}"
     change = f" ({event.from_state} -> {event.to_state})" if event.from_state != event.to_state else ""
     member = f" [{event.member_id}]" if event.member_id else ""
+    generation = "epoch" if event.group_type == "consumer" else "generation"
     return (
-        f"{clock(event.at_ms)}  {event.group_id}  generation {event.generation}  "
+        f"{clock(event.at_ms)}  {event.group_id}  {generation} {event.generation}  "
         f"{event.type}{change}{member}: {event.reason}"
     )
 
@@ -162,10 +163,18 @@ def _row(group: GroupSnapshot, now_ms: float) -> list[str]:
     return [
         group.group_id,
         _state(group.state, group),
-        str(group.generation),
+        _generation(group),
         "\n".join(member_line(m, group) for m in group.members) or "-",
         _last_rebalance(group, now_ms),
     ]
+
+
+def _generation(group: GroupSnapshot) -> str:
+    """The generation; in a group of the consumer protocol the epoch, and the target's if it is older."""
+    if not group.consumer:
+        return str(group.generation)
+    target = group.consumer.assignment_epoch
+    return f"epoch {group.generation}" + ("" if target == group.generation else f"\ntarget {target}")
 
 
 def _rocketmq_row(group: RocketMqSnapshot) -> list[str]:
@@ -191,9 +200,33 @@ def client_line(consumer: ConnectionSnapshot, group: RocketMqSnapshot) -> str:
 
 
 def member_line(member: MemberSnapshot, group: GroupSnapshot) -> str:
-    """Return a member and its partitions; `*` marks the leader."""
+    """Return a member and its partitions; `*` marks the leader.
+
+    In a group of the consumer protocol `~` marks a member on the classic protocol, and the line has what the
+    member has to give up and what it waits for.
+    """
+    if member.consumer:
+        mark = "~" if member.session_timeout_ms else " "
+        return f"{mark} {member.member_id}: {progress(member.consumer)}"
     leader = "*" if member.member_id == group.leader_id else " "
     return f"{leader} {member.member_id}: {holdings(member.assignment, group.protocol_type)}"
+
+
+def progress(member: ConsumerMemberSnapshot) -> str:
+    """Return what a member of a group of the consumer protocol has: `orders 0-3, gives up orders 4`."""
+    awaited = {
+        topic: missing
+        for topic, numbers in member.target.items()
+        if (missing := sorted({*numbers} - {*member.assigned.get(topic, ())}))
+    }
+    parts = [_named(member.assigned) or "-"]
+    parts += [f"gives up {_named(member.revoking)}"] if member.revoking else []
+    parts += [f"waits for {_named(awaited)}"] if awaited else []
+    return "; ".join(parts)
+
+
+def _named(partitions: Mapping[str, Sequence[int]]) -> str:
+    return ", ".join(f"{topic} {number_list(numbers)}" for topic, numbers in partitions.items())
 
 
 def holdings(assignment: bytes, protocol_type: str | None) -> str:

@@ -14,6 +14,7 @@ from insight.admin.rocketmq import (
     topic_table,
 )
 from insight.admin.tables import Column, render_table
+from insight.replay.consumer_moment import WHATS, consumer_member_table, headline
 from insight.replay.group_run import Entry
 from insight.replay.replay import Replayed
 from insight.why.clock import Clock, duration_text
@@ -21,8 +22,10 @@ from insight.why.names import Names
 from insight.why.wording import INDENT, count
 from state.config import CoordinatorConfig
 from state.kafka import timers
+from state.kafka.any_group import KafkaGroup
 from state.kafka.classic_group import ClassicGroup, GroupState, Member
 from state.kafka.configs_only import ConfigsOnly
+from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.history import EntryType, HistoryEntry
 from state.rocketmq import snapshot as rocketmq_snapshot
 from state.rocketmq.group import Group as RocketMqGroup
@@ -39,8 +42,8 @@ def moment_text(replayed: Replayed, at_ms: int, config: CoordinatorConfig, clock
         return f"Group {replayed.group_id} did not exist at {when}.{_last_entry(replayed.entries, clock)}\n"
     if isinstance(group, RocketMqGroup):
         return _rocketmq_text(group, at_ms, when, config, clock)
-    assert isinstance(group, ClassicGroup)
-    names = Names({*group.members, *group.pending_members, *member_ids(replayed.entries)})
+    pending = group.pending_members if isinstance(group, ClassicGroup) else ()
+    names = Names({*group.members, *pending, *member_ids(replayed.entries)})
     return _kafka_text(group, holders(replayed.entries), names, at_ms, when, clock)
 
 
@@ -93,7 +96,7 @@ def _partitions(assignment: bytes) -> list[Partition] | None:
 
 
 def _kafka_text(
-    group: ClassicGroup,
+    group: KafkaGroup,
     held: dict[Partition, tuple[str, int]],
     names: Names,
     at_ms: int,
@@ -101,19 +104,18 @@ def _kafka_text(
     clock: Clock,
 ) -> str:
     lasted = duration_text(max(at_ms - group.state_timestamp_ms, 0))
-    leader = f", leader {names.of(group.leader_id)}" if group.leader_id else ""
-    protocol = f", protocol {group.protocol_name}" if group.protocol_name else ""
-    lines = [
-        f"Group {group.group_id} at {when}: {group.state} for {lasted}, generation {group.generation}, "
-        f"{count(len(group.members), 'member')}{leader}{protocol}"
-    ]
+    about = _headline(group, names) if isinstance(group, ClassicGroup) else headline(group)
+    lines = [f"Group {group.group_id} at {when}: {group.state} for {lasted}, {about}"]
     if group.last_rebalance_at_ms is not None:
         began = clock.time(group.last_rebalance_at_ms)
         lines.append(f"Last rebalance: began {began}, because {names.put_in(group.last_rebalance_reason)}")
     if group.quarantined is not None:
         lines.append(f"Quarantined: {group.quarantined}")
     if group.members:
-        lines += ["", _member_table(group, held, names, clock)]
+        if isinstance(group, ClassicGroup):
+            lines += ["", _member_table(group, held, names, clock)]
+        else:
+            lines += ["", consumer_member_table(group, names)]
     if offsets := sum(map(len, group.offsets.values())):
         lines += [
             "",
@@ -128,6 +130,12 @@ def _kafka_text(
         ]
     lines += ["", "Timers:", *(INDENT + line for line in _timer_lines(group, names, at_ms, clock))]
     return "\n".join(lines) + "\n"
+
+
+def _headline(group: ClassicGroup, names: Names) -> str:
+    leader = f", leader {names.of(group.leader_id)}" if group.leader_id else ""
+    protocol = f", protocol {group.protocol_name}" if group.protocol_name else ""
+    return f"generation {group.generation}, {count(len(group.members), 'member')}{leader}{protocol}"
 
 
 def _member_table(
@@ -180,14 +188,18 @@ def _since(times_ms: list[int], clock: Clock) -> str | None:
     return first if first == last else f"{first} to {last}"
 
 
-def _timer_lines(group: ClassicGroup, names: Names, at_ms: int, clock: Clock) -> Iterator[str]:
+def _timer_lines(group: KafkaGroup, names: Names, at_ms: int, clock: Clock) -> Iterator[str]:
     due = timers.due_deadlines(group, sys.maxsize)
-    whats = {
-        timers.TimerKind.HEARTBEAT: "the session of {} ends",
-        timers.TimerKind.JOIN: "the round ends, whoever has joined",
-        timers.TimerKind.SYNC: "members without SyncGroup are removed",
-        timers.TimerKind.RETENTION: "offsets are checked for expiry",
-    }
+    whats = (
+        WHATS
+        if isinstance(group, ConsumerGroup)
+        else {
+            timers.TimerKind.HEARTBEAT: "the session of {} ends",
+            timers.TimerKind.JOIN: "the round ends, whoever has joined",
+            timers.TimerKind.SYNC: "members without SyncGroup are removed",
+            timers.TimerKind.RETENTION: "offsets are checked for expiry",
+        }
+    )
     for deadline in due:
         what = whats[deadline.kind].format(names.of(deadline.member_id))
         yield f"{clock.time(deadline.deadline_ms)}  {_distance(deadline.deadline_ms - at_ms)}  {what}"

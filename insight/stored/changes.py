@@ -11,6 +11,11 @@ from assignors.kafka.consumer_protocol import ProtocolError, decode_assignment
 from assignors.rocketmq.message_queue import MessageQueue
 from insight.stored.text import assignment_text, time_text
 from state.dispatch import AnyGroup
+from state.kafka.classic_group import ClassicGroup
+from state.kafka.configs_only import ConfigsOnly
+from state.kafka.consumer_group import AssignedPartitions, ConsumerGroup
+from state.kafka.snapshot import named
+from state.rocketmq.group import Group as RocketMqGroup
 
 _DURATIONS = frozenset({"delay_ms", "initial_remaining_ms", "rebalance_timeout_ms", "session_timeout_ms"})
 # The collections of a group, and what one of their entries is called.
@@ -28,6 +33,15 @@ _ENTRY_NAMES = {
     "subscriptions": "subscription to",
     "locks": "lock of",
     "request_modes": "request mode of",
+    "target": "target of",
+    "topics": "topic",
+    "resolved_regexes": "pattern",
+}
+_PROTOCOLS: dict[type, str] = {
+    ClassicGroup: "Kafka",
+    ConsumerGroup: "Kafka (consumer)",
+    RocketMqGroup: "RocketMQ",
+    ConfigsOnly: "Kafka (settings without a group)",
 }
 _SHOWN_HASH_DIGITS = 8
 
@@ -74,14 +88,14 @@ def compare_groups(
             return None
         return GroupChange(group_id, Kind.REMOVED if after is None else Kind.ADDED, [])
     if type(before) is not type(after):
-        kinds = [type(group).__struct_config__.tag for group in (before, after)]
+        kinds = [_PROTOCOLS[type(group)] for group in (before, after)]
         text = f"protocol {kinds[0]} -> {kinds[1]}"
         return GroupChange(
             group_id, Kind.CHANGED, [FieldChange("protocol", Kind.CHANGED, kinds[0], kinds[1], text)]
         )
     fields = [
         _field_change(path, old, new)
-        for path, old, new in _differences((), before, after)
+        for path, old, new in _differences((), _with_names(before, after), _with_names(after, before))
         if not (ignore_times and _is_time(path))
     ]
     return GroupChange(group_id, Kind.CHANGED, fields) if fields else None
@@ -93,6 +107,37 @@ def change_text(change: GroupChange) -> str:
     if not change.fields:
         return f"{head}: {change.kind}"
     return "\n".join([f"{head}:", *(f"  {field.text}" for field in change.fields)])
+
+
+def _with_names(group: AnyGroup, other: AnyGroup) -> AnyGroup:
+    """The group, of the consumer protocol with partitions as text, by topic name. It is compared with
+    `other`.
+    """
+    if not isinstance(group, ConsumerGroup) or not isinstance(other, ConsumerGroup):
+        return group
+    names = group.names_by_id()
+    members = {}
+    for member_id, member in group.members.items():
+        compared = other.members.get(member_id, member)
+        members[member_id] = structs.replace(
+            member,
+            assigned=_held_text(member.assigned, compared.assigned, names),
+            pending_revocation=_held_text(member.pending_revocation, compared.pending_revocation, names),
+        )
+    target = {m: assignment_text(named(partitions, names)) for m, partitions in group.target.items()}
+    return structs.replace(group, members=members, target=target)
+
+
+def _held_text(held: AssignedPartitions, compared: AssignedPartitions, names: dict[bytes, str]) -> str | None:
+    """`orders:0,1`, with the assignment epochs if they alone differ."""
+    text = assignment_text(named(held, names))
+    same = {topic_id: sorted(epochs) for topic_id, epochs in held.items()} == {
+        topic_id: sorted(epochs) for topic_id, epochs in compared.items()
+    }
+    if not same or held == compared:
+        return text
+    epochs = sorted({epoch for of_topic in held.values() for epoch in of_topic.values()})
+    return f"{text} since epoch {', '.join(map(str, epochs))}"
 
 
 _MISSING: Any = object()

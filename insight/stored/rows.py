@@ -11,13 +11,15 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from assignors.kafka.consumer_protocol import ProtocolError, decode_assignment
 from insight.rocketmq_group import GroupState as RocketMqState
+from insight.stored.assignments import assignment_of
+from insight.stored.consumer_rows import consumer_members, of_consumer_group
 from state.config import CoordinatorConfig
 from state.dispatch import AnyGroup, due_deadlines, group_type_of, next_deadline_ms
 from state.kafka.any_group import KafkaGroup
 from state.kafka.classic_group import ClassicGroup, Member
 from state.kafka.configs_only import ConfigsOnly
+from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.group import Group
 from state.kafka.timers import DeadlineReached
 from state.rocketmq.group import Group as RocketMqGroup
@@ -50,6 +52,10 @@ class Role(StrEnum):
 class GroupRow(Struct, frozen=True, kw_only=True):
     """A group. Fields of the other protocol are None.
 
+    `group_type` is `classic` or `consumer` for Kafka's groups. In a group of the consumer protocol
+    `generation` is the group epoch, `assignment_epoch` that of the target assignment, and `protocol_name` the
+    assignor that computed it.
+
     `members` counts members, or consumers' connections; `offsets`, `pending` and `locks` count rows of these
     tables.
     `state_since_ms` is the time since which the group is in its state. `clock_ms` is the time of its last
@@ -63,7 +69,9 @@ class GroupRow(Struct, frozen=True, kw_only=True):
     offsets: int
     pending: int
     locks: int
+    group_type: str | None = None
     generation: int | None = None
+    assignment_epoch: int | None = None
     protocol_type: str | None = None
     protocol_name: str | None = None
     leader_id: str | None = None
@@ -89,6 +97,9 @@ class MemberRow(Struct, frozen=True, kw_only=True):
     is their number. `waits_for` is the request that is parked. `deadline_ms` is the time at which the member
     expires if it stays silent, None if no heartbeat is due. `last_update_ms` is the time of the last
     heartbeat of a RocketMQ client.
+
+    In a group of the consumer protocol `assignment` is what the member may use, `revoking` what it has to
+    give up, and `target` what the target assignment has for it. `is_classic`: it is on the classic protocol.
     """
 
     group_id: str
@@ -109,6 +120,13 @@ class MemberRow(Struct, frozen=True, kw_only=True):
     last_update_ms: int | None = None
     language: str | None = None
     client_version: int | None = None
+    member_epoch: int | None = None
+    member_state: str | None = None
+    revoking: dict[str, list[int]] | None = None
+    target: dict[str, list[int]] | None = None
+    subscribed_topics: list[str] | None = None
+    subscribed_pattern: str | None = None
+    is_classic: bool | None = None
 
 
 class OffsetRow(Struct, frozen=True, kw_only=True):
@@ -202,7 +220,7 @@ def rows_of(group: AnyGroup, state_version: int, config: CoordinatorConfig) -> G
     if isinstance(group, RocketMqGroup):
         members, offsets, pending, locks = list(_clients(group, protocol)), [], [], list(_locks(group))
     else:
-        members = list(_members(group, protocol)) if isinstance(group, ClassicGroup) else []
+        members = list(_members(group, protocol))
         offsets, locks = list(_offsets(group)), []
         pending = list(_pending(group))
     common: dict[str, Any] = {
@@ -238,13 +256,16 @@ def _of_protocol(group: KafkaGroup | RocketMqGroup) -> dict[str, Any]:
             "consume_type": group.consume_type,
             "consume_from_where": group.consume_from_where,
         }
-    own: dict[str, Any] = {"subscribed_topics": sorted(group.subscribed())}
-    if isinstance(group, ClassicGroup):
-        own = {
+    own: dict[str, Any] = (
+        {
+            "group_type": "classic",
             "protocol_name": group.protocol_name,
             "leader_id": group.leader_id,
             "subscribed_topics": group.subscribed_topics,
         }
+        if isinstance(group, ClassicGroup)
+        else of_consumer_group(group)
+    )
     return own | {
         "state": str(group.state),
         "members": len(group.members),
@@ -256,9 +277,13 @@ def _of_protocol(group: KafkaGroup | RocketMqGroup) -> dict[str, Any]:
     }
 
 
-def _members(group: ClassicGroup, protocol: str) -> Iterator[MemberRow]:
+def _members(group: KafkaGroup, protocol: str) -> Iterator[MemberRow]:
+    if isinstance(group, ConsumerGroup):
+        for fields in consumer_members(group):
+            yield MemberRow(protocol=protocol, role=Role.MEMBER, **fields)
+        return
     for member in group.members.values():
-        assignment = _assignment(group, member)
+        assignment = assignment_of(group, member)
         yield MemberRow(
             group_id=group.group_id,
             protocol=protocol,
@@ -292,20 +317,6 @@ def _waits_for(member: Member) -> str | None:
     if member.parked_join is not None:
         return "JoinGroup"
     return "SyncGroup" if member.parked_sync is not None else None
-
-
-def _assignment(group: ClassicGroup, member: Member) -> dict[str, list[int]] | None:
-    if not group.is_consumer_group():
-        return None
-    by_topic: dict[str, list[int]] = {}
-    if member.assignment:
-        try:
-            partitions = decode_assignment(member.assignment).partitions
-        except ProtocolError:
-            return None
-        for topic, partition in sorted(partitions):
-            by_topic.setdefault(topic, []).append(partition)
-    return by_topic
 
 
 def _offsets(group: Group) -> Iterator[OffsetRow]:

@@ -76,17 +76,30 @@ def table_text(table: Table, rows: Sequence[AnyRow], *, with_group: bool = True)
 def _group_cells(row: AnyRow) -> list[object]:
     assert isinstance(row, GroupRow)
     strategy = row.protocol_name or row.message_model
-    cells: list[object] = [row.group_id, row.protocol, row.state, time_text(row.state_since_ms)]
-    cells += [row.generation, strategy, row.members, row.offsets, row.pending or None, row.locks]
+    of_consumers = row.group_type == "consumer"
+    protocol = f"{row.protocol} ({row.group_type})" if of_consumers else row.protocol
+    cells: list[object] = [row.group_id, protocol, row.state, time_text(row.state_since_ms)]
+    cells += [
+        row.generation,
+        row.assignment_epoch,
+        strategy,
+        row.members,
+        row.offsets,
+        row.pending or None,
+        row.locks,
+    ]
     return [*cells, time_text(row.clock_ms), time_text(row.next_deadline_ms)]
 
 
 def _member_cells(row: AnyRow) -> list[object]:
     assert isinstance(row, MemberRow)
-    role = "leader" if row.is_leader else str(row.role)
+    role = "leader" if row.is_leader else "classic member" if row.is_classic else str(row.role)
     cells: list[object] = [row.group_id, row.member_id, row.group_instance_id, row.client_id]
     cells += [row.client_host, role, row.waits_for, time_text(row.deadline_ms)]
-    return [*cells, time_text(row.last_update_ms), assignment_text(row.assignment)]
+    cells += [time_text(row.last_update_ms), row.member_epoch, row.member_state]
+    cells += [assignment_text(row.assignment), assignment_text(row.revoking), assignment_text(row.target)]
+    subscription = [*(row.subscribed_topics or ()), *([f"/{p}/"] if (p := row.subscribed_pattern) else [])]
+    return [*cells, ",".join(subscription) or None]
 
 
 def _offset_cells(row: AnyRow) -> list[object]:
@@ -117,15 +130,15 @@ _GROUP = "GROUP"
 _LAYOUTS = {
     Table.GROUPS: (
         (
-            *(_GROUP, "PROTOCOL", "STATE", "SINCE", "GENERATION", "STRATEGY", "#MEMBERS", "#OFFSETS"),
-            *("#PENDING", "#LOCKS", "LAST-EVENT", "NEXT-DEADLINE"),
+            *(_GROUP, "PROTOCOL", "STATE", "SINCE", "GENERATION", "TARGET-EPOCH", "STRATEGY"),
+            *("#MEMBERS", "#OFFSETS", "#PENDING", "#LOCKS", "LAST-EVENT", "NEXT-DEADLINE"),
         ),
         _group_cells,
     ),
     Table.MEMBERS: (
         (
             *(_GROUP, "MEMBER-ID", "INSTANCE-ID", "CLIENT-ID", "HOST", "ROLE", "WAITS-FOR", "EXPIRES"),
-            *("LAST-HEARTBEAT", "ASSIGNMENT"),
+            *("LAST-HEARTBEAT", "EPOCH", "STATE", "ASSIGNMENT", "REVOKING", "TARGET", "SUBSCRIPTION"),
         ),
         _member_cells,
     ),

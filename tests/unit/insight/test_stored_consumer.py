@@ -1,0 +1,159 @@
+# ruff: noqa: E501 - tables are as wide as on the terminal
+"""The stored state, the moment and the live view of a group of the consumer protocol."""
+
+import copy
+from datetime import UTC
+from io import StringIO
+from textwrap import dedent
+
+from rich.console import Console
+
+from insight.replay.moment import moment_text
+from insight.replay.replay import Replayed
+from insight.stored.changes import change_text, compare_groups
+from insight.stored.rows import Role, rows_of
+from insight.stored.text import group_text
+from insight.view import entry_line, render
+from insight.why.clock import Clock
+from state.config import CoordinatorConfig
+from state.kafka.any_group import KafkaGroup
+from state.kafka.consumer_group import ConsumerGroup
+from state.kafka.snapshot import snapshot
+from tests.harness.histories import Recorder
+from tests.unit.insight.test_why_epochs import CONVERSIONS, MORNING
+
+CONFIG = CoordinatorConfig()
+
+
+def before(commands: tuple[str, ...], at: str) -> KafkaGroup:
+    """Return the group after the commands before that time."""
+    recorder = Recorder()
+    recorder.play(*commands[: commands.index(f"at {at}")])
+    group = recorder.any_group()
+    assert group is not None
+    return copy.deepcopy(group)
+
+
+def looks(text: str) -> str:
+    return dedent(text).strip("\n")
+
+
+def test_the_tables() -> None:
+    assert group_text(rows_of(before(MORNING, "30s"), 6, CONFIG)) == looks("""
+GROUP PROTOCOL         STATE       SINCE                   GENERATION TARGET-EPOCH STRATEGY #MEMBERS #OFFSETS #LOCKS LAST-EVENT              NEXT-DEADLINE
+g     Kafka (consumer) Reconciling 1970-01-01 00:00:14.000 5          5            uniform  4        0        0      1970-01-01 00:00:14.000 1970-01-01 00:00:57.000
+
+  Last rebalance: 1970-01-01 00:00:12.000, member C subscribes to orders, prices
+
+  MEMBER-ID INSTANCE-ID CLIENT-ID HOST ROLE   EXPIRES                 EPOCH STATE                ASSIGNMENT REVOKING   TARGET            SUBSCRIPTION
+  A         -           A              member 1970-01-01 00:00:59.000 3     UnrevokedPartitions  orders:0,1 orders:2,3 orders:0,1        orders,prices
+  B         -           B              member 1970-01-01 00:00:59.000 3     UnrevokedPartitions  orders:4,5 prices:0,1 orders:4,5        orders,prices
+  C         till        C              member 1970-01-01 00:00:57.000 4     UnreleasedPartitions -          -          orders:3;prices:1 orders,prices
+  D         -           D              member 1970-01-01 00:00:57.200 4     Stable               -          -          orders:2;prices:0 orders,prices
+
+  TIMER     DEADLINE                MEMBER-ID
+  heartbeat 1970-01-01 00:00:57.000 C
+  heartbeat 1970-01-01 00:00:57.200 D
+  heartbeat 1970-01-01 00:00:59.000 A
+  heartbeat 1970-01-01 00:00:59.000 B
+  rebalance 1970-01-01 00:01:14.000 A
+  rebalance 1970-01-01 00:01:14.000 B
+    """)
+
+
+def test_the_rows_of_a_group_with_members_of_both_protocols() -> None:
+    rows = rows_of(before(CONVERSIONS, "20s"), 6, CONFIG)
+    assert (rows.group.group_type, rows.group.generation, rows.group.assignment_epoch) == ("consumer", 2, 2)
+    classic, consumer = rows.members
+    assert (classic.role, classic.is_classic, classic.session_timeout_ms) == (Role.MEMBER, True, 30_000)
+    assert (consumer.is_classic, consumer.protocols, consumer.target) == (False, None, {"orders": [2, 3]})
+
+
+def test_what_differs() -> None:
+    change = compare_groups("g", before(MORNING, "14s"), before(MORNING, "30s"), ignore_times=True)
+    assert change is not None
+    assert change_text(change) == looks("""
+group g:
+  seq 21 -> 24
+  assignment epoch 4 -> 5
+  member A: previous epoch 2 -> 3
+  member A: state Stable -> UnrevokedPartitions
+  member A: assigned orders:0,1,2,3 -> orders:0,1
+  member A: pending revocation none -> orders:2,3
+  member B: state Stable -> UnrevokedPartitions
+  member B: assigned orders:4,5;prices:0,1 -> orders:4,5
+  member B: pending revocation none -> prices:0,1
+  target of A: orders:0,1,2 -> orders:0,1
+  target of B: orders:4,5;prices:0 -> orders:4,5
+  added: target of D (orders:2;prices:0)
+    """)
+
+
+def test_a_conversion_is_one_difference() -> None:
+    change = compare_groups("g", before(CONVERSIONS, "10s"), before(CONVERSIONS, "20s"))
+    assert change is not None
+    assert change_text(change) == "group g:\n  protocol Kafka -> Kafka (consumer)"
+
+
+def test_assignment_epochs_that_alone_differ_are_a_difference() -> None:
+    old, new = before(MORNING, "14s"), before(MORNING, "14s")
+    assert isinstance(new, ConsumerGroup)
+    held = new.members["A"].assigned
+    new.members["A"].assigned = {topic: dict.fromkeys(epochs, 7) for topic, epochs in held.items()}
+    change = compare_groups("g", old, new)
+    assert change is not None
+    assert (
+        change_text(change)
+        == "group g:\n  member A: assigned orders:0,1,2,3 since epoch 2 -> orders:0,1,2,3 since epoch 7"
+    )
+
+
+def test_a_moment() -> None:
+    group = before(MORNING, "30s")
+    text = moment_text(Replayed("g", group=group), group.clock_ms, CONFIG, Clock(UTC))
+    assert (
+        text
+        == looks("""
+Group g at 1970-01-01 00:00:14.000 UTC: Reconciling for 0 ms, epoch 5, 4 members, assignor uniform
+Last rebalance: began 1970-01-01 00:00:12.000, because member C subscribes to orders, prices
+
+MEMBER          HOST       EPOCH STATE                       HOLDS           GIVES-UP        WAITS-FOR
+A               -          3     has to give up partitions   orders 0-1      orders 2-3      -
+B               -          3     has to give up partitions   orders 4-5      prices 0-1      -
+C               -          4     waits for partitions        -               -               orders 3; prices 1
+D               -          4     has not heard of its target -               -               orders 2; prices 0
+
+Timers:
+    1970-01-01 00:00:57.000  in 43.0 s  the session of C ends
+    1970-01-01 00:00:57.200  in 43.2 s  the session of D ends
+    1970-01-01 00:00:59.000  in 45.0 s  the session of A ends
+    1970-01-01 00:00:59.000  in 45.0 s  the session of B ends
+    1970-01-01 00:01:14.000  in 60.0 s  A has to have given up its partitions
+    1970-01-01 00:01:14.000  in 60.0 s  B has to have given up its partitions
+    """)
+        + "\n"
+    )
+
+
+def test_the_live_view() -> None:
+    console = Console(file=StringIO(), width=200)
+    console.print(
+        render([snapshot(before(MORNING, "30s")), snapshot(before(CONVERSIONS, "20s"))], [], "", 20_000)
+    )
+    assert isinstance(console.file, StringIO)
+    shown = console.file.getvalue()
+    for line in (
+        "epoch 5",
+        "A: orders 0-1; gives up orders 2-3",
+        "C: -; waits for orders 3, prices 1",
+        "~ a-",
+        "X: orders 2-3",
+    ):
+        assert line in shown
+
+
+def test_entries_name_the_epoch() -> None:
+    history = Recorder().play(*MORNING[:4])
+    assert "  g  epoch 2  GroupEpochBumped (Reconciling -> Assigning) [A]: member A subscribes" in entry_line(
+        history[2]
+    )
