@@ -1,6 +1,5 @@
 """The cluster of a scenario: its topics, as the gateway and the metadata watcher see them."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 from typing import TypeVar
@@ -9,6 +8,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from assignors.kafka.consumer_protocol import ProtocolError, decode_subscription
+from records import topic_patterns
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.requests import (
     AnyRequest,
@@ -76,12 +76,7 @@ class Cluster:
         """Return what a gateway or the watcher finds for a pattern (row RX1). None without brokers."""
         if not self._is_reachable:
             return None
-        try:
-            wanted = re.compile(pattern)
-        except re.error:
-            return RegexResolution(at_ms=at_ms, error=f"cannot be parsed: {pattern}")
-        matched = {name: image for name, image in sorted(self.topics.items()) if wanted.fullmatch(name)}
-        return RegexResolution(matched, at_ms)
+        return topic_patterns.resolve(pattern, self.topics, at_ms)
 
     def with_topic_ids(self, request: AnyRequest) -> AnyRequest:
         """Return a commit or a fetch with the topic ids that a gateway adds (row MI3)."""

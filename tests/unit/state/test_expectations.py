@@ -1,0 +1,62 @@
+"""What a scenario expects of an answer, a group or a member is checked, and not only written down."""
+
+import pytest
+
+from tests.harness import partition_text
+from tests.harness.world import World
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    for command in ("topics foo=4 bar=1", "A e0 names[foo]", "at 2s", "B e0 names[foo]", "A e2"):
+        world.run(command)
+    return world
+
+
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        ("A e2 => e3 -", "expected e3 -, the answer is e2 -"),
+        ("A e2 full owned[0-3] => e2 [0]", "expected e2 [foo 0], the answer is e2 [foo 0,1]"),
+        ("B e9 => e9 -", "the answer is FENCED_MEMBER_EPOCH"),
+        ("commit A offsets=foo-0=1 => STALE_MEMBER_EPOCH", "the answer is NONE"),
+        ("expect A STABLE", "expected STABLE"),
+        ("expect A UNREVOKED pending[2]", "expected pending[foo 2]"),
+        ("expect A e2 session@1s", "expected session@1s"),
+        ("expect B [2,3]", "expected [foo 2,3]"),
+        ("expect B gone", "expected gone"),
+        ("expect C e1", "found gone"),
+        ("expect group Stable gE3", "expected Stable, found Reconciling"),
+        ("expect group classic", "expected classic"),
+        ("expect group gE3 group=other", "found gone"),
+    ],
+)
+def test_what_is_not_as_expected_fails(world: World, command: str, found: str) -> None:
+    with pytest.raises(AssertionError) as raised:
+        world.run(command)
+    assert found in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "A e2 => e2 -",
+        "A e2 owned[0,1] => e3 -",
+        "expect A e2 p2 UNREVOKED [foo 0,1] pending[2-3] target[0,1] epochs[0,1@2] rebalance@62s session@47s",
+        "expect B e3 UNRELEASED [] pending[] rebalance@none consumer",
+        "expect group consumer Reconciling gE3 aE3",
+        "expect C gone",
+    ],
+)
+def test_what_is_as_expected_passes(world: World, command: str) -> None:
+    world.run(command)
+
+
+def test_partitions_are_read_as_they_are_written() -> None:
+    written = "bar 0; foo 0-2,5"
+    assert partition_text.parse(written) == {"bar": [0], "foo": [0, 1, 2, 5]}
+    assert partition_text.text_of(partition_text.parse(written)) == written
+    assert partition_text.parse("0,1") == {"foo": [0, 1]}
+    epochs = "foo 0,1@2; foo 2@3"
+    assert partition_text.text_of_epochs(partition_text.parse_epochs(epochs)) == epochs
