@@ -7,7 +7,8 @@ of the fields is the layout of the stored state: a change of the order is a new 
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple
@@ -29,6 +30,10 @@ the member got it (KIP-1251).
 
 Partitions = dict[bytes, list[int]]
 """Partitions, sorted, by topic id."""
+
+
+Subscribed = tuple[tuple[str, ...], str]
+"""What a member subscribes to: names, sorted, and a pattern, "" without one."""
 
 
 class ConsumerGroupState(StrEnum):
@@ -130,8 +135,9 @@ class ConsumerGroup(Group, tag="KafkaConsumer"):
     `metadata_stale` is True if it has to be computed again. `topics` are the topics that the group was told
     of: None for a name that no topic has.
 
-    Who holds a partition is derived from `members` at its first use and is not stored. What a member holds is
-    changed only by `assign`, which keeps it.
+    Who holds a partition and who subscribes to what are derived from `members` at their first use, and are
+    not stored. The members, what they hold and what they subscribe to are changed only by the methods of this
+    class, which keep both.
     """
 
     group_epoch: int = 1
@@ -157,9 +163,10 @@ class ConsumerGroup(Group, tag="KafkaConsumer"):
     @cached_property
     def progress(self) -> Progress:
         """How far the group is at the end of a step. It is derived anew after `forget_progress`."""
+        if self.group_epoch > self.assignment_epoch:
+            return Progress(self.state, True)
         behind = self._behind()
-        is_behind = behind is not None and behind.member_epoch > 0
-        return Progress(self.state, is_behind or self.group_epoch > self.assignment_epoch)
+        return Progress(self.state, behind is not None and behind.member_epoch > 0)
 
     def forget_progress(self) -> None:
         """Derive `progress` anew at its next use, because a step has changed the group."""
@@ -212,9 +219,43 @@ class ConsumerGroup(Group, tag="KafkaConsumer"):
         resolved = self.resolved_regexes.get(member.subscribed_topic_regex)
         return {*member.subscribed_topic_names, *(resolved.topics if resolved is not None else ())}
 
+    @cached_property
+    def subscriptions(self) -> Counter[Subscribed]:
+        """The number of members with each subscription. Most groups have few different ones."""
+        return Counter(_subscribed(member) for member in self.members.values())
+
+    def add(self, member: ConsumerMember) -> None:
+        """Add a member that holds nothing."""
+        self.members[member.member_id] = member
+        self._count(member, 1)
+
+    def remove(self, member: ConsumerMember) -> None:
+        """Remove a member that holds nothing."""
+        del self.members[member.member_id]
+        self._count(member, -1)
+
+    def subscribe(self, member: ConsumerMember, names: list[str], pattern: str) -> None:
+        """Set the topics that the member subscribes to. `names` are sorted."""
+        self._count(member, -1)
+        member.subscribed_topic_names, member.subscribed_topic_regex = names, pattern
+        self._count(member, 1)
+
+    def _count(self, member: ConsumerMember, by: int) -> None:
+        """Keep `subscriptions` if it was derived already."""
+        counted: Counter[Subscribed] | None = self.__dict__.get("subscriptions")
+        if counted is not None:
+            subscribed = _subscribed(member)
+            counted[subscribed] += by
+            if not counted[subscribed]:
+                del counted[subscribed]
+
     def subscribed(self) -> set[str]:
         """Return the names of all topics that members subscribe to, by name or by a resolved pattern."""
-        return {topic for member in self.members.values() for topic in self.topics_of(member)}
+        subscribed: set[str] = set()
+        for names, pattern in self.subscriptions:
+            resolved = self.resolved_regexes.get(pattern)
+            subscribed.update(names, resolved.topics if resolved is not None else ())
+        return subscribed
 
     def subscribed_of(self, topics: Iterable[str]) -> set[str]:
         """Return those of the topics that a member subscribes to."""
@@ -223,10 +264,7 @@ class ConsumerGroup(Group, tag="KafkaConsumer"):
     def is_subscribed(self, topic: str) -> bool:
         """Whether a member subscribes to the topic."""
         matching = {p for p, resolved in self.resolved_regexes.items() if _is_among(topic, resolved.topics)}
-        return any(
-            member.subscribed_topic_regex in matching or _is_among(topic, member.subscribed_topic_names)
-            for member in self.members.values()
-        )
+        return any(pattern in matching or _is_among(topic, names) for names, pattern in self.subscriptions)
 
     def classic_member_ids(self) -> list[str]:
         """Return the members on the classic protocol. If all are, the group may become a classic group."""
@@ -238,13 +276,11 @@ class ConsumerGroup(Group, tag="KafkaConsumer"):
 
     def unknown_topics(self) -> list[str]:
         """Return the subscribed names, sorted, that the group was not told of (row MI12)."""
-        names = {name for member in self.members.values() for name in member.subscribed_topic_names}
-        return sorted(names - self.topics.keys())
+        return sorted({name for names, _ in self.subscriptions for name in names} - self.topics.keys())
 
     def unresolved_regexes(self) -> list[str]:
         """Return the members' patterns, sorted, that have no result."""
-        patterns = {member.subscribed_topic_regex for member in self.members.values()} - {""}
-        return sorted(patterns - self.resolved_regexes.keys())
+        return sorted({pattern for _, pattern in self.subscriptions} - {""} - self.resolved_regexes.keys())
 
     @cached_property
     def held(self) -> dict[bytes, dict[int, str]]:
@@ -287,7 +323,11 @@ class ConsumerGroup(Group, tag="KafkaConsumer"):
         return ErrorCode.NONE if owner == member_id else ErrorCode.FENCED_INSTANCE_ID
 
 
-def _is_among(topic: str, topics: list[str]) -> bool:
+def _subscribed(member: ConsumerMember) -> Subscribed:
+    return tuple(member.subscribed_topic_names), member.subscribed_topic_regex
+
+
+def _is_among(topic: str, topics: Sequence[str]) -> bool:
     """Whether the topic is one of these sorted topics."""
     at = bisect_left(topics, topic)
     return at < len(topics) and topics[at] == topic

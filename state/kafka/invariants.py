@@ -75,6 +75,10 @@ def _of_consumer(group: ConsumerGroup) -> list[tuple[str, bool]]:
     return [
         ("IV1: a partition is held by one member", held.total() == len(held)),
         ("IV2: who holds a partition follows from the members", group.held == structs.replace(group).held),
+        (
+            "the subscriptions are those of the members",
+            group.subscriptions == structs.replace(group).subscriptions,
+        ),
         ("the progress is that of the members", group.progress == structs.replace(group).progress),
         ("IV3: the target is not ahead of the group", 1 <= group.assignment_epoch <= group.group_epoch),
         (

@@ -230,7 +230,7 @@ def _admit(context: StepContext, request: JoinGroup, sender: _Sender) -> Consume
             client_id=request.client_id,
             client_host=request.client_host,
         )
-        group.members[member.member_id] = member
+        group.add(member)
         if member.instance_id is not None:
             group.static_members[member.instance_id] = member.member_id
         event, reason = EntryType.MEMBER_ADDED, "a new member joined with the classic protocol"

@@ -143,7 +143,7 @@ def _member(context: StepContext, request: ConsumerGroupHeartbeat, identity: Ide
     member = ConsumerMember(
         member_id=identity.member_id, client_id=request.client_id, client_host=request.client_host
     )
-    context.consumer.members[member.member_id] = member
+    context.consumer.add(member)
     instance_id = request.instance_id
     if instance_id is not None:
         member.instance_id = instance_id

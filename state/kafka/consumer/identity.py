@@ -183,7 +183,7 @@ def replace_member(
     remove_member(group, old)
     if member_id in group.members:
         remove_member(group, group.members[member_id])
-    group.members[member_id] = member
+    group.add(member)
     group.assign(member, assigned, pending)
     if target is not None:
         group.target[member_id] = target
@@ -204,7 +204,7 @@ def remove_member(group: ConsumerGroup, member: ConsumerMember) -> None:
     timers (row HB44).
     """
     group.assign(member, {}, {})
-    del group.members[member.member_id]
+    group.remove(member)
     group.target.pop(member.member_id, None)
     if member.instance_id is not None:
         del group.static_members[member.instance_id]

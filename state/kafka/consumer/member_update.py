@@ -88,8 +88,7 @@ def _set_fields(group: ConsumerGroup, member: ConsumerMember, update: Update) ->
     member.rack_id = update.rack_id
     member.rebalance_timeout_ms = update.rebalance_timeout_ms
     member.server_assignor = update.server_assignor
-    member.subscribed_topic_names = update.subscribed_topic_names
-    member.subscribed_topic_regex = update.subscribed_topic_regex
+    group.subscribe(member, update.subscribed_topic_names, update.subscribed_topic_regex)
     member.classic = update.classic
 
 
