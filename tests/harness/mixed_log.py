@@ -1,6 +1,6 @@
 """Random logs of groups whose clients move between the classic protocol and the consumer protocol.
 
-The clients of the two protocols are those of `classic_consumer` and `consumer_log`.
+The clients of the two protocols are those of `classic_consumer` and `consumer_clients`.
 """
 
 from collections import Counter
@@ -34,7 +34,8 @@ from state.timeline import Row, Timeline
 from tests.harness import batches, consumer_log
 from tests.harness.classic_consumer import ClassicConsumer
 from tests.harness.common import Common, kafka_effects, kafka_group
-from tests.harness.consumer_log import INTERVAL_MS, PAUSES_MS, TOPICS, Consumer, Partition
+from tests.harness.consumer_clients import TOPICS, Cluster, Consumer, Partition
+from tests.harness.consumer_log import INTERVAL_MS, PAUSES_MS
 from tests.harness.random_log import GROUPS, PARTITION_OF
 
 _ENCODER = msgpack.Encoder()
@@ -53,7 +54,7 @@ class Who(TypedDict):
 AnyClient = Consumer | ClassicConsumer
 
 
-class GrowingCluster(consumer_log.Cluster):
+class GrowingCluster(Cluster):
     """Topics of which none is deleted, so that a name and an id are the same topic for ever."""
 
     def change(self) -> None:
@@ -106,7 +107,7 @@ class World(consumer_log.World):
 
     def settle(self, rounds: int) -> None:
         """Let every client run and behave well for this many rounds, with a watcher and no change."""
-        self._oddness = 0
+        self.cluster.rest()
         for n in range(rounds):
             if n in (0, rounds // 2):
                 self._look_at_topics()
@@ -280,8 +281,9 @@ class World(consumer_log.World):
                 client = self._asked.pop(reply.response.request, None)
                 if isinstance(client, ClassicConsumer):
                     client.awaits = None
-                if client is not None:
                     client.learn(reply.response)
+                elif client is not None:
+                    client.learn(reply.response, self.cluster)
         self.check_use(group_id)
 
     def check_use(self, group_id: str) -> None:

@@ -11,7 +11,7 @@ from state.config import CoordinatorConfig, MigrationPolicy
 from state.kafka.classic_group import ClassicGroup, GroupState
 from state.kafka.consumer_group import ConsumerGroup, ConsumerGroupState
 from tests.harness import batches
-from tests.harness.consumer_log import Consumer
+from tests.harness.consumer_clients import Consumer
 from tests.harness.examples import examples
 from tests.harness.mixed_log import World
 from tests.harness.random_log import GROUPS
