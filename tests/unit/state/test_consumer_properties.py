@@ -125,19 +125,19 @@ def check_convergence(log: Log) -> None:
 
 
 @given(logs, seeds)
-@examples(60)
+@examples(40)
 def test_batching_does_not_matter(log: Log, seed: int) -> None:
     check_batching(log, seed)
 
 
 @given(logs)
-@examples(100)
+@examples(60)
 def test_no_partition_is_used_twice_and_epochs_never_fall(log: Log) -> None:
     check_history(log)
 
 
 @given(logs)
-@examples(100)
+@examples(60)
 def test_a_group_comes_to_rest_with_every_partition_assigned(log: Log) -> None:
     check_convergence(log)
 
