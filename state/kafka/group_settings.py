@@ -63,5 +63,11 @@ def values_in_force(configs: Mapping[str, int], config: CoordinatorConfig) -> di
 
 def settings_in_force(configs: Mapping[str, int], config: CoordinatorConfig) -> GroupSettings:
     """Return the settings in force for a group with these settings of its own."""
+    if not configs:  # each heartbeat asks, and few groups have settings of their own
+        return GroupSettings(
+            config.group_consumer_session_timeout_ms,
+            config.group_consumer_heartbeat_interval_ms,
+            config.group_consumer_assignment_interval_ms,
+        )
     values = values_in_force(configs, config)
     return GroupSettings(values[SESSION_TIMEOUT], values[HEARTBEAT_INTERVAL], values[ASSIGNMENT_INTERVAL])
