@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from state.errors import ErrorCode
+from state.kafka.consumer.member_update import bump
 from state.kafka.consumer.reconcile import Owned
 from state.kafka.consumer.refusal import Refused
+from state.kafka.consumer.topics import forget_unused, look
 from state.kafka.consumer_group import LEAVE_GROUP_STATIC_MEMBER_EPOCH, ConsumerGroup, ConsumerMember
 from state.kafka.context import RuleId, StepContext
 from state.kafka.history import EntryType
@@ -160,7 +162,8 @@ def replace_member(
     context: StepContext, rule: RuleId, old: ConsumerMember, member_id: str, client_id: str, client_host: str
 ) -> ConsumerMember:
     """Put a copy of a static member under a new member id in its place. The old member's timers go with it.
-    The new member is at epoch 0, with the old one's partitions, subscription and target.
+    The new member is at epoch 0, with the old one's partitions, subscription and target. A member that has
+    the new id already loses its own: the group needs another target.
     """
     group = context.consumer
     target = group.target.get(old.member_id)
@@ -181,8 +184,9 @@ def replace_member(
     )
     assigned, pending = old.assigned, old.pending_revocation
     remove_member(group, old)
-    if member_id in group.members:
-        remove_member(group, group.members[member_id])
+    other = group.members.get(member_id)
+    if other is not None:
+        remove_member(group, other)
     group.add(member)
     group.assign(member, assigned, pending)
     if target is not None:
@@ -196,6 +200,11 @@ def replace_member(
         f"the static member came back, {old.member_id} is fenced",
         replaced_member_id=old.member_id,
     )
+    if other is not None:
+        forget_unused(context)
+        look(context)
+        reason = f"member {member_id} gave up its own place for that of instance {member.instance_id}"
+        bump(context, rule, reason, member_id=member_id)
     return member
 
 

@@ -226,13 +226,14 @@ def test_the_last_members_removal_makes_room_for_a_target_at_once() -> None:
 
 
 def test_a_static_member_takes_the_place_of_another_under_a_known_id() -> None:
-    """Row HB30: what the member of that id had is free, because one id is one member."""
+    """Row HB30: one id is one member, so what the member of that id had is assigned anew."""
     world = Recorded(*AWAY)
-    world.run("B(ia) e0 => e3 [0,1]")
+    (effects,) = world.play("B(ia) e0 => e4 [0-3]")
+    reasons = [e.reason for e in effects.history if e.type is EntryType.GROUP_EPOCH_BUMPED]
+    assert reasons == ["member B gave up its own place for that of instance ia"]
     group = world.consumer_group
     assert list(group.members) == ["B"]
     assert group.static_members == {"ia": "B"}
-    assert sorted(number for numbers in group.held.values() for number in numbers) == [0, 1]
 
 
 def test_a_member_changes_its_instance_id() -> None:
