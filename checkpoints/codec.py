@@ -11,8 +11,9 @@ Decoding is strict: each version of a group has its own reader, which refuses a 
 less. A group of an earlier version is migrated version by version (`checkpoints.migrations`).
 
 Rows of versions 1 to 3 had one group each, under the group's id, and no entries. From version 4 on
-rows have the same map. Groups may have offsets in transactions from version 5 on, and speak the consumer
-protocol from version 6 on. `read_row` reads them all.
+rows have the same map. Groups may have offsets in transactions from version 5 on. From version 6 on they may
+speak the consumer protocol, and an entry may be the settings of a group that does not exist. `read_row` reads
+them all.
 """
 
 from collections.abc import Callable, Mapping

@@ -5,7 +5,7 @@ unchanged is not repeated here. Before such a struct is changed, its old form mu
 
 Version 2 added the partition counts that the coordinator assigns by. Version 3 added topic ids. Version 4
 added offsets in transactions, and the position in the log of each offset. Version 5 added groups of the
-consumer protocol; what both protocols have comes first in it.
+consumer protocol and settings of a group; what both protocols have comes first in it.
 """
 
 from msgspec import Struct

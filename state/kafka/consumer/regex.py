@@ -90,6 +90,7 @@ def _refresh(context: StepContext, pattern: str, resolution: RegexResolution | N
     if is_old and context.config.regex_resolve_at_once:
         take_result(context, context.rule("RG5d"), pattern, resolution)
         context.consumer.metadata_stale = True
+        context.retention_is_stale = True
 
 
 def take_result(context: StepContext, rule: RuleId, pattern: str, resolution: RegexResolution) -> None:

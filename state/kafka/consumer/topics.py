@@ -82,6 +82,7 @@ def take_watched(context: StepContext, images: TopicImages, names: set[str]) -> 
             remember_deleted(group, [before.topic_id])
         if topic is None and context.config.regex_resolve_at_once:
             _leave_out_of_results(group, name)
+            context.retention_is_stale = True
     group.topics = dict(sorted({**group.topics, **found}.items()))
     group.metadata_stale = True
     context.record(
