@@ -77,12 +77,10 @@ def logs() -> dict[str, list[Part]]:
 
 
 def _kinds_in(log: Iterable[Part]) -> set[tuple[object, ...]]:
-    """The kinds of groups in a log: the state, and which of its fields have something in them."""
-    return {
-        (group.get("state"), *(bool(group[name]) for name in sorted(group)))
-        for part in log
-        for group in part.groups.values()
-    }
+    """The kinds of groups and members in a log: the state, and which of the fields have something in them."""
+    groups = [group for part in log for group in part.groups.values()]
+    members = [member for group in groups for member in group.get("members", {}).values()]
+    return {(held.get("state"), *(bool(held[name]) for name in sorted(held))) for held in (*groups, *members)}
 
 
 def _of_kafka(seed: int) -> list[Row]:
