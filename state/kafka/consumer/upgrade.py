@@ -126,11 +126,12 @@ def _by_topic_id(context: StepContext, group: ClassicGroup, parsed: list[_Parsed
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         message,
         EntryType.JOIN_REFUSED if missing != group.wanted_topics else None,
-        after=lambda refused: _want(refused, missing),
+        after=lambda undone: _want(undone, missing),
     )
 
 
 def _want(context: StepContext, topics: list[str]) -> None:
+    """Leave the names in the group, which is classic again, for the topic watcher."""
     context.classic.wanted_topics = topics
 
 
@@ -180,13 +181,7 @@ def _convert(
     context.become(group)
     for member in group.members.values():
         context.arm_consumer_session(member)
-    joiner = (
-        f"instance {request.instance_id}"
-        if request.instance_id is not None
-        else f"client {request.client_id}"
-    )
-    if request.member_id:
-        joiner = f"member {request.member_id}"
+    joiner = f"member {request.member_id}" if request.member_id else f"client {request.client_id}"
     names = group.names_by_id()
     context.record(
         context.rule("UP4"),
