@@ -107,10 +107,10 @@ def _owned(given: dict[str, str], cluster: Cluster, default: str | None) -> list
     ]
 
 
-def topics_told(group: object, group_id: str, cluster: Cluster) -> TopicMetadata | None:
-    """Return what the watcher tells a group that knows other topics than the cluster has, None if nothing."""
-    told = cluster.differences(group) if isinstance(group, ConsumerGroup) else {}
-    return TopicMetadata(group_id=group_id, topics=told) if told else None
+def changed_topics(group: object, group_id: str, cluster: Cluster) -> TopicMetadata | None:
+    """Return what the watcher sends a group that knows other topics than the cluster has, None if nothing."""
+    changed = cluster.differences(group) if isinstance(group, ConsumerGroup) else {}
+    return TopicMetadata(group_id=group_id, topics=changed) if changed else None
 
 
 def regexes_resolved(

@@ -29,10 +29,10 @@ def reply(response: AnyResponse, labels: Labels) -> list[str]:
         case ConsumerGroupHeartbeatResponse() if response.error_code:
             return [f"- {response.error_message}"] if response.error_message else []
         case ConsumerGroupHeartbeatResponse():
-            told = [epoch_and_assignment(response, labels)]
+            shown = [epoch_and_assignment(response, labels)]
             if response.heartbeat_interval_ms != _DEFAULT_INTERVAL_MS:
-                told.append(f"interval={time_text(response.heartbeat_interval_ms)}")
-            return told
+                shown.append(f"interval={time_text(response.heartbeat_interval_ms)}")
+            return shown
         case ConsumerGroupDescribeResponse() if response.error_code:
             return [f"- {response.error_message}"]
         case ConsumerGroupDescribeResponse():

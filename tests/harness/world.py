@@ -255,7 +255,7 @@ class World:
         group_id = given.get("group", DEFAULTS["group"])
         group = self.any_group(group_id)
         if verb == "topic-metadata":
-            return consumer_requests.topics_told(group, group_id, self._cluster)
+            return consumer_requests.changed_topics(group, group_id, self._cluster)
         return consumer_requests.regexes_resolved(given, group, group_id, self._cluster, self._now_ms)
 
     def _member(self, client: Client, given: dict[str, str]) -> AnyRequest:
