@@ -42,7 +42,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class AllTopics:
-    """The topics of the cluster by name. `at_ms` is the time of the answer, by the clock of the system."""
+    """The topics of the cluster by name. `at_ms` is the time of the request, by the clock of the system."""
 
     topics: Mapping[str, Topic]
     at_ms: int
@@ -126,8 +126,8 @@ class Cluster:
         """
         wanted = list(dict.fromkeys(names))
         found: dict[str, Topic | None] = dict(await self.topics(wanted, age_max_s))
-        absent = (name for name in wanted if name not in found and self._by_name[name].is_absent)
-        return found | dict.fromkeys(absent)
+        known = {name: self._by_name.get(name) for name in wanted if name not in found}
+        return found | {name: None for name, entry in known.items() if entry is not None and entry.is_absent}
 
     async def all_topics(self, age_max_s: float) -> AllTopics:
         """All topics of the cluster, as they were `age_max_s` ago or later. Raises UpstreamLost."""

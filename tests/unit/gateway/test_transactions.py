@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.apis import ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT, transactions
+from gateway.apis import ADD_OFFSETS_TO_TXN, CONSUMER_GROUP_HEARTBEAT, TXN_OFFSET_COMMIT, transactions
 from gateway.upstream.transactions import (
     ADD_PARTITIONS_TO_TXN,
     DESCRIBE_TRANSACTIONS,
@@ -388,3 +388,13 @@ async def test_a_kept_connection_that_ended_is_replaced(world: World) -> None:
     for writer in world.broker.writers:
         writer.close()
     assert await commit(client, 5) == [("orders", 0, 0)]
+
+
+@played
+async def test_of18_a_stale_member_epoch_is_an_illegal_generation(world: World) -> None:
+    Brokers().on(world)
+    client = await world.client()
+    new = {"member_id": "m", "rebalance_timeout_ms": 1, "subscribed_topic_names": [], "topic_partitions": []}
+    joined = await client.ask(CONSUMER_GROUP_HEARTBEAT, 1, group_id="g", member_epoch=0, **new)
+    for generation, code in ((joined.member_epoch, 0), (joined.member_epoch + 1, 22)):
+        assert await commit(client, 5, member_id="m", generation_id=generation) == [("orders", 0, code)]
