@@ -1,11 +1,15 @@
 """A group's log, from a recording."""
 
+from collections.abc import Sequence
+
 from insight.replay.found import Found
 from insight.replay.recording import LogClock, Recording
 from insight.replay.replay import Replay, config_of
 from insight.replay.starts import starts_of
 from insight.whatif.run import Log, WhatIfError
+from insight.why.clock import Clock
 from state.inputs import Received
+from state.kafka.requests import ConsumerGroupHeartbeat
 from state.timeline import Row
 
 
@@ -36,6 +40,7 @@ def log_of(recording: Recording, group_id: str) -> Log:
     ]
     if not rows:
         raise WhatIfError(f"the log has no request of group {group_id}")
+    _check_protocol(group_id, rows)
     clock_ms = max((line.time_ms for line in recording.log() if isinstance(line, LogClock)), default=0)
     header = recording.header
     end_ms = clock_ms if header.until_ms is None else min(clock_ms, header.until_ms - 1)
@@ -46,3 +51,14 @@ def log_of(recording: Recording, group_id: str) -> Log:
         until_ms=max(end_ms, rows[-1].at_ms),
         outages=[known.outage for known in header.outages],
     )
+
+
+def _check_protocol(group_id: str, rows: Sequence[Row]) -> None:
+    """Raise WhatIfError if a client of the group has spoken the consumer protocol."""
+    first = next((row for row in rows if isinstance(row.request, ConsumerGroupHeartbeat)), None)
+    if first is not None:
+        raise WhatIfError(
+            f"group {group_id} has a member on the consumer protocol since {Clock().time(first.at_ms)}; "
+            "what-if can simulate clients of the classic protocol only, because it has no model of when a "
+            "client gives partitions up and says so by ConsumerGroupHeartbeat"
+        )

@@ -8,12 +8,14 @@ from msgspec.structs import replace
 
 from checkpoints.codec import STATE_VERSION, encode_group
 from checkpoints.export_file import ExportedGroup
-from insight.replay.recording import Header, Line, Lines, StartGroup
+from insight.replay.recording import Bytes, Header, Line, Lines, LogRequest, StartGroup
 from insight.replay.recording_file import RecordingFile
 from insight.whatif.recorded import log_of
 from insight.whatif.run import Log, WhatIfError, open_loop
+from records.codec import encode
 from state.config import CoordinatorConfig
 from state.kafka.classic_group import ClassicGroup
+from state.kafka.requests import ConsumerGroupHeartbeat
 from state.rocketmq.requests import ConnectionClosed
 from state.timeline import Row
 
@@ -58,3 +60,25 @@ def test_a_rocketmq_group_is_refused() -> None:
     log = Log("g", [Row(1_000, "requests-0-0", closed)], CoordinatorConfig(), 2_000)
     with pytest.raises(WhatIfError, match="is a request of RocketMQ"):
         open_loop(log)
+
+
+def test_a_group_of_the_consumer_protocol_is_refused() -> None:
+    """There is no model of its clients, so the command says so instead of simulating others."""
+    beat = ConsumerGroupHeartbeat(
+        correlation_id="c",
+        reply_partition=0,
+        client_id="c",
+        client_host="/h",
+        api_version=1,
+        group_id="demo",
+        member_epoch=0,
+    )
+    log = [
+        replace(line, value=Bytes.of(encode(beat)))
+        if isinstance(line, LogRequest) and b'"group_id":"demo"' in line.value.get()
+        else line
+        for line in RECORDING.log()
+    ]
+    refused = r"has a member on the consumer protocol since .*; what-if can simulate clients of the classic"
+    with pytest.raises(WhatIfError, match=refused):
+        log_of(Lines(RECORDING.header, [*log, *RECORDING.outputs()]), "demo")
