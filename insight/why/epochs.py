@@ -35,7 +35,6 @@ _BY_TYPE = {
     EntryType.MEMBER_ADDED: CauseKind.MEMBER_JOINED,
     EntryType.MEMBER_REMOVED: CauseKind.MEMBER_LEFT,
     EntryType.MEMBER_REPLACED: CauseKind.STATIC_MEMBER_RETURNED,
-    EntryType.REGEX_RESOLVED: CauseKind.PATTERN_RESOLVED,
 }
 _TOPICS_CHANGED_RULE = "HB53"
 
@@ -210,7 +209,7 @@ def _cause(bump: HistoryEntry, stretch: _Stretch, place: int) -> Cause:
         sentences = [event.reason for event in changed if event.type is EntryType.TOPICS_CHANGED]
         reason = "; ".join(dict.fromkeys(sentences)) or reason
     return Cause(
-        kind=_kind(bump, about),
+        kind=_kind(bump, about, led),
         reason=reason,
         trigger=bump.cause,
         principal=bump.principal,
@@ -222,12 +221,15 @@ def _cause(bump: HistoryEntry, stretch: _Stretch, place: int) -> Cause:
     )
 
 
-def _kind(bump: HistoryEntry, about: Sequence[HistoryEntry]) -> CauseKind:
+def _kind(bump: HistoryEntry, about: Sequence[HistoryEntry], led: Sequence[HistoryEntry]) -> CauseKind:
     if bump.rule == _TOPICS_CHANGED_RULE:
         return CauseKind.TOPICS_CHANGED
     if about:
         return _REMOVED_BY_RULE.get(about[0].rule, _BY_TYPE[about[0].type])
-    return CauseKind.SUBSCRIPTION_CHANGED if bump.member_id else CauseKind.UNKNOWN
+    if bump.member_id is not None:
+        return CauseKind.SUBSCRIPTION_CHANGED
+    is_resolved = any(event.type is EntryType.REGEX_RESOLVED for event in led)
+    return CauseKind.PATTERN_RESOLVED if is_resolved else CauseKind.UNKNOWN
 
 
 def _first_of_each(

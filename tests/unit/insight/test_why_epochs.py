@@ -201,3 +201,23 @@ def test_a_rebalance_under_way_names_who_is_waited_for() -> None:
     waiting = next(way for way in last.progress if way.member_id == "B")
     assert waiting.waited_for == [HandedOver({"orders": [4, 5], "prices": [0, 1]}, "A")]
     assert waiting.waiting_ms is None
+
+
+def test_patterns_that_change_and_patterns_that_match_other_topics() -> None:
+    history = played(
+        "topics orders=2",
+        "at 0s",
+        "A e0 names=none regex=ord.*",
+        "at 5s",
+        "topics orders-eu=2",
+        "regex-resolved watcher",
+        "at 6s",
+        "A e2",
+        "at 20s",
+        "A e3 regex=orders",
+        "A e4 owned[orders 0-1]",
+        "at 30s",
+    )
+    kinds = [change.cause.kind for r in reported(history).rebalances for change in r.epochs]
+    assert kinds == [CauseKind.MEMBER_JOINED, CauseKind.PATTERN_RESOLVED, CauseKind.SUBSCRIPTION_CHANGED]
+    assert rebalance(history, 3).cause.member_ids == ["A"]
