@@ -1,15 +1,18 @@
 """The report on a group of the consumer protocol: epochs, what each member gives up, waits for and gets."""
 
 from datetime import UTC
+from random import Random
 from textwrap import dedent
+
+import pytest
 
 from insight.why.clock import Clock
 from insight.why.lanes import MemberState
 from insight.why.model import CauseKind, HandedOver, Outcome, Rebalance
 from insight.why.report import Report, lanes_of, report
 from insight.why.text import report_text
-from state.kafka.history import HistoryEntry
-from tests.harness.histories import Recorder
+from state.kafka.history import EntryType, HistoryEntry
+from tests.harness.histories import SCENARIOS, Recorder, of_scenario
 
 SECOND = "config group.consumer.assignment.interval.ms=1000"
 
@@ -221,3 +224,18 @@ def test_patterns_that_change_and_patterns_that_match_other_topics() -> None:
     kinds = [change.cause.kind for r in reported(history).rebalances for change in r.epochs]
     assert kinds == [CauseKind.MEMBER_JOINED, CauseKind.PATTERN_RESOLVED, CauseKind.SUBSCRIPTION_CHANGED]
     assert rebalance(history, 3).cause.member_ids == ["A"]
+
+
+@pytest.mark.parametrize("name", sorted(p.stem for p in SCENARIOS.glob("consumer_t*.txt")))
+def test_every_epoch_has_its_cause_and_no_damage_is_too_much(name: str) -> None:
+    history = of_scenario(name)
+    whole = reported(history)
+    changes = [change for r in whole.rebalances for change in r.epochs]
+    bumps = [event for event in history if event.type is EntryType.GROUP_EPOCH_BUMPED]
+    assert [change.epoch for change in changes] == [event.generation for event in bumps]
+    assert CauseKind.UNKNOWN not in {change.cause.kind for change in changes}
+    rng = Random(name)
+    for damaged in (history[rng.randrange(len(history)) :], [e for e in history if rng.random() > 0.1]):
+        if damaged:
+            assert report_text(reported(damaged), Clock(UTC))
+            lanes_of(damaged)
