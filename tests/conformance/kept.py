@@ -132,6 +132,12 @@ _ONE_LIFE = (
 _DAYS = "not reached: the shortest retention is a minute; `tests/scenarios/retention.txt` covers days"
 _OUR_OWN = "not reached: a fault of this implementation, to which Kafka has no counterpart"
 
+_WATCHED = (
+    "not reached: no script changes a topic or breaks the gateway's link to the brokers; scenarios do, and "
+    "`tests/e2e` with real topics"
+)
+_POLICY = "not reached: no server has this policy; `tests/scenarios/consumer_policies.txt` plays it"
+
 _NOT_KAFKAS = "not reached: Kafka's classic groups have no counterpart"
 
 NOT_REACHED: Mapping[str, str] = {
@@ -145,6 +151,18 @@ NOT_REACHED: Mapping[str, str] = {
     **dict.fromkeys(("M1", "M2", "M3", "M4", "M5"), _NOT_KAFKAS),
     "TO6": "not reached: a gateway would have to stand still for the length of a transaction; "
     "`tests/e2e/test_transactions.py` writes such a request",
+    **dict.fromkeys(("MI7", "MI8", "MI9", "MI10", "MI11", "MI14", "MI15"), _WATCHED),
+    **dict.fromkeys(("RX4", "RX6", "RG4e", "RG5d", "RG6", "RG7"), _WATCHED),
+    **dict.fromkeys(("PO2", "PO3"), _POLICY),
+    "HB1": "not reached: on both servers the consumer protocol is on",
+    "HB19": "not reached: Kafka has no groups of RocketMQ",
+    "TA31": "not reached: `group.max.partitions` is a setting of this project",
+    "TA32": "not reached: `group.max.partitions` is a setting of this project",
+    "CV30": "not reached: no classic member changes its topics within an assignment interval",
+    "OF27": "not reached: the shortest retention is a minute; `tests/scenarios/consumer_offsets.txt` covers "
+    "days",
+    "DN8": "not reached: Kafka's answer has the generation 0, with which a client cannot go on",
+    "UP8": "not reached: Kafka answers UNKNOWN_SERVER_ERROR after it has refused the members' JoinGroups",
     "O12": "not reached: the bound is not Kafka's, where the size of a batch of the log is the bound",
 }
 """The rows of docs/rules.md that no script reaches, by row, each with the reason."""

@@ -57,7 +57,7 @@ class _Script:
             topic = self._chance.choice(["trips", "trips", "taxis"])
             return [f"B beat.{version} epoch=0 id=member-B{self._ids} instance=i1 names={topic}"]
         if kind == "beat":
-            return [self._beat("B", self._chance.choice(["", " instance=i1"]))]
+            return [self._beat("B", " instance=i1")]
         return [f"B beat epoch={-2 if kind == 'away' else -1} instance=i1"]
 
     def _beat(self, client: str, instance: str) -> str:

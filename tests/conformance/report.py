@@ -21,8 +21,8 @@ RANDOM_SCRIPTS = 60
 REPLAYS = 2
 _ROOT = Path(__file__).parents[2]
 _REPORT = _ROOT / "docs" / "conformance.md"
-_RULES = _ROOT / "docs" / "rules.md"
-_ROW = re.compile(r"^\| ([A-Z]+\d+) \| .* \| (.*) \|$", re.MULTILINE)
+_RULES = [_ROOT / "docs" / name for name in ("rules.md", "rules-consumer.md")]
+_ROW = re.compile(r"^\| ([A-Z]+\d+[a-z]?) \| .* \| (.*) \|$", re.MULTILINE)
 _NAMES = {
     "add": "AddOffsetsToTxn",
     "beat": "ConsumerGroupHeartbeat",
@@ -153,12 +153,12 @@ def _apis(played: Sequence[Played]) -> Iterator[str]:
 
 
 def _rows(played: Sequence[Played]) -> Iterator[str]:
-    """The cases that reach each row of docs/rules.md, or the reason why none does."""
+    """The cases that reach each row of the rules, or the reason why none does."""
     yield "## Rows of the rules\n"
     yield "A case reaches a row if it was written for the row, or if its answers or history name the row.\n"
     yield "| row | cases |"
     yield "|---|---|"
-    for row, scenario in _ROW.findall(_RULES.read_text()):
+    for row, scenario in _ROW.findall("".join(path.read_text() for path in _RULES)):
         if scenario.startswith("cannot occur"):
             continue
         cases = [one.case for one in played if row in one.case.rows or row in one.rules]

@@ -19,8 +19,9 @@ from tests.conformance.script import Case, Mode, Step, load, parse
 from tests.conformance.servers import SETTINGS, Played
 from tests.conformance.told import Told
 
-RULES = (Path(__file__).parents[3] / "docs" / "rules.md").read_text()
-ROWS = dict(re.findall(r"^\| ([A-Z]+\d+) \| .* \| (.*) \|$", RULES, re.MULTILINE))
+DOCS = Path(__file__).parents[3] / "docs"
+RULES = "".join((DOCS / name).read_text() for name in ("rules.md", "rules-consumer.md"))
+ROWS = dict(re.findall(r"^\| ([A-Z]+\d+[a-z]?) \| .* \| (.*) \|$", RULES, re.MULTILINE))
 PREFIX = "run-1-"
 
 
