@@ -24,12 +24,13 @@ def beat(step: Step, version: int, told: Told) -> Body:
     option = step.options
     epoch = int(option.get("epoch", told.generations.get(step.client, 0)))
     full = epoch == 0 or option.get("full") == "yes"
-    own_id = f"member-{step.client}" if version >= _FIRST_WITH_OWN_ID else ""
+    own_id = f"member-{told.prefix}{step.client}" if version >= _FIRST_WITH_OWN_ID else ""
+    given_id = option.get("id", told.own(step.client) or own_id)
     names = option.get("names", ("" if "regex" in option else "trips") if full else "null")
     owned = option.get("owned", "none" if epoch == 0 else "now" if full else "null")
     return {
         "group_id": told.group(option.get("group", "g")),
-        "member_id": told.id(option.get("id", told.own(step.client) or own_id)),
+        "member_id": told.id(given_id.replace("{prefix}", told.prefix)),
         "member_epoch": epoch,
         "instance_id": option.get("instance"),
         "rack_id": option.get("rack"),
