@@ -12,7 +12,7 @@ from clients.pending import ClientError
 from gateway.health import CHECKS, COORDINATOR, LISTENING, Checks
 from gateway.metrics.collector import GatewayCollector
 from gateway.metrics.numbers import Numbers
-from gateway.service import STARTUP_ERRORS, RunningGateway, running
+from gateway.service import STARTUP_ERRORS, GatewayOptions, RunningGateway, running
 from insight.metrics.service import Metrics, metrics_of
 from state.config import CoordinatorConfig
 from streaming.service.coordinator import Coordinator, Options
@@ -35,15 +35,18 @@ class GatewayToStart:
         except STARTUP_ERRORS as error:
             raise click.ClickException(str(error)) from error
 
+    def options(self, options: Options) -> GatewayOptions:
+        """The gateway's options, beside such a coordinator. It offers the consumer protocol if both do."""
+        wanted = self._listening.options(options.client_config, options.layout, self._security)
+        config = CoordinatorConfig().with_settings(options.settings)
+        return replace(wanted, consumer_protocol=wanted.consumer_protocol and config.consumer_protocol)
+
     @contextmanager
     def serving(self, options: Options) -> Iterator[str]:
         """Run it in front of the coordinator with these options. Yields the address for clients."""
-        wanted = self._listening.options(options.client_config, options.layout, self._security)
-        if not CoordinatorConfig().with_settings(options.settings).consumer_protocol:
-            wanted = replace(wanted, consumer_protocol=False)
         with ExitStack() as stack:
             try:
-                self._running = stack.enter_context(running(wanted))
+                self._running = stack.enter_context(running(self.options(options)))
             except (*STARTUP_ERRORS, ClientError, KafkaError) as error:
                 raise click.ClickException(f"the gateway does not start: {error}") from error
             stack.callback(self._forget)

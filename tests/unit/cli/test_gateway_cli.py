@@ -11,6 +11,7 @@ from cli.run_gateway import GatewayToStart
 from gateway.net.advertised import Template
 from records.client_config import ClientConfig
 from records.layout import TopicLayout
+from streaming.service.coordinator import Options
 
 SERVERS = "--bootstrap-servers=127.0.0.1:9092"
 
@@ -40,6 +41,25 @@ def test_the_options_reach_the_gateway(tmp_path: Path) -> None:
 def test_without_them_a_gateway_has_the_defaults() -> None:
     given = listening()
     assert (given.templates, given.quotas, given.drain_timeout_s) == ((), None, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "protocols", "is_offered"),
+    [
+        ((), "classic,consumer", True),
+        ((), "classic", False),
+        (("--no-consumer-protocol",), "classic,consumer", False),
+    ],
+)
+def test_a_gateway_offers_the_consumer_protocol_that_its_coordinator_has(
+    words: tuple[str, ...], protocols: str, is_offered: bool
+) -> None:
+    coordinator = Options(
+        ClientConfig("127.0.0.1:9092"),
+        Path(),
+        settings={"group.coordinator.rebalance.protocols": protocols},
+    )
+    assert GatewayToStart(listening(*words), 1).options(coordinator).consumer_protocol is is_offered
 
 
 @pytest.mark.parametrize(
