@@ -21,8 +21,9 @@ from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.wire import codec
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
+from state.config import CoordinatorConfig
 from state.errors import ErrorCode
-from state.kafka.group_settings import GROUP_CONFIG_NAMES
+from state.kafka.group_settings import GROUP_CONFIG_NAMES, bounds_of
 from state.kafka.requests import AlterGroupConfigs, DescribeGroupConfigs
 from state.kafka.responses import AlterGroupConfigsResponse, DescribeGroupConfigsResponse, GroupConfigValue
 
@@ -30,7 +31,9 @@ DESCRIBE_CONFIGS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS, LIST_CONFIG_RESOURCE
 APIS = frozenset({DESCRIBE_CONFIGS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS, LIST_CONFIG_RESOURCES})
 
 _GROUP = 32  # ConfigResource.Type.GROUP
-_DEFAULT_CONFIG, _GROUP_CONFIG = 5, 8  # DescribeConfigsResponse.ConfigSource
+# DescribeConfigsResponse.ConfigSource
+_STATIC_BROKER_CONFIG, _DEFAULT_CONFIG, _GROUP_CONFIG = 4, 5, 8
+_KAFKAS_DEFAULTS = {name: str(bounds.value) for name, bounds in bounds_of(CoordinatorConfig()).items()}
 _INT = 3  # DescribeConfigsResponse.ConfigType
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)  # AlterConfigOp.OpType
 _LIST_OPERATIONS = {_APPEND: "APPEND", _SUBTRACT: "SUBTRACT"}
@@ -94,7 +97,7 @@ async def _describe(context: RequestContext, request: Any, resource: Any) -> Fie
 
 
 def _described(config: GroupConfigValue, *, with_synonyms: bool) -> Fields:
-    source = _DEFAULT_CONFIG if config.is_default else _GROUP_CONFIG
+    source = _source(config)
     synonym = {"name": config.name, "value": config.value, "source": source}
     return {
         "name": config.name,
@@ -106,6 +109,14 @@ def _described(config: GroupConfigValue, *, with_synonyms: bool) -> Fields:
         "config_type": _INT,
         "documentation": None,
     }
+
+
+def _source(config: GroupConfigValue) -> int:
+    """Where the value comes from. The coordinator's own settings are to a client those of a broker's file."""
+    if not config.is_default:
+        return _GROUP_CONFIG
+    is_kafkas = config.value == _KAFKAS_DEFAULTS.get(config.name)
+    return _DEFAULT_CONFIG if is_kafkas else _STATIC_BROKER_CONFIG
 
 
 async def _alter(context: RequestContext, request: Any, resource: Any) -> Fields:

@@ -17,7 +17,7 @@ HEARTBEAT = 68
 TOPIC, GROUP = 2, 32  # ConfigResource.Type
 SET, DELETE, APPEND = 0, 1, 2
 GROUP_REFUSED, INVALID_REQUEST, INVALID_CONFIG = 30, 42, 40
-OF_GROUP, OF_BROKER = 8, 5  # DescribeConfigsResponse.ConfigSource
+OF_GROUP, OF_BROKER, OF_BROKERS_FILE = 8, 5, 4  # DescribeConfigsResponse.ConfigSource
 RETENTION = {"name": "retention.ms", "value": "7", "config_source": 1}
 DEFAULTS = {
     SESSION_TIMEOUT: ("45000", OF_BROKER),
@@ -107,6 +107,13 @@ async def test_only_the_wanted_settings_are_shown_with_their_synonyms(world: Wor
         False,
     )
     assert [(s.name, s.value, s.source) for s in config.synonyms] == [(SESSION_TIMEOUT, "45000", OF_BROKER)]
+
+
+@played
+async def test_a_setting_of_the_coordinator_is_shown_as_that_of_a_broker(world: World) -> None:
+    world.core.config = world.core.config.with_settings({"group.consumer.assignment.interval.ms": "0"})
+    shown = await described(await world.client())
+    assert shown == DEFAULTS | {ASSIGNMENT_INTERVAL: ("0", OF_BROKERS_FILE)}
 
 
 @played
