@@ -70,7 +70,7 @@ def _state(group: ConsumerGroup, member: ConsumerMember) -> str:
     if member.member_epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
         return "left for a while"
     if member.state is MemberState.STABLE and member.member_epoch < group.assignment_epoch:
-        return "has not heard of its target"
+        return "is not at its target yet"
     return _STATES[member.state]
 
 

@@ -40,7 +40,7 @@ class _ConsumerView(Struct, frozen=True):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether members subscribe to something that the group was not told of."""
+        """Whether members subscribe to something that the group does not know."""
         return bool(self.unknown_topics or self.unresolved_regexes)
 
     @property
@@ -137,16 +137,16 @@ class GroupTopics:
         resolutions = dict(self._resolutions(cluster))
         self._metadata_sent.keep(metadata, now_s)
         self._regexes_sent.keep(resolutions, now_s)
-        told: list[Message] = []
+        due: list[Message] = []
         for group_id in islice(self._due(metadata, resolutions, now_s), GROUPS_AT_ONCE):
             # Topics come first, so that the group knows them when the results come.
             if (topics := self._if_due(self._metadata_sent, group_id, metadata, now_s)) is not None:
-                told.append(TopicMetadata(group_id=group_id, topics=topics))
+                due.append(TopicMetadata(group_id=group_id, topics=topics))
             if (names := self._if_due(self._regexes_sent, group_id, resolutions, now_s)) is not None:
-                told.append(self._resolved(group_id, names, cluster))
+                due.append(self._resolved(group_id, names, cluster))
         self._seen = {n: None if image is None else image.id for n, image in cluster.images.items()}
         self._listed = cluster.listed
-        return told
+        return due
 
     def _metadata(self, images: Images) -> Iterator[tuple[str, dict[str, TopicImage | None]]]:
         """By group, the topics that it knows otherwise."""
@@ -162,7 +162,7 @@ class GroupTopics:
     def _differs(
         self, name: str, known: _Topic | None, image: TopicImage | None, view: _ConsumerView
     ) -> bool:
-        """Whether the group has to be told of this image of the topic."""
+        """Whether the group needs this image of the topic."""
         if image is None:
             is_told = name in view.topics and known is None
             return not is_told and self._is_gone_for_two_looks(name)

@@ -117,11 +117,11 @@ def test_a_moment() -> None:
 Group g at 1970-01-01 00:00:14.000 UTC: Reconciling for 0 ms, epoch 5, 4 members, assignor uniform
 Last rebalance: began 1970-01-01 00:00:12.000, because member C subscribes to orders, prices
 
-MEMBER          HOST       EPOCH STATE                       HOLDS           GIVES-UP        WAITS-FOR
-A               -          3     has to give up partitions   orders 0-1      orders 2-3      -
-B               -          3     has to give up partitions   orders 4-5      prices 0-1      -
-C               -          4     waits for partitions        -               -               orders 3; prices 1
-D               -          4     has not heard of its target -               -               orders 2; prices 0
+MEMBER          HOST       EPOCH STATE                     HOLDS           GIVES-UP        WAITS-FOR
+A               -          3     has to give up partitions orders 0-1      orders 2-3      -
+B               -          3     has to give up partitions orders 4-5      prices 0-1      -
+C               -          4     waits for partitions      -               -               orders 3; prices 1
+D               -          4     is not at its target yet  -               -               orders 2; prices 0
 
 Timers:
     1970-01-01 00:00:57.000  in 43.0 s  the session of C ends
