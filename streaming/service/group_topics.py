@@ -49,18 +49,18 @@ class _ConsumerView(Struct, frozen=True):
 
 
 class _GroupView(Struct, frozen=True):
-    """The fields used of a record of the groups topic. A classic group may have `unknown_topics`: it needs
+    """The fields used of a record of the groups topic. A classic group may have `wanted_topics`: it needs
     them for its conversion (row MI14).
     """
 
     consumer: _ConsumerView | None = None
-    unknown_topics: list[str] = []
+    wanted_topics: list[str] = []
 
     @property
     def needs(self) -> _ConsumerView | None:
         """What the group knows and waits for, None if it needs nothing."""
-        if self.consumer is None and self.unknown_topics:
-            return _ConsumerView({}, {}, self.unknown_topics, [])
+        if self.consumer is None and self.wanted_topics:
+            return _ConsumerView({}, {}, self.wanted_topics, [])
         return self.consumer
 
 

@@ -95,10 +95,12 @@ def test_classic_groups_and_groups_of_rocketmq_cost_nothing() -> None:
 def test_a_classic_group_gets_the_topics_that_its_conversion_waits_for() -> None:
     """Row MI14."""
     watch = Watch()
-    watch.groups.take(b"g", b'{"group_id":"g","members":[],"unknown_topics":["t"]}')
+    group = ClassicGroup(group_id="g", incarnation="i", wanted_topics=["t"])
+    watch.groups.take(b"g", encode(snapshot(group)))
     assert watch.groups.is_waiting
     assert watch.see(t=OLD) == [told("g", t=OLD)]
-    watch.groups.take(b"g", b'{"group_id":"g","members":[]}')
+    group.wanted_topics = []
+    watch.groups.take(b"g", encode(snapshot(group)))
     assert watch.see(t=GROWN) == []
 
 
