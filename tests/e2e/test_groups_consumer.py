@@ -1,0 +1,75 @@
+"""The commands about a group of the consumer protocol, with a real broker and the coordinator's query: a
+topic grows, the watcher says so, and the commands tell what became of it.
+"""
+
+import shlex
+from collections.abc import Iterator
+
+import click
+import pytest
+import structlog
+from click.testing import CliRunner
+from kafka import KafkaAdminClient
+
+from cli import main
+from embedded.broker import EmbeddedBroker
+from records import kafka_clients
+from records.layout import TopicLayout
+from tests.e2e.gateway_clients import PARTITIONS
+from tests.e2e.harness import wait_until
+from tests.e2e.test_consumer_groups import Member
+from tests.harness.transactions import Wire
+
+pytestmark = pytest.mark.e2e
+
+MORE = 2
+
+
+@pytest.fixture
+def admin(broker: EmbeddedBroker) -> Iterator[KafkaAdminClient]:
+    client = kafka_clients.admin(broker.client_config)
+    yield client
+    client.close()
+
+
+def test_what_the_commands_say(
+    wire: Wire, broker: EmbeddedBroker, layout: TopicLayout, admin: KafkaAdminClient, topic: str, group: str
+) -> None:
+    def run(command: str) -> str:
+        prefix = layout.groups_topic.removesuffix("-groups")
+        where = ["--bootstrap-servers", broker.bootstrap_servers, "--prefix", prefix]
+        result = CliRunner().invoke(main, [*shlex.split(command), *where])
+        structlog.reset_defaults()  # the command's logs went to what is closed by now
+        click.echo(f"\n$ {command}\n{result.output[:4_000]}")
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    first, second = Member(wire, group), Member(wire, group)
+    for member in (first, second):
+        member.join(subscribed_topic_names=[topic])
+
+    def has_settled(partitions: int) -> bool:
+        first.beat()
+        second.beat()
+        return sum(len(held) for m in (first, second) for held in m.owned.values()) == partitions
+
+    wait_until(lambda: has_settled(PARTITIONS), "all partitions of the topic for two members")
+    admin.create_partitions({topic: PARTITIONS + MORE})
+    wait_until(lambda: has_settled(PARTITIONS + MORE), "the topic's new partitions")
+
+    listed = [line.split() for line in run("groups list --type --state").splitlines()]
+    assert [group, "Consumer", "Stable"] in listed
+    members = run(f"groups describe --group {group} --members --verbose")
+    epoch = str(first.epoch)
+    (line,) = [line.split() for line in members.splitlines() if first.member_id in line]
+    held = f"{topic}:{','.join(map(str, *first.owned.values()))}"
+    assert line[-5:] == [epoch, held, epoch, held, topic]
+    state = run(f"groups describe --group {group} --state").splitlines()[-1].split()
+    assert state[-6:] == ["uniform", "Stable", epoch, epoch, "2", "Consumer"]
+    assert run(f"groups describe --group {group}").count(f" {topic} ") == PARTITIONS + MORE
+    why = run(f"why {group}")
+    assert f"Group {group} is Stable" in why
+    assert f"in the cluster: {topic} has {PARTITIONS + MORE} partitions" in why
+    assert f"{PARTITIONS + MORE} partitions" in run(f"assign --from-group {group} --strategy uniform")
+    first.leave()
+    second.leave()
