@@ -1,5 +1,6 @@
 """Unmodified clients, and what the tests do with them through a gateway."""
 
+import time
 import uuid
 from abc import ABC, abstractmethod
 from collections import deque
@@ -49,17 +50,23 @@ def produce(servers: str, topic: str, values: Iterable[int]) -> None:
 
 
 class Moves(ConsumerRebalanceListener):  # type: ignore[misc] # kafka-python ships no types
-    """What a consumer's listener was told: partitions as they came and as they went, call by call."""
+    """What a consumer's listener was told: partitions as they came and as they went, call by call.
+
+    `times` has all calls in their order: when (time.monotonic), whether the partitions came, and which.
+    """
 
     def __init__(self) -> None:
         self.assigned: list[set[int]] = []
         self.revoked: list[set[int]] = []
+        self.times: list[tuple[float, bool, set[int]]] = []
 
     def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
         self.assigned.append({p.partition for p in assigned})
+        self.times.append((time.monotonic(), True, self.assigned[-1]))
 
     def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
         self.revoked.append({p.partition for p in revoked})
+        self.times.append((time.monotonic(), False, self.revoked[-1]))
 
 
 class Consuming(ABC):
@@ -205,7 +212,9 @@ class PythonMember(Consuming):
 
 
 class ConfluentMember(Consuming):
-    """librdkafka's consumer, likewise."""
+    """librdkafka's consumer, likewise. With the consumer protocol there are no assignor and no times of a
+    member's own, and the library tells its listener only of the partitions that come or go.
+    """
 
     FENCED: ClassVar[type[Exception]] = KafkaException
 
@@ -219,8 +228,15 @@ class ConfluentMember(Consuming):
         instance_id: str | None = None,
         session_ms: int = SESSION_MS,
         poll_ms: int = POLL_MS,
+        is_of_consumer_protocol: bool = False,
         settings: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
+        of_classic_protocol = {
+            "session.timeout.ms": session_ms,
+            "heartbeat.interval.ms": HEARTBEAT_MS,
+            "partition.assignment.strategy": assignor,
+        }
+        protocol = {"group.protocol": "consumer"} if is_of_consumer_protocol else of_classic_protocol
         self._committed: list[Callable[[object], None]] = []
         self.consumer = ConfluentConsumer(
             {
@@ -228,10 +244,8 @@ class ConfluentMember(Consuming):
                 "group.id": group_id,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
-                "session.timeout.ms": session_ms,
-                "heartbeat.interval.ms": HEARTBEAT_MS,
                 "topic.metadata.refresh.interval.ms": METADATA_MAX_AGE_MS,
-                "partition.assignment.strategy": assignor,
+                **protocol,
                 "on_commit": self._on_commit,
                 **({"group.instance.id": instance_id} if instance_id else {}),
                 **settings,

@@ -24,10 +24,15 @@ from tests.harness.secured_broker import ADMIN, COORDINATOR, ClusterSecurity, wr
 PREFIX = "shared"
 """The prefix of the shared coordinator's topics."""
 
-# What suits most stories: several members started together are in the first generation, and a RocketMQ client
-# that is silent is found soon.
+# What suits most stories: several members started together are in the first generation, a member of the
+# consumer protocol sees soon what changed, and one that is silent is found soon, as a RocketMQ client is.
+# librdkafka gives such a member's heartbeat up after one interval, which therefore is longer than batches.
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "500",
+    "group.consumer.heartbeat.interval.ms": "3000",
+    "group.consumer.min.heartbeat.interval.ms": "500",
+    "group.consumer.session.timeout.ms": "15000",
+    "group.consumer.min.session.timeout.ms": "6000",
     "rocketmq.channel.expired.timeout.ms": "3000",
     "rocketmq.scan.interval.ms": "500",
 }
