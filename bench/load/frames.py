@@ -1,4 +1,7 @@
-"""Kafka's messages as bytes, by kafka-python alone: the load does not share code with the gateway."""
+"""Kafka's messages as bytes, by kafka-python: the load does not share code with the gateway.
+
+Only the messages that kafka-python lacks are the gateway's, made from Kafka's definitions.
+"""
 
 import struct
 from collections.abc import Mapping
@@ -31,6 +34,7 @@ from kafka.protocol.producer.transaction import (
 )
 
 from bench.load.requests import TOPIC, Membership
+from gateway.wire.consumer_group_messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 
 CLIENT_ID = "bench"
 Api = tuple[int, int]
@@ -43,10 +47,12 @@ FIND_COORDINATOR, INIT_PRODUCER, STABLE_FETCH = (10, 3), (22, 4), (9, 7)
 ADD_OFFSETS, OLD_TXN_COMMIT, OLD_END_TXN = (25, 3), (28, 3), (26, 3)
 """Versions of clients before KIP-890."""
 TXN_COMMIT, END_TXN = (28, 5), (26, 5)
+CONSUMER_HEARTBEAT = (68, 1)
 
 SIZE = struct.Struct(">i")
 
 _MESSAGES = (
+    (ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
     (HeartbeatRequest, HeartbeatResponse),
     (JoinGroupRequest, JoinGroupResponse),
     (LeaveGroupRequest, LeaveGroupResponse),

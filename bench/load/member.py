@@ -2,8 +2,9 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from assignors.kafka.api import Assignment, Subscription, TopicPartition
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, encode_assignment, encode_subscription
@@ -21,7 +22,6 @@ SESSION_TIMEOUT_MS = 600_000  # long, so that no member expires during another m
 REBALANCE_TIMEOUT_MS = 300_000  # max.poll.interval.ms of Kafka's clients
 HEARTBEAT_INTERVAL_S = 3.0  # heartbeat.interval.ms of Kafka's clients
 
-_PROTOCOL = "range"
 _TOPIC = "orders"
 _PARTITIONS_EACH = 12
 _SUBSCRIPTION = encode_subscription(Subscription((_TOPIC,)))
@@ -71,7 +71,12 @@ class Group:
 
 @dataclass
 class Member:
-    """One member. `generation` is that of its assignment, None while it has none."""
+    """One member. `generation` is that of its assignment, None while it has none.
+
+    All members take part in `range`, by which all partitions are taken from all at each rebalance.
+    """
+
+    protocol: ClassVar[str] = "range"
 
     group: Group
     number: int
@@ -104,19 +109,19 @@ class Member:
             rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
             member_id=self.member_id,
             protocol_type=PROTOCOL_TYPE,
-            protocols=[{"name": _PROTOCOL, "metadata": _SUBSCRIPTION}],
+            protocols=[{"name": self.protocol, "metadata": self.subscription()}],
         )
 
     async def _sync(self, joined: Any) -> None:
         generation: int = joined.generation_id
         if joined.leader == self.member_id:
-            for place, member in enumerate(joined.members):
-                self.group.dealt[generation, member.member_id] = _assignment(place)
+            for member_id, assignment in self.plan(joined.members).items():
+                self.group.dealt[generation, member_id] = assignment
         answer = await self.connection.ask(
             SYNC,
             **self._membership(generation),
             protocol_type=PROTOCOL_TYPE,
-            protocol_name=_PROTOCOL,
+            protocol_name=self.protocol,
             assignments=self._assignments(joined),
         )
         if answer.error_code == REBALANCE_IN_PROGRESS:
@@ -125,7 +130,19 @@ class Member:
         if bytes(answer.assignment) != self.group.dealt[generation, self.member_id]:
             raise WrongAnswer(f"{self.member_id} has another member's assignment")
         self.generation = generation
+        self.take(bytes(answer.assignment))
         self.group.synced()
+
+    def subscription(self) -> bytes:
+        """The metadata with which the member joins."""
+        return _SUBSCRIPTION
+
+    def plan(self, members: Sequence[Any]) -> dict[str, bytes]:
+        """The leader's assignments by member id."""
+        return {member.member_id: _assignment(place) for place, member in enumerate(members)}
+
+    def take(self, assignment: bytes) -> None:
+        """Take the assignment of a new generation."""
 
     def _assignments(self, joined: Any) -> list[dict[str, Any]]:
         """Return the leader's assignments; `joined` names members only for the leader."""

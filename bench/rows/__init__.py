@@ -17,6 +17,7 @@ from bench.rows import (
     restart,
     restarts,
     resting,
+    settling,
     through_gateway,
 )
 from bench.rows.bench import Bench, Found
@@ -33,6 +34,7 @@ ROWS: Mapping[str, Callable[[Bench], Found]] = MappingProxyType(
         "idle": idle.measure,
         "deadlines": deadlines.measure,
         "joining": joining.measure,
+        "settling": settling.measure,
         "restart": restart.measure,
         "growth": growth.measure,
         "resting": resting.measure,

@@ -16,12 +16,14 @@ from bench.load.outcome import Outcome
 from bench.load.pipes import at_rates, closed
 from bench.rows.joining import Formed, form
 from bench.rows.passthrough import Limit, Passed, there_and_back
+from bench.rows.settling import PARTITIONS_EACH, PROTOCOLS, settle
 from bench.rows.through_gateway import connected
 from bench.systems import prepare
 from embedded.broker import EmbeddedBroker
 from records import kafka_clients
 from records.address import Address
 from records.client_config import ClientConfig
+from tests.e2e.harness import create_topic
 
 pytestmark = pytest.mark.e2e
 
@@ -111,3 +113,14 @@ def test_records_go_there_and_back(address: Address) -> None:
     assert there_and_back(address, limit, passed) == limit.records
     assert passed.produced[0] > 0
     assert passed.consumed[0] > 0
+
+
+def test_one_more_member_settles_by_each_protocol(broker: EmbeddedBroker, address: Address) -> None:
+    """The measured groups are whole in the end, or this would never end."""
+    topic = f"settling-{uuid.uuid4()}"
+    create_topic(broker.client_config, topic, MEMBERS * PARTITIONS_EACH, {})
+
+    async def all_protocols() -> list[float]:
+        return await asyncio.gather(*(settle(address, one, topic, MEMBERS) for one in PROTOCOLS))
+
+    assert all(took_s > 0 for took_s in asyncio.run(all_protocols()))
