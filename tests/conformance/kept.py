@@ -110,6 +110,13 @@ KEPT: tuple[Kept, ...] = (
         path="groups.0.error_code",
     ),
     Kept(
+        what='ConsumerGroupDescribe of the group `""` says why it is refused; Kafka sends the error alone',
+        reason="The error is Kafka's.",
+        case="a blank group id *",
+        step="*inspect*",
+        path="groups.0.error_message",
+    ),
+    Kept(
         what="a member without topics gets no target; Kafka gives it one when it joins while a target is "
         "due, and those partitions are nobody's",
         reason="Kafka takes the subscriptions for equal, because it does not look at them again for a member "
