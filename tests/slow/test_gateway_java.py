@@ -64,6 +64,15 @@ class Group:
         _, fetched = self.coordinator.describe([self.group_id], with_offsets=True)
         return {partition.partition: it.offset for partition, it in fetched[self.group_id].offsets.items()}
 
+    def members(self) -> list[list[str]]:
+        """What `kafka-consumer-groups` says of each member, with epochs and assignments."""
+        printed = self.tool("--describe", "--members", "--verbose")
+        return rows(printed) if "CONSUMER-ID" in printed else []
+
+    def is_shared(self, members: int) -> bool:
+        """Whether so many members have as many partitions each, by the same tool."""
+        return [cells[4] for cells in self.members()] == [str(PARTITIONS // members)] * members
+
     def wait_until(self, state: str, members: int) -> None:
         """Wait until the coordinator says so."""
 
@@ -242,6 +251,38 @@ def test_the_configs_tool_shows_and_changes_the_settings_of_a_group(tools: JavaT
     with pytest.raises(subprocess.CalledProcessError) as refused:
         tools.configs(*of_group, "--alter", "--add-config", f"{setting}=1")
     assert "InvalidConfigurationException" in refused.value.output
+
+
+def test_consumers_of_the_consumer_protocol(options: GatewayOptions, gateway: str, group: Group) -> None:
+    """Two consumers share the topic, and the groups tool shows their epochs and targets. One is killed and
+    the other one has all. When that one has left, the tool resets the offsets and deletes the group.
+    """
+    group_id, topic = group.group_id, group.topic
+    with (
+        group.console_consumer(group_protocol="consumer") as one,
+        group.console_consumer(group_protocol="consumer") as two,
+    ):
+        wait_until(lambda: group.is_shared(2), "two consumers with a half each")
+        ((name, _, _, assignor, state, *_, members),) = rows(group.tool("--describe", "--state", "--verbose"))
+        assert (name, assignor, state, members) == (group_id, "uniform", "Stable", "2")
+        described = group.members()
+        assert len({epoch for cells in described for epoch in (cells[5], cells[7])}) == 1
+        assert [cells[6] for cells in described] == [cells[8] for cells in described]
+        assert [group_id, "Stable"] in rows(group.tools.groups("--list", "--state"))
+        two.kill()
+        wait_until(lambda: group.is_shared(1), "the partitions of the killed consumer")
+        later = range(1_000, 1_000 + RECORDS)
+        produce(gateway, topic, later)
+        assert take(later, one) == [[*later]]
+        assert "is inactive" in group.tool("--reset-offsets", "--topic", topic, "--to-earliest", "--execute")
+        assert "GroupNotEmptyException" in group.tool("--delete")
+    assert group.offsets() == dict.fromkeys(range(PARTITIONS), 2 * EACH)
+    reset = group.tool("--reset-offsets", "--topic", topic, "--shift-by", "-3", "--execute")
+    assert sorted(cells[3] for cells in rows(reset)) == [str(2 * EACH - 3)] * PARTITIONS
+    assert f"('{group_id}') was successful" in group.tool("--delete")
+    history = history_of(options.client_config, options.layout, group_id)
+    removed = [entry.reason for entry in history if entry.type == EntryType.MEMBER_REMOVED]
+    assert ["session" in reason for reason in removed] == [True, False]
 
 
 def take(expected: range, *members: AnyMember) -> list[list[int]]:
