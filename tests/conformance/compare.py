@@ -63,4 +63,4 @@ def unkept(all_played: Iterable[Played]) -> list[Difference]:
 def unused(all_played: Sequence[Played]) -> list[Kept]:
     """Return the entries of KEPT that did not occur and have to be removed."""
     shown = {found.kept() for played in all_played for found in differences(played)}
-    return [kept for kept in KEPT if kept not in shown]
+    return [kept for kept in KEPT if kept.is_always_shown and kept not in shown]

@@ -10,6 +10,7 @@ class Kept:
 
     `case`, `step`, `path` (of a value in an answer), `kafkas` and `ours` (the two values) are fnmatch
     patterns, or several with `|` between them. `beside` is one for a line of all values of Kafka's answer.
+    Without `is_always_shown` a run may lack the difference.
     """
 
     what: str
@@ -20,6 +21,7 @@ class Kept:
     kafkas: str = "*"
     ours: str = "*"
     beside: str = "*"
+    is_always_shown: bool = True
 
 
 _OLDEST = (
@@ -81,8 +83,10 @@ KEPT: tuple[Kept, ...] = (
     Kept(
         what="an unknown member's JoinGroup to an empty consumer group changes nothing; Kafka, which refuses "
         "it, too, deletes the group and its offsets",
-        reason="A refused request changes nothing.",
+        reason="A refused request changes nothing. Kafka's group is gone from memory alone, so that it is back "
+        "when the broker takes back what it had not yet written.",
         case="an unknown member joins an empty consumer group",
+        is_always_shown=False,
     ),
     Kept(
         what="a pattern is resolved by the request that brings it, so its topics are in the first answer; "

@@ -81,6 +81,7 @@ def test_what_differs_is_told() -> None:
     assert not differences(same)
     assert [found.path for found in unkept([same, other])] == ["error_code", "more"]
     assert unused([same, other])
+    assert all(kept.is_always_shown for kept in unused([same, other]))
 
 
 def heartbeat_answer(*partitions: int) -> Any:
