@@ -83,8 +83,8 @@ KEPT: tuple[Kept, ...] = (
     Kept(
         what="an unknown member's JoinGroup to an empty consumer group changes nothing; Kafka, which refuses "
         "it, too, deletes the group and its offsets",
-        reason="A refused request changes nothing. Kafka's group is gone from memory alone, so that it is back "
-        "when the broker takes back what it had not yet written.",
+        reason="A refused request changes nothing. Kafka deletes the group in its memory alone, without a "
+        "record, and in some runs the group is still there.",
         case="an unknown member joins an empty consumer group",
         is_always_shown=False,
     ),
