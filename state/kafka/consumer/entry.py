@@ -6,7 +6,7 @@ from typing import Any
 from state.kafka.consumer.classic_join import join
 from state.kafka.consumer.classic_members import heartbeat, leave, sync
 from state.kafka.consumer.expiry import deadline_reached
-from state.kafka.consumer.takeover import shift_deadlines, take_over
+from state.kafka.consumer.takeover import renew_due_deadlines, shift_deadlines, take_over
 from state.kafka.consumer.topics import topic_metadata
 from state.kafka.context import RuleId, StepContext
 from state.kafka.requests import Heartbeat, JoinGroup, LeaveGroup, ReplyTo, SyncGroup
@@ -34,4 +34,5 @@ def answer_parked(context: StepContext, row: RuleId) -> None:
 
 
 def release(context: StepContext) -> None:
-    """Every deadline of a released group is ahead, because it moved with the group's clock."""
+    """Let the deadlines of a released group go on. There is no deadline of the whole group."""
+    renew_due_deadlines(context)

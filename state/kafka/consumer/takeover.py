@@ -1,6 +1,7 @@
 """Deadlines after time stood still: in an outage (row F5), or in a quarantine (row F4). Row TM12."""
 
 from state.inputs import Outage
+from state.kafka.classic.rebalance import EXTENSION_AT_LEAST_MS
 from state.kafka.context import StepContext
 from state.kafka.history import EntryType
 
@@ -34,3 +35,24 @@ def shift_deadlines(context: StepContext, by_ms: int) -> None:
             classic.join_deadline_ms = context.deadline_at(classic.join_deadline_ms + by_ms)
         if classic is not None and classic.sync_deadline_ms is not None:
             classic.sync_deadline_ms = context.deadline_at(classic.sync_deadline_ms + by_ms)
+
+
+def renew_due_deadlines(context: StepContext) -> None:
+    """Row F4: renew the deadlines of members that are due at the release.
+
+    One of them is the deadline whose handling raised. It gets its full time again. Otherwise the release
+    would fire it at once, and the group would be quarantined again.
+    """
+    for member in context.consumer.members.values():
+        full_ms = max(member.rebalance_timeout_ms, EXTENSION_AT_LEAST_MS)
+        if _is_due(context, member.rebalance_deadline_ms):
+            member.rebalance_deadline_ms = context.deadline(full_ms)
+        classic = member.classic
+        if classic is not None and _is_due(context, classic.join_deadline_ms):
+            classic.join_deadline_ms = context.deadline(full_ms)
+        if classic is not None and _is_due(context, classic.sync_deadline_ms):
+            classic.sync_deadline_ms = context.deadline(full_ms)
+
+
+def _is_due(context: StepContext, deadline_ms: int | None) -> bool:
+    return deadline_ms is not None and deadline_ms <= context.now_ms

@@ -8,12 +8,14 @@ from state.config import CoordinatorConfig
 from state.dispatch import AnyEvent
 from state.inputs import Outage
 from state.kafka.classic_group import ClassicGroup
+from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.requests import Heartbeat, JoinGroup, Protocol
 from state.kafka.timers import DeadlineReached, TimerKind
 from state.messages import ReleaseGroup
 from state.timeline import Row, Timeline
 from tests.harness import batches
 from tests.harness.common import Common
+from tests.harness.world import World
 
 CONFIG = CoordinatorConfig(group_initial_rebalance_delay_ms=0)
 TEN_MINUTES_MS = 600_000
@@ -104,3 +106,31 @@ def test_members_that_come_back_after_the_join_deadline_raised_are_not_evicted(w
         timeline.apply(Row(back_ms, f"requests-0-1{n}", join(120_000, member_id=member_id)))
     assert isinstance(timeline.group, ClassicGroup)
     assert list(timeline.group.members) == members
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [
+        # A has to revoke partitions within 20 s, and does not.
+        ["A e0 names[foo] timeout=20s", "sleep 2s", "B e0 names[foo]", "A e2 => e2 [0,1]"],
+        # X has to sync within 20 s, and does not.
+        ["A e0 names[foo]", "sleep 2s", "join X api=3 topics=foo session=45s rebalance=20s"],
+    ],
+)
+def test_a_deadline_of_a_member_that_raised_is_not_due_at_once_after_the_release(
+    commands: list[str],
+) -> None:
+    world = World()
+    for command in ["topics foo=4", *commands, "fail deadline", "at 22s"]:
+        world.run(command)
+    group = world.any_group()
+    assert isinstance(group, ConsumerGroup)
+    assert group.quarantined is not None
+    members = list(group.members)
+    for command in ["at 40s", "release operator", "at 59999ms"]:
+        world.run(command)
+    after = world.any_group()
+    assert isinstance(after, ConsumerGroup)
+    assert list(after.members) == members
+    world.run("at 60s")  # the time of the deadline is over again
+    assert len(after.members) < len(members)
