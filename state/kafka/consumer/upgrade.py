@@ -15,6 +15,7 @@ from state.kafka.consumer.classic_bytes import by_topic_id
 from state.kafka.consumer.policy import allows_upgrade
 from state.kafka.consumer.refusal import Refused
 from state.kafka.consumer.topics import fingerprint
+from state.kafka.consumer.wording import listed
 from state.kafka.consumer_group import ClassicMember, ConsumerGroup, ConsumerMember, Partitions
 from state.kafka.context import RuleId, StepContext
 from state.kafka.group import Group
@@ -25,6 +26,9 @@ from state.kafka.snapshot import named
 
 # The epoch of a group that never formed a generation: that of a new consumer group.
 FIRST_EPOCH = 1
+
+# The number of topics that a group asks the watcher for at a time. The group's view must fit into a record.
+WANTED_TOPICS_MAX = 1_000
 
 
 class _Parsed(Struct, frozen=True):
@@ -116,10 +120,10 @@ def _by_topic_id(context: StepContext, group: ClassicGroup, parsed: list[_Parsed
     for one in parsed:
         assigned[one.member.member_id], unknown = by_topic_id(one.partitions, group.topics)
         wanted.update(unknown)
-    missing = sorted(wanted)
+    missing = sorted(wanted)[:WANTED_TOPICS_MAX]
     if not missing:
         return assigned
-    names = ", ".join(missing)
+    names = listed(sorted(wanted), "topics")
     message = f"Group {context.group_id} cannot be upgraded yet: the ids of its topics {names} are not known."
     raise Refused(
         context.rule("MI14"),

@@ -6,6 +6,7 @@ from assignors.kafka.api import Subscription
 from assignors.kafka.consumer_protocol import decode_version, encode_subscription
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer.classic_bytes import assignment_bytes
+from state.kafka.consumer.upgrade import WANTED_TOPICS_MAX
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from tests.harness.world import World
 
@@ -97,6 +98,19 @@ def test_a_refused_upgrade_names_the_topics_it_lacks_once() -> None:
     world.run("join X id=@X facts=yes")
     assert classic_group(world).wanted_topics == []
     world.run("C e0 names[foo] => e3 [0,1]")
+
+
+def test_mi14_a_refused_upgrade_asks_for_so_many_topics_that_its_view_fits_into_a_record() -> None:
+    names = [f"t{n:04}" for n in range(WANTED_TOPICS_MAX + 1)]
+    world = play(
+        NO_DELAY,
+        "topics foo=2 " + " ".join(f"{name}=1" for name in names),
+        f"join X topics={','.join(names)} session=45s facts=none api=3",
+        f"sync X assign=@X:{'+'.join(f'{name}-0' for name in names)}",
+    )
+    refused = world.run("C e0 names[foo] => COORDINATOR_LOAD_IN_PROGRESS")
+    assert classic_group(world).wanted_topics == names[:-1]
+    assert "t0009 and 991 more topics" in " ".join(refused)
 
 
 def test_mi14_a_join_that_owns_partitions_of_an_unknown_topic_changes_nothing() -> None:
