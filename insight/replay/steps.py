@@ -7,10 +7,9 @@ from typing import Any
 import msgspec
 
 from insight.replay.group_run import Entry
-from insight.replay.moment import member_ids, moment_text
+from insight.replay.moment import moment_text, names_of
 from insight.replay.replay import Replayed
 from insight.why.clock import Clock, duration_text
-from insight.why.names import Names
 from insight.why.wording import INDENT
 from records.codec import Refusal
 from state.config import CoordinatorConfig
@@ -32,7 +31,7 @@ class Steps:
         self._entries = replayed.entries
         self._config = config
         self._clock = clock
-        self._names = Names(member_ids(replayed.entries))
+        self._names = names_of(replayed.entries)
         self.at = 0
 
     def __len__(self) -> int:

@@ -26,8 +26,10 @@ def epoch_lines(r: Rebalance, names: Names) -> Lines:
             yield "", f"{new.epoch} after {duration_text(new.after_ms)}: {what}"
     progress = sorted(r.progress, key=lambda way: not way.revoked)
     ways = [(way, text) for way in progress if (text := _way(way, r, names))]
-    for way, text in ways[:MAX_MEMBERS]:
-        yield names.of(way.member_id), text
+    shown = [(names.of(way.member_id), text) for way, text in ways[:MAX_MEMBERS]]
+    width = max((len(name) for name, _ in shown), default=0)
+    for place, (name, text) in enumerate(shown):
+        yield "" if place else "members", f"{name:<{width}}  {text}"
     if len(ways) > MAX_MEMBERS:
         yield "", f"and {count(len(ways) - MAX_MEMBERS, 'member')} more"
 

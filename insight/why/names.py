@@ -2,26 +2,40 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from assignors.kafka.api import MemberId
+from state.kafka.history import HistoryEntry
 
 _UUID = re.compile(r"-([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+# Consumers of the consumer protocol make their ids themselves: a UUID, which Kafka's client writes in Base64.
+_RANDOM = re.compile(r"[A-Za-z0-9_-]{22}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def clients_of(entries: Iterable[HistoryEntry]) -> dict[MemberId, str]:
+    """Return the instance id, else the client id, of the members whose ids are only UUIDs."""
+    return {
+        event.member_id: client
+        for event in entries
+        if event.member_id is not None
+        and (client := event.group_instance_id or event.client_id)
+        and _RANDOM.fullmatch(event.member_id)
+    }
 
 
 class Names:
     """Short names for the member ids of one group: the client id or instance id without the UUID behind it.
 
-    If two ids would get the same name, the first eight digits of the UUID are kept.
+    `clients` are those of `clients_of`. If two ids would get the same name, the first eight characters of
+    the UUID are kept.
     """
 
-    def __init__(self, member_ids: Iterable[MemberId]) -> None:
+    def __init__(self, member_ids: Iterable[MemberId], clients: Mapping[MemberId, str] | None = None) -> None:
         ids = sorted(set(member_ids), key=len, reverse=True)
-        shared = Counter(_UUID.sub("", member_id) for member_id in ids)
-        self._names = {
-            member_id: _UUID.sub("" if shared[_UUID.sub("", member_id)] == 1 else r"-\1", member_id)
-            for member_id in ids
-        }
+        long = {m: f"{clients[m]}-{m[:8]}" if clients and m in clients else _UUID.sub(r"-\1", m) for m in ids}
+        short = {m: clients[m] if clients and m in clients else _UUID.sub("", m) for m in ids}
+        shared = Counter(short.values())
+        self._names = {m: short[m] if shared[short[m]] == 1 else long[m] for m in ids}
         longest_first = "|".join(re.escape(member_id) for member_id in ids)
         self._anywhere = re.compile(longest_first) if ids else None
 

@@ -98,7 +98,7 @@ def _lines_of(panel: Panel, limits_ms: tuple[int, int]) -> float:
 def _draw_panel(axes: Axes, panel: Panel, limits_ms: tuple[int, int], clock: Clock) -> None:
     seen = _seen(panel, limits_ms)
     shown = seen[-MAX_LANES:]
-    names = Names(lane.member_id for lane in panel.members)
+    names = Names((lane.member_id for lane in panel.members), panel.report.clients)
     for span in panel.states:
         _bar(axes, 0, span, limits_ms, height=0.8)
     for row, lane in enumerate(shown, start=1):

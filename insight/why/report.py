@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from insight.why.lanes import Lane, Span, member_lanes, state_spans
 from insight.why.lives import Life, lives
 from insight.why.model import CauseKind, Outcome, Rebalance
+from insight.why.names import clients_of
 from insight.why.notes import notes
 from insight.why.rebalances import rebalances_of
 from state.kafka.group import DEAD
@@ -42,7 +43,7 @@ class Summary(Struct, frozen=True, kw_only=True):
 class Report(Struct, frozen=True, kw_only=True):
     """One group. `state` is that of the last entry, "Dead" if it ended. `notes` name gaps and faults.
     `group_type` is `classic` or `consumer`, the group's protocol; `generation` is the group epoch with the
-    latter.
+    latter. `clients` are those of `insight.why.names.clients_of`.
     """
 
     group_id: str
@@ -57,6 +58,7 @@ class Report(Struct, frozen=True, kw_only=True):
     notes: list[str]
     rebalances: list[Rebalance]
     group_type: str = "classic"
+    clients: dict[str, str] = {}
 
 
 def report(
@@ -92,6 +94,7 @@ def report(
         notes=_notes(group_lives, from_start),
         rebalances=found,
         group_type=last.group_type,
+        clients=clients_of(event for life in group_lives for event in life.entries),
     )
 
 

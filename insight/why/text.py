@@ -44,7 +44,8 @@ def names_of(report: Report) -> Names:
         ids |= {*r.waited_for, *r.members, *r.cause.member_ids, *(r.assignment_bytes or {})}
         ids |= {joined.member_id for joined in r.joined} | {gone.member_id for gone in r.removed}
         ids |= {member.member_id for member in r.moves.members} if r.moves is not None else set()
-    return Names(ids)
+        ids |= {way.member_id for way in r.progress}
+    return Names(ids, report.clients)
 
 
 def cause_text(rebalance: Rebalance, names: Names) -> str:

@@ -1,10 +1,13 @@
 """The report on a group of the consumer protocol: epochs, what each member gives up, waits for and gets."""
 
+import re
 from datetime import UTC
 from random import Random
 from textwrap import dedent
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from insight.why.clock import Clock
 from insight.why.lanes import MemberState
@@ -105,16 +108,16 @@ def looks(text: str) -> str:
 def test_one_member_more() -> None:
     assert block(reported(played(*MORNING)), 2) == looks("""
 #2  1970-01-01 00:00:04.000  member joined: B
-    by      requests-0-1
-    took    4.0 s until Stable
-    epoch   2 -> 3
-    target  computed at once by uniform, which changed 2 members
-    A       gave up orders 4-5, prices 0-1 in 1.5 s
-    B       waited 4.0 s for orders 4-5, prices 0-1 of A
-    moved   4 of 8 partitions
-            A  8 -> 4  - orders 4-5, prices 0-1
-            B  0 -> 4  + orders 4-5, prices 0-1
-    idle    4 partitions, for up to 3.0 s
+    by       requests-0-1
+    took     4.0 s until Stable
+    epoch    2 -> 3
+    target   computed at once by uniform, which changed 2 members
+    members  A  gave up orders 4-5, prices 0-1 in 1.5 s
+             B  waited 4.0 s for orders 4-5, prices 0-1 of A
+    moved    4 of 8 partitions
+             A  8 -> 4  - orders 4-5, prices 0-1
+             B  0 -> 4  + orders 4-5, prices 0-1
+    idle     4 partitions, for up to 3.0 s
     """)
 
 
@@ -129,9 +132,9 @@ def test_several_epochs_in_one_rebalance_and_members_that_do_not_give_up() -> No
              6 after 28.0 s: member left: D; target computed 1.0 s later by uniform, which changed 2 members
              7 after 47.0 s: session timeout: A; target computed 1.0 s later by uniform, which changed 1 member
              8 after 47.0 s: session timeout: B; target computed 1.0 s later by uniform, which changed 1 member
-    A        did not give up orders 2-3
-    B        did not give up prices 0-1
-    C2       waited 48.0 s for orders 3 of A and prices 0-1 of B
+    members  A   did not give up orders 2-3
+             B   did not give up prices 0-1
+             C2  waited 48.0 s for orders 3 of A and prices 0-1 of B
     removed  D after 28.0 s: left the group
     removed  A after 47.0 s: no heartbeat within the session timeout of 45000 ms
     removed  B after 47.0 s: no heartbeat within the session timeout of 45000 ms
@@ -184,7 +187,7 @@ def test_a_history_without_its_beginning_says_what_it_knows() -> None:
     assert first.beginning_lost
     assert first.moves is None
     assert first.outcome is Outcome.STABLE
-    assert "A      gave up orders 4-5, prices 0-1 in 1.5 s" in block(reported(history[middle:]), 1)
+    assert "members  A  gave up orders 4-5, prices 0-1 in 1.5 s" in block(reported(history[middle:]), 1)
     assert [r.cause.kind for r in reported(history[middle:]).rebalances][1:] == [CauseKind.MEMBER_JOINED]
 
 
@@ -224,6 +227,36 @@ def test_patterns_that_change_and_patterns_that_match_other_topics() -> None:
     kinds = [change.cause.kind for r in reported(history).rebalances for change in r.epochs]
     assert kinds == [CauseKind.MEMBER_JOINED, CauseKind.PATTERN_RESOLVED, CauseKind.SUBSCRIPTION_CHANGED]
     assert rebalance(history, 3).cause.member_ids == ["A"]
+
+
+RANDOM_IDS = {"A": "sSo3Cj8mQ1CxuvV6RBHYPg", "B": "0f6c1a52-6f0e-4c55-9d4e-3f1f5f7e2b90"}
+
+
+def with_random_ids(history: list[HistoryEntry], clients: dict[str, str]) -> list[HistoryEntry]:
+    """Return the entries with member ids as consumers make them, at the given clients."""
+    text = "\n".join(msgspec.json.encode(event).decode() for event in history)
+    text = re.sub(r"\b[AB]\b", lambda found: RANDOM_IDS[found[0]], text)
+    said = [msgspec.json.decode(line, type=HistoryEntry) for line in text.splitlines()]
+    return [
+        replace(event, client_id=clients.get(event.member_id or ""), client_host="10.0.0.7")
+        if event.client_id
+        else event
+        for event in said
+    ]
+
+
+def test_members_with_random_ids_go_by_their_client_and_instance_ids() -> None:
+    a, b = RANDOM_IDS.values()
+    history = played(*MORNING[: MORNING.index("at 12s")])
+    text = block(reported(with_random_ids(history, {a: "billing", b: "audit"})), 2)
+    assert f"member joined: audit\n    by       requests-0-1\n    member   {b} at 10.0.0.7\n" in text
+    assert "             audit    waited 4.0 s for orders 4-5, prices 0-1 of billing\n" in text
+    alike = block(reported(with_random_ids(history, {a: "billing", b: "billing"})), 2)
+    assert "  billing-0f6c1a52  waited 4.0 s for orders 4-5, prices 0-1 of billing-sSo3Cj8m\n" in alike
+    static = [
+        replace(event, group_instance_id="till") if event.member_id == "B" else event for event in history
+    ]
+    assert "member joined: till\n" in block(reported(with_random_ids(static, {a: "billing", b: "audit"})), 2)
 
 
 @pytest.mark.parametrize("name", sorted(p.stem for p in SCENARIOS.glob("consumer_t*.txt")))
