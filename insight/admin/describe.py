@@ -304,7 +304,7 @@ def _unsettled(
 ) -> str | None:
     held, target = set(_flat(member.assignment)), set(_flat(member.target_assignment))
     if member.member_epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
-        return f"{member.member_id} has left for a while (static member {member.instance_id})"
+        return f"{_who(member)} has left for a while (static member {member.instance_id})"
     parts = []
     if held - target:
         parts.append(f"has to give up {partition_list(held - target)}")
@@ -317,5 +317,10 @@ def _unsettled(
         )
     if not parts and member.member_epoch == epoch:
         return None
-    behind = f"{member.member_id} is at epoch {member.member_epoch} of {epoch}"
+    behind = f"{_who(member)} is at epoch {member.member_epoch} of {epoch}"
     return f"{behind}: it {', '.join(parts)}" if parts else behind
+
+
+def _who(member: ConsumerGroupMemberDescription) -> str:
+    """The member id, which may be a UUID, with the client and the host."""
+    return f"{member.member_id} ({member.client_id} at {member.client_host})"

@@ -103,8 +103,8 @@ GROUP           COORDINATOR (ID)          ASSIGNMENT-STRATEGY  STATE            
 billing         coordinator-requests (3)  uniform              Reconciling          7               7                         3        Consumer
 
 2 of 3 members are not at the target assignment:
-  alice-1f0e is at epoch 6 of 7: it has to give up orders 2
-  bob-1f0e is at epoch 7 of 7: it gets orders 3 at its next heartbeat, waits for orders 2 of alice-1f0e
+  alice-1f0e (alice at 10.0.0.7) is at epoch 6 of 7: it has to give up orders 2
+  bob-1f0e (bob at 10.0.0.7) is at epoch 7 of 7: it gets orders 3 at its next heartbeat, waits for orders 2 of alice-1f0e
 
 1 of 3 members are on the classic protocol. The conversion
 to the consumer protocol is complete when these have left, or have joined again with it:
@@ -120,7 +120,9 @@ def test_a_group_that_has_settled_waits_for_nothing() -> None:
 
 def test_a_static_member_that_has_left_for_a_while_is_named() -> None:
     away = group(member("alice", -2, {}, {"orders": [0]}, instance_id="till"))
-    assert "alice-1f0e has left for a while (static member till)" in state_table(state_row(away, "r", 0))
+    assert "alice-1f0e (alice at 10.0.0.7) has left for a while (static member till)" in state_table(
+        state_row(away, "r", 0)
+    )
 
 
 def test_a_target_that_is_not_computed_yet_is_said() -> None:
