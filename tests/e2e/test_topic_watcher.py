@@ -48,16 +48,20 @@ class Watched:
         self._producer.send(self.layout.groups_topic, key=group_id.encode(), value=encode(view)).get(60)
 
     def sent(self, group_id: str) -> list[TopicMetadata | RegexResolved]:
+        """The group's records, without those that repeat the one before: a group whose view does not fit yet
+        gets its record again after a pause.
+        """
         requests = [
             decode_request(record.value)
             for record in read_topic(self.broker.client_config, self.layout.requests_topic)
         ]
         assert not [request for request in requests if isinstance(request, Refusal)]
-        return [
+        sent = [
             request
             for request in requests
             if isinstance(request, TopicMetadata | RegexResolved) and request.group_id == group_id
         ]
+        return [one for n, one in enumerate(sent) if n == 0 or content(one) != content(sent[n - 1])]
 
     def wait_for(self, group_id: str, number: int) -> TopicMetadata | RegexResolved:
         """The group's record of this number."""
@@ -65,6 +69,13 @@ class Watched:
         sent = self.sent(group_id)
         assert len(sent) == number
         return sent[-1]
+
+
+def content(request: TopicMetadata | RegexResolved) -> object:
+    """What the record says, without the time."""
+    if isinstance(request, TopicMetadata):
+        return request.topics
+    return {pattern: resolution.topics for pattern, resolution in request.patterns.items()}
 
 
 @pytest.fixture
