@@ -131,9 +131,9 @@ class ConsumerGroup(Group, tag="KafkaConsumer"):
 
     `group_epoch` grows with each change that asks for a new target assignment. `assignment_epoch` is the
     group epoch that `target` was computed for, at `assignment_timestamp_ms` (0: at a time that is not known).
-    `metadata_hash` is the fingerprint of the topics that members subscribe to (row H53), b"" without any.
-    `metadata_stale` is True if it has to be computed again. `topics` are the topics that the group was told
-    of: None for a name that no topic has.
+    `metadata_hash` is the fingerprint of the topics that members subscribe to (row HB53), b"" without any.
+    `metadata_stale` is True if it has to be computed again. `topics` are the topics that the group
+    knows: None for a name that no topic has.
 
     Who holds a partition and who subscribes to what are derived from `members` at their first use, and are
     not stored. The members, what they hold and what they subscribe to are changed only by the methods of this
@@ -275,7 +275,7 @@ class ConsumerGroup(Group, tag="KafkaConsumer"):
         return {topic.topic_id: name for name, topic in self.topics.items() if topic is not None}
 
     def unknown_topics(self) -> list[str]:
-        """Return the subscribed names, sorted, that the group was not told of (row MI12)."""
+        """Return the subscribed names, sorted, that the group knows nothing of (row MI12)."""
         return sorted({name for names, _ in self.subscriptions for name in names} - self.topics.keys())
 
     def unresolved_regexes(self) -> list[str]:

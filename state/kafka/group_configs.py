@@ -32,7 +32,7 @@ def describe_configs(context: StepContext, _: DescribeGroupConfigs, reply_to: Re
 def alter_configs(context: StepContext, request: AlterGroupConfigs, reply_to: ReplyTo) -> None:
     """Set settings of the group, whether or not it exists. Nothing is set if one is refused.
 
-    No epoch changes, and no member is told: the values are read where they are used (row CF22).
+    No epoch changes, because the values are read where they are used (row CF22).
     """
     try:
         configs = _altered(context, request)

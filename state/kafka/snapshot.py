@@ -68,9 +68,9 @@ class ConsumerGroupSnapshot(Struct, frozen=True):
     """What a consumer group has beside the fields of `GroupSnapshot`.
 
     `assignor_name` is the assignor that computed the target assignment, "" before the first. `topics` are the
-    topics that the group was told of (None: no topic has the name), and `resolved_regexes`
-    the topics that each pattern matched. `unknown_topics` are names that members subscribe to and that the
-    group was not told of, `unresolved_regexes` patterns without a result. The metadata watcher tells them.
+    topics that the group knows (None: no topic has the name), and `resolved_regexes` the topics that each
+    pattern matched. `unknown_topics` are names that members subscribe to and that the group knows nothing of,
+    `unresolved_regexes` patterns without a result. The topic watcher sends both.
     """
 
     assignment_epoch: int
@@ -88,7 +88,7 @@ class GroupSnapshot(Struct, frozen=True):
     assignments were omitted because the record would be too large. `consumer` is left out in a classic group.
     `configs` are the group's own settings, left out if it has none. `wanted_topics` are topics of which a
     classic group has to know the ids before it can be converted to the consumer protocol, left out without
-    any; the metadata watcher tells them.
+    any; the topic watcher sends them.
     """
 
     group_id: str
