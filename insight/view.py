@@ -19,6 +19,7 @@ from rich.text import Text
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
 from clients.partition_text import number_list, partition_list
 from insight.rocketmq_group import client_version, group_state
+from insight.why.names import is_bare
 from records.client_config import ClientConfig
 from records.codec import UNREADABLE
 from records.history import (
@@ -203,11 +204,12 @@ def member_line(member: MemberSnapshot, group: GroupSnapshot) -> str:
     """Return a member and its partitions; `*` marks the leader.
 
     In a group of the consumer protocol `~` marks a member on the classic protocol, and the line has what the
-    member has to give up and what it waits for.
+    member has to give up and what it waits for. The client id stands before a member id that is only a UUID.
     """
     if member.consumer:
         mark = "~" if member.session_timeout_ms else " "
-        return f"{mark} {member.member_id}: {progress(member.consumer)}"
+        who = f"{member.client_id} ({member.member_id})" if is_bare(member.member_id) else member.member_id
+        return f"{mark} {who}: {progress(member.consumer)}"
     leader = "*" if member.member_id == group.leader_id else " "
     return f"{leader} {member.member_id}: {holdings(member.assignment, group.protocol_type)}"
 

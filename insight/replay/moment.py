@@ -1,7 +1,7 @@
 """A group as it was at a moment: its state, its members, what each holds since when, and its timers."""
 
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from assignors.kafka.consumer_protocol import ProtocolError, decode_assignment
@@ -18,7 +18,7 @@ from insight.replay.consumer_moment import WHATS, consumer_member_table, headlin
 from insight.replay.group_run import Entry
 from insight.replay.replay import Replayed
 from insight.why.clock import Clock, duration_text
-from insight.why.names import Names, clients_of
+from insight.why.names import Names, clients_of, is_bare
 from insight.why.wording import INDENT, count
 from state.config import CoordinatorConfig
 from state.kafka import timers
@@ -42,8 +42,7 @@ def moment_text(replayed: Replayed, at_ms: int, config: CoordinatorConfig, clock
         return f"Group {replayed.group_id} did not exist at {when}.{_last_entry(replayed.entries, clock)}\n"
     if isinstance(group, RocketMqGroup):
         return _rocketmq_text(group, at_ms, when, config, clock)
-    pending = group.pending_members if isinstance(group, ClassicGroup) else ()
-    names = names_of(replayed.entries, {*group.members, *pending})
+    names = names_of(replayed.entries, group)
     return _kafka_text(group, holders(replayed.entries), names, at_ms, when, clock)
 
 
@@ -57,11 +56,18 @@ def holders(entries: Iterable[Entry[bytes]]) -> dict[Partition, tuple[str, int]]
     return found
 
 
-def names_of(entries: Iterable[Entry[Any]], members: Collection[str] = ()) -> Names:
-    """Names for all member ids that the history names, and for `members`."""
+def names_of(entries: Iterable[Entry[Any]], group: KafkaGroup | None = None) -> Names:
+    """Names for all member ids that the history names, and for those of the group."""
     said = (said.entry for entry in entries for said in entry.history)
     clients = clients_of(entry for entry in said if isinstance(entry, HistoryEntry))
-    return Names({*members, *member_ids(entries)}, clients)
+    ids = member_ids(entries).union(group.members if group is not None else ())
+    if isinstance(group, ClassicGroup):
+        ids.update(group.pending_members)
+    if isinstance(group, ConsumerGroup):
+        clients |= {
+            m.member_id: m.instance_id or m.client_id for m in group.members.values() if is_bare(m.member_id)
+        }
+    return Names(ids, clients)
 
 
 def member_ids(entries: Iterable[Entry[Any]]) -> set[str]:

@@ -12,6 +12,11 @@ _UUID = re.compile(r"-([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 _RANDOM = re.compile(r"[A-Za-z0-9_-]{22}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
+def is_bare(member_id: MemberId) -> bool:
+    """Whether the id is only a UUID, which says nothing of the client."""
+    return _RANDOM.fullmatch(member_id) is not None
+
+
 def clients_of(entries: Iterable[HistoryEntry]) -> dict[MemberId, str]:
     """Return the instance id, else the client id, of the members whose ids are only UUIDs."""
     return {
@@ -19,7 +24,7 @@ def clients_of(entries: Iterable[HistoryEntry]) -> dict[MemberId, str]:
         for event in entries
         if event.member_id is not None
         and (client := event.group_instance_id or event.client_id)
-        and _RANDOM.fullmatch(event.member_id)
+        and is_bare(event.member_id)
     }
 
 

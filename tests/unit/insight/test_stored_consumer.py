@@ -13,7 +13,7 @@ from insight.replay.replay import Replayed
 from insight.stored.changes import change_text, compare_groups
 from insight.stored.rows import Role, rows_of
 from insight.stored.text import group_text
-from insight.view import entry_line, render
+from insight.view import entry_line, member_line, render
 from insight.why.clock import Clock
 from state.config import CoordinatorConfig
 from state.kafka.any_group import KafkaGroup
@@ -133,6 +133,19 @@ Timers:
     """)
         + "\n"
     )
+
+
+def test_members_with_random_ids_are_named_by_their_clients() -> None:
+    group, member_id = before(MORNING, "4s"), "sSo3Cj8mQ1CxuvV6RBHYPg"
+    assert isinstance(group, ConsumerGroup)
+    (member,) = group.members.values()
+    member.member_id, member.client_id = member_id, "billing"
+    group.members = {member_id: member}
+    text = moment_text(Replayed("g", group=group), group.clock_ms, CONFIG, Clock(UTC))
+    assert "\nbilling         -          2     has its target" in text
+    assert "the session of billing ends" in text
+    view = snapshot(group)
+    assert member_line(view.members[0], view).startswith(f"  billing ({member_id}): ")
 
 
 def test_the_live_view() -> None:
