@@ -143,6 +143,21 @@ def run_batches(
     return outcome
 
 
+def check_batching(rows: Sequence[Row], config: CoordinatorConfig, seed: int) -> None:
+    """However a log is cut, each group has the same effects and the same final state. A call that runs again
+    has byte-identical effects, and a state that is read and written again has the same bytes (IV8).
+    """
+    if not rows:
+        return
+    batches, between = cut(rows, seed), outages(rows, seed)
+    whole = run_whole(rows, batches[-1].watermark_ms, config, checked_step, between)
+    assert not whole.faults
+    assert run_batches(batches, config, checked_step, between) == whole
+    assert run_batches(batches, config, checked_step, between) == whole
+    for group_id, state in whole.states.items():
+        assert encode(decode(group_id, state)) == state
+
+
 def _note(outcome: Outcome, timeline: Timeline) -> None:
     group_id = timeline.group_id
     outcome.steps[group_id] += [encode_words(effects) for effects in timeline.take_effects()]

@@ -42,24 +42,6 @@ def played(log: Log) -> World:
     return world
 
 
-def check_batching(log: Log, seed: int) -> None:
-    """However a log is cut, each group has the same effects and the same final state; a call that runs again
-    has byte-identical effects (IV8).
-    """
-    rows, config = played(log).rows, log[2]
-    if not rows:
-        return
-    cut, outages = batches.cut(rows, seed), batches.outages(rows, seed)
-    take_step = batches.checked_step
-    whole = batches.run_whole(rows, cut[-1].watermark_ms, config, take_step, outages)
-    assert not whole.faults
-    assert batches.run_batches(cut, config, take_step, outages) == whole
-    assert batches.run_batches(cut, config, take_step, outages) == whole
-    for group_id in GROUPS:
-        state = whole.states[group_id]
-        assert batches.encode(batches.decode(group_id, state)) == state
-
-
 def check_history(log: Log) -> None:
     """Epochs never fall, and the history of a group's life has no gap (IV3)."""
     rows, config = played(log).rows, log[2]
@@ -127,7 +109,7 @@ def check_convergence(log: Log) -> None:
 @given(logs, seeds)
 @examples(40)
 def test_batching_does_not_matter(log: Log, seed: int) -> None:
-    check_batching(log, seed)
+    batches.check_batching(played(log).rows, log[2], seed)
 
 
 @given(logs)

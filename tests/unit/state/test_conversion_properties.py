@@ -37,15 +37,6 @@ def played(log: Log) -> World:
     return world
 
 
-def check_batching(log: Log, seed: int) -> None:
-    """However a log is cut, each group has the same effects and the same final state."""
-    rows, config = played(log).rows, log[2]
-    cut, outages = batches.cut(rows, seed), batches.outages(rows, seed)
-    whole = batches.run_whole(rows, cut[-1].watermark_ms, config, batches.checked_step, outages)
-    assert not whole.faults
-    assert batches.run_batches(cut, config, batches.checked_step, outages) == whole
-
-
 def check_convergence(log: Log) -> None:
     """After the last change the group comes to rest, and each client of it uses what it was assigned."""
     world = played(log)
@@ -79,7 +70,7 @@ def test_a_conversion_keeps_offsets_and_gives_no_partition_to_two_members(log: L
 @given(logs, seeds)
 @examples(40)
 def test_batching_does_not_matter(log: Log, seed: int) -> None:
-    check_batching(log, seed)
+    batches.check_batching(played(log).rows, log[2], seed)
 
 
 @given(logs)
