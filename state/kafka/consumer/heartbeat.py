@@ -80,13 +80,19 @@ def _check_room(context: StepContext, request: ConsumerGroupHeartbeat, identity:
     if not names and not regex:
         return
     group, told = context.consumer, dict(request.topics or {})
+    before = identity.member or identity.replaced
+    member_id = identity.member_id
+    if before is not None:
+        member_id = before.member_id
+        names = before.subscribed_topic_names if names is None else names
+        regex = before.subscribed_topic_regex if regex is None else regex
     topics = set(names or ())
     if regex and regex in group.resolved_regexes:
         topics.update(group.resolved_regexes[regex].topics)
     elif regex and request.regex is not None:
         topics.update(request.regex.topics)
         told.update(request.regex.topics)
-    if not has_room(context.config, group, identity.member_id, topics, told):
+    if not has_room(context.config, group, member_id, topics, told):
         message = (
             f"Group {context.group_id} would have more partitions than "
             f"group.max.partitions, {context.config.group_max_partitions}."

@@ -108,6 +108,8 @@ REFUSALS = [
     (("config group.consumer.max.size=2", *STABLE), "Z e3", "GROUP_MAX_SIZE_REACHED", "HB20"),
     (("config group.max.partitions=4", *STABLE, "topics bar=1"), "Z e0", *FULL),
     (("config group.max.partitions=4", *STABLE, "topics bar=1"), "Z e0 regex=b.*", *FULL),
+    # What a request leaves out stays: B goes on with foo.
+    (("config group.max.partitions=4", *STABLE, "topics bar=1"), "B e3 names=none regex=b.*", *FULL),
     (("topics foo=1",), "A e0 regex=foo(", "INVALID_REGULAR_EXPRESSION", "RG4c"),
     (("topics foo=1",), "A e1", "GROUP_ID_NOT_FOUND", "HB15"),
     (("topics foo=1",), "A -1", "GROUP_ID_NOT_FOUND", "HB36"),
@@ -234,6 +236,19 @@ def test_a_static_member_takes_the_place_of_another_under_a_known_id() -> None:
     group = world.consumer_group
     assert list(group.members) == ["B"]
     assert group.static_members == {"ia": "B"}
+
+
+def test_a_static_member_that_comes_back_gives_up_its_topics_for_others() -> None:
+    """Row TA31: the topics of the member whose place it takes do not count."""
+    world = World()
+    for command in (
+        "config group.max.partitions=4",
+        "topics foo=3 bar=1 baz=2",
+        "A(ia) e0 names[foo,bar] => e2 [bar 0; foo 0-2]",
+        "A(ia) -2",
+        "B(ia) e0 names[bar,baz] => e3 [bar 0; baz 0,1]",
+    ):
+        world.run(command)
 
 
 def test_a_member_changes_its_instance_id() -> None:
