@@ -1,4 +1,4 @@
-"""What a subscribed pattern matches: the one resolver of the gateway and the topic watcher. No IO, no clock.
+"""What a subscribed pattern matches: the one resolver of the gateway and the topic watcher. No IO.
 
 Patterns have the syntax and the meaning of RE2, as in Kafka, which uses RE2/J: a topic's whole name has to
 match, upper and lower case differ, and there are no look-arounds and no back references. Source:
@@ -7,6 +7,7 @@ TopicRegexResolver.java, Utils.throwIfRegularExpressionIsInvalid.
 
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
+from time import monotonic
 from typing import Any
 
 import re2
@@ -15,14 +16,22 @@ from state.kafka.requests import RegexResolution, TopicImage
 
 KAFKAS_INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
 
-# Each entry may take RE2's limit, 8 MiB, but takes some KiB as a rule.
-_COMPILED_PATTERNS = 256
+# Clients choose the patterns, so memory and time are bounded. RE2's own limit of memory is 8 MiB for each
+# pattern. One name of 200 letters then takes up to 2 s, because the time grows with the pattern's program.
+_PATTERN_MAX_BYTES = 512 * 1024
+_COMPILED_PATTERNS = 128
+MATCHING_MAX_S = 2.0
+
+
+class MatchingTooSlow(re2.error):  # type: ignore[misc]
+    """The pattern takes too long for the topics of this cluster."""
 
 
 def resolve(
     pattern: str, topics: Mapping[str, TopicImage], at_ms: int, internal: Collection[str] = ()
 ) -> RegexResolution:
-    """Return which of these topics the pattern matches, or why it is not a regular expression of RE2.
+    """Return which of these topics the pattern matches, or why it has no result: it is not a regular
+    expression of RE2, or takes longer than `MATCHING_MAX_S`.
 
     `topics` are the topics of the cluster, read at `at_ms`. Kafka's internal topics and the topics in
     `internal` are left out (row RX7): Kafka itself would match them, too, so that a consumer of `.*` reads
@@ -36,19 +45,23 @@ def resolve(
 
 
 def matching(pattern: str, topics: Iterable[str], internal: Collection[str] = ()) -> list[str]:
-    """Return the names, sorted, that the pattern matches. Raises re2.error."""
+    """Return the names, sorted, that the pattern matches. Raises re2.error, for one MatchingTooSlow."""
     compiled = _compiled(pattern)
-    return sorted(
-        name
-        for name in topics
-        if name not in KAFKAS_INTERNAL_TOPICS and name not in internal and compiled.fullmatch(name)
-    )
+    until_s = monotonic() + MATCHING_MAX_S
+    matched = []
+    for name in topics:
+        if name not in KAFKAS_INTERNAL_TOPICS and name not in internal and compiled.fullmatch(name):
+            matched.append(name)
+        if monotonic() > until_s:
+            raise MatchingTooSlow(f"it takes longer than {MATCHING_MAX_S:g} s to match the topics")
+    return sorted(matched)
 
 
 @lru_cache(_COMPILED_PATTERNS)
 def _compiled(pattern: str) -> Any:
     """Raises re2.error."""
     options = re2.Options()
+    options.max_mem = _PATTERN_MAX_BYTES
     options.log_errors = False  # the caller gets the error; RE2 would print it to stderr as well
     return re2.compile(pattern, options)
 

@@ -5,6 +5,7 @@ A request for which the brokers do not answer in time goes on without it.
 
 import asyncio
 from collections.abc import Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import structlog
@@ -24,6 +25,9 @@ ALL_AGE_MAX_S = 10.0
 # About half of what a record of the requests topic may have, which is 10,000 topics with names of 30 letters.
 FACTS_MAX_BYTES = MIB
 _IMAGE_BYTES = 80  # of a topic in JSON, beside its name
+
+# RE2 releases the interpreter's lock, so the event loop continues while a pattern is matched.
+_matching = ThreadPoolExecutor(1, "gateway-patterns")
 
 T = TypeVar("T")
 
@@ -49,14 +53,24 @@ async def images_of(context: RequestContext, names: Iterable[str]) -> TopicImage
 
 async def resolution_of(context: RequestContext, pattern: str) -> RegexResolution | None:
     """The topics that the pattern matches, or why it is none of RE2. Internal topics are left out, as
-    clients see them. None: no broker answered.
+    clients see them. None: no broker answered, or the pattern had to wait too long for other patterns.
     """
     known = await _in_time(context, context.services.cluster.all_topics(ALL_AGE_MAX_S))
     if known is None:
         return None
     images = {name: image for name, topic in known.topics.items() if (image := _image(topic)) is not None}
     internal = {name for name, topic in known.topics.items() if topic.is_internal}
-    return resolve(pattern, images, known.at_ms, internal | context.services.internal_topics.names)
+    hidden = internal | context.services.internal_topics.names
+    resolving = asyncio.get_running_loop().run_in_executor(
+        _matching, resolve, pattern, images, known.at_ms, hidden
+    )
+    timeout_s = context.services.cluster.limits.topics_look_up_s
+    done, _ = await asyncio.wait([resolving], timeout=timeout_s)
+    if done:
+        return resolving.result()
+    resolving.cancel()
+    log.warning("a pattern is left to the topic watcher", error=f"it was not resolved within {timeout_s:g} s")
+    return None
 
 
 def is_too_much(*told: Iterable[str] | None) -> bool:

@@ -1,5 +1,4 @@
-"""The topics and patterns that consumer groups subscribe to, and the records that these groups need. No IO,
-no clock.
+"""The topics and patterns that consumer groups subscribe to, and the records that these groups need. No IO.
 
 Nothing is stored over a restart: a group gets a record whenever its view on the groups topic does not fit the
 existing topics, and again later if it still does not. Most groups of other types need nothing.
@@ -187,31 +186,35 @@ class GroupTopics:
             names = {p: self._names(view, p, topics, cluster.listed) for p in view.patterns}
             if any(view.resolved_regexes.get(pattern) != matched for pattern, matched in names.items()):
                 yield group_id, names
+        in_use = {pattern for view in self._groups.values() for pattern in view.patterns}
+        self._matched = {p: found for p, found in self._matched.items() if p in in_use}
 
     def _names(
         self, view: _ConsumerView, pattern: str, topics: Mapping[str, TopicImage], listed: frozenset[str]
     ) -> list[str]:
         """What the pattern matches, and of its last result the topics that may still exist: with an error, or
-        absent from this look alone.
+        absent from this look alone. A pattern that had a result and has an error now keeps it.
         """
         resolution = self._matched.get(pattern)
         if resolution is None:
             resolution = self._matched[pattern] = resolve(pattern, topics, 0, self._internal)
+        known = view.resolved_regexes.get(pattern, [])
         doubtful = {
             name
-            for name in view.resolved_regexes.get(pattern, ())
+            for name in known
             if name not in topics
             and view.topics.get(name) is not None
             and (name in listed or self._listed is None or name in self._listed)
         }
-        return sorted(doubtful.union(resolution.topics))
+        kept = known if resolution.error is not None else ()
+        return sorted({*doubtful, *resolution.topics, *(name for name in kept if name in topics)})
 
     def _resolved(self, group_id: str, names: dict[str, list[str]], cluster: ClusterTopics) -> RegexResolved:
         patterns = {
             pattern: RegexResolution(
                 {name: self._image(self._groups[group_id], name, cluster.images) for name in matched},
                 cluster.at_ms,
-                self._matched[pattern].error,
+                None if matched else self._matched[pattern].error,
             )
             for pattern, matched in names.items()
         }

@@ -2,11 +2,14 @@
 topics, offsets by member epoch, descriptions.
 """
 
+from threading import Event
 from typing import Any
+from unittest.mock import patch
 
+from gateway.apis import topic_facts
 from gateway.authorization.acls import SUPPORTED, ResourceType
 from gateway.upstream.internal_topics import InternalTopics
-from state.kafka.requests import ConsumerGroupHeartbeat, TopicImage
+from state.kafka.requests import ConsumerGroupHeartbeat, RegexResolution, TopicImage
 from tests.harness.gateway import TOPICS, RawClient, World, played, topic_id
 from tests.harness.gateway_requests import COMMIT, LIST, OFFSET_FETCH, outcomes
 
@@ -177,6 +180,26 @@ async def test_rx2_a_pattern_that_is_none_of_re2_is_for_the_coordinator_to_refus
     assert regex is not None
     assert regex.error
     assert (refused.error_code, assigned(refused)) == (BAD_PATTERN, None)
+
+
+@played(topics_look_up_s=0.05)
+async def test_rx4_a_pattern_that_takes_long_holds_neither_heartbeat_nor_gateway(
+    world: World,
+) -> None:
+    released, client, other = Event(), await world.client(), await world.client()
+
+    def hanging(*_: object) -> RegexResolution:
+        released.wait()
+        return RegexResolution(at_ms=1, error="late")
+
+    with patch.object(topic_facts, "resolve", hanging):
+        try:
+            assert (await client.ask(HEARTBEAT, 1, **by_pattern("o.*"))).error_code == 0
+            assert last_asked(world).regex is None
+            assert (await other.ask(HEARTBEAT, 1, **by_pattern("p.*", member_id="n"))).error_code == 0
+            assert last_asked(world).regex is None
+        finally:
+            released.set()
 
 
 @played

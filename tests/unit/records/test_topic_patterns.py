@@ -4,6 +4,7 @@ from uuid import UUID
 
 import pytest
 
+from records import topic_patterns
 from records.topic_patterns import KAFKAS_INTERNAL_TOPICS, resolve
 from state.kafka.requests import RegexResolution, TopicImage
 
@@ -43,3 +44,14 @@ def test_what_re2_does_not_know_is_an_error(pattern: str, capfd: pytest.CaptureF
     assert resolution.error
     assert resolution == RegexResolution(at_ms=7, error=resolution.error)
     assert capfd.readouterr().err == ""
+
+
+def test_a_pattern_whose_program_is_large_is_an_error() -> None:
+    """The time for each name grows with the program."""
+    assert "too large" in (resolve("(a?){900}" * 40, images("a"), at_ms=7).error or "")
+
+
+def test_a_pattern_that_takes_too_long_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_patterns, "MATCHING_MAX_S", 0.0)
+    resolution = resolve("a+", images("a", "aa"), at_ms=7)
+    assert resolution == RegexResolution(at_ms=7, error="it takes longer than 0 s to match the topics")

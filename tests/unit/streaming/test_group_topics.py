@@ -2,6 +2,7 @@
 groups, given the groups topic and looks at the cluster.
 """
 
+from collections.abc import Callable
 from itertools import pairwise
 from uuid import UUID
 
@@ -9,6 +10,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
+from records import topic_patterns
 from records.codec import encode
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
@@ -22,6 +24,7 @@ from streaming.service.resend import FIRST_PAUSE_S, LONGEST_PAUSE_S
 
 OLD, NEW, GROWN = TopicImage(UUID(int=1), 4), TopicImage(UUID(int=2), 4), TopicImage(UUID(int=1), 6)
 OTHER = TopicImage(UUID(int=3), 1)
+RESULT = RegexResolution({"t": OLD}, 0)
 
 
 class Watch:
@@ -250,3 +253,36 @@ def test_every_record_can_be_sent() -> None:
     watch.publish("g", {"t": OLD}, unresolved=("t",))
     for message in watch.see(t=GROWN):
         assert msgspec.json.decode(encode(message))["type"] == type(message).__name__
+
+
+def test_a_pattern_that_had_a_result_keeps_it_when_matching_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the members would lose their partitions when the cluster gets more topics."""
+    watch = Watch()
+    watch.publish("g", {"t": OLD}, resolved={"t.*": ["t"]})
+    assert watch.see(t=OLD) == []
+    monkeypatch.setattr(topic_patterns, "MATCHING_MAX_S", 0.0)
+    assert watch.see(t=OLD, t2=OTHER) == []
+
+
+def counting(patterns: list[str]) -> Callable[..., RegexResolution]:
+    def resolve(pattern: str, *_: object) -> RegexResolution:
+        patterns.append(pattern)
+        return RESULT
+
+    return resolve
+
+
+def test_patterns_that_no_group_has_any_more_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Watch()
+    watch.publish("g", unresolved=("t",))
+    watch.see(t=OLD)
+    watch.publish("g", {"t": OLD}, resolved={"t": ["t"]}, unresolved=("t2",))
+    watch.see(t=OLD)
+    resolved: list[str] = []
+    monkeypatch.setattr(group_topics, "resolve", counting(resolved))
+    watch.publish("g", {"t": OLD}, resolved={"t2": []})
+    watch.see(t=OLD)
+    assert resolved == []
+    watch.publish("g", {"t": OLD}, resolved={"t2": []}, unresolved=("t",))
+    watch.see(t=OLD)
+    assert resolved == ["t"]
