@@ -47,7 +47,7 @@ def _of(change: EpochChange, names: Names) -> str:
 
 def _target(change: EpochChange) -> str:
     if change.target_after_ms is None:
-        return "none of this epoch"
+        return "not computed"
     waited_ms = change.target_after_ms - change.after_ms
     when = f"{duration_text(waited_ms)} later" if waited_ms else "at once"
     changed = f", which changed {count(change.changed_targets, 'member')}" if change.changed_targets else ""

@@ -209,6 +209,13 @@ def test_a_rebalance_under_way_names_who_is_waited_for() -> None:
     assert waiting.waiting_ms is None
 
 
+def test_an_epoch_without_a_target_says_so() -> None:
+    history = played("topics orders=6", "at 0s", "A e0", "at 6s", "B e0", "at 7s", "A e2", "at 8s", "B -1")
+    text = block(reported(history), 2)
+    assert "4 after 2.0 s: member left: B; target not computed\n" in text
+    assert "B  waited in vain for orders 3-5 of A\n" in text
+
+
 def test_patterns_that_change_and_patterns_that_match_other_topics() -> None:
     history = played(
         "topics orders=2",
