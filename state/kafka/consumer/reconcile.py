@@ -213,7 +213,7 @@ def _reason(
         if added := _difference(becomes.assigned, had):
             does.append(f"gets {listed_partitions(added, names)} at epoch {becomes.epoch}")
         elif becomes.rule != "RC15":
-            does.append(f"is at epoch {becomes.epoch} and gets no partition")
+            does.append(f"is at epoch {becomes.epoch} and gets no new partition")
         if becomes.waits_for:
             does.append(f"waits for {_held_by_others(group, becomes.waits_for, names)}")
     return "the member " + "; it ".join(does)

@@ -108,7 +108,7 @@ def test_what_the_client_does_not_have_is_dropped() -> None:
     assert (member.assigned, member.pending_revocation) == ({T: {0: 2}}, {})
     assert (
         entry.reason
-        == "the member loses t-2, which its client does not have; it is at epoch 3 and gets no partition"
+        == "the member loses t-2, which its client does not have; it is at epoch 3 and gets no new partition"
     )
 
 
@@ -133,7 +133,7 @@ def test_an_acknowledged_revocation_frees_the_partition() -> None:
     assert group.held == {T: {0: "a"}}
     assert (entry.took_ms, entry.revoking) == (700, None)
     assert entry.to_state == "Stable"
-    assert entry.reason == "the member has revoked t-2; it is at epoch 3 and gets no partition"
+    assert entry.reason == "the member has revoked t-2; it is at epoch 3 and gets no new partition"
 
 
 def test_a_partition_that_is_wanted_again_comes_back_with_the_new_epoch() -> None:
@@ -178,7 +178,7 @@ def test_a_member_that_only_waits_is_at_the_new_epoch() -> None:
     rules, [entry] = run(make_group(3, holder, member, target={"a": {T: [1]}}), member, None)
     assert rules == ["RC1", "RC11"]
     assert (member.member_epoch, member.state) == (3, UNRELEASED)
-    assert entry.reason == "the member is at epoch 3 and gets no partition; it waits for t-1 of member b"
+    assert entry.reason == "the member is at epoch 3 and gets no new partition; it waits for t-1 of member b"
 
 
 def test_the_target_of_a_topic_without_subscription_counts_as_empty() -> None:
@@ -237,6 +237,6 @@ def test_a_sentence_names_some_partitions_and_members() -> None:
     _, [entry] = run(make_group(3, *others, member, target=target), member, {})
     assert entry.reason == (
         "the member loses u-0, u-1, u-2, u-3, u-4, u-5, u-6, u-7, u-8, u-9 and 2 more partitions, which its "
-        "client does not have; it is at epoch 3 and gets no partition; it waits for t-0 of member m0, "
+        "client does not have; it is at epoch 3 and gets no new partition; it waits for t-0 of member m0, "
         "t-1 of member m1, t-2 of member m2 and 2 more members"
     )
