@@ -135,4 +135,4 @@ def _one_in_words(name: str, before: Mapping[str, Topic | None], topic: Topic | 
         return f"{name} exists with {count}"
     if known.topic_id != topic.topic_id:
         return f"{name} was deleted and created again with {count}"
-    return f"{name} has {count}, before {known.partitions}"
+    return f"{name} has {count} instead of {known.partitions}"

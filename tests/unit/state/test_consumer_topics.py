@@ -116,7 +116,7 @@ def test_the_watcher_changes_no_epoch_and_no_topic_of_another_group() -> None:
     context = watched(group, {"t": TopicImage(A, 6), "u": None, "other": TopicImage(C, 1)})
     assert group.topics == {"t": Topic(A.bytes, 6), "u": None}
     assert (group.group_epoch, group.metadata_stale) == (1, True)
-    assert reasons(context) == ["in the cluster: t has 6 partitions, before 4, u does not exist"]
+    assert reasons(context) == ["in the cluster: t has 6 partitions instead of 4, u does not exist"]
     assert not watched(group, {"t": TopicImage(A, 6), "u": None}).rules
 
 
