@@ -318,7 +318,7 @@ def _unsettled(
     if not parts and member.member_epoch == epoch:
         return None
     behind = f"{_who(member)} is at epoch {member.member_epoch} of {epoch}"
-    return f"{behind}: it {', '.join(parts)}" if parts else behind
+    return f"{behind}: it {'; it '.join(parts)}" if parts else behind
 
 
 def _who(member: ConsumerGroupMemberDescription) -> str:

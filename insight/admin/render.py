@@ -174,14 +174,14 @@ def _waits(row: StateRow) -> list[str]:
             "it with a member's next heartbeat.",
         ]
     if row.unsettled:
-        lines += ["", f"{len(row.unsettled)} of {row.members} members are not at the target assignment:"]
+        lines += ["", f"Not at the target assignment: {len(row.unsettled)} of {row.members} members"]
         lines += [f"  {sentence}" for sentence in row.unsettled]
     if row.classic_members:
         classic = len(row.classic_members)
         lines += [
             "",
-            f"{classic} of {row.members} members are on the classic protocol. The conversion",
-            "to the consumer protocol is complete when these have left, or have joined again with it:",
+            f"On the classic protocol: {classic} of {row.members} members. The conversion to the consumer",
+            "protocol is complete when these have left, or have joined again with it:",
         ]
         lines += [f"  {member_id}" for member_id in row.classic_members]
     return lines

@@ -102,12 +102,12 @@ def test_the_state_says_what_the_group_waits_for() -> None:
 GROUP           COORDINATOR (ID)          ASSIGNMENT-STRATEGY  STATE                GROUP-EPOCH     TARGET-ASSIGNMENT-EPOCH   #MEMBERS TYPE
 billing         coordinator-requests (3)  uniform              Reconciling          7               7                         3        Consumer
 
-2 of 3 members are not at the target assignment:
+Not at the target assignment: 2 of 3 members
   alice-1f0e (alice at 10.0.0.7) is at epoch 6 of 7: it has to give up orders 2
-  bob-1f0e (bob at 10.0.0.7) is at epoch 7 of 7: it gets orders 3 at its next heartbeat, waits for orders 2 of alice-1f0e
+  bob-1f0e (bob at 10.0.0.7) is at epoch 7 of 7: it gets orders 3 at its next heartbeat; it waits for orders 2 of alice-1f0e
 
-1 of 3 members are on the classic protocol. The conversion
-to the consumer protocol is complete when these have left, or have joined again with it:
+On the classic protocol: 1 of 3 members. The conversion to the consumer
+protocol is complete when these have left, or have joined again with it:
   carol-1f0e
     """)  # noqa: E501
 
