@@ -17,6 +17,7 @@ from state.dispatch import AnyEffects, AnyEvent, AnyGroup
 from state.kafka.any_group import KafkaGroup
 from state.kafka.classic_group import ClassicGroup, Member
 from state.kafka.consumer_group import ConsumerGroup
+from state.kafka.history import EntryType
 from state.kafka.requests import (
     AnyRequest,
     CommittedPartition,
@@ -277,6 +278,9 @@ class World(consumer_log.World):
         assert not timeline.faults, timeline.faults[0].traceback
         for effects in kafka_effects(timeline.take_effects()):
             self.rules.update(effects.rules)
+            for entry in effects.history:
+                if entry.type is EntryType.MEMBER_REMOVED:
+                    self._forget_generation(entry.member_id)
             for reply in effects.replies:
                 client = self._asked.pop(reply.response.request, None)
                 if isinstance(client, ClassicConsumer):
@@ -285,6 +289,14 @@ class World(consumer_log.World):
                 elif client is not None:
                     client.learn(reply.response, self.cluster)
         self.check_use(group_id)
+
+    def _forget_generation(self, member_id: str | None) -> None:
+        """A removed member may come back to a group whose generations began anew, so that the number of a
+        generation that it synced in comes a second time.
+        """
+        for client in self.mixed:
+            if isinstance(client, ClassicConsumer) and client.member_id == member_id:
+                client.synced = -1
 
     def check_use(self, group_id: str) -> None:
         """No partition is used by two members that are at the group's generation, and the coordinator knows

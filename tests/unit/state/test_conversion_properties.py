@@ -79,6 +79,16 @@ def test_a_group_comes_to_rest_with_every_partition_used_once(log: Log) -> None:
     check_convergence(log)
 
 
+def test_a_generation_of_a_former_life_of_the_group_is_not_that_of_today() -> None:
+    """A member of generation 4 was removed, and is at generation 4 of the group's next life when it comes
+    back with what it had.
+    """
+    config = CoordinatorConfig(
+        group_initial_rebalance_delay_ms=3_000, group_consumer_assignment_interval_ms=0
+    )
+    assert played((5_281, 120, config)).rows
+
+
 def test_random_logs_convert_both_ways() -> None:
     deep = {
         "UP3",
