@@ -143,7 +143,7 @@ def step(
             _take_over(context, event)
         case Failed():
             refuse(context, event, context.rule("F1"), ErrorCode.UNKNOWN_SERVER_ERROR)
-        case Quarantine():
+        case Quarantine() if context.has_group:
             _quarantine(context, event)
     if context.has_group:
         settle(context, *before)

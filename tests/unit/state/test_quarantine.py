@@ -8,6 +8,7 @@ from state.config import CoordinatorConfig
 from state.dispatch import AnyEvent
 from state.inputs import Outage
 from state.kafka.classic_group import ClassicGroup
+from state.kafka.configs_only import ConfigsOnly
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.requests import Heartbeat, JoinGroup, Protocol
 from state.kafka.timers import DeadlineReached, TimerKind
@@ -134,3 +135,13 @@ def test_a_deadline_of_a_member_that_raised_is_not_due_at_once_after_the_release
     assert list(after.members) == members
     world.run("at 60s")  # the time of the deadline is over again
     assert len(after.members) < len(members)
+
+
+def test_a_takeover_that_raised_quarantines_no_settings_without_a_group() -> None:
+    configs = ConfigsOnly("g", "requests-0-0", 0, {"consumer.session.timeout.ms": 50_000})
+    step = batches.failing_step(lambda event: isinstance(event, Outage))
+    timeline = Timeline("g", configs, CONFIG, step=step, outages=[Outage(1_000, 2_000)])
+    timeline.fire_until(3_000)
+    assert len(timeline.faults) == 1
+    assert isinstance(timeline.group, ConfigsOnly)
+    assert timeline.group.configs == configs.configs
