@@ -26,6 +26,8 @@ async def serve(context: RequestContext, request: Any) -> Fields | Deferred:
     refused = _refused(context, request)
     if refused is not None:
         return refused
+    if is_too_much(request.subscribed_topic_names):
+        return _TOO_MUCH
     topics, regex = None, None
     if request.member_epoch >= 0 and request.subscribed_topic_names is not None:
         topics = await images_of(context, request.subscribed_topic_names)

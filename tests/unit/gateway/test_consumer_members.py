@@ -211,6 +211,11 @@ async def test_more_topics_than_a_request_can_carry_are_refused(world: World) ->
     assert (refused.error_code, bool(refused.error_message)) == (42, True)
     assert (await client.ask(HEARTBEAT, 1, **by_pattern("0*1.*"))).error_code == 0
     assert len(world.core.asked) == 1
+    before = world.broker.metadata_asked
+    names = [f"{number:0200}" for number in range(4_000)]
+    assert (await client.ask(HEARTBEAT, 1, **joining(subscribed_topic_names=names))).error_code == 42
+    assert world.broker.metadata_asked == before
+    assert len(world.core.asked) == 1
 
 
 @played
