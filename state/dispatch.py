@@ -20,7 +20,7 @@ from state.kafka.consumer.group_of import refusal_by_other_type
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.effects import Effects, Reply
 from state.kafka.requests import AnyRequest as KafkaRequest
-from state.kafka.requests import ConsumerGroupHeartbeat, Unanswered
+from state.kafka.requests import ConsumerGroupDescribe, ConsumerGroupHeartbeat, Unanswered
 from state.kafka.timers import DeadlineReached
 from state.messages import ErrorResponse, ReleaseGroup
 from state.rocketmq import effects as rocketmq_effects
@@ -126,8 +126,8 @@ def _refuse(
     event: Received[AnyRequest] | Failed[AnyRequest],
     config: CoordinatorConfig,
 ) -> AnyEffects:
-    """Answer with INCONSISTENT_GROUP_PROTOCOL, as to a ConsumerGroupHeartbeat with GROUP_ID_NOT_FOUND. The
-    group, including its clock, is unchanged.
+    """Answer with INCONSISTENT_GROUP_PROTOCOL, to a ConsumerGroupHeartbeat and a ConsumerGroupDescribe with
+    GROUP_ID_NOT_FOUND. The group, including its clock, is unchanged.
     """
     request = event.request
     answers = []
@@ -137,6 +137,9 @@ def _refuse(
         if isinstance(request, ConsumerGroupHeartbeat):
             refused = refusal_by_other_type(group.group_id, request, event.request_id, config)
             rule, error, message = refused.rule, refused.error, refused.message
+        elif isinstance(request, ConsumerGroupDescribe):
+            rule, error = "AD2", ErrorCode.GROUP_ID_NOT_FOUND
+            message = f"Group {group.group_id} is not a consumer group."
         response = ErrorResponse(
             group_id=group.group_id,
             correlation_id=request.correlation_id,

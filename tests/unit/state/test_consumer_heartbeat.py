@@ -16,7 +16,7 @@ from state.kafka.classic_group import GroupState
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.effects import Effects
 from state.kafka.history import EntryType, HistoryEntry
-from state.kafka.requests import ConsumerGroupHeartbeat
+from state.kafka.requests import ConsumerGroupDescribe, ConsumerGroupHeartbeat
 from state.kafka.responses import ConsumerGroupHeartbeatResponse, JoinGroupResponse
 from state.messages import ErrorResponse
 from state.rocketmq.group import Group as RocketMqGroup
@@ -289,16 +289,20 @@ def given_heartbeat(**fields: object) -> ConsumerGroupHeartbeat:
     return ConsumerGroupHeartbeat(**given)  # type: ignore[arg-type]
 
 
+DESCRIBE = ConsumerGroupDescribe(group_id="g", correlation_id="c", reply_partition=0, api_version=1)
+
+
 @pytest.mark.parametrize(
     ("request_", "error", "row"),
     [
         (given_heartbeat(member_id="A", member_epoch=1), ErrorCode.GROUP_ID_NOT_FOUND, "HB19"),
         (given_heartbeat(member_id="A", member_epoch=-1), ErrorCode.GROUP_ID_NOT_FOUND, "HB19"),
         (given_heartbeat(member_id="", member_epoch=1), ErrorCode.INVALID_REQUEST, "HB5"),
+        (DESCRIBE, ErrorCode.GROUP_ID_NOT_FOUND, "AD2"),
     ],
 )
 def test_a_group_of_rocketmq_is_no_consumer_group(
-    request_: ConsumerGroupHeartbeat, error: ErrorCode, row: str
+    request_: ConsumerGroupHeartbeat | ConsumerGroupDescribe, error: ErrorCode, row: str
 ) -> None:
     group = RocketMqGroup(group_id="g", incarnation="i")
     effects = step(group, "g", Received("requests-0-1", request_), 0, CoordinatorConfig())
