@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
+import re2
+
 from assignors.kafka.api import TopicPartition
 from assignors.kafka.consumer_protocol import ProtocolError, decode_subscription
 from insight.admin.describe import AnyMember, PartitionRow, assigned_partitions, instance_id
@@ -60,7 +62,10 @@ def _member(member: AnyMember, topics: Mapping[str, int]) -> Member:
 def _subscribed(member: AnyMember, topics: Iterable[str]) -> tuple[str, ...]:
     if not isinstance(member, DescribedMember):
         pattern = member.subscribed_topic_regex
-        matched = matching(pattern, topics) if pattern else []
+        try:
+            matched = matching(pattern, topics) if pattern else []
+        except re2.error as error:
+            raise InputError(f"the pattern {pattern!r} of member {member.member_id} has no result") from error
         return tuple(sorted({*member.subscribed_topic_names, *matched}))
     if not member.member_metadata:
         return ()

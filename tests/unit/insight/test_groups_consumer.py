@@ -158,3 +158,10 @@ def test_a_group_that_reconciles_can_be_asked_about() -> None:
     assert asked.current["alice-1f0e"] == {TopicPartition("orders", n) for n in range(3)}
     with pytest.raises(InputError, match="has no members"):
         live_group(group(group_state="Empty"), counts, [])
+
+
+def test_a_member_whose_pattern_re2_does_not_accept_cannot_be_asked_about() -> None:
+    """The topic watcher has found that, because no gateway could when the member joined."""
+    bad = member("bob", 7, {}, {}, subscribed_topic_names=[], subscribed_topic_regex="(")
+    with pytest.raises(InputError, match=r"the pattern '\(' of member bob-1f0e has no result"):
+        subscribed_topics(group(bad), ["orders"])
