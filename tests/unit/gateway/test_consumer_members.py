@@ -10,7 +10,7 @@ from gateway.apis import topic_facts
 from gateway.authorization.acls import SUPPORTED, ResourceType
 from gateway.upstream.internal_topics import InternalTopics
 from state.kafka.requests import ConsumerGroupHeartbeat, RegexResolution, TopicImage
-from tests.harness.gateway import TOPICS, RawClient, World, played, topic_id
+from tests.harness.gateway import PATIENCE_S, TOPICS, RawClient, World, played, topic_id
 from tests.harness.gateway_requests import COMMIT, LIST, OFFSET_FETCH, outcomes
 
 HEARTBEAT, DESCRIBE, DESCRIBE_CLASSIC = 68, 69, 15
@@ -189,7 +189,7 @@ async def test_rx4_a_pattern_that_takes_long_holds_neither_heartbeat_nor_gateway
     released, client, other = Event(), await world.client(), await world.client()
 
     def hanging(*_: object) -> RegexResolution:
-        released.wait()
+        released.wait(PATIENCE_S)
         return RegexResolution(at_ms=1, error="late")
 
     with patch.object(topic_facts, "resolve", hanging):
