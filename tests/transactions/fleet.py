@@ -34,7 +34,9 @@ _LOOK_S = 0.1
 _CALL_TIMEOUT_S = 60.0
 PENDING_TIMEOUT_S = 60.0
 RECOVERY_TIMEOUT_S = 420.0
-"""More than `max.poll.interval.ms`, 5 minutes: a group waits so long for a process that hangs and heartbeats."""
+"""More than `max.poll.interval.ms`, 5 minutes: a group waits so long for a process that hangs and keeps its
+session.
+"""
 _DRAIN_LOOK_S = 0.5
 _MISUSED = (2,)
 """The exit code of an instance whose command line is wrong. It is not started again."""
