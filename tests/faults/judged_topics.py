@@ -62,7 +62,7 @@ class Topics:
             outages=self.outages,
         )
         outcomes = Outcomes(self.committed, self.aborted)
-        case = Case("c", TOPIC, self.outages, self.acknowledged, SESSION_MS, outcomes)
+        case = Case("c", TOPIC, self.outages, self.acknowledged, SESSION_MS, outcomes, SESSION_MS)
         return {verdict.wrong for verdict in judge(found, case)}
 
 
@@ -79,15 +79,20 @@ def asked(partition: int, offset: int) -> list[dict[str, Any]]:
     return [{"name": TOPIC, "partitions": [{"partition_index": partition, "committed_offset": offset}]}]
 
 
-def done(partition: int) -> dict[str, Any]:
+def done(partition: int, error: int = 0) -> dict[str, Any]:
     """Its answer."""
-    return {"topics": [{"name": TOPIC, "partitions": [{"partition_index": partition, "error_code": 0}]}]}
+    return {"topics": [{"name": TOPIC, "partitions": [{"partition_index": partition, "error_code": error}]}]}
 
 
-def commit(topics: Topics, offset: int) -> str:
+def store(topics: Topics, offset: int) -> None:
+    """An acknowledged commit stands on the offsets topic, and its client knows."""
     key = json.dumps(["g", TOPIC, 0]).encode()
     topics.offsets.append(Record(0, len(topics.offsets), topics.now_ms, key, dumped({"offset": offset})))
     topics.acknowledged["g", 0] = offset
+
+
+def commit(topics: Topics, offset: int) -> str:
+    store(topics, offset)
     return topics.ask("OffsetCommit", done(0), member_id="m1", generation_id=1, topics=asked(0, offset))
 
 

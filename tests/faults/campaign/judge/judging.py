@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tests.faults.campaign.judge.answers import judge_answers, judge_history
+from tests.faults.campaign.judge.epochs import judge_epochs
 from tests.faults.campaign.judge.members import judge_clients, judge_expiries
 from tests.faults.campaign.judge.offsets import judge_offsets
 from tests.faults.campaign.judge.owners import judge_locks, judge_owners
@@ -18,7 +19,8 @@ class Case:
 
     `outages` are those of the coordinator's folder, each as its begin and its end. `acknowledged` are the
     offsets whose commits clients saw acknowledged, `outcomes` what clients know of their transactions. A
-    connection of RocketMQ's is removed after `client_expiry_ms` of silence.
+    connection of RocketMQ's is removed after `client_expiry_ms` of silence, a member of the consumer protocol
+    after `consumer_session_ms`.
     """
 
     prefix: str
@@ -27,6 +29,7 @@ class Case:
     acknowledged: Mapping[tuple[str, int], int] = field(default_factory=dict)
     client_expiry_ms: int = 120_000
     outcomes: Outcomes = field(default_factory=Outcomes)
+    consumer_session_ms: int = 45_000
 
 
 def judge(found: Evidence, case: Case) -> list[Verdict]:
@@ -36,6 +39,7 @@ def judge(found: Evidence, case: Case) -> list[Verdict]:
         *judge_history(found),
         *judge_expiries(found),
         *judge_clients(found, case.client_expiry_ms),
+        *judge_epochs(found, case.consumer_session_ms),
         *judge_offsets(found, case.acknowledged, case.topic, case.outcomes),
         *judge_owners(found),
         *judge_locks(found),

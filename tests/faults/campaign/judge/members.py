@@ -1,4 +1,7 @@
-"""No member expires that kept its word: at least one request in each session timeout, in the log's time."""
+"""No member expires that kept its word: at least one request in each session timeout, in the log's time.
+
+`epochs.py` judges the members of groups of the consumer protocol.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -18,7 +21,8 @@ def judge_expiries(evidence: Evidence) -> Iterator[Verdict]:
     requests = evidence.by_group()
     events: dict[str, list[Event]] = defaultdict(list)
     for event in evidence.events:
-        events[event.group_id].append(event)
+        if event.group_type == "classic":
+            events[event.group_id].append(event)
     for group_id, entries in events.items():
         members = _by_member(requests.get(group_id, []))
         sessions = _sessions(requests.get(group_id, []), evidence)

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import msgspec
 from confluent_kafka import Consumer, TopicPartition
@@ -46,13 +47,32 @@ class Topic(Struct):
     partition_indexes: list[int] = []
 
 
+class Given(Struct):
+    """Partitions of a topic in a heartbeat of the consumer protocol or in its answer."""
+
+    topic_id: UUID
+    partitions: list[int] = []
+
+
+Owned = frozenset[tuple[UUID, int]]
+"""Partitions by topic id."""
+
+
+def _together(given: Iterable[Given]) -> Owned:
+    return frozenset((topic.topic_id, number) for topic in given for number in topic.partitions)
+
+
 class Body(Struct):
     """The fields of a request that the judge looks at."""
 
     type: str = ""
     group_id: str = ""
     client_id: str = ""
-    member_id: str = ""
+    member: str | None = msgspec.field(default="", name="member_id")
+    member_epoch: int = -1
+    instance_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    topic_partitions: list[Given] | None = None
     generation_id: int = -1
     session_timeout_ms: int = 0
     assignments: list[Assigned] = []
@@ -68,6 +88,16 @@ class Body(Struct):
     committed: bool = False
     require_stable: bool = False
 
+    @property
+    def member_id(self) -> str:
+        """ "" for a request of no member."""
+        return self.member or ""
+
+    @property
+    def owned(self) -> Owned | None:
+        """What a member says it has, None if it says nothing."""
+        return None if self.topic_partitions is None else _together(self.topic_partitions)
+
 
 class Answer(Struct):
     """The fields of an answer that the judge looks at."""
@@ -76,12 +106,28 @@ class Answer(Struct):
     request: str = ""
     error_code: int = 0
     code: int = 0
-    member_id: str = ""
+    member: str | None = msgspec.field(default="", name="member_id")
+    member_epoch: int = 0
     generation_id: int = -1
     leader: str = ""
-    assignment: bytes = b""
+    dealt: bytes | list[Given] | None = msgspec.field(default=b"", name="assignment")
     topics: Any = None
     lock_ok_mq_set: list[tuple[str, str, int]] = []
+
+    @property
+    def member_id(self) -> str:
+        """ "" in an answer without one."""
+        return self.member or ""
+
+    @property
+    def assignment(self) -> bytes:
+        """What a leader of a classic group gave the member."""
+        return self.dealt if isinstance(self.dealt, bytes) else b""
+
+    @property
+    def given(self) -> Owned | None:
+        """What the member of the consumer protocol may use, None if the answer does not say it."""
+        return _together(self.dealt) if isinstance(self.dealt, list) else None
 
 
 class Event(Struct):
@@ -89,6 +135,7 @@ class Event(Struct):
 
     type: str = ""
     group_id: str = ""
+    group_type: str = "classic"
     incarnation: str = ""
     seq: int = 0
     at_ms: int = 0
