@@ -17,6 +17,20 @@ _MS = 1_000
 Partitions = frozenset[tuple[UUID, int]]
 
 
+def given_by(answer: Any) -> Partitions:
+    """The partitions of an answer that has an assignment."""
+    given = answer.assignment.topic_partitions
+    return frozenset((topic.topic_id, index) for topic in given for index in topic.partitions)
+
+
+def by_topic(partitions: Partitions) -> list[dict[str, Any]]:
+    """Partitions as the `topic_partitions` of a heartbeat."""
+    indexes: dict[UUID, list[int]] = {}
+    for topic_id, index in sorted(partitions):
+        indexes.setdefault(topic_id, []).append(index)
+    return [{"topic_id": topic_id, "partitions": found} for topic_id, found in indexes.items()]
+
+
 @dataclass
 class ConsumerGroup:
     """A group's members. It is settled when all have one epoch, and together all `partitions`, each once."""
@@ -87,11 +101,10 @@ class ConsumerMember:
         answer = await self.ask(**fields)
         self.epoch, self.interval_s = answer.member_epoch, answer.heartbeat_interval_ms / _MS
         if answer.assignment is not None:
-            given = answer.assignment.topic_partitions
-            owned = frozenset((topic.topic_id, index) for topic in given for index in topic.partitions)
+            owned = given_by(answer)
             has_lost, self.owned = bool(self.owned - owned), owned
             if has_lost:
-                await self._beat(topic_partitions=self._owned())
+                await self._beat(topic_partitions=by_topic(self.owned))
                 return
         self.group.changed()
 
@@ -106,9 +119,3 @@ class ConsumerMember:
                 **fields,
             )
         )
-
-    def _owned(self) -> list[dict[str, Any]]:
-        indexes: dict[UUID, list[int]] = {}
-        for topic_id, index in sorted(self.owned):
-            indexes.setdefault(topic_id, []).append(index)
-        return [{"topic_id": topic_id, "partitions": found} for topic_id, found in indexes.items()]

@@ -47,7 +47,8 @@ FIND_COORDINATOR, INIT_PRODUCER, STABLE_FETCH = (10, 3), (22, 4), (9, 7)
 ADD_OFFSETS, OLD_TXN_COMMIT, OLD_END_TXN = (25, 3), (28, 3), (26, 3)
 """Versions of clients before KIP-890."""
 TXN_COMMIT, END_TXN = (28, 5), (26, 5)
-CONSUMER_HEARTBEAT = (68, 1)
+CONSUMER_HEARTBEAT, EPOCH_COMMIT, EPOCH_FETCH = (68, 1), (8, 9), (9, 9)
+"""Of a member of the consumer protocol, which commits and fetches by its epoch."""
 
 SIZE = struct.Struct(">i")
 

@@ -4,7 +4,8 @@ import pytest
 
 from tests.faults.campaign.judge.verdicts import Wrong
 from tests.faults.campaign.kinds.all import KINDS, LOCAL
-from tests.faults.campaign.planted import bug_of
+from tests.faults.campaign.load.running import CONSUMER
+from tests.faults.campaign.planted import BUGS, bug_of
 from tests.faults.campaign.running import campaign, schedule
 
 pytestmark = pytest.mark.e2e
@@ -29,17 +30,22 @@ def test_nothing_is_lost_whatever_breaks() -> None:
     assert result.is_well, f"seed {SEED}, folder {result.folder}: {result.failure} {result.sentences[:20]}"
     assert {struck.fault for struck in result.struck} == set(kinds)
     assert result.transactions > 0
+    assert result.assignments > 0
 
 
 @pytest.mark.timeout(600)
 def test_planted_bugs_are_caught() -> None:
-    """Groups have a bug each, of all kinds in turn, or none. The judge finds each bug, and nothing else."""
+    """Groups have a bug each, of all kinds in turn, or none. The judge finds each bug in groups of both of
+    Kafka's protocols, and nothing else.
+    """
     faults = ["ticker stopped (the driver's Python held still)"] * 4
-    result = campaign(SEED, len(faults), kinds=faults[:1], step="buggy", share=SHARE)
+    groups = {CONSUMER: len(BUGS) + 1}
+    result = campaign(SEED, len(faults), kinds=faults[:1], step="buggy", share=SHARE, groups=groups)
     assert not result.failure, result.failure
-    found = {(wrong, bug_of(group)) for wrong, group in result.found}
-    assert {wrong for wrong, bug in found if wrong == bug} == set(Wrong)
-    assert {bug for _, bug in found} == set(Wrong), "a group without a bug is judged sound"
+    for protocol in ("classic", "consumer"):
+        found = {(wrong, bug_of(group)) for wrong, group in result.found if group.startswith(protocol)}
+        assert {wrong for wrong, bug in found if wrong == bug} == set(Wrong), protocol
+    assert {bug_of(group) for _, group in result.found} == set(Wrong), "a group without a bug is judged sound"
 
 
 def test_a_seed_is_a_schedule() -> None:

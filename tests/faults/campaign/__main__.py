@@ -50,7 +50,8 @@ def main(
         is_well &= result.is_well
         click.echo(
             f"seed {seed}: {len(result.struck)} faults, {result.requests} requests, "
-            f"{result.transactions} transactions committed, {result.seconds:.0f} s"
+            f"{result.transactions} transactions committed, "
+            f"{result.assignments} assignments by the consumer protocol, {result.seconds:.0f} s"
         )
         if not result.is_well:
             replayed = [] if result.replay == IDENTICAL else [result.replay]

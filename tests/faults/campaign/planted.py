@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import partial
+from uuid import UUID
 from zlib import crc32
 
 from msgspec.structs import asdict, replace
@@ -21,10 +22,24 @@ from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, AnyRequest, step
 from state.errors import ErrorCode
 from state.inputs import Received
+from state.kafka.any_group import KafkaGroup
 from state.kafka.classic_group import ClassicGroup
+from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.effects import Effects
-from state.kafka.requests import Heartbeat, OffsetCommit, SyncGroup, TransactionMarker, TxnOffsetCommit
-from state.kafka.responses import SyncGroupResponse, TxnOffsetCommitResponse
+from state.kafka.requests import (
+    ConsumerGroupHeartbeat,
+    Heartbeat,
+    OffsetCommit,
+    SyncGroup,
+    TransactionMarker,
+    TxnOffsetCommit,
+)
+from state.kafka.responses import (
+    AssignedTopicPartitions,
+    ConsumerGroupHeartbeatResponse,
+    SyncGroupResponse,
+    TxnOffsetCommitResponse,
+)
 from state.timeline import Step
 from streaming.query.operator import Operator
 from streaming.service import coordinator
@@ -32,6 +47,7 @@ from tests.faults.campaign.judge.verdicts import Wrong
 
 Apply = Callable[[], Effects]
 
+HEARTBEATS = (Heartbeat, ConsumerGroupHeartbeat)
 KILLER = "killer"
 """The client id of a request that ends the Python worker which handles it."""
 
@@ -51,7 +67,7 @@ def buggy(
 ) -> AnyEffects:
     """The core's step with a bug that the group's number names: see `BUGS`. Other groups have none."""
     bug = bug_of(group_id)
-    if bug is None or not isinstance(event, Received) or not isinstance(group, ClassicGroup | None):
+    if bug is None or not isinstance(event, Received) or not isinstance(group, KafkaGroup | None):
         return step(group, group_id, event, now_ms, config)
 
     def apply() -> Effects:
@@ -65,7 +81,8 @@ def buggy(
 def bug_of(group_id: str) -> str | None:
     """The bug of a group, None if it has none."""
     number = group_id.rsplit("-", 1)[-1]
-    place = int(number) % (len(BUGS) + 1) if number.isdigit() and group_id.startswith("classic") else 0
+    has_bugs = number.isdigit() and group_id.startswith(("classic", "consumer"))
+    place = int(number) % (len(BUGS) + 1) if has_bugs else 0
     return None if place == 0 else [*BUGS][place - 1]
 
 
@@ -74,49 +91,62 @@ def is_unlucky(event: Received[AnyRequest]) -> bool:
     return crc32(event.request_id.encode()) % 10 == 0
 
 
-def answer_dropped(event: Received[AnyRequest], group: ClassicGroup | None, apply: Apply) -> Effects:
+def answer_dropped(event: Received[AnyRequest], group: KafkaGroup | None, apply: Apply) -> Effects:
     effects = apply()
-    if isinstance(event.request, Heartbeat) and is_unlucky(event):
+    if isinstance(event.request, HEARTBEATS) and is_unlucky(event):
         return replace(effects, replies=[])
     return effects
 
 
-def answered_twice(event: Received[AnyRequest], group: ClassicGroup | None, apply: Apply) -> Effects:
+def answered_twice(event: Received[AnyRequest], group: KafkaGroup | None, apply: Apply) -> Effects:
     """The second answer is another one."""
     effects = apply()
-    if isinstance(event.request, Heartbeat) and is_unlucky(event):
+    if isinstance(event.request, HEARTBEATS) and is_unlucky(event):
         (reply,) = effects.replies
         other = replace(reply, response=replace(reply.response, error_code=ErrorCode.REBALANCE_IN_PROGRESS))
         return replace(effects, replies=[reply, other])
     return effects
 
 
-def heartbeats_ignored(event: Received[AnyRequest], group: ClassicGroup | None, apply: Apply) -> Effects:
+def heartbeats_ignored(event: Received[AnyRequest], group: KafkaGroup | None, apply: Apply) -> Effects:
     """They are answered, and extend no session."""
     member_id = getattr(event.request, "member_id", "")
-    member = None if group is None else group.members.get(member_id)
-    before_ms = None if member is None else member.heartbeat_deadline_ms
+    before_ms = _deadline_ms(group, member_id)
     effects = apply()
-    is_renewal = isinstance(event.request, Heartbeat | OffsetCommit)
-    if before_ms is not None and is_renewal and isinstance(effects.group, ClassicGroup):
+    if before_ms is None or not isinstance(event.request, (*HEARTBEATS, OffsetCommit)):
+        return effects
+    if isinstance(effects.group, ClassicGroup):
         effects.group.members[member_id].heartbeat_deadline_ms = before_ms
+    elif isinstance(effects.group, ConsumerGroup) and member_id in effects.group.members:
+        effects.group.members[member_id].session_deadline_ms = before_ms
     return effects
 
 
-def offset_rolled_back(event: Received[AnyRequest], group: ClassicGroup | None, apply: Apply) -> Effects:
+def _deadline_ms(group: KafkaGroup | None, member_id: str) -> int | None:
+    """When a member's session ends, None if it has none."""
+    if isinstance(group, ClassicGroup) and member_id in group.members:
+        return group.members[member_id].heartbeat_deadline_ms
+    if isinstance(group, ConsumerGroup) and member_id in group.members:
+        return group.members[member_id].session_deadline_ms
+    return None
+
+
+def offset_rolled_back(event: Received[AnyRequest], group: KafkaGroup | None, apply: Apply) -> Effects:
     """Commits are acknowledged, and the first offset stays."""
     before = {} if group is None else {topic: dict(offsets) for topic, offsets in group.offsets.items()}
     effects = apply()
-    if isinstance(event.request, OffsetCommit) and before and isinstance(effects.group, ClassicGroup):
+    if isinstance(event.request, OffsetCommit) and before and isinstance(effects.group, KafkaGroup):
         effects.group.offsets.clear()
         effects.group.offsets.update(before)
         return replace(effects, offsets=[])
     return effects
 
 
-def two_owners(event: Received[AnyRequest], group: ClassicGroup | None, apply: Apply) -> Effects:
-    """Each member gets the first one's partitions."""
+def two_owners(event: Received[AnyRequest], group: KafkaGroup | None, apply: Apply) -> Effects:
+    """Each member gets the first one's partitions, or those of all in a group of the consumer protocol."""
     effects = apply()
+    if isinstance(effects.group, ConsumerGroup) and effects.group.members:
+        return _all_to_all(effects, effects.group)
     if not isinstance(event.request, SyncGroup) or not isinstance(effects.group, ClassicGroup):
         return effects
     if not effects.group.members:
@@ -131,7 +161,23 @@ def two_owners(event: Received[AnyRequest], group: ClassicGroup | None, apply: A
     return replace(effects, replies=replies)
 
 
-BUGS: dict[str, Callable[[Received[AnyRequest], ClassicGroup | None, Apply], Effects]] = {
+def _all_to_all(effects: Effects, group: ConsumerGroup) -> Effects:
+    """Each assignment is all that members of the group have."""
+    have: dict[bytes, set[int]] = {}
+    for member in group.members.values():
+        for topic_id, numbers in member.assigned.items():
+            have.setdefault(topic_id, set()).update(numbers)
+    given = [AssignedTopicPartitions(UUID(bytes=one), sorted(numbers)) for one, numbers in have.items()]
+    replies = [
+        replace(reply, response=replace(reply.response, assignment=given))
+        if isinstance(reply.response, ConsumerGroupHeartbeatResponse) and reply.response.assignment
+        else reply
+        for reply in effects.replies
+    ]
+    return replace(effects, replies=replies)
+
+
+BUGS: dict[str, Callable[[Received[AnyRequest], KafkaGroup | None, Apply], Effects]] = {
     Wrong.LOST: answer_dropped,
     Wrong.DIFFERENT: answered_twice,
     Wrong.EXPIRED: heartbeats_ignored,

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 
 import click
 
@@ -20,7 +21,14 @@ from tests.faults.campaign.judge.verdicts import Verdict, Wrong
 from tests.faults.campaign.kinds.all import KINDS, LOCAL, ON_CLUSTER, WITH_STANDBY
 from tests.faults.campaign.kinds.fault import Fault
 from tests.faults.campaign.load.classic import TOPIC
-from tests.faults.campaign.world import CLIENT_EXPIRY_MS, PREFIX, World, command_line, environment
+from tests.faults.campaign.world import (
+    CLIENT_EXPIRY_MS,
+    CONSUMER_SESSION_MS,
+    PREFIX,
+    World,
+    command_line,
+    environment,
+)
 
 QUIET_TIMEOUT_S = 120.0
 # All rebalances end in this time: REBALANCE_MS, and some time for the coordinator.
@@ -56,6 +64,8 @@ class Result:
     requests: int = 0
     transactions: int = 0
     """Those with offsets whose commit was acknowledged."""
+    assignments: int = 0
+    """Answers that gave partitions to a member of the consumer protocol."""
     seconds: float = 0.0
     failure: str = ""
     folder: str = ""
@@ -87,6 +97,7 @@ def campaign(
     kinds: Sequence[str] | None = None,
     step: str = "steady",
     share: float = 1.0,
+    groups: Mapping[str, int] = MappingProxyType({}),
     on_cluster: bool = False,
     with_standby: bool = False,
     until_s: float = float("inf"),
@@ -97,7 +108,15 @@ def campaign(
     folder = Path(tempfile.mkdtemp(prefix=f"faults-{seed}-"))
     result = Result(seed, folder=str(folder))
     began_s = time.monotonic()
-    world = World(folder, seed, step=step, share=share, on_cluster=on_cluster, with_standby=with_standby)
+    world = World(
+        folder,
+        seed,
+        step=step,
+        share=share,
+        groups=groups,
+        on_cluster=on_cluster,
+        with_standby=with_standby,
+    )
     faults_there = ON_CLUSTER if on_cluster else WITH_STANDBY if with_standby else LOCAL
     names = list(kinds or [fault.name for fault in faults_there])
     try:
@@ -109,6 +128,7 @@ def campaign(
         found, case = _quiet(world)
         result.requests = len(found.requests)
         result.transactions = len(case.outcomes.committed)
+        result.assignments = sum(bool(answer.given) for answer in found.answered.values())
         _count(result, [*world.verdicts, *judge(found, case)])
         result.replay = _replay(world)
     except Exception as error:  # noqa: BLE001 - the report names it, and the seed
@@ -141,7 +161,7 @@ def _quiet(world: World) -> tuple[Evidence, Case]:
     world.note_outages()
     acknowledged = {key: offset for key, (offset, _) in world.load.meter.committed.items()}
     outcomes = Outcomes(world.load.meter.transactions[True], world.load.meter.transactions[False])
-    case = Case(PREFIX, TOPIC, world.outages, acknowledged, CLIENT_EXPIRY_MS, outcomes)
+    case = Case(PREFIX, TOPIC, world.outages, acknowledged, CLIENT_EXPIRY_MS, outcomes, CONSUMER_SESSION_MS)
     # A JoinGroup that waits for members which the load has stopped is answered when they have expired.
     give_up_s = time.monotonic() + PARKED_TIMEOUT_S
     while True:

@@ -5,9 +5,11 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 import pytest
@@ -34,8 +36,11 @@ PREFIX = "campaign"
 START_TIMEOUT_S = 180.0
 RECOVERY_TIMEOUT_S = 300.0
 CLIENT_EXPIRY_MS = 10_000
+CONSUMER_SESSION_MS = 10_000
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "500",
+    "group.consumer.min.session.timeout.ms": str(CONSUMER_SESSION_MS),
+    "group.consumer.session.timeout.ms": str(CONSUMER_SESSION_MS),
     "rocketmq.channel.expired.timeout.ms": str(CLIENT_EXPIRY_MS),
     "rocketmq.scan.interval.ms": "1000",
 }
@@ -63,11 +68,12 @@ class World:
         *,
         step: str = "steady",
         share: float = 1.0,
+        groups: Mapping[str, int] = MappingProxyType({}),
         on_cluster: bool = False,
         with_standby: bool = False,
     ) -> None:
-        """`step` is one of `planted.STEPS`, `share` the share of the groups that take part. With `on_cluster`
-        the coordinator's executors are processes of a standalone Spark cluster of two workers. With
+        """`step` is one of `planted.STEPS`, `share` and `groups` are those of `Load`. With `on_cluster` the
+        coordinator's executors are processes of a standalone Spark cluster of two workers. With
         `with_standby` there are two coordinators with one checkpoint, one of which waits.
         """
         self.machines: list[Keeper] = []
@@ -83,7 +89,7 @@ class World:
         self.verdicts: list[Verdict] = []
         """What was wrong on topics of a fault's own."""
         self._session: Session | None = None
-        self._seed, self._step, self._share = seed, step, share
+        self._seed, self._step, self._share, self._groups = seed, step, share, groups
         self._stack = ExitStack()
         self._skipped: list[str] = []
 
@@ -98,7 +104,10 @@ class World:
             self.start_coordinators(stack)
             gateway = Address("127.0.0.1", gateway_port(above=1 + max(self.brokers.nodes)))
             self.gateway = self.start_gateway(stack, "gateway", gateway)
-            self.load = Load(self.servers, self.layout, gateway, self._seed, share=self._share).start()
+            load = Load(
+                self.servers, self.layout, gateway, self._seed, share=self._share, groups=self._groups
+            )
+            self.load = load.start()
             stack.callback(self.load.stop)
             self.wait_until_recovered(time.monotonic())
             self._stack = stack.pop_all()

@@ -132,10 +132,16 @@ class ClassicMember:
             if draw < 0.45:
                 await self._commit(generation)
             elif draw < 0.5:
-                await self._ask(self.transport.fetch(self.group, self.number % PARTITIONS))
+                await self._fetch()
             else:
-                heartbeat = self.transport.heartbeat(self.group, generation, self.member_id)
-                await self._check(await self._ask(heartbeat))
+                await self._heartbeat(generation)
+
+    async def _heartbeat(self, generation: int) -> None:
+        heartbeat = self.transport.heartbeat(self.group, generation, self.member_id)
+        await self._check(await self._ask(heartbeat))
+
+    async def _fetch(self) -> None:
+        await self._ask(self.transport.fetch(self.group, self.number % PARTITIONS))
 
     async def _commit(self, generation: int) -> None:
         # A partition of its own, so that the offsets of one partition grow in the order of the log.
@@ -149,9 +155,12 @@ class ClassicMember:
         await self._check(error)
 
     async def _leave(self) -> None:
+        await self._ask_to_leave()
+        await asyncio.sleep(self.random.uniform(0, 2))
+
+    async def _ask_to_leave(self) -> None:
         await self._ask(self.transport.leave(self.group, self.member_id))
         self.member_id = ""
-        await asyncio.sleep(self.random.uniform(0, 2))
 
     async def _check(self, error: int) -> None:
         """Do what a client does after an error: join again, or pause and try again."""

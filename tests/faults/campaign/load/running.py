@@ -2,10 +2,11 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from random import Random
+from types import MappingProxyType
 from typing import Any, Protocol, Self
 
 from clients.coordinator_client import CoordinatorClient
@@ -13,6 +14,7 @@ from records.address import Address
 from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from tests.faults.campaign.load.classic import ClassicMember
+from tests.faults.campaign.load.consumer import ConsumerMember
 from tests.faults.campaign.load.gateway import GatewayTransport
 from tests.faults.campaign.load.meter import Meter
 from tests.faults.campaign.load.rocketmq import RocketMqMember
@@ -23,6 +25,7 @@ MEMBERS = 3
 """Of each group."""
 REQUEST_TIMEOUT_MS = 30_000
 TRANSACTIONAL = "transactional, through the gateway"
+CONSUMER = "consumer, through the gateway"
 
 
 class Member(Protocol):
@@ -54,6 +57,10 @@ def _transactional(protocol: str, group: str, number: int, reach: Reach, random:
     return TransactionalMember(protocol, group, number, transport, reach.meter, random, gateway=reach.gateway)
 
 
+def _consumer(protocol: str, group: str, number: int, reach: Reach, random: Random) -> Member:
+    return ConsumerMember(protocol, group, number, GatewayTransport(reach.gateway), reach.meter, random)
+
+
 def _rocketmq(protocol: str, group: str, number: int, reach: Reach, random: Random) -> Member:
     return RocketMqMember(protocol, group, number, reach.client, reach.meter, random)
 
@@ -62,6 +69,7 @@ PROTOCOLS: dict[str, tuple[int, Make]] = {
     "classic, through the gateway": (30, _through_gateway),
     "classic, on the topics": (12, _on_topics),
     TRANSACTIONAL: (6, _transactional),
+    CONSUMER: (6, _consumer),
     "rocketmq": (8, _rocketmq),
 }
 """By name: the number of groups, and what makes a member. Another protocol joins by an entry here."""
@@ -71,16 +79,25 @@ class Load:
     """All groups, from `start` to `stop`."""
 
     def __init__(
-        self, servers: str, layout: TopicLayout, gateway: Address, seed: int, *, share: float = 1.0
+        self,
+        servers: str,
+        layout: TopicLayout,
+        gateway: Address,
+        seed: int,
+        *,
+        share: float = 1.0,
+        groups: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        """`share` is the share of the groups that take part."""
+        """`share` is the share of the groups that take part, `groups` their number in protocols where it is
+        another.
+        """
         self.meter = Meter()
         self.groups = {
             protocol: [
                 f"{protocol.replace(',', '')}-{n}".replace(" ", "-")
-                for n in range(max(1, int(groups * share)))
+                for n in range(groups.get(protocol, max(1, int(usual * share))))
             ]
-            for protocol, (groups, _) in PROTOCOLS.items()
+            for protocol, (usual, _) in PROTOCOLS.items()
         }
         self._servers, self._layout, self._gateway, self._seed = servers, layout, gateway, seed
         self._loop = asyncio.new_event_loop()
