@@ -93,14 +93,13 @@ class Group:
         if "revoke" in event.reason:
             if not member.used - member.given:
                 return "it has nothing to revoke"
-            since_ms, patience_ms = member.revokes_since_ms, member.rebalance_ms
-        else:
-            since_ms, patience_ms = member.heard_ms, self.session_ms
-        if event.at_ms - since_ms < patience_ms:
-            return f"its time of {patience_ms} ms began {event.at_ms - since_ms} ms before"
+            had_ms = event.at_ms - member.revokes_since_ms
+            return f"it had {had_ms} ms to revoke" if had_ms < member.rebalance_ms else None
+        if event.at_ms - member.heard_ms < self.session_ms:
+            return f"its last heartbeat stands in the log {event.at_ms - member.heard_ms} ms before"
         for outage in self.outages:
-            if event.at_ms - patience_ms < outage.until_ms and outage.after_ms < event.at_ms:
-                return f"its time of {patience_ms} ms reaches into the outage {tuple(outage)}"
+            if event.at_ms - self.session_ms < outage.until_ms and outage.after_ms < event.at_ms:
+                return f"its session of {self.session_ms} ms reaches into the outage {tuple(outage)}"
         return None
 
     def _refused(self, request: Request, error: int) -> Iterator[Verdict]:
