@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from assignors.kafka.api import Assignment, Subscription, TopicPartition
 from assignors.kafka.consumer_protocol import encode_assignment, encode_subscription
@@ -77,6 +77,8 @@ class Rejoin(Exception):
 class ClassicMember:
     """One member. `owned` are partitions whose offsets it commits while it is the group's only committer."""
 
+    churn: ClassVar[float] = CHURN
+
     protocol: str
     group: str
     number: int
@@ -126,7 +128,7 @@ class ClassicMember:
         while True:
             await asyncio.sleep(PAUSE_S * self.random.uniform(0.5, 1.5))
             draw = self.random.random()
-            if draw < CHURN:
+            if draw < self.churn:
                 await self._leave()
                 return
             if draw < 0.45:

@@ -6,7 +6,7 @@ and comes back as another process would, with a new member id.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 from bench.load.consumers import Partitions, by_topic, given_by
@@ -32,6 +32,7 @@ _OFFSETS_APART = 10
 class ConsumerMember(ClassicMember):
     """One member. `epoch` and `owned` are what it was answered last."""
 
+    churn: ClassVar[float] = 0.04  # others need not stop where one comes or goes
     transport: GatewayTransport
     epoch: int = 0
     owned: Partitions = NOTHING
