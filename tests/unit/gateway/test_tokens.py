@@ -144,7 +144,7 @@ def test_the_subject_is_trimmed_as_by_kafka(subject: str) -> None:
 
 def test_the_clocks_may_differ() -> None:
     late = signed(exp=NOW_S - A_DAY_S)
-    assert validator(public("ES256"), clock_skew_s=3_600).check(late).name == "ann"
+    assert validator(public("ES256"), clock_skew_s=2 * A_DAY_S).check(late).name == "ann"
     assert TokenSettings().clock_skew_s == 30
     with pytest.raises(InvalidToken):
         validator(public("ES256"), clock_skew_s=0).check(late)
