@@ -186,13 +186,16 @@ class GroupRequests:
 
 
 def _of_kafka(pending: Mapping[str, Future[R]]) -> dict[str, R]:
-    """Return the responses except those that refuse the group as one of another protocol."""
+    """Return the responses except those that refuse the group as one of another protocol. The refusal of a
+    ConsumerGroupDescribe is GROUP_ID_NOT_FOUND.
+    """
+    other_protocol = (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ErrorCode.GROUP_ID_NOT_FOUND)
     answers = {}
     for name, future in pending.items():
         try:
             answers[name] = future.result()
         except CoordinatorError as error:
-            if error.error_code is not ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
+            if error.error_code not in other_protocol:
                 raise
     return answers
 

@@ -12,6 +12,9 @@ _ENTRY = """
     topics array<string>, subscriptions map<string, array<string>>, version int,
     last_rebalance_at_ms long, replaced_member_id string, principal string,
     producer_id long, transactional_id string,
+    group_type string, assignment_epoch int, member_epoch int, member_state string, assignor_name string,
+    assigned map<string, array<int>>, revoking map<string, array<int>>, awaiting map<string, array<int>>,
+    targets map<string, map<string, array<int>>>, moved_partitions int, took_ms long,
     protocol string, connection string, connections array<string>, message_model string
 """
 

@@ -137,7 +137,7 @@ def test_groups_are_listed_the_empty_ones_too(ask: Ask, billing: list[str]) -> N
     ]
     stable = [row[:2] for row in ask("list", "--state", "stable").rows if row[0] in both]
     assert stable == [["billing", "Stable"]]
-    assert ask("list", "--type", "consumer").rows == []
+    assert not [row for row in ask("list", "--type", "consumer").rows if row[0] in both]
     listed = [group for group in ask("list", "-o", "json").json if group["group"] in both]
     assert [(group["group"], group["protocol_type"]) for group in listed] == [
         ("audit", ""),
