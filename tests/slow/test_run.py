@@ -354,7 +354,7 @@ def keeps_signal_handlers() -> Iterator[None]:
     ("arguments", "exit_code", "message"),
     [
         (("-c", "nonsense"), 2, "'nonsense' is not NAME=VALUE"),
-        (("-c", "group.min.size=1"), 2, "unknown setting 'group.min.size'; known are: group.initial."),
+        (("-c", "group.min.size=1"), 2, "unknown setting 'group.min.size'; known are: coordinator."),
         (("-c", "group.max.size=many"), 2, "group.max.size must be a whole number, not 'many'"),
         (("-c", "group.max.size=0"), 2, "group.max.size must be from 1 to 2147483647, not 0"),
         (("--tick-interval-ms", "1"), 2, "1 is not in the range x>=10"),
