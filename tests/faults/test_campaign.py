@@ -44,7 +44,7 @@ def test_planted_bugs_are_caught() -> None:
     assert not result.failure, result.failure
     caught = {(wrong, group) for wrong, group in result.found if wrong == bug_of(group)}
     assert {wrong for wrong, _ in caught} == set(Wrong)
-    for protocol in ("classic", CONSUMER):
+    for protocol in ("classic", "consumer"):
         assert any(group.startswith(protocol) for _, group in caught), protocol
     assert {bug_of(group) for _, group in result.found} == set(Wrong), "a group without a bug is judged sound"
 
