@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from state.kafka.any_group import KafkaGroup
 from state.kafka.classic_group import ClassicGroup
-from state.kafka.consumer_group import ConsumerGroup
+from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 
 
 class TimerKind(IntEnum):
@@ -65,7 +65,24 @@ def due_deadlines(group: KafkaGroup, until_ms: int) -> list[DeadlineReached]:
 
 def is_armed(group: KafkaGroup, deadline: DeadlineReached) -> bool:
     """Whether the deadline is still armed, at the same time."""
-    return (deadline.deadline_ms, deadline.kind, deadline.member_id) in _armed(group)
+    if group.quarantined is not None:
+        return False
+    return _armed_at_ms(group, deadline.kind, deadline.member_id) == deadline.deadline_ms
+
+
+def _armed_at_ms(group: KafkaGroup, kind: TimerKind, member_id: str) -> int | None:
+    """Return the time of one timer in ms, without a visit to all members. None: it is not armed."""
+    if kind is TimerKind.RETENTION:
+        return group.retention_deadline_ms
+    timers: Iterator[Timer]
+    if not isinstance(group, ClassicGroup):
+        member = group.members.get(member_id)
+        timers = iter(()) if member is None else _armed_by_member(member)
+    elif kind is TimerKind.HEARTBEAT:
+        timers = _armed_by_classic(group, member_id)
+    else:
+        timers = _armed_in_classic_rebalance(group)
+    return next((at_ms for at_ms, of_kind, _ in timers if of_kind is kind), None)
 
 
 def _armed(group: KafkaGroup) -> Iterator[Timer]:
@@ -86,6 +103,16 @@ def _armed_in_classic(group: ClassicGroup) -> Iterator[Timer]:
             yield at_ms, TimerKind.HEARTBEAT, member.member_id
     for member_id, pending in group.pending_members.items():
         yield pending.heartbeat_deadline_ms, TimerKind.HEARTBEAT, member_id
+    yield from _armed_in_classic_rebalance(group)
+
+
+def _armed_by_classic(group: ClassicGroup, member_id: str) -> Iterator[Timer]:
+    subject = group.members.get(member_id) or group.pending_members.get(member_id)
+    if subject is not None and (at_ms := subject.heartbeat_deadline_ms) is not None:
+        yield at_ms, TimerKind.HEARTBEAT, member_id
+
+
+def _armed_in_classic_rebalance(group: ClassicGroup) -> Iterator[Timer]:
     if group.join_phase is not None:
         yield group.join_phase.deadline_ms, TimerKind.JOIN, ""
     if group.sync_deadline_ms is not None:
@@ -94,12 +121,16 @@ def _armed_in_classic(group: ClassicGroup) -> Iterator[Timer]:
 
 def _armed_in_consumer(group: ConsumerGroup) -> Iterator[Timer]:
     for member in group.members.values():
-        if (at_ms := member.session_deadline_ms) is not None:
-            yield at_ms, TimerKind.HEARTBEAT, member.member_id
-        if (at_ms := member.rebalance_deadline_ms) is not None:
-            yield at_ms, TimerKind.REBALANCE, member.member_id
-        classic = member.classic
-        if classic is not None and classic.join_deadline_ms is not None:
-            yield classic.join_deadline_ms, TimerKind.JOIN, member.member_id
-        if classic is not None and classic.sync_deadline_ms is not None:
-            yield classic.sync_deadline_ms, TimerKind.SYNC, member.member_id
+        yield from _armed_by_member(member)
+
+
+def _armed_by_member(member: ConsumerMember) -> Iterator[Timer]:
+    if (at_ms := member.session_deadline_ms) is not None:
+        yield at_ms, TimerKind.HEARTBEAT, member.member_id
+    if (at_ms := member.rebalance_deadline_ms) is not None:
+        yield at_ms, TimerKind.REBALANCE, member.member_id
+    classic = member.classic
+    if classic is not None and classic.join_deadline_ms is not None:
+        yield classic.join_deadline_ms, TimerKind.JOIN, member.member_id
+    if classic is not None and classic.sync_deadline_ms is not None:
+        yield classic.sync_deadline_ms, TimerKind.SYNC, member.member_id
