@@ -135,9 +135,9 @@ class ConsumerGroup(Group, tag="KafkaConsumer"):
     `metadata_stale` is True if it has to be computed again. `topics` are the topics that the group
     knows: None for a name that no topic has.
 
-    Who holds a partition and who subscribes to what are derived from `members` at their first use, and are
-    not stored. The members, what they hold and what they subscribe to are changed only by the methods of this
-    class, which keep both.
+    The holders of partitions and the subscribers of topics are derived from `members` at their first use and
+    are not stored. Only the methods of this class add and remove members, and change what a member holds or
+    subscribes to, because they keep what is derived.
     """
 
     group_epoch: int = 1
@@ -265,10 +265,6 @@ class ConsumerGroup(Group, tag="KafkaConsumer"):
         """Whether a member subscribes to the topic."""
         matching = {p for p, resolved in self.resolved_regexes.items() if _is_among(topic, resolved.topics)}
         return any(pattern in matching or _is_among(topic, names) for names, pattern in self.subscriptions)
-
-    def classic_member_ids(self) -> list[str]:
-        """Return the members on the classic protocol. If all are, the group may become a classic group."""
-        return [id_ for id_, member in self.members.items() if member.classic is not None]
 
     def names_by_id(self) -> dict[bytes, str]:
         """Return the names of the known topics that exist, by topic id."""

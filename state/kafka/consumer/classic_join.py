@@ -21,7 +21,7 @@ from state.kafka.consumer.group_of import start_anew
 from state.kafka.consumer.identity import replace_member
 from state.kafka.consumer.member_update import Update, update_member
 from state.kafka.consumer.reconcile import reconcile
-from state.kafka.consumer.refusal import Refused
+from state.kafka.consumer.refusal import Refused, record_refusal
 from state.kafka.consumer.target import has_room, maybe_update_target
 from state.kafka.consumer.topics import look, merge_told
 from state.kafka.consumer_group import ClassicMember, ConsumerGroup, ConsumerMember, Partitions
@@ -64,16 +64,8 @@ def join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
 
 
 def _refuse(context: StepContext, request: JoinGroup, reply_to: ReplyTo, refused: Refused) -> None:
-    if refused.event is not None:
-        context.record(
-            refused.rule,
-            refused.event,
-            refused.message,
-            member_id=request.member_id or None,
-            group_instance_id=request.group_instance_id,
-            client_id=request.client_id,
-            client_host=request.client_host,
-        )
+    client = request.client_id, request.client_host
+    record_refusal(context, refused, request.member_id, request.group_instance_id, client)
     context.reply(reply_to, JoinGroupResponse, refused.rule, refused.error)
 
 

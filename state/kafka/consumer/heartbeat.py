@@ -12,7 +12,7 @@ from state.kafka.consumer.identity import Identity, identify, replace_member
 from state.kafka.consumer.leaving import leave
 from state.kafka.consumer.member_update import Update, update_member
 from state.kafka.consumer.reconcile import Owned, reconcile
-from state.kafka.consumer.refusal import Refused
+from state.kafka.consumer.refusal import Refused, record_refusal
 from state.kafka.consumer.request_checks import check_request
 from state.kafka.consumer.target import has_room, maybe_update_target
 from state.kafka.consumer.topics import merge_told
@@ -59,16 +59,8 @@ def heartbeat(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: R
 def _refuse(
     context: StepContext, request: ConsumerGroupHeartbeat, refused: Refused, reply_to: ReplyTo
 ) -> None:
-    if refused.event is not None and context.has_group:
-        context.record(
-            refused.rule,
-            refused.event,
-            refused.message,
-            member_id=request.member_id or None,
-            group_instance_id=request.instance_id,
-            client_id=request.client_id,
-            client_host=request.client_host,
-        )
+    client = request.client_id, request.client_host
+    record_refusal(context, refused, request.member_id, request.instance_id, client)
     context.reply(
         reply_to, ConsumerGroupHeartbeatResponse, refused.rule, refused.error, error_message=refused.message
     )

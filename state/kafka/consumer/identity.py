@@ -1,4 +1,4 @@
-"""Who sends a ConsumerGroupHeartbeat: a new member, a known one, or one that replaces a static member.
+"""The sender of a ConsumerGroupHeartbeat: a new member, a known one, or one that replaces a static member.
 Rows HB20 to HB35.
 
 Source: GroupMetadataManager (getOrMaybeSubscribeDynamicConsumerGroupMember,

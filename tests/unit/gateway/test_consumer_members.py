@@ -121,7 +121,7 @@ async def test_mi1_members_that_join_together_share_a_look_at_the_topics(world: 
 
 @played
 async def test_mi1_a_topic_with_another_error_is_not_called_absent(world: World) -> None:
-    """As while a topic has no leader. The member is told when the brokers know."""
+    """A topic without a leader has such an error. The topic watcher reports it when the brokers know it."""
     world.broker.topic_errors["prices"] = 5
     client = await world.client()
     await client.ask(HEARTBEAT, 1, **joining(subscribed_topic_names=["orders", "prices"]))
