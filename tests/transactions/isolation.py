@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import click
@@ -35,17 +36,25 @@ OTHERS, SAME = "commits and fetches of other groups", "heartbeats of the same gr
 
 @dataclass
 class Measured:
-    """The times of answers in s, by who asked and by what was open."""
+    """The times of answers in s, by who asked and by what was open, for each slice."""
 
-    slice: str = ""
-    times_s: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
+    slice: tuple[str, int] | None = None
+    times_s: dict[tuple[str, str], dict[int, list[float]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(list))
+    )
 
     async def measure(self, who: str, answer: Awaitable[int]) -> int:
         """Wait for the answer. It counts for the slice in which the request was sent."""
         slice_, began_s = self.slice, time.monotonic()
         error = await answer
-        self.times_s[who, slice_].append(time.monotonic() - began_s)
+        if slice_ is not None:
+            meanwhile, number = slice_
+            self.times_s[who, meanwhile][number].append(time.monotonic() - began_s)
         return error
+
+    def quantile_s(self, who: str, meanwhile: str, q: float) -> float:
+        """The median of the slices' quantiles: one long pause changes that of its own slice only."""
+        return median(percentile(times_s, q) for times_s in self.times_s[who, meanwhile].values())
 
 
 class OpenTransaction:
@@ -141,14 +150,14 @@ async def play(gateway: Address, groups: int, slices: int, slice_s: float) -> Me
     tasks.append(asyncio.create_task(beat(transaction, measured)))
     try:
         await _slice(tasks, slice_s)
-        for _ in range(slices):
-            measured.slice = NONE_OPEN
+        for number in range(slices):
+            measured.slice = NONE_OPEN, number
             await _slice(tasks, slice_s)
-            measured.slice = ""
+            measured.slice = None
             await transaction.open()
-            measured.slice = OPEN
+            measured.slice = OPEN, number
             await _slice(tasks, slice_s)
-            measured.slice = ""
+            measured.slice = None
             await transaction.abort()
     finally:
         for task in tasks:
@@ -164,13 +173,13 @@ async def _slice(tasks: Sequence["asyncio.Task[Any]"], slice_s: float) -> None:
 
 
 def table(measured: Measured) -> str:
-    """The quantiles in ms."""
+    """The medians of the slices' quantiles, in ms."""
     lines = [("who", "meanwhile", "answers", "p50 (ms)", "p99 (ms)"), ("---", "---", *["---:"] * 3)]
     for who in (OTHERS, SAME):
-        for slice_ in (NONE_OPEN, OPEN):
-            times_s = measured.times_s[who, slice_]
-            quantiles = [f"{1000 * percentile(times_s, q):.0f}" for q in (0.5, 0.99)]
-            lines.append((who, slice_, f"{len(times_s):,}", *quantiles))
+        for meanwhile in (NONE_OPEN, OPEN):
+            answers = sum(map(len, measured.times_s[who, meanwhile].values()))
+            quantiles = [f"{1000 * measured.quantile_s(who, meanwhile, q):.0f}" for q in (0.5, 0.99)]
+            lines.append((who, meanwhile, f"{answers:,}", *quantiles))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
