@@ -24,7 +24,8 @@ class Difference:
     beside: str = ""
 
     def __str__(self) -> str:
-        return f"{self.case}: {self.step}: {self.path}: Kafka {self.kafkas}, ours {self.ours}"
+        kafkas, ours = ("no such value" if value is None else value for value in (self.kafkas, self.ours))
+        return f"{self.case}: {self.step}: {self.path}: Kafka {kafkas}, ours {ours}"
 
     def kept(self) -> Kept | None:
         """Return the kept difference that this one matches, or None."""

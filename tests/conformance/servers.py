@@ -166,9 +166,7 @@ def promised(
     """Return Kafka's answers and ours without the values that differ among Kafka's own plays."""
     pairs: list[tuple[Answer, Answer]] = []
     for own, *answers in zip(ours, *kafkas, strict=True):
-        varying = {
-            path for answer in answers for path in answer if len({str(a.get(path)) for a in answers}) > 1
-        }
+        varying = {path for answer in answers for path in answer if len({a.get(path) for a in answers}) > 1}
         pair = [{path: side[path] for path in side if path not in varying} for side in (answers[0], own)]
         pairs.append((pair[0], pair[1]))
     return [kafka for kafka, _ in pairs], [own for _, own in pairs]

@@ -125,3 +125,5 @@ def test_what_kafka_answers_differently_in_another_play_is_not_compared() -> Non
     ours = [{"epoch": "2", "partitions": "5", "more": "1"}]
     assert promised(kafkas, ours) == ([{"epoch": "3"}], [{"epoch": "2", "more": "1"}])
     assert promised(kafkas[:1], ours) == (kafkas[0], ours)
+    without, with_one = {"assignment": "None"}, {"assignment.length": "1"}
+    assert promised([[without], [with_one]], [with_one]) == ([{}], [{}]), "a value null and no value are two"
