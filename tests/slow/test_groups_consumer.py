@@ -17,7 +17,7 @@ from records import kafka_clients
 from records.layout import TopicLayout
 from tests.e2e.gateway_clients import PARTITIONS
 from tests.e2e.harness import wait_until
-from tests.e2e.test_consumer_groups import Member
+from tests.e2e.test_consumer_groups import DESCRIBE, Member
 from tests.harness.transactions import Wire
 
 pytestmark = pytest.mark.e2e
@@ -49,9 +49,12 @@ def test_what_the_commands_say(
         member.join(subscribed_topic_names=[topic])
 
     def has_settled(partitions: int) -> bool:
+        """The sum alone does not show it: a member counts what it has yet to revoke."""
         first.beat()
         second.beat()
-        return sum(len(held) for m in (first, second) for held in m.owned.values()) == partitions
+        (described,) = wire.ask(DESCRIBE, 1, group_ids=[group]).groups
+        held = sum(len(held) for m in (first, second) for held in m.owned.values())
+        return (described.group_state, held) == ("Stable", partitions)
 
     wait_until(lambda: has_settled(PARTITIONS), "all partitions of the topic for two members")
     admin.create_partitions({topic: PARTITIONS + MORE})
