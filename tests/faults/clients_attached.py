@@ -12,7 +12,9 @@ from pathlib import Path
 
 from cli.demo.load import Load, consumed
 from records.client_config import ClientConfig
-from tests.e2e.harness import wait_until
+from records.layout import TopicLayout
+from state.kafka.classic_group import GroupState
+from tests.e2e.harness import snapshots_of, wait_until
 
 PARTITIONS = 4
 CONSUMERS = 2
@@ -25,6 +27,7 @@ class Attached:
     """Processes of kafka-python's consumer in one group, and a producer of numbered records."""
 
     group_id: str
+    broker: ClientConfig
     load: Load
     files: list[Path]
     consumers: list[subprocess.Popen[bytes]]
@@ -32,6 +35,27 @@ class Attached:
     def consumed(self) -> Counter[str]:
         """How often each record was consumed."""
         return consumed(self.files)
+
+    def wait_until_settled(self) -> None:
+        """Wait until each consumer has consumed records in the group's present generation.
+
+        Records alone do not show it. A consumer of kafka-python joins again if its round ended between two of
+        its polls, and it may have records of the generation before.
+        """
+
+        def has_settled() -> bool:
+            generation = self._stable_generation()
+            if generation is None:
+                return False
+            self.wait_for_more()
+            return self._stable_generation() == generation
+
+        wait_until(has_settled, "records at each consumer in one generation", CATCH_UP_TIMEOUT_S)
+
+    def _stable_generation(self) -> int | None:
+        """The generation of a group that is Stable by its latest view, None if it is not."""
+        views = snapshots_of(self.broker, TopicLayout.named(), self.group_id)
+        return views[-1].generation if views and views[-1].state == GroupState.STABLE else None
 
     def wait_for_more(self) -> None:
         """Wait until each consumer has consumed some of the records that are produced from now on."""
@@ -63,7 +87,9 @@ class Attached:
 
 @contextmanager
 def attached(gateway: str, broker: str, folder: Path) -> Iterator[Attached]:
-    """Consumers that share a topic of their own through the gateway, each of which has records."""
+    """Consumers that share a topic of their own through the gateway of a coordinator with the default topics.
+    Each has partitions.
+    """
     name = f"attached-{uuid.uuid4()}"
     load = Load(ClientConfig(broker), name, PARTITIONS, RECORDS_PER_S)
     files = [folder / f"{name}-{i}.jsonl" for i in range(CONSUMERS)]
@@ -75,8 +101,8 @@ def attached(gateway: str, broker: str, folder: Path) -> Iterator[Attached]:
             command = [*module, gateway, name, name, f"consumer-{i}", str(file)]
             with (folder / f"{name}-{i}.log").open("wb") as log:
                 consumers.append(subprocess.Popen(command, stderr=log, stdout=log, env=os.environ))
-        running = Attached(name, load, files, consumers)
-        running.wait_for_more()
+        running = Attached(name, ClientConfig(broker), load, files, consumers)
+        running.wait_until_settled()
         yield running
     finally:
         for consumer in consumers:
