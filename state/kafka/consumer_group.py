@@ -175,17 +175,31 @@ class ConsumerGroup(Group, tag="KafkaConsumer"):
     def _behind(self) -> ConsumerMember | None:
         """Return a member that is not at the target assignment, one that is there if there is such a one.
 
-        Every history entry asks for it. The answer is kept for as long as it holds, so that a rebalance does
-        not visit all members in each step. The last members are tried first, because the first ones move
-        first.
+        Every history entry asks for it. So all members are visited once for each target, and then only those
+        that may still be behind: neither a rebalance nor a request that removes many members visits all of
+        them in each entry. The last members are tried first, because the first ones move first.
         """
-        epoch, members = self.assignment_epoch, self.members
-        known: ConsumerMember | None = self.__dict__.get("behind")
-        if known is None or not known.is_there_and_behind(epoch) or members.get(known.member_id) is not known:
-            there = (member for member in reversed(members.values()) if member.is_there_and_behind(epoch))
-            away = (member for member in members.values() if not member.is_reconciled_to(epoch))
-            known = self.__dict__["behind"] = next(there, None) or next(away, None)
-        return known
+        epoch = self.assignment_epoch
+        kept: tuple[int, dict[str, ConsumerMember]] | None = self.__dict__.get("may_be_behind")
+        if kept is None or kept[0] != epoch:
+            behind = {id_: m for id_, m in self.members.items() if not m.is_reconciled_to(epoch)}
+            kept = self.__dict__["may_be_behind"] = epoch, behind
+        may_be_behind = kept[1]
+        while may_be_behind:
+            last = next(reversed(may_be_behind.values()))
+            if last.is_there_and_behind(epoch):
+                return last
+            if not last.is_reconciled_to(epoch):
+                break
+            del may_be_behind[last.member_id]
+        there = (member for member in reversed(may_be_behind.values()) if member.is_there_and_behind(epoch))
+        return next(there, None) or next(reversed(may_be_behind.values()), None)
+
+    def _note_change(self, member: ConsumerMember) -> None:
+        """The member may be behind the target assignment from now on, or come to it."""
+        kept: tuple[int, dict[str, ConsumerMember]] | None = self.__dict__.get("may_be_behind")
+        if kept is not None:
+            kept[1][member.member_id] = member
 
     @property
     def generation(self) -> int:
@@ -228,11 +242,14 @@ class ConsumerGroup(Group, tag="KafkaConsumer"):
         """Add a member that holds nothing."""
         self.members[member.member_id] = member
         self._count(member, 1)
+        self._note_change(member)
 
     def remove(self, member: ConsumerMember) -> None:
         """Remove a member that holds nothing."""
         del self.members[member.member_id]
         self._count(member, -1)
+        if (kept := self.__dict__.get("may_be_behind")) is not None:
+            kept[1].pop(member.member_id, None)
 
     def subscribe(self, member: ConsumerMember, names: list[str], pattern: str) -> None:
         """Set the topics that the member subscribes to. `names` are sorted."""
@@ -294,6 +311,7 @@ class ConsumerGroup(Group, tag="KafkaConsumer"):
         self, member: ConsumerMember, assigned: AssignedPartitions, pending_revocation: AssignedPartitions
     ) -> None:
         """Set what the member holds. A member holds nothing before it is removed."""
+        self._note_change(member)
         held = self.held
         for partitions in (member.assigned, member.pending_revocation):
             for topic_id, numbers in partitions.items():

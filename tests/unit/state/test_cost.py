@@ -17,6 +17,8 @@ from state import timeline as timeline_module
 from state.config import CoordinatorConfig
 from state.dispatch import AnyDeadline, AnyGroup, due_deadlines
 from state.kafka.classic_group import ClassicGroup
+from state.kafka.consumer_group import ConsumerGroup
+from state.kafka.requests import LeaveGroup, LeavingMember
 from state.timeline import Row, Timeline
 
 SMALL, LARGE = 20, 500
@@ -80,6 +82,24 @@ def test_the_work_of_a_heartbeat_is_the_same_in_a_large_consumer_group() -> None
 
 def test_a_heartbeat_that_moves_to_a_target_does_not_visit_all_members() -> None:
     assert work_of_heartbeat(LARGE, moves=True) == work_of_heartbeat(SMALL, moves=True)
+
+
+def work_of_each_leave(members: int) -> float:
+    """Return the work of a LeaveGroup of all members of a Stable consumer group, by member."""
+    group = FormedConsumers(members)
+    leaving = [LeavingMember(client.member_id, None, None) for client in group.clients]
+    request = LeaveGroup(
+        group_id=GROUP_ID, correlation_id="c", reply_partition=0, api_version=5, members=leaving
+    )
+    row = Row(group.now_ms, "requests-0-1000000", request)
+    work = instructions(lambda: group.timeline.apply(row))
+    assert isinstance(group.timeline.group, ConsumerGroup)
+    assert group.timeline.group.members == {}
+    return work / members
+
+
+def test_the_work_of_a_leave_group_does_not_grow_faster_than_the_members_that_it_names() -> None:
+    assert work_of_each_leave(LARGE) <= work_of_each_leave(SMALL)
 
 
 @pytest.fixture
