@@ -186,6 +186,36 @@ def test_k14_a_member_that_changes_its_protocol_has_no_timer_of_the_old_one() ->
     )
 
 
+def test_tm3_a_classic_member_that_has_to_revoke_has_sync_and_join_timers_alone() -> None:
+    """The last of them fences it although it heartbeats. In Kafka, too, a classic member has no rebalance
+    timer (GroupMetadataManager.maybeReconcile).
+    """
+    play(
+        "topics foo=4",
+        "config group.consumer.assignment.interval.ms=0",
+        "C e0 names[foo] => e2 [0-3]",
+        "join X id=x api=3 topics=foo session=10s rebalance=20s => gen 3",
+        "C e2 owned[] => e3 [0,1]",
+        "join X id=x => gen 3",
+        "sync X => [2,3]",
+        "D e0 names[foo] => e4 []",
+        "heartbeat X => REBALANCE_IN_PROGRESS",
+        "join X id=x owned[2,3] => gen 3",
+        "expect X classic UNREVOKED rebalance@none join@none sync@20s",
+        "sync X",
+        "expect X classic UNREVOKED rebalance@none join@none sync@none session@10s",
+        "at 5s",
+        "heartbeat X => REBALANCE_IN_PROGRESS",
+        "expect X classic UNREVOKED rebalance@none join@25s",
+        "at 14s",
+        "heartbeat X => REBALANCE_IN_PROGRESS",
+        "at 23s",
+        "heartbeat X => REBALANCE_IN_PROGRESS",
+        "at 25s",
+        "expect X gone",
+    )
+
+
 @pytest.mark.parametrize("protocol", ["coordinator:uniform", "coordinator:range"])
 def test_dn7_a_group_that_the_coordinator_assigned_knows_its_partition_counts(protocol: str) -> None:
     """The invariants, which every step checks, compare the counts with the assignment."""
