@@ -20,7 +20,7 @@ pytestmark = pytest.mark.e2e
 
 METADATA, COMMIT, FETCH, LIST = 3, 8, 9, 16
 ALTER_CONFIGS, HEARTBEAT, DESCRIBE = 44, 68, 69
-STALE_MEMBER_EPOCH = 113
+COORDINATOR_NOT_AVAILABLE, STALE_MEMBER_EPOCH = 15, 113
 GROUP_RESOURCE = 32
 REBALANCE_TIMEOUT_MS = 60_000
 
@@ -35,25 +35,39 @@ class Member:
     interval_ms: int = 0
     owned: dict[UUID, list[int]] = field(default_factory=dict)
     member_id: str = field(default_factory=lambda: str(uuid4()))
+    subscription: dict[str, Any] = field(default_factory=dict)
 
     def join(self, **subscription: Any) -> None:
-        fields = {"rebalance_timeout_ms": REBALANCE_TIMEOUT_MS, "topic_partitions": [], **subscription}
-        self.beat(**fields)
+        self.subscription = {"rebalance_timeout_ms": REBALANCE_TIMEOUT_MS, **subscription}
+        self.beat(**self.subscription, topic_partitions=[])
 
     def beat(self, **fields: Any) -> None:
         """Send a heartbeat. A changed assignment is taken over, and acknowledged with the next one."""
         member = {"group_id": self.group_id, "member_id": self.member_id, "member_epoch": self.epoch}
         answer = self.wire.ask(HEARTBEAT, 1, **member, **fields)
+
+        def is_answered() -> bool:
+            """Where no answer came in time, the member sends everything again, as clients do."""
+            nonlocal answer
+            if answer.error_code == COORDINATOR_NOT_AVAILABLE:
+                everything = {**self.subscription, "topic_partitions": self._owned()}
+                answer = self.wire.ask(HEARTBEAT, 1, **member, **everything)
+            return bool(answer.error_code != COORDINATOR_NOT_AVAILABLE)
+
+        wait_until(is_answered, "an answer of the coordinator")
         assert (answer.error_code, answer.error_message) == (0, None)
         self.epoch, self.interval_ms = answer.member_epoch, answer.heartbeat_interval_ms
         if answer.assignment is not None:
             self.owned = {t.topic_id: sorted(t.partitions) for t in answer.assignment.topic_partitions}
             if self.epoch > 0:
-                self.beat(topic_partitions=[{"topic_id": t, "partitions": p} for t, p in self.owned.items()])
+                self.beat(topic_partitions=self._owned())
 
     def leave(self) -> None:
         self.epoch = -1
         self.beat()
+
+    def _owned(self) -> list[dict[str, Any]]:
+        return [{"topic_id": topic_id, "partitions": held} for topic_id, held in self.owned.items()]
 
 
 def test_members_share_a_topic_by_name_and_by_pattern(
