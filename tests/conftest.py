@@ -16,8 +16,30 @@ from tests.harness import examples
 from tests.harness.secured_broker import ClusterSecurity
 from tests.harness.shared import Owner, Remote, Server, Services
 
+ROOT = Path(__file__).parents[1]
 HYPOTHESIS_EXAMPLES = 100
-SPARK_TESTS = "tests/spark/"
+SPARK_TESTS = ("tests/spark/", "tests/slow/spark/")
+# A long file that begins last would keep one worker busy alone.
+LONGEST_FIRST = (
+    "tests/slow/test_demo.py",
+    "tests/slow/test_exactly_once.py",
+    "tests/slow/spark/",
+    "tests/slow/test_replay.py",
+    "tests/slow/test_state_tools.py",
+    "tests/slow/test_gateway_java.py",
+    "tests/slow/test_secured.py",
+    "tests/slow/test_run.py",
+    "tests/slow/test_endurance.py",
+    "tests/slow/test_upgrade.py",
+    "tests/faults/test_campaign.py",
+    "tests/faults/test_exactly_once.py",
+    "tests/faults/test_spark_cluster.py",
+    "tests/faults/test_owner.py",
+    "tests/faults/test_standby.py",
+    "tests/faults/test_broken_ground.py",
+    "tests/faults/test_supervision.py",
+    "tests/faults/test_hdfs.py",
+)
 
 _services = pytest.StashKey[Services]()
 _server = pytest.StashKey[Server]()
@@ -99,17 +121,28 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the properties, so that `-m examples` finds all tests of random cases."""
+    """Put the longest files first, and mark the properties, so that `-m examples` finds all tests of random
+    cases.
+    """
+    assert all((ROOT / file).exists() for file in LONGEST_FIRST), "a file has another name"
+    items.sort(key=_place)
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(pytest.mark.examples)
+
+
+def _place(item: pytest.Item) -> int:
+    """Of LONGEST_FIRST, or behind them."""
+    places = (n for n, file in enumerate(LONGEST_FIRST) if item.nodeid.startswith(file))
+    return next(places, len(LONGEST_FIRST))
 
 
 class _ByFile(LoadScopeScheduling):  # type: ignore[misc] # xdist ships no types
     """Gives workers whole files, in their order, and all tests of the operator to one: it has one Spark."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return SPARK_TESTS if nodeid.startswith(SPARK_TESTS) else nodeid.partition("::")[0]
+        folder = next((folder for folder in SPARK_TESTS if nodeid.startswith(folder)), None)
+        return folder or nodeid.partition("::")[0]
 
 
 @pytest.hookimpl(optionalhook=True)
