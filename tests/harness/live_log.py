@@ -24,15 +24,15 @@ from state.rocketmq.requests import ConnectionClosed
 from tests.harness import random_log, rocketmq_log
 
 FASTER = 20
-PAUSE_MAX_S = 1.5
+PAUSE_MAX_S = 0.5
 REPLY_PARTITION = 0
-# Sessions are short, too.
+# Sessions are short, too. A RocketMQ client or lock expires within some of the longest pauses.
 SETTINGS = {
     "group.min.session.timeout.ms": "100",
     "group.initial.rebalance.delay.ms": "150",
-    "rocketmq.channel.expired.timeout.ms": "2000",
-    "rocketmq.lock.max.live.ms": "1500",
-    "rocketmq.scan.interval.ms": "500",
+    "rocketmq.channel.expired.timeout.ms": "700",
+    "rocketmq.lock.max.live.ms": "500",
+    "rocketmq.scan.interval.ms": "200",
 }
 
 _response: msgspec.json.Decoder[AnyResponse] = msgspec.json.Decoder(AnyResponse)
