@@ -148,19 +148,18 @@ def _assignment_text(assignment: Mapping[str, Sequence[int]] | None) -> str | No
 
 
 def state_table(row: StateRow, *, verbose: bool = False) -> str:
-    """Format one group's state. A group of the consumer protocol has its epochs and its type, too, and below
+    """Format one group's state and its type. A group of the consumer protocol has its epochs, too, and below
     the table what it waits for.
     """
-    of_consumers = row.group_epoch is not None
-    with_epochs = of_consumers or verbose
+    with_epochs = verbose or row.group_epoch is not None
     columns = [Column("GROUP"), Column("COORDINATOR (ID)", 25), Column("ASSIGNMENT-STRATEGY", 20)]
     columns += [Column("STATE", 20)]
     columns += [Column("GROUP-EPOCH"), Column("TARGET-ASSIGNMENT-EPOCH", 25)] if with_epochs else []
-    columns += [Column("#MEMBERS", 8), Column("TYPE", 0)] if of_consumers else [Column("#MEMBERS", 0)]
+    columns += [Column("#MEMBERS", 8), Column("TYPE", 0)]
     cells: list[Any] = [row.group, f"{row.coordinator} ({row.coordinator_id})"]
     cells += [row.assignment_strategy or None, row.state]
     cells += [row.group_epoch, row.target_assignment_epoch] if with_epochs else []
-    cells += [row.members, row.type] if of_consumers else [row.members]
+    cells += [row.members, row.type]
     return "\n".join([render_table(columns, [cells]), *_waits(row)])
 
 
@@ -184,6 +183,11 @@ def _waits(row: StateRow) -> list[str]:
             "protocol is complete when these have left, or have joined again with it:",
         ]
         lines += [f"  {member_id}" for member_id in row.classic_members]
+        if others := row.members - classic:
+            lines += [
+                f"The way back is complete when the other {others} have left, or have joined again with the",
+                "classic protocol, if group.consumer.migration.policy allows it.",
+            ]
     return lines
 
 

@@ -109,6 +109,8 @@ Not at the target assignment: 2 of 3 members
 On the classic protocol: 1 of 3 members. The conversion to the consumer
 protocol is complete when these have left, or have joined again with it:
   carol-1f0e
+The way back is complete when the other 2 have left, or have joined again with the
+classic protocol, if group.consumer.migration.policy allows it.
     """)  # noqa: E501
 
 

@@ -140,8 +140,8 @@ def test_an_assignment_that_is_none_of_ours_is_not_guessed_at() -> None:
 
 def test_the_state_of_a_group() -> None:
     assert state_table(state_row(TWO, "group-coordinator-requests", 3)) == looks("""
-GROUP           COORDINATOR (ID)               ASSIGNMENT-STRATEGY  STATE                #MEMBERS
-billing         group-coordinator-requests (3) range                Stable               3
+GROUP           COORDINATOR (ID)               ASSIGNMENT-STRATEGY  STATE                #MEMBERS TYPE
+billing         group-coordinator-requests (3) range                Stable               3        Classic
     """)
     empty = group(group_state="Empty", protocol_data="")
     assert state_table(state_row(empty, "r", 0)).splitlines()[1].split() == [
@@ -151,6 +151,7 @@ billing         group-coordinator-requests (3) range                Stable      
         "-",
         "Empty",
         "0",
+        "Classic",
     ]
 
 
