@@ -58,7 +58,7 @@ def _check_protocol(group_id: str, rows: Sequence[Row]) -> None:
     first = next((row for row in rows if isinstance(row.request, ConsumerGroupHeartbeat)), None)
     if first is not None:
         raise WhatIfError(
-            f"group {group_id} has a member on the consumer protocol since {Clock().time(first.at_ms)}; "
+            f"group {group_id} had its first member of the consumer protocol at {Clock().time(first.at_ms)}; "
             "what-if can simulate clients of the classic protocol only, because it has no model of when a "
             "client gives partitions up and says so by ConsumerGroupHeartbeat"
         )

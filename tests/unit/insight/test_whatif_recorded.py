@@ -79,6 +79,6 @@ def test_a_group_of_the_consumer_protocol_is_refused() -> None:
         else line
         for line in RECORDING.log()
     ]
-    refused = r"has a member on the consumer protocol since .*; what-if can simulate clients of the classic"
+    refused = r"its first member of the consumer protocol at .*; what-if can simulate clients of the classic"
     with pytest.raises(WhatIfError, match=refused):
         log_of(Lines(RECORDING.header, [*log, *RECORDING.outputs()]), "demo")
