@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 from confluent_kafka import Consumer as ConfluentConsumer
@@ -61,12 +61,15 @@ class Moves(ConsumerRebalanceListener):  # type: ignore[misc] # kafka-python shi
         self.times: list[tuple[float, bool, set[int]]] = []
 
     def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
-        self.assigned.append({p.partition for p in assigned})
-        self.times.append((time.monotonic(), True, self.assigned[-1]))
+        self.note(time.monotonic(), True, {p.partition for p in assigned})
 
     def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
-        self.revoked.append({p.partition for p in revoked})
-        self.times.append((time.monotonic(), False, self.revoked[-1]))
+        self.note(time.monotonic(), False, {p.partition for p in revoked})
+
+    def note(self, at_s: float, came: bool, partitions: set[int]) -> None:
+        """Take over a call."""
+        (self.assigned if came else self.revoked).append(partitions)
+        self.times.append((at_s, came, partitions))
 
 
 class Consuming(ABC):
@@ -307,7 +310,13 @@ class ConfluentMember(Consuming):
 Member = PythonMember | ConfluentMember
 
 
-def share(*members: Member) -> None:
+class HasPartitions(Protocol):
+    """A member of any library."""
+
+    def partitions(self) -> set[int]: ...
+
+
+def share(*members: HasPartitions) -> None:
     """Wait until the members share the topic, each with a part of its own."""
 
     def shared() -> bool:

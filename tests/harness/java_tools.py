@@ -42,8 +42,6 @@ class JavaTools:
     def __init__(self, servers: str, folder: Path) -> None:
         self._servers = servers
         self._folder = folder
-        self._settings = folder / "log4j2.properties"
-        self._settings.write_text(_LOG4J2)
         self._numbers = count(1)
 
     def groups(self, *arguments: str) -> str:
@@ -59,12 +57,13 @@ class JavaTools:
 
     @contextmanager
     def console_consumer(self, group_id: str, topic: str, **settings: str) -> Iterator["ConsoleConsumer"]:
-        """Run `kafka-console-consumer` until the block ends. `settings` are consumer settings, with
-        `_` for `.`.
+        """Run `kafka-console-consumer` until the block ends. `topic` with a leading ^ is a pattern.
+        `settings` are consumer settings, with `_` for `.`.
         """
         log_path = self._new_log("consumer")
         arguments = self._java(_CONSUMER, log_path)
-        arguments += ["--group", group_id, "--topic", topic, "--from-beginning"]
+        subscribed = "--include" if topic.startswith("^") else "--topic"
+        arguments += ["--group", group_id, subscribed, topic, "--from-beginning"]
         for name, value in settings.items():
             arguments += ["--command-property", f"{name.replace('_', '.')}={value}"]
         with closing(ConsoleConsumer(arguments, log_path)) as consumer:
@@ -75,9 +74,15 @@ class JavaTools:
 
     def _java(self, tool: str, log_path: Path, jars: Sequence[Path] = ()) -> list[str]:
         classpath = os.pathsep.join(str(jar) for jar in jars or tools_classpath())
-        log = [f"-Dlog4j2.configurationFile={self._settings}", f"-Dtool.log={log_path}"]
         server = ["--bootstrap-server", self._servers]
-        return [*JVM_OPTIONS, *log, "-cp", classpath, tool, *server]
+        return [*JVM_OPTIONS, *log_options(log_path), "-cp", classpath, tool, *server]
+
+
+def log_options(log_path: Path) -> list[str]:
+    """The options of a JVM whose log goes to this file. The log's settings are in a file beside it."""
+    settings = log_path.with_suffix(".properties")
+    settings.write_text(_LOG4J2)
+    return [f"-Dlog4j2.configurationFile={settings}", f"-Dtool.log={log_path}"]
 
 
 def _output(command: list[str]) -> str:

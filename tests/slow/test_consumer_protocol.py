@@ -1,28 +1,39 @@
-"""A running group moves from the classic protocol to the consumer protocol and back: unmodified consumers
-(librdkafka) through the gateway, with a real broker and the coordinator behind it.
+"""A running group moves from the classic protocol to the consumer protocol and back: unmodified consumers of
+Kafka's own library and of librdkafka through the gateway, with a real broker and the coordinator behind it.
 """
 
+import json
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
 from itertools import count, pairwise
+from pathlib import Path
 
 import pytest
+import structlog
+from click.testing import CliRunner
 from kafka import KafkaProducer
 
+from cli import main
 from gateway.service import GatewayOptions
-from state.kafka.history import EntryType
+from state.kafka.history import EntryType, HistoryEntry
 from tests.e2e.gateway_clients import PARTITIONS, ConfluentMember, new_group, share
 from tests.e2e.harness import history_of, wait_until
+from tests.harness.kafkas_consumers import JavaConsumers, JavaMember
+from tests.harness.shared import PREFIX
 
 pytestmark = pytest.mark.e2e
 
 MEMBERS = 3
+IN_JAVA = 0  # the place of the member that is Kafka's own consumer
 RECORD_INTERVAL_S = 0.02
 # So long may a running member be without partitions, while others join, leave and hand over.
 WITHOUT_PARTITIONS_S = 40.0
 COMMITTING = {"enable.auto.commit": True, "auto.commit.interval.ms": 500}
+
+AnyMember = ConfluentMember | JavaMember
 
 
 class Flow:
@@ -56,58 +67,94 @@ class Flow:
                 return
 
 
-def join(gateway: str, group: str, topic: str, *, is_of_consumer_protocol: bool) -> ConfluentMember:
-    return ConfluentMember(
-        gateway,
-        group,
-        topic,
-        assignor="cooperative-sticky",
-        is_of_consumer_protocol=is_of_consumer_protocol,
-        settings=COMMITTING,
-    )
+@dataclass
+class Migration:
+    """A group, its members with those that have left, and the records that came to any of them."""
+
+    options: GatewayOptions
+    gateway: str
+    topic: str
+    java: JavaConsumers
+    stack: ExitStack
+    group_id: str = field(default_factory=new_group)
+    everyone: list[AnyMember] = field(default_factory=list)
+    taken: set[int] = field(default_factory=set)
+
+    def start(self, place: int, *, is_of_consumer_protocol: bool) -> AnyMember:
+        member = self._join(place, is_of_consumer_protocol=is_of_consumer_protocol)
+        self.everyone.append(self.stack.enter_context(closing(member)))
+        return member
+
+    def _join(self, place: int, *, is_of_consumer_protocol: bool) -> AnyMember:
+        if place == IN_JAVA:
+            return self.java.join(self.group_id, self.topic, is_of_consumer_protocol=is_of_consumer_protocol)
+        return ConfluentMember(
+            self.gateway,
+            self.group_id,
+            self.topic,
+            assignor="cooperative-sticky",
+            is_of_consumer_protocol=is_of_consumer_protocol,
+            settings=COMMITTING,
+        )
+
+    def take(self, flow: Flow) -> bool:
+        """Whether all records have come."""
+        for member in self.everyone:
+            self.taken.update(member.poll())
+        return self.taken >= set(range(flow.sent))
+
+    def described(self) -> tuple[str, int]:
+        """The type by `groups describe --state`, and the number of members that the conversion waits for."""
+        command = ["groups", "describe", "--group", self.group_id, "--state", "-o", "json"]
+        servers = ["--bootstrap-servers", str(self.options.client_config), "--prefix", PREFIX]
+        result = CliRunner().invoke(main, [*command, *servers])
+        structlog.reset_defaults()  # the command's logs went to what is closed by now
+        assert result.exit_code == 0, result.output
+        (row,) = json.loads(result.stdout)
+        return row["type"], len(row.get("classic_members", []))
+
+    def history(self, kind: EntryType) -> list[HistoryEntry]:
+        history = history_of(self.options.client_config, self.options.layout, self.group_id)
+        return [entry for entry in history if entry.type == kind]
 
 
 def test_a_group_moves_to_the_consumer_protocol_and_back(
-    options: GatewayOptions, gateway: str, topic: str, capsys: pytest.CaptureFixture[str]
+    options: GatewayOptions, gateway: str, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A rolling restart there and another one back, while records flow."""
-    group, everyone, taken = new_group(), list[ConfluentMember](), set[int]()
-
-    def take(flow: Flow) -> bool:
-        for member in everyone:
-            taken.update(member.poll())
-        return taken >= set(range(flow.sent))
-
-    with ExitStack() as stack, Flow(gateway, topic).running() as flow:
-
-        def start(*, is_of_consumer_protocol: bool) -> ConfluentMember:
-            member = join(gateway, group, topic, is_of_consumer_protocol=is_of_consumer_protocol)
-            everyone.append(stack.enter_context(closing(member)))
-            return everyone[-1]
-
-        members = [start(is_of_consumer_protocol=False) for _ in range(MEMBERS)]
+    """A rolling restart there and another one back, while records flow. `groups describe --state` says how
+    far it is.
+    """
+    with (
+        JavaConsumers(gateway, tmp_path) as java,
+        ExitStack() as stack,
+        Flow(gateway, topic).running() as flow,
+    ):
+        group = Migration(options, gateway, topic, java, stack)
+        members = [group.start(place, is_of_consumer_protocol=False) for place in range(MEMBERS)]
         share(*members)
+        said = [group.described()]
         for is_of_consumer_protocol in (True, False):
             for place in range(MEMBERS):
                 members[place].close()
-                members[place] = start(is_of_consumer_protocol=is_of_consumer_protocol)
+                members[place] = group.start(place, is_of_consumer_protocol=is_of_consumer_protocol)
                 share(*members)
-                take(flow)
+                group.take(flow)
+                said.append(group.described())
         flow.stop()
-        wait_until(lambda: take(flow), f"all of {flow.sent} records")
-        moves = [list(member.moves.times) for member in everyone]
+        wait_until(lambda: group.take(flow), f"all of {flow.sent} records")
+        moves = [list(member.moves.times) for member in group.everyone]
     longest_s = max(map(longest_without_s, moves))
     with capsys.disabled():
         sys.stdout.write(
             f"\n{flow.sent} records, a member without partitions for {longest_s:.1f} s at most\n"
         )
-    assert taken == set(range(flow.sent))
+    assert group.taken == set(range(flow.sent))
     assert_one_owner(moves)
     assert longest_s < WITHOUT_PARTITIONS_S
-    history = history_of(options.client_config, options.layout, group)
-    converted = [entry for entry in history if entry.type == EntryType.GROUP_CONVERTED]
-    assert len(converted) == 2
-    removed = [entry.reason for entry in history if entry.type == EntryType.MEMBER_REMOVED]
+    mixed = [("Consumer", classic) for classic in (2, 1, 0, 1, 2)]
+    assert said == [("Classic", 0), *mixed, ("Classic", 0)]
+    assert len(group.history(EntryType.GROUP_CONVERTED)) == 2
+    removed = [entry.reason for entry in group.history(EntryType.MEMBER_REMOVED)]
     assert not [reason for reason in removed if "timeout" in reason]
 
 

@@ -6,8 +6,9 @@ Kafka 4's tools ask for groups of KIP-848 first, and for classic ones when the g
 import subprocess
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,7 @@ from clients.coordinator_client import CoordinatorClient
 from gateway.service import GatewayOptions
 from insight.admin.requests import GroupRequests
 from state.kafka.history import EntryType
-from state.kafka.responses import DescribeGroupResponse
+from state.kafka.responses import ConsumerGroupDescribeResponse, DescribeGroupResponse
 from tests.e2e.gateway_clients import (
     PARTITIONS,
     RECORDS,
@@ -27,8 +28,9 @@ from tests.e2e.gateway_clients import (
     produce,
     share,
 )
-from tests.e2e.harness import history_of, wait_until
+from tests.e2e.harness import create_topic, history_of, wait_until
 from tests.harness.java_tools import ConsoleConsumer, JavaTools
+from tests.harness.kafkas_consumers import JavaConsumerEnded, JavaConsumers, JavaMember
 
 pytestmark = pytest.mark.e2e
 
@@ -253,14 +255,20 @@ def test_the_configs_tool_shows_and_changes_the_settings_of_a_group(tools: JavaT
     assert "InvalidConfigurationException" in refused.value.output
 
 
-def test_consumers_of_the_consumer_protocol(options: GatewayOptions, gateway: str, group: Group) -> None:
+def test_consumers_of_the_consumer_protocol(
+    options: GatewayOptions, gateway: str, group: Group, tmp_path: Path
+) -> None:
     """Two consumers share the topic, and the groups tool shows their epochs and targets. One is killed and
     the other one has all. When that one has left, the tool resets the offsets and deletes the group.
+
+    The killed consumer subscribes by a pattern that Java resolves. While its session lasts, static members of
+    another group come back.
     """
     group_id, topic = group.group_id, group.topic
     with (
+        JavaConsumers(gateway, tmp_path) as java,
         group.console_consumer(group_protocol="consumer") as one,
-        group.console_consumer(group_protocol="consumer") as two,
+        group.tools.console_consumer(group_id, f"^{topic}.*", group_protocol="consumer") as two,
     ):
         wait_until(lambda: group.is_shared(2), "two consumers with a half each")
         ((name, _, _, assignor, state, *_, members),) = rows(group.tool("--describe", "--state", "--verbose"))
@@ -270,6 +278,7 @@ def test_consumers_of_the_consumer_protocol(options: GatewayOptions, gateway: st
         assert [cells[6] for cells in described] == [cells[8] for cells in described]
         assert [group_id, "Stable"] in rows(group.tools.groups("--list", "--state"))
         two.kill()
+        assert_static_members_come_back(options, replace(group, group_id=new_group()), java)
         wait_until(lambda: group.is_shared(1), "the partitions of the killed consumer")
         later = range(1_000, 1_000 + RECORDS)
         produce(gateway, topic, later)
@@ -283,6 +292,42 @@ def test_consumers_of_the_consumer_protocol(options: GatewayOptions, gateway: st
     history = history_of(options.client_config, options.layout, group_id)
     removed = [entry.reason for entry in history if entry.type == EntryType.MEMBER_REMOVED]
     assert ["session" in reason for reason in removed] == [True, False]
+
+
+def assert_static_members_come_back(options: GatewayOptions, group: Group, java: JavaConsumers) -> None:
+    """They subscribe by a pattern that the coordinator resolves. Who comes back within the session has its
+    partitions, and nobody else notices. A topic that matches and is made later is theirs, too.
+    """
+
+    def join(instance_id: str) -> JavaMember:
+        return java.join(group.group_id, pattern, is_of_consumer_protocol=True, instance_id=instance_id)
+
+    def epochs() -> int:
+        history = history_of(options.client_config, options.layout, group.group_id)
+        return len([entry for entry in history if entry.type == EntryType.GROUP_EPOCH_BUMPED])
+
+    pattern = f"^{group.topic}.*"
+    one, two = join("one"), join("two")
+    share(one, two)
+    (described,) = group.coordinator.describe([group.group_id])[0].values()
+    assert isinstance(described, ConsumerGroupDescribeResponse)
+    assert {(m.instance_id, m.subscribed_topic_regex) for m in described.members} == {
+        ("one", pattern),
+        ("two", pattern),
+    }
+    held, moves, before = one.partitions(), list(two.moves.times), epochs()
+    one.close()
+    again = join("one")
+    wait_until(lambda: again.partitions() == held, "the same partitions after the restart")
+    duplicate = join("one")
+    with pytest.raises(JavaConsumerEnded, match="UnreleasedInstanceIdException"):
+        wait_until(duplicate.notice_errors, "the error of the second one with this instance id")
+    assert (again.partitions(), two.moves.times, epochs()) == (held, moves, before)
+    later = f"{group.topic}-later"
+    for name in (f"other-{group.topic}", later):
+        create_topic(options.client_config, name, PARTITIONS, {})
+    wait_until(lambda: later in again.topics() & two.topics(), "partitions of the later topic for both")
+    assert again.topics() | two.topics() == {group.topic, later}
 
 
 def take(expected: range, *members: AnyMember) -> list[list[int]]:

@@ -1,0 +1,167 @@
+"""Kafka's own consumers, many in one JVM, beside those of `tests.e2e.gateway_clients`."""
+
+import os
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Mapping
+from itertools import count
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO, Self
+
+from assignors.kafka.api import TopicPartition
+from embedded.jars import tools_classpath
+from embedded.java import find_java
+from tests.e2e.gateway_clients import HEARTBEAT_MS, METADATA_MAX_AGE_MS, SESSION_MS, Moves
+from tests.harness.java_tools import JVM_OPTIONS, log_options
+
+HARNESS = Path(__file__).with_name("kafkas_consumers.java")
+
+_COMMON = {
+    "auto.offset.reset": "earliest",
+    "enable.auto.commit": "true",
+    "auto.commit.interval.ms": "500",
+    "metadata.max.age.ms": str(METADATA_MAX_AGE_MS),
+}
+_CLASSIC = {
+    "group.protocol": "classic",
+    "session.timeout.ms": str(SESSION_MS),
+    "heartbeat.interval.ms": str(HEARTBEAT_MS),
+    "partition.assignment.strategy": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
+}
+_END_TIMEOUT_S = 60.0
+_NS_PER_S = 1e9
+
+
+class JavaConsumerEnded(RuntimeError):
+    """An exception ended a consumer. The message is its class."""
+
+
+class JavaMember:
+    """A consumer of records that are numbers. It commits automatically, and when it is closed.
+
+    The times of `moves` are those of the JVM, whose clock is that of time.monotonic.
+    """
+
+    def __init__(self, name: str, commands: IO[str]) -> None:
+        self.moves = Moves()
+        self._name, self._commands = name, commands
+        self._held: frozenset[TopicPartition] = frozenset()
+        self._values: deque[int] = deque()
+        self._ended = threading.Event()
+        self._error = ""
+        self._is_closing = False
+
+    @property
+    def has_ended(self) -> bool:
+        return self._ended.is_set()
+
+    def poll(self) -> list[int]:
+        """Return the values that came since the last call. Raises JavaConsumerEnded."""
+        if self._error:
+            raise JavaConsumerEnded(self._error)
+        return [self._values.popleft() for _ in range(len(self._values))]
+
+    def notice_errors(self) -> bool:
+        """Raises JavaConsumerEnded, if it is so."""
+        self.poll()
+        return False
+
+    def partitions(self) -> set[int]:
+        return {p.partition for p in self._held}
+
+    def topics(self) -> set[str]:
+        return {p.topic for p in self._held}
+
+    def close(self) -> None:
+        """Leave the group, and wait until that is done."""
+        if not (self._is_closing or self.has_ended):
+            self._is_closing = True
+            self._commands.write(f"stop {self._name}\n")
+        assert self._ended.wait(_END_TIMEOUT_S), f"{self._name} does not end"
+
+    def note(self, at_s: float, event: str, words: list[str]) -> None:
+        """Take over what the consumer has reported."""
+        if event == "record":
+            self._values.append(int(words[0]))
+        elif event == "ended":
+            self._error = " ".join(words)
+            self._ended.set()
+        else:
+            named = [word.rpartition(":") for word in words]
+            partitions = frozenset(TopicPartition(topic, int(number)) for topic, _, number in named)
+            came = event == "came"
+            self._held = self._held | partitions if came else self._held - partitions
+            self.moves.note(at_s, came, {p.partition for p in partitions})
+
+
+class JavaConsumers:
+    """A JVM with consumers of the cluster at `servers`. Its log is a file in `folder`."""
+
+    def __init__(self, servers: str, folder: Path) -> None:
+        self._servers = servers
+        self._members: dict[str, JavaMember] = {}
+        self._numbers = count(1)
+        classpath = os.pathsep.join(map(str, tools_classpath()))
+        options = [*JVM_OPTIONS, *log_options(folder / "consumers.log"), "-cp", classpath]
+        self._jvm = subprocess.Popen(
+            [str(find_java()), *options, str(HARNESS)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+        self._reader = threading.Thread(target=self._read, name="Java consumers", daemon=True)
+        self._reader.start()
+
+    def join(
+        self,
+        group_id: str,
+        topic: str,
+        *,
+        is_of_consumer_protocol: bool,
+        instance_id: str | None = None,
+        settings: Mapping[str, str] = MappingProxyType({}),
+    ) -> JavaMember:
+        """Start a consumer. `topic` with a leading ^ is a pattern that the coordinator resolves."""
+        assert self._jvm.stdin is not None
+        protocol = {"group.protocol": "consumer"} if is_of_consumer_protocol else _CLASSIC
+        static = {} if instance_id is None else {"group.instance.id": instance_id}
+        all_settings = {
+            "bootstrap.servers": self._servers,
+            "group.id": group_id,
+            **_COMMON,
+            **protocol,
+            **static,
+            **settings,
+        }
+        name = f"consumer-{next(self._numbers)}"
+        member = self._members[name] = JavaMember(name, self._jvm.stdin)
+        words = [f"{setting}={value}" for setting, value in all_settings.items()]
+        self._jvm.stdin.write(" ".join(["start", name, topic, *words]) + "\n")
+        return member
+
+    def close(self) -> None:
+        """End the JVM. Consumers that are not closed do not leave their group."""
+        assert self._jvm.stdin is not None
+        assert self._jvm.stdout is not None
+        self._jvm.stdin.close()
+        self._jvm.wait(_END_TIMEOUT_S)
+        self._reader.join()
+        self._jvm.stdout.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _read(self) -> None:
+        assert self._jvm.stdout is not None
+        for line in self._jvm.stdout:
+            name, at_ns, event, *words = line.split()
+            self._members[name].note(int(at_ns) / _NS_PER_S, event, words)
+        for member in self._members.values():
+            if not member.has_ended:
+                member.note(0.0, "ended", ["the JVM has ended"])
