@@ -2,25 +2,34 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # So many processes run tests side by side.
 WORKERS ?= 2
+# Two recipes at a time, where neither needs the other: types are checked while jars are fetched.
+MAKEFLAGS += --jobs=2
 VENV := .venv
 BIN := $(VENV)/bin
+PACKAGES := $(VENV)/.packages
 STAMP := $(VENV)/.set-up
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS)
 # With all hashes of a version the locks hold for each system it has wheels for.
 COMPILE := build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--group build --no-annotate --custom-compile-command 'make lock' $(UPGRADE)
 
-.PHONY: help setup run demo test test-unit test-slow test-examples test-faults faults-campaign transactions-campaign conformance conformance-check bench lint lock clean
+.PHONY: help setup run demo test test-unit test-slow test-examples test-faults faults-campaign transactions-campaign conformance conformance-check bench lint style types imports lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
 setup: $(STAMP) ## make .venv with the pinned packages and fetch the jars (once)
 
-$(STAMP): pyproject.toml requirements-dev.lock embedded/jars.toml streaming/query/class_archive.py
+# Python compiles the modules that are imported, when they are: most of the packages' never are. pyspark alone
+# has no wheel, and to compress its jars once more would take half of the time of making one.
+$(PACKAGES): pyproject.toml requirements-dev.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --require-hashes --requirement requirements-dev.lock
+	$(BIN)/python -m pip install --require-hashes --requirement requirements-dev.lock \
+		--no-compile --config-settings=--build-option=--compression=stored
 	$(BIN)/python -m pip install --no-deps --no-build-isolation --editable .
+	touch $@
+
+$(STAMP): $(PACKAGES) embedded/jars.toml streaming/query/class_archive.py
 	$(BIN)/python -m embedded.jars
 	$(BIN)/python -m streaming.query.class_archive
 	touch $@
@@ -31,14 +40,14 @@ run: $(STAMP) ## run the coordinator
 demo: $(STAMP) ## show a group rebalance, from nothing to the end
 	$(BIN)/group-coordinator demo
 
-test: lint ## lint, then all tests but those of tests/slow
+test: lint $(STAMP) ## lint, then all tests but those of tests/slow
 	$(PYTEST)
 
 test-unit: $(STAMP) ## the tests without Spark and without a broker
 	$(PYTEST) tests/unit tests/test_architecture.py
 
 # The same code as in the other tests, with more seeds.
-SEEDS ?= 5
+SEEDS ?= 3
 test-slow: $(STAMP) ## what takes minutes: tests/slow with SEEDS
 	$(PYTEST) --timeout 1800 --seeds $(SEEDS) tests/slow
 
@@ -76,10 +85,16 @@ conformance-check: $(STAMP) ## compare with Kafka's own coordinator; fails on wh
 bench: $(STAMP) ## measure beside Kafka's own coordinator, and write docs/performance.md (85 minutes)
 	$(BIN)/python -m bench --write
 
-lint: $(STAMP) ## style, types and the direction of imports
+lint: types style imports ## style, types and the direction of imports
+
+types: $(PACKAGES)
+	$(BIN)/mypy
+
+style: $(PACKAGES)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+
+imports: $(PACKAGES)
 	$(BIN)/lint-imports
 
 lock: ## pin what pyproject.toml asks for, with hashes (UPGRADE=--upgrade: newest versions)
