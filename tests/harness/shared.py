@@ -38,6 +38,8 @@ SETTINGS = {
 }
 START_TIMEOUT_S = 240.0
 T = TypeVar("T")
+# Half of the batches of the default, 100 ms, and a third less processor time while groups have members.
+TICK_INTERVAL_MS = 250
 # The optimizing compiler would double the processor time of Spark's start, which is most of a short life.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1"
 
@@ -126,7 +128,7 @@ class Owner:
         logs.mkdir()
         arguments = ["run", "--json", "--bootstrap-servers", broker.bootstrap_servers, "--prefix", PREFIX]
         arguments += ["--client-config", str(settings), *self._arguments]
-        arguments += ["--data-dir", str(self._folder / "data"), "--tick-interval-ms", "100"]
+        arguments += ["--data-dir", str(self._folder / "data"), "--tick-interval-ms", str(TICK_INTERVAL_MS)]
         arguments += ["--topic-interval-ms", "500"]
         for setting in SETTINGS.items():
             arguments += ["-c", "=".join(setting)]
