@@ -5,7 +5,11 @@ import os
 import signal
 import subprocess
 import sysconfig
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,15 +22,42 @@ pytestmark = pytest.mark.e2e
 COMMAND = str(Path(sysconfig.get_path("scripts")) / "group-coordinator")
 
 
+@dataclass(frozen=True)
+class Playing:
+    """A demo that runs, with its data folder."""
+
+    process: subprocess.Popen[str]
+    folder: Path
+
+    def told(self) -> dict[str, Any]:
+        """What it says at its end."""
+        stdout, stderr = self.process.communicate()
+        assert stdout.count("\n") == 1, stdout + stderr
+        told: dict[str, Any] = json.loads(stdout)
+        assert self.process.returncode == 0 and told["ok"], stdout
+        assert all(check["ok"] for check in told["checks"])
+        return told
+
+
+@pytest.fixture(scope="module")
+def demos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Playing]]:
+    """Both at once, because each mostly waits for sessions to expire."""
+    with ExitStack() as stack:
+        found = {}
+        for protocol in ("kafka", "rocketmq"):
+            folder = tmp_path_factory.mktemp(protocol) / "demo"
+            demo = [COMMAND, "demo", "--protocol", protocol, "--json", "--data-dir", str(folder)]
+            process = subprocess.Popen(demo, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            stack.enter_context(process)
+            stack.callback(process.terminate)
+            found[protocol] = Playing(process, folder)
+        yield found
+
+
 @pytest.mark.timeout(1_200)
-def test_the_demo_proves_what_it_says(tmp_path: Path) -> None:
-    demo = [COMMAND, "demo", "--json", "--data-dir", str(tmp_path / "demo")]
-    done = subprocess.run(demo, capture_output=True, text=True)
-    assert done.stdout.count("\n") == 1, done.stdout + done.stderr
-    told = json.loads(done.stdout)
-    assert done.returncode == 0 and told["ok"], done.stdout
+def test_the_demo_proves_what_it_says(demos: dict[str, Playing]) -> None:
+    told = demos["kafka"].told()
     assert len(told["checks"]) == 11
-    assert all(check["ok"] for check in told["checks"])
     assert told["counts"]["coordinator_starts"] >= 3
     assert told["counts"]["answers_repeated"] >= 1
     deeds = [entry["what"] for entry in told["timeline"] if entry["who"] == "demo"]
@@ -38,21 +69,17 @@ def test_the_demo_proves_what_it_says(tmp_path: Path) -> None:
     ]
     reasons = [entry["reason"] for entry in told["timeline"] if entry["who"] == "group"]
     assert f"no heartbeat within its session timeout of {SESSION_TIMEOUT_MS} ms" in reasons
-    assert_replayed(tmp_path / "demo")
+    assert_replayed(demos["kafka"].folder)
 
 
 @pytest.mark.timeout(1_200)
-def test_the_demo_of_rocketmq_proves_what_it_says(tmp_path: Path) -> None:
-    demo = [COMMAND, "demo", "--protocol", "rocketmq", "--json", "--data-dir", str(tmp_path / "demo")]
-    done = subprocess.run(demo, capture_output=True, text=True)
-    assert done.stdout.count("\n") == 1, done.stdout + done.stderr
-    told = json.loads(done.stdout)
-    assert done.returncode == 0 and told["ok"], done.stdout
+def test_the_demo_of_rocketmq_proves_what_it_says(demos: dict[str, Playing]) -> None:
+    told = demos["rocketmq"].told()
     assert len(told["checks"]) == 12
     assert told["counts"]["records_produced"] == told["counts"]["records_consumed"] > 0
     types = [entry["type"] for entry in told["timeline"] if entry["who"] == "group"]
     assert types.index("DuplicateClientId") < types.index("DuplicateClientIdOver")
-    assert_replayed(tmp_path / "demo")
+    assert_replayed(demos["rocketmq"].folder)
 
 
 def assert_replayed(data_dir: Path) -> None:
