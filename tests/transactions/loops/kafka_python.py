@@ -13,6 +13,7 @@ from tests.transactions.loops.options import (
     ABORTED,
     FATAL,
     HEARTBEAT_INTERVAL_MS,
+    MAX_POLL_INTERVAL_MS,
     POLL_TIMEOUT_S,
     SESSION_TIMEOUT_MS,
     Options,
@@ -43,6 +44,7 @@ class Loop(ConsumerRebalanceListener):  # type: ignore[misc] # kafka-python ship
             auto_offset_reset="earliest",
             session_timeout_ms=SESSION_TIMEOUT_MS,
             heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
+            max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
             max_poll_records=options.records,
         )
 

@@ -9,6 +9,7 @@ from tests.transactions.loops.options import (
     ABORTED,
     FATAL,
     HEARTBEAT_INTERVAL_MS,
+    MAX_POLL_INTERVAL_MS,
     POLL_TIMEOUT_S,
     SESSION_TIMEOUT_MS,
     Options,
@@ -37,6 +38,7 @@ class Loop:
                 "auto.offset.reset": "earliest",
                 "session.timeout.ms": SESSION_TIMEOUT_MS,
                 "heartbeat.interval.ms": HEARTBEAT_INTERVAL_MS,
+                "max.poll.interval.ms": MAX_POLL_INTERVAL_MS,
             }
         )
         self._producer = Producer(

@@ -7,6 +7,8 @@ from random import Random
 
 SESSION_TIMEOUT_MS = 10_000
 HEARTBEAT_INTERVAL_MS = 1_000
+MAX_POLL_INTERVAL_MS = 60_000
+"""A process that hangs in a call keeps its session, and holds up its group for so long."""
 POLL_TIMEOUT_S = 0.5
 FATAL = 3
 """The exit code after an error which the library calls fatal. An application is started again then."""
