@@ -64,10 +64,14 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     async def ask(self, api: Api, **fields: Any) -> Any:
-        """Send one request and return its decoded response. Raises WrongAnswer if the connection ends before.
+        """Send one request and return its decoded response. Raises WrongAnswer if the connection ends before,
+        or has ended.
 
         After a cancellation the response is dropped when it arrives, and the connection cannot be used again.
         """
+        assert self._transport is not None
+        if self._transport.is_closing():
+            raise _lost()
         answered: Future[bytes] = asyncio.get_running_loop().create_future()
         self.on_answer = lambda answer: None if answered.done() else answered.set_result(answer)
         self.on_lost = lambda: None if answered.done() else answered.set_exception(_lost())
@@ -91,4 +95,4 @@ def expect_no_error(answer: Any) -> Any:
 
 
 def _lost() -> WrongAnswer:
-    return WrongAnswer("the connection ended with a request in flight")
+    return WrongAnswer("the connection ended before a response")

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from bench.load import frames
+from bench.load.connection import Connection
 from bench.load.outcome import WrongAnswer
 from bench.load.pipes import Pipe, at_rates, closed
 from bench.load.requests import Membership, heartbeat_request, is_commit, mixed_requests
@@ -160,3 +161,19 @@ def test_three_of_eight_requests_of_each_group_are_commits(groups: int) -> None:
     commits = Counter(request.group_id for request in requests if isinstance(request, OffsetCommit))
     assert set(commits.values()) == {3}
     assert sum(is_commit(n, groups) for n in range(8 * groups)) == 3 * groups
+
+
+def test_a_request_on_a_connection_that_has_ended_fails_at_once() -> None:
+    """Also if nothing was in flight when it ended: no response would ever come."""
+
+    async def ask() -> None:
+        server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+        async with server:
+            ended = asyncio.Event()
+            connection = await Connection.open(Address(*server.sockets[0].getsockname()[:2]))
+            connection.on_lost = ended.set
+            await ended.wait()
+            with pytest.raises(WrongAnswer, match="the connection ended"):
+                await connection.ask(frames.HEARTBEAT, group_id="g", generation_id=1, member_id="member-1")
+
+    asyncio.run(asyncio.wait_for(ask(), 10))
