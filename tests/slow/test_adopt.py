@@ -2,8 +2,8 @@
 
 import json
 import uuid
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
@@ -12,22 +12,36 @@ from kafka import KafkaAdminClient, OffsetAndMetadata, TopicPartition
 
 from cli import main
 from embedded.broker import EmbeddedBroker
-from tests.e2e.gateway_clients import PARTITIONS, PythonMember, consume, produce
+from tests.e2e.gateway_clients import PARTITIONS, ConfluentMember, Member, PythonMember, consume, produce
 
 pytestmark = pytest.mark.e2e
 
 RECORDS = 8
 
 
+@contextmanager
+def members(servers: str, topic: str, group_ids: Sequence[str]) -> Iterator[tuple[Member, Member]]:
+    """A member of each group: one of the classic protocol, one of the consumer protocol."""
+    classic, consumer = group_ids
+    with (
+        closing(PythonMember(servers, classic, topic)) as one,
+        closing(ConfluentMember(servers, consumer, topic, is_of_consumer_protocol=True)) as other,
+    ):
+        yield one, other
+
+
 @pytest.fixture
-def group_id(broker: EmbeddedBroker, topic: str) -> Iterator[str]:
-    """A group of Kafka's own coordinator that has consumed the topic, and has no members."""
-    name = f"adopted-{uuid.uuid4()}"
+def group_ids(broker: EmbeddedBroker, topic: str) -> list[str]:
+    """Groups of Kafka's own coordinator, one of each protocol, that have consumed the topic and have no
+    members.
+    """
+    names = [f"adopted-{protocol}-{uuid.uuid4()}" for protocol in ("classic", "consumer")]
     produce(broker.bootstrap_servers, topic, range(RECORDS))
-    with closing(PythonMember(broker.bootstrap_servers, name, topic)) as member:
-        assert sorted(consume(RECORDS, member)) == list(range(RECORDS))
-        member.commit()
-    yield name
+    with members(broker.bootstrap_servers, topic, names) as both:
+        for member in both:
+            assert sorted(consume(RECORDS, member)) == list(range(RECORDS))
+            member.commit()
+    return names
 
 
 def adopt(source: str, target: str, *options: str) -> Result:
@@ -40,31 +54,45 @@ def rows(result: Result, exit_code: int = 0) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_group_goes_on_at_the_other_coordinator_and_comes_back(
-    broker: EmbeddedBroker, gateway: str, topic: str, group_id: str
+def said(result: Result, exit_code: int = 0) -> list[str]:
+    """The outcome for each group, or why it is refused."""
+    return [row["reason"] or row["outcome"] for row in rows(result, exit_code)]
+
+
+def test_groups_go_on_at_the_other_coordinator_and_come_back(
+    broker: EmbeddedBroker, gateway: str, topic: str, group_ids: list[str]
 ) -> None:
-    theirs, named = broker.bootstrap_servers, ("--group", group_id)
-    (row,) = rows(shown := adopt(theirs, gateway, *named))
-    assert (row["outcome"], row["partitions"], row["state"]) == ("move", PARTITIONS, "Empty")
+    """One of the classic and one of the consumer protocol, with the offsets of either coordinator."""
+    theirs, named = broker.bootstrap_servers, [part for it in group_ids for part in ("--group", it)]
+    shown = adopt(theirs, gateway, *named)
+    assert [(row["outcome"], row["partitions"], row["state"]) for row in rows(shown)] == [
+        ("move", PARTITIONS, "Empty")
+    ] * 2
     assert "nothing is changed" in shown.stderr
-    (row,) = rows(adopt(theirs, gateway, *named, "--execute"))
-    assert row["outcome"] == "moved"
-    assert rows(adopt(theirs, gateway, *named, "--execute"))[0]["outcome"] == "same"
+    of_all = rows(adopt(theirs, gateway))
+    assert [row["outcome"] for row in of_all if row["group"] in group_ids] == ["move"] * 2
+    assert said(adopt(theirs, gateway, *named, "--execute")) == ["moved"] * 2
+    assert said(adopt(theirs, gateway, *named, "--execute")) == ["same"] * 2
 
     produce(gateway, topic, range(RECORDS, 2 * RECORDS))
-    with closing(PythonMember(gateway, group_id, topic)) as member:
-        # None of the first records again.
-        assert sorted(consume(RECORDS, member)) == list(range(RECORDS, 2 * RECORDS))
-        (row,) = rows(adopt(gateway, theirs, *named, "--execute"), exit_code=1)
-        assert row["reason"] == "has 1 members: stop them first"
-        member.commit()
+    with members(gateway, topic, group_ids) as both:
+        for member in both:
+            # None of the first records again.
+            assert sorted(consume(RECORDS, member)) == list(range(RECORDS, 2 * RECORDS))
+        refused = adopt(gateway, theirs, *named, "--execute")
+        assert said(refused, exit_code=1) == ["has 1 members: stop them first"] * 2
+        for member in both:
+            member.commit()
 
-    (row,) = rows(adopt(gateway, theirs, *named, "--execute"), exit_code=1)
-    assert "has other offsets" in row["reason"]
-    assert rows(adopt(gateway, theirs, *named, "--execute", "--overwrite"))[0]["outcome"] == "moved"
+    refused = adopt(gateway, theirs, *named, "--execute")
+    assert all("has other offsets" in reason for reason in said(refused, exit_code=1))
+    assert said(adopt(gateway, theirs, *named, "--execute", "--overwrite")) == ["moved"] * 2
     produce(gateway, topic, range(2 * RECORDS, 3 * RECORDS))
-    with closing(PythonMember(theirs, group_id, topic)) as member:
-        assert sorted(consume(RECORDS, member)) == list(range(2 * RECORDS, 3 * RECORDS))
+    with members(theirs, topic, group_ids) as both:
+        for member in both:
+            assert sorted(consume(RECORDS, member)) == list(range(2 * RECORDS, 3 * RECORDS))
+        refused = adopt(theirs, gateway, *named, "--execute")
+        assert said(refused, exit_code=1) == ["has 1 members: stop them first"] * 2
 
 
 def test_leader_epochs_and_metadata_come_along(broker: EmbeddedBroker, gateway: str, topic: str) -> None:
@@ -75,10 +103,6 @@ def test_leader_epochs_and_metadata_come_along(broker: EmbeddedBroker, gateway: 
     assert row["partitions"] == 1
     with closing(KafkaAdminClient(bootstrap_servers=gateway)) as admin:
         assert admin.list_group_offsets(group_id)[group_id] == {TopicPartition(topic, 1): at}
-
-
-def test_all_groups_are_taken_if_none_is_named(broker: EmbeddedBroker, gateway: str, group_id: str) -> None:
-    assert group_id in {row["group"] for row in rows(adopt(broker.bootstrap_servers, gateway))}
 
 
 def test_what_cannot_be_done_is_said(broker: EmbeddedBroker, gateway: str) -> None:
