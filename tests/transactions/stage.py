@@ -93,11 +93,12 @@ class Stage(World):
         """Wait until each application commits more of its output. Raises Stalled."""
         before = self.seen
         give_up_s = time.monotonic() + timeout_s
-        while any(now <= then for now, then in zip(self.seen, before, strict=True)):
+        while still := [fleet for fleet, then in zip(self.fleets, before, strict=True) if fleet.seen <= then]:
             for fleet in self.fleets:
                 fleet.tend()
             if time.monotonic() > give_up_s:
-                raise Stalled(f"no more output within {timeout_s:.0f} s: {self.describe()}")
+                names = ", ".join(fleet.application.name for fleet in still)
+                raise Stalled(f"no more output of {names} within {timeout_s:.0f} s: {self.describe()}")
             time.sleep(_LOOK_S)
 
     def describe(self) -> str:

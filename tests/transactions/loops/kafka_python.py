@@ -17,6 +17,7 @@ from tests.transactions.loops.options import (
     POLL_TIMEOUT_S,
     SESSION_TIMEOUT_MS,
     Options,
+    end_if_it_hangs,
     say,
 )
 
@@ -52,6 +53,7 @@ class Loop(ConsumerRebalanceListener):  # type: ignore[misc] # kafka-python ship
         """Copy until killed. Raises KafkaError after an error of the consumer, or if no producer begins."""
         self._consumer.subscribe([self._options.input_topic], listener=self)
         while True:
+            end_if_it_hangs()
             producer = self._new_producer()
             try:
                 producer.init_transactions()
@@ -83,6 +85,7 @@ class Loop(ConsumerRebalanceListener):  # type: ignore[misc] # kafka-python ship
 
     def _run(self, producer: KafkaProducer) -> None:
         while True:
+            end_if_it_hangs()
             polled = self._consumer.poll(timeout_ms=POLL_TIMEOUT_S * 1000)
             # Of the generation in which the records were read, unless the partitions are gone meanwhile.
             metadata = self._consumer.group_metadata()

@@ -13,6 +13,7 @@ from tests.transactions.loops.options import (
     POLL_TIMEOUT_S,
     SESSION_TIMEOUT_MS,
     Options,
+    end_if_it_hangs,
     say,
 )
 
@@ -51,11 +52,13 @@ class Loop:
 
     def run(self) -> None:
         """Copy until killed. Raises KafkaException after an error that is fatal, or a call without an end."""
+        end_if_it_hangs()
         self._producer.init_transactions(_CALL_TIMEOUT_S)
         # With callbacks the consumer gives nothing back and joins no generation but inside `consume`. So the
         # group's metadata are those of the generation in which the records of a transaction were read.
         self._consumer.subscribe([self._options.input_topic], on_assign=_assigned, on_revoke=self._revoked)
         while True:
+            end_if_it_hangs()
             self._is_revoked = False
             records = self._consumer.consume(self._options.records, POLL_TIMEOUT_S)
             if self._is_revoked:

@@ -1,6 +1,7 @@
 """What both loops are started with."""
 
 import argparse
+import faulthandler
 import sys
 from dataclasses import dataclass
 from random import Random
@@ -9,6 +10,8 @@ SESSION_TIMEOUT_MS = 10_000
 HEARTBEAT_INTERVAL_MS = 1_000
 MAX_POLL_INTERVAL_MS = 60_000
 """A process that hangs in a call keeps its session, and holds up its group for so long."""
+_HANG_S = 100.0
+"""More than the timeouts of all calls of one turn."""
 POLL_TIMEOUT_S = 0.5
 FATAL = 3
 """The exit code after an error which the library calls fatal. An application is started again then."""
@@ -51,3 +54,11 @@ def say(line: str) -> None:
     """Write a line to the log."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
+
+
+def end_if_it_hangs() -> None:
+    """End the process, with the stacks of its threads in the log, unless this is called again in time.
+
+    Each loop calls it once a turn: a call of a library may last for ever in spite of its timeout.
+    """
+    faulthandler.dump_traceback_later(_HANG_S, exit=True)
