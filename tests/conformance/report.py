@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tests.conformance.compare import differences, unkept, unused
@@ -19,6 +20,8 @@ from tests.conformance.servers import SECURED, SETTINGS, Played, Servers, runnin
 RANDOM_SCRIPTS = 60
 # So often a case that differs is played again.
 REPLAYS = 2
+# So often Kafka plays it then, if it plays it more than once: a rarer outcome of its own needs more plays.
+KAFKAS_PLAYS_AGAIN = 20
 _ROOT = Path(__file__).parents[2]
 _REPORT = _ROOT / "docs" / "conformance.md"
 _RULES = [_ROOT / "docs" / name for name in ("rules.md", "rules-consumer.md")]
@@ -87,14 +90,15 @@ def play_all(random_scripts: int = RANDOM_SCRIPTS) -> list[Played]:
 
 def _settled(servers: Servers, played: Sequence[Played]) -> list[Played]:
     """Play the cases with an unkept difference again. A difference that does not repeat is one of timing: two
-    live systems run side by side, and a machine that is busy may let a session of one of them expire.
+    live systems run side by side, and a machine that is busy may let a session of one of them expire. Or
+    Kafka's plays of the case agreed by chance, although its outcome depends on the order of a hash map.
     """
     settled = list(played)
     for _ in range(REPLAYS):
         places = [place for place, one in enumerate(settled) if unkept([one])]
         if not places:
             break
-        again = servers.play([settled[place].case for place in places])
+        again = servers.play([_again(settled[place].case) for place in places])
         by_case = {(one.case.name, one.case.version): one for one in again}
         for place in places:
             before = settled[place]
@@ -102,6 +106,10 @@ def _settled(servers: Servers, played: Sequence[Played]) -> list[Played]:
             for found in unkept([before]):
                 sys.stdout.write(f"played again because of: {found}\n")
     return settled
+
+
+def _again(case: Case) -> Case:
+    return replace(case, kafkas_plays=KAFKAS_PLAYS_AGAIN) if case.kafkas_plays > 1 else case
 
 
 def report(played: Sequence[Played]) -> str:
