@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from checkpoints.checkpoint import Checkpoint
 from cli import main
 from clients.coordinator_client import CoordinatorClient, layout_on
 from records.client_config import ClientConfig
@@ -19,7 +20,7 @@ from records.layout import DEFAULT_PREFIX
 from state.errors import ErrorCode
 from state.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, OffsetFetch
 from state.kafka.responses import OffsetCommitResponse, OffsetFetchResponse
-from tests.e2e.harness import Member, create_topic, offset_records, snapshots_of, stable_member
+from tests.e2e.harness import Member, create_topic, offset_records, snapshots_of, stable_member, wait_until
 from tests.slow.test_run import Run, run
 
 pytestmark = pytest.mark.e2e
@@ -64,6 +65,13 @@ def commit(member: Member, offset: int) -> None:
     assert member.client.send(request, OffsetCommitResponse).result().error_code is ErrorCode.NONE
 
 
+def wait_until_committed(data: Path) -> None:
+    """Wait until the batch is committed whose answers came last, because a batch that is not is run again."""
+    checkpoint = Checkpoint.at(data / "coordinator")
+    planned = checkpoint.last_batch("offsets")
+    wait_until(lambda: checkpoint.last_batch("commits") >= planned, "the commit of the last answers' batch")
+
+
 def check_is_as_it_was(client: CoordinatorClient, members: dict[str, str], offset: int) -> None:
     """Members have their ids and generations, groups their offsets."""
     for group_id, member_id in members.items():
@@ -82,6 +90,7 @@ def test_a_state_moves_to_other_shards_and_to_new_topics(tmp_path: Path) -> None
             member = stable_member(client, group_id, SESSION_MS)
             members[group_id] = member.member_id
             commit(member, 42)
+        wait_until_committed(old)
 
     exported = state("export", tmp_path / "exported", "--data-dir", old)
     assert exported.startswith(f"exported {len(GROUPS)} groups")
