@@ -4,10 +4,8 @@ import os
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
-from types import MappingProxyType
 from typing import IO, Self
 
 from assignors.kafka.api import TopicPartition
@@ -28,7 +26,10 @@ _CLASSIC = {
     "group.protocol": "classic",
     "session.timeout.ms": str(SESSION_MS),
     "heartbeat.interval.ms": str(HEARTBEAT_MS),
-    "partition.assignment.strategy": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
+}
+_ASSIGNORS = {
+    "range": "org.apache.kafka.clients.consumer.RangeAssignor",
+    "cooperative-sticky": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
 }
 _END_TIMEOUT_S = 60.0
 _NS_PER_S = 1e9
@@ -120,25 +121,25 @@ class JavaConsumers:
         group_id: str,
         topic: str,
         *,
-        is_of_consumer_protocol: bool,
+        assignor: str = "range",
         instance_id: str | None = None,
-        settings: Mapping[str, str] = MappingProxyType({}),
+        is_of_consumer_protocol: bool = False,
     ) -> JavaMember:
-        """Start a consumer. `topic` with a leading ^ is a pattern that the coordinator resolves."""
+        """Start a consumer. `topic` with a leading ^ is a pattern that the coordinator resolves; it is for
+        the consumer protocol, which has no `assignor`.
+        """
         assert self._jvm.stdin is not None
-        protocol = {"group.protocol": "consumer"} if is_of_consumer_protocol else _CLASSIC
-        static = {} if instance_id is None else {"group.instance.id": instance_id}
-        all_settings = {
+        of_classic_protocol = {**_CLASSIC, "partition.assignment.strategy": _ASSIGNORS[assignor]}
+        settings = {
             "bootstrap.servers": self._servers,
             "group.id": group_id,
             **_COMMON,
-            **protocol,
-            **static,
-            **settings,
+            **({"group.protocol": "consumer"} if is_of_consumer_protocol else of_classic_protocol),
+            **({"group.instance.id": instance_id} if instance_id else {}),
         }
         name = f"consumer-{next(self._numbers)}"
         member = self._members[name] = JavaMember(name, self._jvm.stdin)
-        words = [f"{setting}={value}" for setting, value in all_settings.items()]
+        words = [f"{setting}={value}" for setting, value in settings.items()]
         self._jvm.stdin.write(" ".join(["start", name, topic, *words]) + "\n")
         return member
 
