@@ -87,12 +87,17 @@ def _image(topic: Topic) -> TopicImage | None:
 async def _in_time(context: RequestContext, looking: Coroutine[Any, Any, T]) -> T | None:
     """The outcome of a look at the brokers, None if there is none in time. A look that takes longer goes on,
     because others may wait for the same.
+
+    While brokers hang, only the first requests wait: a look that has to wait for one that already took the
+    time is not waited for.
     """
+    cluster = context.services.cluster
+    timeout_s = cluster.limits.topics_look_up_s
+    left_s = max(0.0, timeout_s - cluster.waited_s())
     task = asyncio.create_task(_answered(looking))
     _under_way.add(task)
     task.add_done_callback(_under_way.discard)
-    timeout_s = context.services.cluster.limits.topics_look_up_s
-    done, _ = await asyncio.wait([task], timeout=timeout_s)
+    done, _ = await asyncio.wait([task], timeout=left_s)
     if done:
         return task.result()
     log.warning("no metadata of topics", error=f"no broker answered within {timeout_s:g} s")

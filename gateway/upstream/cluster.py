@@ -3,9 +3,10 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 from typing import Any, Self, TypeVar
 from uuid import UUID
 
@@ -25,9 +26,11 @@ TOPIC_AGE_MAX_S = 30.0
 _MISSING_AGE_MAX_S = 1.0
 # Stale entries are removed when there are so many, because clients may ask for any names.
 _KNOWN_MAX = 10_000
+# The names or ids of one Metadata request, beside those of the caller that sends it.
+_LOOKED_UP_AT_ONCE = 10_000
 _NO_TOPIC = frozenset({GatewayError.UNKNOWN_TOPIC_OR_PARTITION, GatewayError.INVALID_TOPIC_EXCEPTION})
 
-K = TypeVar("K", str, UUID)
+K = TypeVar("K")  # a name or an id
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,9 @@ class _Known:
 class Cluster:
     """Requests metadata from the brokers, and caches it.
 
+    One request is under way at a time. Those that wait for it share the next one, and its failure: so the
+    number of requests does not grow with the callers, and no caller waits for more than two of them.
+
     `nodes` holds the address of every broker that was ever named, by its id. `live` holds the ids in the
     latest metadata. `access` is how the gateway reaches brokers, with its own principal.
     """
@@ -78,6 +84,10 @@ class Cluster:
         self._by_name: dict[str, _Known] = {}
         self._by_id: dict[UUID, _Known] = {}
         self._all: tuple[AllTopics, float] | None = None
+        self._names: dict[str, None] = {}  # that callers wait for
+        self._ids: dict[UUID, None] = {}
+        self._began_s: float | None = None
+        self._lost: tuple[float, UpstreamLost] | None = None  # when the request began that failed last
 
     @classmethod
     def of(cls, client_config: ClientConfig, limits: Limits) -> Self:
@@ -89,8 +99,10 @@ class Cluster:
 
     async def refresh(self) -> None:
         """Read the list of brokers. Raises UpstreamLost."""
+        arrived_s = _now_s()
         async with self._asking:
-            await self._metadata([])
+            with self._under_way(arrived_s):
+                await self._metadata([])
 
     def learn(self, brokers: Mapping[int, Address], *, all_of_them: bool = False) -> None:
         """Store the brokers' addresses from a broker's response."""
@@ -104,8 +116,14 @@ class Cluster:
 
     async def ask(self, api_key: int, api_version: int, body: codec.Fields) -> Any:
         """Send a request to any broker that answers, and return its response. Raises UpstreamLost."""
+        arrived_s = _now_s()
         async with self._asking:
-            return await self._ask(api_key, api_version, body)
+            with self._under_way(arrived_s):
+                return await self._ask(api_key, api_version, body)
+
+    def waited_s(self) -> float:
+        """For how long the request that is under way has no answer, 0 without one."""
+        return 0.0 if self._began_s is None else _now_s() - self._began_s
 
     def addresses(self) -> list[Address]:
         """The addresses of brokers, those of live brokers first, in an order that is drawn each time: so
@@ -117,7 +135,7 @@ class Cluster:
     async def topics(self, names: Iterable[str], age_max_s: float = TOPIC_AGE_MAX_S) -> dict[str, Topic]:
         """The existing topics of these names, by metadata no older than `age_max_s`. Raises UpstreamLost."""
         return await self._find(
-            self._by_name, names, lambda name: {"name": name, "topic_id": None}, age_max_s
+            self._by_name, self._names, names, lambda name: {"name": name, "topic_id": None}, age_max_s
         )
 
     async def described(self, names: Iterable[str], age_max_s: float) -> dict[str, Topic | None]:
@@ -131,10 +149,14 @@ class Cluster:
 
     async def all_topics(self, age_max_s: float) -> AllTopics:
         """All topics of the cluster, as they were `age_max_s` ago or later. Raises UpstreamLost."""
+        arrived_s = _now_s()
+        if self._all is not None and arrived_s - self._all[1] <= age_max_s:
+            return self._all[0]
         async with self._asking:
             if self._all is None or _now_s() - self._all[1] > age_max_s:
-                asked_s, at_ms = _now_s(), time.time_ns() // 1_000_000
-                found = await self._metadata(None)
+                with self._under_way(arrived_s):
+                    asked_s, at_ms = _now_s(), time.time_ns() // 1_000_000
+                    found = await self._metadata(None)
                 self._all = AllTopics({topic.name: topic for topic in found}, at_ms), asked_s
             return self._all[0]
 
@@ -155,7 +177,7 @@ class Cluster:
     ) -> dict[UUID, Topic]:
         """The existing topics of these ids, by metadata no older than `age_max_s`. Raises UpstreamLost."""
         return await self._find(
-            self._by_id, topic_ids, lambda topic_id: {"name": None, "topic_id": topic_id}, age_max_s
+            self._by_id, self._ids, topic_ids, lambda id_: {"name": None, "topic_id": id_}, age_max_s
         )
 
     def close(self) -> None:
@@ -167,23 +189,49 @@ class Cluster:
     async def _find(
         self,
         known: dict[K, _Known],
+        awaited: dict[K, None],
         keys: Iterable[K],
         asked: Callable[[K], codec.Fields],
         age_max_s: float,
     ) -> dict[K, Topic]:
+        """`awaited` are the keys that callers wait for: one request is about those of all of them."""
         wanted = list(dict.fromkeys(keys))
-        if any(_is_stale(known.get(key), age_max_s) for key in wanted):
+        stale = dict.fromkeys(key for key in wanted if _is_stale(known.get(key), age_max_s))
+        if stale:
+            awaited.update(stale)
+            arrived_s = _now_s()
             async with self._asking:
-                # Another task may have requested them meanwhile.
-                stale = [key for key in wanted if _is_stale(known.get(key), age_max_s)]
-                if stale:
-                    await self._metadata([asked(key) for key in stale])
-                for key in stale:
-                    if _is_stale(known.get(key), age_max_s):
-                        known[key] = _Known(None, _now_s())
+                # Another caller may have requested them meanwhile.
+                own = [key for key in wanted if _is_older(known.get(key), arrived_s if key in stale else 0.0)]
+                if own:
+                    looked_up = dict.fromkeys([*own, *islice(awaited, _LOOKED_UP_AT_ONCE)])
+                    for key in looked_up:
+                        awaited.pop(key, None)
+                    with self._under_way(arrived_s):
+                        began_s = _now_s()
+                        await self._metadata([asked(key) for key in looked_up])
+                    for key in looked_up:
+                        if _is_older(known.get(key), began_s):
+                            known[key] = _Known(None, _now_s())
         found = {key: known[key].topic for key in wanted}
         _forget_stale(known)
         return {key: topic for key, topic in found.items() if topic is not None}
+
+    @contextmanager
+    def _under_way(self, arrived_s: float) -> Iterator[None]:
+        """A request is under way, for a caller that waits since `arrived_s`. Raises UpstreamLost if one that
+        began since then has failed: this one would fail, too, and others wait for it.
+        """
+        if self._lost is not None and self._lost[0] >= arrived_s:
+            raise type(self._lost[1])(*self._lost[1].args)
+        self._began_s = began_s = _now_s()
+        try:
+            yield
+        except UpstreamLost as error:
+            self._lost = began_s, error
+            raise
+        finally:
+            self._began_s = None
 
     async def _metadata(self, topics: list[codec.Fields] | None) -> list[Topic]:
         """Return the existing topics among these, with None of all. Those that were named are cached."""
@@ -252,6 +300,10 @@ def _forget_stale(known: dict[K, _Known]) -> None:
 
 def _now_s() -> float:
     return asyncio.get_running_loop().time()
+
+
+def _is_older(known: _Known | None, at_s: float) -> bool:
+    return known is None or known.at_s < at_s
 
 
 def _is_stale(known: _Known | None, age_max_s: float) -> bool:

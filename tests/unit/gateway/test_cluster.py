@@ -1,0 +1,68 @@
+"""The gateway's look-ups of topics at the brokers, for many callers at once, and while brokers hang."""
+
+import asyncio
+from statistics import median
+
+from gateway.upstream.connections import UpstreamLost
+from state.kafka.requests import ConsumerGroupHeartbeat
+from tests.harness.gateway import World, played, topic_id
+
+HEARTBEAT = 68
+CALLERS = 1_000
+
+
+@played
+async def test_callers_at_once_share_a_request_although_their_topics_differ(world: World) -> None:
+    names = [f"topic-{number}" for number in range(CALLERS)]
+    world.broker.topics |= dict.fromkeys(names, 1)
+    before = world.broker.metadata_asked
+    found = await asyncio.gather(*(world.cluster.described([name], 1.0) for name in names))
+    assert [[*topics] for topics in found] == [[name] for name in names]
+    by_id = await asyncio.gather(*(world.cluster.topics_by_id([topic_id(name)], 0.0) for name in names))
+    assert [[topic.name for topic in topics.values()] for topics in by_id] == [[name] for name in names]
+    assert world.broker.metadata_asked - before <= 4
+
+
+@played
+async def test_callers_that_share_a_request_learn_only_of_their_own_topics(world: World) -> None:
+    world.broker.topic_errors["unsure"] = 5
+    asked = [["orders"], ["absent", "orders"], ["unsure"]]
+    found = await asyncio.gather(*(world.cluster.described(names, 1.0) for names in asked))
+    assert [{name: topic is not None for name, topic in topics.items()} for topics in found] == [
+        {"orders": True},
+        {"absent": False, "orders": True},
+        {},
+    ]
+
+
+@played(upstream_timeout_s=0.1)
+async def test_callers_share_a_failure_so_that_brokers_that_hang_keep_none_for_long(world: World) -> None:
+    world.broker.silent = True
+    connected = len(world.broker.writers)
+    looks = (world.cluster.described([f"topic-{number}"], 1.0) for number in range(CALLERS))
+    outcomes = await asyncio.gather(*looks, return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} == {UpstreamLost}
+    # A request is sent to each address in turn: the broker's, and that of the start.
+    assert len(world.broker.writers) - connected <= 4
+    world.broker.silent = False
+    assert await world.cluster.described(["orders"], 1.0)
+
+
+@played(topics_look_up_s=0.5)
+async def test_brokers_that_hang_hold_the_first_full_heartbeat_and_not_the_next_ones(world: World) -> None:
+    client = await world.client()
+    world.broker.silent = True
+    now_s = asyncio.get_running_loop().time
+
+    async def full_heartbeat(topic: str) -> float:
+        began_s = now_s()
+        fields = {"group_id": "g", "member_id": "m", "member_epoch": 0, "rebalance_timeout_ms": 60_000}
+        await client.ask(HEARTBEAT, 1, **fields, topic_partitions=[], subscribed_topic_names=[topic])
+        asked = world.core.asked[-1]
+        assert isinstance(asked, ConsumerGroupHeartbeat)
+        assert asked.topics is None
+        return now_s() - began_s
+
+    first_s = await full_heartbeat("orders")
+    assert first_s >= 0.5
+    assert median([await full_heartbeat(f"topic-{number}") for number in range(5)]) < first_s
