@@ -40,7 +40,7 @@ def resolve(
     try:
         matched = matching(pattern, topics, internal)
     except re2.error as error:
-        return RegexResolution(at_ms=at_ms, error=_text(error))
+        return RegexResolution(at_ms=at_ms, error=error_text(error))
     return RegexResolution({name: topics[name] for name in matched}, at_ms)
 
 
@@ -66,6 +66,7 @@ def _compiled(pattern: str) -> Any:
     return re2.compile(pattern, options)
 
 
-def _text(error: Exception) -> str:
+def error_text(error: Exception) -> str:
+    """Return RE2's own words about a pattern without a result."""
     text = error.args[0] if error.args else str(error)
     return text.decode(errors="replace") if isinstance(text, bytes) else str(text)

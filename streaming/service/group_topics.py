@@ -2,40 +2,67 @@
 
 Nothing is stored over a restart: a group gets a record whenever its view on the groups topic does not fit the
 existing topics, and again later if it still does not. Most groups of other types need nothing.
+
+A look compares only the groups that may need a record, because their views or their topics have changed, and
+no longer than some seconds. The others follow in the next looks.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator
 from itertools import islice
+from sys import intern
+from time import monotonic
 from typing import TypeVar
 from uuid import UUID
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
-from records.topic_patterns import resolve
 from state.kafka.requests import RegexResolution, RegexResolved, TopicImage, TopicMetadata
 from streaming.service.offset_topics import GROUPS_AT_ONCE, TOPICS_AT_ONCE, Images
+from streaming.service.pattern_matches import PatternMatches
 from streaming.service.resend import Resend
 
 # The time between two results for the patterns of one group, as in Kafka. Source: GroupMetadataManager,
 # REGEX_BATCH_REFRESH_MIN_INTERVAL_MS.
 RESOLUTIONS_APART_S = 10.0
 
+# A look compares groups and matches patterns for so long. What is left waits for the next one.
+LOOK_MAX_S = 1.0
 
-class _Topic(Struct, frozen=True):
+
+class _KnownTopic(Struct, frozen=True):
     """A topic as the group knows it."""
 
     topic_id: UUID
     partitions: int
 
 
-class _ConsumerView(Struct, frozen=True):
+class _ConsumerRecord(Struct, frozen=True):
     """The fields used of `state.kafka.snapshot.ConsumerGroupSnapshot`."""
 
-    topics: dict[str, _Topic | None]
+    topics: dict[str, _KnownTopic | None]
     resolved_regexes: dict[str, list[str]]
     unknown_topics: list[str]
     unresolved_regexes: list[str]
+
+
+class _GroupRecord(Struct, frozen=True):
+    """The fields used of a record of the groups topic. A classic group may have `wanted_topics`: it needs
+    them for its conversion (row MI14).
+    """
+
+    consumer: _ConsumerRecord | None = None
+    wanted_topics: list[str] = []
+
+
+class _View(Struct, frozen=True):
+    """What a group knows and waits for."""
+
+    topics: dict[str, TopicImage | None] = field(default_factory=dict)
+    resolved_regexes: dict[str, list[str]] = field(default_factory=dict)
+    unknown_topics: list[str] = []
+    unresolved_regexes: list[str] = []
 
     @property
     def is_waiting(self) -> bool:
@@ -46,21 +73,11 @@ class _ConsumerView(Struct, frozen=True):
     def patterns(self) -> list[str]:
         return [*self.resolved_regexes, *self.unresolved_regexes]
 
-
-class _GroupView(Struct, frozen=True):
-    """The fields used of a record of the groups topic. A classic group may have `wanted_topics`: it needs
-    them for its conversion (row MI14).
-    """
-
-    consumer: _ConsumerView | None = None
-    wanted_topics: list[str] = []
-
     @property
-    def needs(self) -> _ConsumerView | None:
-        """What the group knows and waits for, None if it needs nothing."""
-        if self.consumer is None and self.wanted_topics:
-            return _ConsumerView({}, {}, self.wanted_topics, [])
-        return self.consumer
+    def names(self) -> Iterator[str]:
+        """The topics that the group knows by name, or waits for."""
+        yield from self.topics
+        yield from self.unknown_topics
 
 
 class ClusterTopics(Struct, frozen=True):
@@ -77,7 +94,7 @@ class ClusterTopics(Struct, frozen=True):
 
 Content = TypeVar("Content")
 
-_group_view = msgspec.json.Decoder(_GroupView)
+_group_record = msgspec.json.Decoder(_GroupRecord)
 
 Message = TopicMetadata | RegexResolved
 
@@ -88,42 +105,95 @@ class GroupTopics:
     Topics in `internal` match no pattern.
     """
 
-    def __init__(self, internal: Collection[str] = ()) -> None:
-        self._internal = frozenset(internal)
-        self._groups: dict[str, _ConsumerView] = {}
-        self._new: set[str] = set()  # groups whose views came since the last look
+    def __init__(self, internal: Collection[str] = (), *, look_max_s: float = LOOK_MAX_S) -> None:
+        self._look_max_s = look_max_s
+        self._until_s = 0.0
+        self._groups: dict[str, _View] = {}
+        self._names: Counter[str] = Counter()  # how many groups know a topic or wait for it
+        self._patterns: dict[str, set[str]] = {}  # the groups that have a pattern
+        self._shared: dict[TopicImage, TopicImage] = {}
+        self._new: dict[str, None] = {}  # groups that have been given something to wait for
+        self._unchecked: dict[str, None] = {}  # groups to compare, those that wait longest first
+        self._differing: dict[str, None] = {}  # groups that needed a record when they were compared
+        self._is_complete = True
+        self._images: Images = {}
         self._seen: dict[str, UUID | None] = {}
         self._listed: frozenset[str] | None = None
-        self._matchable: frozenset[str] = frozenset()
-        self._matched: dict[str, RegexResolution] = {}  # by pattern, of the topics in `_matchable`
+        self._changed: set[str] = set()  # topics that the last look showed otherwise than the one before
+        self._matches = PatternMatches(frozenset(internal))
+        self._metadata: dict[str, dict[str, TopicImage | None]] = {}  # by group, what it has to know
+        self._resolutions: dict[str, dict[str, list[str]]] = {}  # by group, what its patterns match
         self._metadata_sent: Resend[dict[str, TopicImage | None]] = Resend()
         self._regexes_sent: Resend[dict[str, list[str]]] = Resend(RESOLUTIONS_APART_S)
 
     def take(self, key: bytes | None, value: bytes | None) -> None:
         """Read a record of the groups topic. Raises one of `records.codec.UNREADABLE`."""
         group_id = (key or b"").decode()
-        view = None if value is None else _group_view.decode(value).needs
-        self._new.discard(group_id)
+        view = None if value is None else self._view(_group_record.decode(value))
+        self._new.pop(group_id, None)
+        self._forget(group_id, keeps_place=view is not None)
         if view is None:
-            self._groups.pop(group_id, None)
             return
         self._groups[group_id] = view
+        self._names.update(view.names)
+        for pattern in view.patterns:
+            self._patterns.setdefault(pattern, set()).add(group_id)
+        self._unchecked[group_id] = None
         if view.is_waiting:
-            self._new.add(group_id)
+            self._new[group_id] = None
+
+    def _view(self, record: _GroupRecord) -> _View | None:
+        """What the group needs, None if it needs nothing. Groups share the names and the images of topics,
+        because many groups may know many topics.
+        """
+        if record.consumer is None:
+            return _View(unknown_topics=record.wanted_topics) if record.wanted_topics else None
+        consumer = record.consumer
+        return _View(
+            {intern(name): self._share(topic) for name, topic in consumer.topics.items()},
+            {pattern: [*map(intern, names)] for pattern, names in consumer.resolved_regexes.items()},
+            consumer.unknown_topics,
+            consumer.unresolved_regexes,
+        )
+
+    def _share(self, topic: _KnownTopic | None) -> TopicImage | None:
+        if topic is None:
+            return None
+        image = TopicImage(topic.topic_id, topic.partitions)
+        return self._shared.setdefault(image, image)
+
+    def _forget(self, group_id: str, *, keeps_place: bool) -> None:
+        before = self._groups.get(group_id)
+        if before is None:
+            return
+        self._names.subtract(before.names)
+        for pattern in before.patterns:
+            groups = self._patterns.get(pattern, set())
+            groups.discard(group_id)
+            if not groups:
+                self._patterns.pop(pattern, None)
+        if not keeps_place:
+            del self._groups[group_id]
+            self._unchecked.pop(group_id, None)
+            self._differing.pop(group_id, None)
+            self._metadata.pop(group_id, None)
+            self._resolutions.pop(group_id, None)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a look is due at once: since the last one, a group has been given something to wait for."""
-        return bool(self._new)
+        """Whether a look is due at once: since the last one, a group has been given something to wait for, or
+        the last one had no time for all groups.
+        """
+        return bool(self._new) or not self._is_complete
 
     def names(self) -> set[str]:
         """The topics that groups know by name, or wait for."""
-        views = self._groups.values()
-        return {name for view in views for names in (view.topics, view.unknown_topics) for name in names}
+        self._names = +self._names
+        return set(self._names)
 
     def has_patterns(self) -> bool:
         """Whether a look has to list all topics of the cluster."""
-        return any(view.patterns for view in self._groups.values())
+        return bool(self._patterns)
 
     def see(self, cluster: ClusterTopics, now_s: float) -> list[Message]:
         """Return the records that are due after this look. The clock of `now_s` (seconds) never goes back.
@@ -131,116 +201,174 @@ class GroupTopics:
         That a topic is gone or has another id counts when two looks in a row show it, because a broker may
         lag. A topic that is new to the group, and new partitions, count at once.
         """
-        self._new.clear()
-        metadata = dict(self._metadata(cluster.images))
-        resolutions = dict(self._resolutions(cluster))
-        self._metadata_sent.keep(metadata, now_s)
-        self._regexes_sent.keep(resolutions, now_s)
+        began_s = monotonic()
+        self._note_changes(cluster)
+        self._until_s = began_s + self._look_max_s / 2
+        are_matched = self._match(cluster)
+        self._until_s = began_s + self._look_max_s
         due: list[Message] = []
-        for group_id in islice(self._due(metadata, resolutions, now_s), GROUPS_AT_ONCE):
-            # Topics come first, so that the group knows them when the results come.
-            if (topics := self._if_due(self._metadata_sent, group_id, metadata, now_s)) is not None:
-                due.append(TopicMetadata(group_id=group_id, topics=topics))
-            if (names := self._if_due(self._regexes_sent, group_id, resolutions, now_s)) is not None:
-                due.append(self._resolved(group_id, names, cluster))
+        groups = 0
+        for group_id in self._check(cluster):
+            if groups < GROUPS_AT_ONCE and (records := self._due(group_id, cluster, now_s)):
+                due += records
+                groups += 1
+        self._is_complete = are_matched and not self._unchecked
+        self._metadata_sent.keep(self._metadata, now_s)
+        self._regexes_sent.keep(self._resolutions, now_s)
+        self._images, self._listed = cluster.images, cluster.listed
         self._seen = {n: None if image is None else image.id for n, image in cluster.images.items()}
-        self._listed = cluster.listed
         return due
 
-    def _metadata(self, images: Images) -> Iterator[tuple[str, dict[str, TopicImage | None]]]:
-        """By group, the topics that it knows otherwise."""
-        for group_id, view in self._groups.items():
-            differing = (
-                name
-                for name in (*view.topics, *view.unknown_topics)
-                if name in images and self._differs(name, view.topics.get(name), images[name], view)
-            )
-            if differences := {name: images[name] for name in islice(differing, TOPICS_AT_ONCE)}:
-                yield group_id, differences
+    def _note_changes(self, cluster: ClusterTopics) -> None:
+        """Mark the groups for which this look may differ from the last one. A topic that changed between the
+        two looks before counts too: only now two looks in a row show it.
+        """
+        images, before = cluster.images, self._images
+        changed = {name for name, image in images.items() if name not in before or before[name] != image}
+        changed.update(name for name in before if name not in images)
+        changed |= (cluster.listed or frozenset()) ^ (self._listed or frozenset())
+        if cluster.listed is not None and self._listed is None:
+            changed.update(self._names)
+        if recent := changed | self._changed:
+            for group_id, view in self._groups.items():
+                if not view.topics.keys().isdisjoint(recent) or not recent.isdisjoint(view.unknown_topics):
+                    self._unchecked[group_id] = None
+        self._changed = changed
 
-    def _differs(
-        self, name: str, known: _Topic | None, image: TopicImage | None, view: _ConsumerView
-    ) -> bool:
+    def _match(self, cluster: ClusterTopics) -> bool:
+        """Match the patterns, first those of groups that wait. Return whether there was time for all."""
+        if cluster.listed is None:
+            return True
+        topics = frozenset(name for name in cluster.listed if cluster.images.get(name) is not None)
+        waiting = (pattern for group_id in self._new for pattern in self._groups[group_id].unresolved_regexes)
+        changed, are_all = self._matches.update(topics, (*waiting, *self._patterns), self._has_time)
+        for pattern in changed:
+            self._unchecked.update(dict.fromkeys(sorted(self._patterns[pattern])))
+        return are_all
+
+    def _has_time(self) -> bool:
+        return monotonic() <= self._until_s
+
+    def _check(self, cluster: ClusterTopics) -> Iterator[str]:
+        """Compare the marked groups with this look while there is time: first those that wait, last those
+        that needed a record before. Yield those that need one.
+        """
+        for group_id in list(dict.fromkeys((*self._new, *self._unchecked, *self._differing))):
+            self._new.pop(group_id, None)
+            self._unchecked.pop(group_id, None)
+            self._differing.pop(group_id, None)
+            if self._check_group(group_id, cluster):
+                self._differing[group_id] = None
+                yield group_id
+            if not self._has_time():
+                return
+
+    def _check_group(self, group_id: str, cluster: ClusterTopics) -> bool:
+        """Note the records that the group needs. Return whether it has to be compared again."""
+        view = self._groups[group_id]
+        differences = self._differences(view, cluster.images)
+        names = self._names_by_pattern(view, cluster)
+        _put(self._metadata, group_id, differences)
+        _put(self._resolutions, group_id, names)
+        return bool(differences or names or not self._are_matched(view, cluster))
+
+    def _are_matched(self, view: _View, cluster: ClusterTopics) -> bool:
+        return cluster.listed is None or all(self._matches.of(p) is not None for p in view.patterns)
+
+    def _differences(self, view: _View, images: Images) -> dict[str, TopicImage | None] | None:
+        """The topics that the group knows otherwise, None without any."""
+        topics = view.topics
+        differing = (
+            name
+            for name in view.names
+            if name in images
+            and (name not in topics or topics[name] != images[name])
+            and self._differs(name, images[name], view)
+        )
+        return {name: images[name] for name in islice(differing, TOPICS_AT_ONCE)} or None
+
+    def _differs(self, name: str, image: TopicImage | None, view: _View) -> bool:
         """Whether the group needs this image of the topic."""
+        known = view.topics.get(name)
         if image is None:
-            is_told = name in view.topics and known is None
-            return not is_told and self._is_gone_for_two_looks(name)
+            knows_it = name in view.topics and known is None
+            return not knows_it and self._is_gone_for_two_looks(name)
         if known is None:
             return True
-        if known.topic_id == image.id:
+        if known.id == image.id:
             return known.partitions < image.partitions
         return self._seen.get(name) == image.id
 
     def _is_gone_for_two_looks(self, name: str) -> bool:
         return name in self._seen and self._seen[name] is None
 
-    def _resolutions(self, cluster: ClusterTopics) -> Iterator[tuple[str, dict[str, list[str]]]]:
-        """By group, what each of its patterns matches, if that has changed for one of them."""
-        if cluster.listed is None:
-            return
-        topics = {name: image for name in cluster.listed if (image := cluster.images.get(name)) is not None}
-        if topics.keys() != self._matchable:
-            self._matchable = frozenset(topics)
-            self._matched.clear()
-        for group_id, view in self._groups.items():
-            names = {p: self._names(view, p, topics, cluster.listed) for p in view.patterns}
-            if any(view.resolved_regexes.get(pattern) != matched for pattern, matched in names.items()):
-                yield group_id, names
-        in_use = {pattern for view in self._groups.values() for pattern in view.patterns}
-        self._matched = {p: found for p, found in self._matched.items() if p in in_use}
+    def _names_by_pattern(self, view: _View, cluster: ClusterTopics) -> dict[str, list[str]] | None:
+        """What each of the group's patterns matches, None if that has changed for none of them, or is not
+        known yet.
+        """
+        if not view.patterns or not self._are_matched(view, cluster) or cluster.listed is None:
+            return None
+        names = {p: self._names_of(view, p, cluster, cluster.listed) for p in view.patterns}
+        changed = (view.resolved_regexes.get(pattern) != matched for pattern, matched in names.items())
+        return names if any(changed) else None
 
-    def _names(
-        self, view: _ConsumerView, pattern: str, topics: Mapping[str, TopicImage], listed: frozenset[str]
+    def _names_of(
+        self, view: _View, pattern: str, cluster: ClusterTopics, listed: frozenset[str]
     ) -> list[str]:
         """What the pattern matches, and of its last result the topics that may still exist: with an error, or
         absent from this look alone. A pattern that had a result and has an error now keeps it.
         """
-        resolution = self._matched.get(pattern)
-        if resolution is None:
-            resolution = self._matched[pattern] = resolve(pattern, topics, 0, self._internal)
+        matched = self._matches.of(pattern)
+        assert matched is not None, "the patterns of the group are matched"
         known = view.resolved_regexes.get(pattern, [])
+        if known == matched.topics and matched.error is None:
+            return matched.topics
+        images = cluster.images
         doubtful = {
             name
             for name in known
-            if name not in topics
+            if (name not in listed or images.get(name) is None)
             and view.topics.get(name) is not None
             and (name in listed or self._listed is None or name in self._listed)
         }
-        kept = known if resolution.error is not None else ()
-        return sorted({*doubtful, *resolution.topics, *(name for name in kept if name in topics)})
+        kept = known if matched.error is not None else ()
+        there = (name for name in kept if name in listed and images.get(name) is not None)
+        return sorted({*doubtful, *matched.topics, *there})
 
     def _resolved(self, group_id: str, names: dict[str, list[str]], cluster: ClusterTopics) -> RegexResolved:
+        view = self._groups[group_id]
         patterns = {
             pattern: RegexResolution(
-                {name: self._image(self._groups[group_id], name, cluster.images) for name in matched},
+                {name: self._image(view, name, cluster.images) for name in matched},
                 cluster.at_ms,
-                None if matched else self._matched[pattern].error,
+                None if matched else self._error_of(pattern),
             )
             for pattern, matched in names.items()
         }
         return RegexResolved(group_id=group_id, patterns=patterns)
 
-    def _image(self, view: _ConsumerView, name: str, images: Images) -> TopicImage:
+    def _error_of(self, pattern: str) -> str | None:
+        matched = self._matches.of(pattern)
+        return None if matched is None else matched.error
+
+    def _image(self, view: _View, name: str, images: Images) -> TopicImage:
         """The topic as the group has to know it after this look."""
         image, known = images.get(name), view.topics.get(name)
-        if known is None or (image is not None and self._differs(name, known, image, view)):
+        if known is None or (image is not None and self._differs(name, image, view)):
             assert image is not None, f"{name} is matched, so the look shows it"
             return image
-        return TopicImage(known.topic_id, known.partitions)
+        return known
 
-    def _due(
-        self,
-        metadata: dict[str, dict[str, TopicImage | None]],
-        resolutions: dict[str, dict[str, list[str]]],
-        now_s: float,
-    ) -> Iterator[str]:
-        """The groups with a record that is due."""
-        for group_id in {**metadata, **resolutions}:
-            topics, names = metadata.get(group_id), resolutions.get(group_id)
-            if (topics is not None and self._metadata_sent.is_due(group_id, topics, now_s)) or (
-                names is not None and self._regexes_sent.is_due(group_id, names, now_s)
-            ):
-                yield group_id
+    def _due(self, group_id: str, cluster: ClusterTopics, now_s: float) -> list[Message]:
+        """The records of the group that are due. Topics come first, so that the group knows them when the
+        results come.
+        """
+        due: list[Message] = []
+        if (topics := self._if_due(self._metadata_sent, group_id, self._metadata, now_s)) is not None:
+            due.append(TopicMetadata(group_id=group_id, topics=topics))
+        if (names := self._if_due(self._regexes_sent, group_id, self._resolutions, now_s)) is not None:
+            due.append(self._resolved(group_id, names, cluster))
+        return due
 
     @staticmethod
     def _if_due(
@@ -253,10 +381,18 @@ class GroupTopics:
         resend.sent(group_id, content, now_s)
         return content
 
-    def not_told(self, messages: list[Message]) -> None:
+    def not_sent(self, messages: list[Message]) -> None:
         """These records could not be sent, so they are due at once."""
         for message in messages:
             if isinstance(message, TopicMetadata):
                 self._metadata_sent.not_sent(message.group_id)
             else:
                 self._regexes_sent.not_sent(message.group_id)
+
+
+def _put(contents: dict[str, Content], group_id: str, content: Content | None) -> None:
+    """Set the group's content. A group without one has no entry."""
+    if content is None:
+        contents.pop(group_id, None)
+    else:
+        contents[group_id] = content

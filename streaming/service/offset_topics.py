@@ -80,7 +80,7 @@ class OffsetTopics:
             for group_id, topics in differences.items()
             if self._resend.is_due(group_id, topics, now_s)
         )
-        return [self._tell(group_id, topics, now_s) for group_id, topics in islice(due, GROUPS_AT_ONCE)]
+        return [self._record(group_id, topics, now_s) for group_id, topics in islice(due, GROUPS_AT_ONCE)]
 
     def _differences(self, images: Images) -> Iterator[tuple[str, dict[str, TopicImage | None]]]:
         """By group, its topics whose offsets do not fit."""
@@ -94,11 +94,11 @@ class OffsetTopics:
             if misfits := {topic: images[topic] for topic in islice(differing, TOPICS_AT_ONCE)}:
                 yield group_id, misfits
 
-    def _tell(self, group_id: str, topics: dict[str, TopicImage | None], now_s: float) -> TopicMetadata:
+    def _record(self, group_id: str, topics: dict[str, TopicImage | None], now_s: float) -> TopicMetadata:
         self._resend.sent(group_id, topics, now_s)
         return TopicMetadata(group_id=group_id, topics=topics)
 
-    def not_told(self, messages: list[TopicMetadata]) -> None:
+    def not_sent(self, messages: list[TopicMetadata]) -> None:
         """These records could not be sent, so they are due at once."""
         for message in messages:
             self._resend.not_sent(message.group_id)

@@ -140,13 +140,13 @@ class TopicWatcher(BackgroundThread):
         of_offsets = offsets.see(images, now_s)
         of_groups = groups.see(ClusterTopics(images, listed, at_ms), now_s)
         try:
-            self._tell(producer, [*of_offsets, *of_groups])
+            self._send(producer, [*of_offsets, *of_groups])
         except KafkaError:
-            offsets.not_told(of_offsets)
-            groups.not_told(of_groups)
+            offsets.not_sent(of_offsets)
+            groups.not_sent(of_groups)
             raise
 
-    def _tell(self, producer: KafkaProducer, messages: Sequence[Message]) -> None:
+    def _send(self, producer: KafkaProducer, messages: Sequence[Message]) -> None:
         """Append each record to its group's partition, and wait for all. Raises KafkaError."""
         sent = [
             producer.send(

@@ -2,7 +2,8 @@
 groups, given the groups topic and looks at the cluster.
 """
 
-from collections.abc import Callable
+import sys
+from collections.abc import Collection, Iterable
 from itertools import pairwise
 from uuid import UUID
 
@@ -18,20 +19,19 @@ from state.kafka.requests import RegexResolution, RegexResolved, TopicImage, Top
 from state.kafka.snapshot import ConsumerGroupSnapshot, TopicSnapshot, snapshot
 from state.rocketmq.group import Group as RocketMqGroup
 from state.rocketmq.snapshot import snapshot as rocketmq_snapshot
-from streaming.service import group_topics
+from streaming.service import group_topics, pattern_matches
 from streaming.service.group_topics import RESOLUTIONS_APART_S, ClusterTopics, GroupTopics, Message
 from streaming.service.resend import FIRST_PAUSE_S, LONGEST_PAUSE_S
 
 OLD, NEW, GROWN = TopicImage(UUID(int=1), 4), TopicImage(UUID(int=2), 4), TopicImage(UUID(int=1), 6)
 OTHER = TopicImage(UUID(int=3), 1)
-RESULT = RegexResolution({"t": OLD}, 0)
 
 
 class Watch:
     """Views that groups publish, and a look at the cluster every 5 s."""
 
-    def __init__(self) -> None:
-        self.groups = GroupTopics({"coordinator-requests"})
+    def __init__(self, look_max_s: float = 60.0) -> None:
+        self.groups = GroupTopics({"coordinator-requests"}, look_max_s=look_max_s)
         self.now_s = 0.0
 
     def publish(
@@ -234,7 +234,7 @@ def test_what_could_not_be_sent_is_sent_after_the_next_look() -> None:
     watch = Watch()
     watch.publish("g", {"t": OLD}, unresolved=("t",))
     messages = watch.see(t=GROWN)
-    watch.groups.not_told(messages)
+    watch.groups.not_sent(messages)
     again = watch.see(t=GROWN)
     assert again == [told("g", t=GROWN), watch.resolved("g", "t", t=GROWN)]
 
@@ -264,25 +264,98 @@ def test_a_pattern_that_had_a_result_keeps_it_when_matching_fails(monkeypatch: p
     assert watch.see(t=OLD, t2=OTHER) == []
 
 
-def counting(patterns: list[str]) -> Callable[..., RegexResolution]:
-    def resolve(pattern: str, *_: object) -> RegexResolution:
-        patterns.append(pattern)
-        return RESULT
+@pytest.fixture
+def matched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
+    """Return the list of the patterns that were matched, each with the names that it was matched with."""
+    calls: list[tuple[str, list[str]]] = []
 
-    return resolve
+    def noted(pattern: str, topics: Iterable[str], internal: Collection[str] = ()) -> list[str]:
+        calls.append((pattern, sorted(topics)))
+        return topic_patterns.matching(pattern, topics, internal)
+
+    monkeypatch.setattr(pattern_matches, "matching", noted)
+    return calls
 
 
-def test_patterns_that_no_group_has_any_more_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patterns_that_no_group_has_any_more_are_not_kept(matched: list[tuple[str, list[str]]]) -> None:
     watch = Watch()
     watch.publish("g", unresolved=("t",))
     watch.see(t=OLD)
     watch.publish("g", {"t": OLD}, resolved={"t": ["t"]}, unresolved=("t2",))
     watch.see(t=OLD)
-    resolved: list[str] = []
-    monkeypatch.setattr(group_topics, "resolve", counting(resolved))
+    assert matched == [("t", ["t"]), ("t2", ["t"])]
     watch.publish("g", {"t": OLD}, resolved={"t2": []})
     watch.see(t=OLD)
-    assert resolved == []
+    assert matched == [("t", ["t"]), ("t2", ["t"])]
     watch.publish("g", {"t": OLD}, resolved={"t2": []}, unresolved=("t",))
     watch.see(t=OLD)
-    assert resolved == ["t"]
+    assert matched == [("t", ["t"]), ("t2", ["t"]), ("t", ["t"])]
+
+
+def test_a_pattern_of_many_groups_is_matched_once_and_later_with_new_topics_alone(
+    matched: list[tuple[str, list[str]]],
+) -> None:
+    watch = Watch()
+    for group_id in "abc":
+        watch.publish(group_id, {"t": OLD}, resolved={"t.*": ["t"]})
+    assert [watch.see(t=OLD), watch.see(t=OLD)] == [[], []]
+    assert watch.see(t=OLD, tt=OTHER) == [
+        watch.resolved(group_id, "t.*", t=OLD, tt=OTHER) for group_id in "abc"
+    ]
+    assert matched == [("t.*", ["t"]), ("t.*", ["tt"])]
+
+
+def test_groups_are_compared_when_their_view_or_their_topics_have_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared: list[str] = []
+
+    class Noted(GroupTopics):
+        def _check_group(self, group_id: str, cluster: ClusterTopics) -> bool:
+            compared.append(group_id)
+            return super()._check_group(group_id, cluster)
+
+    monkeypatch.setattr(sys.modules[__name__], "GroupTopics", Noted)
+    watch = Watch()
+    watch.publish("g", {"t": OLD})
+    watch.publish("h", {"u": OTHER}, resolved={"u.*": ["u"]})
+    looks = []
+    for images in (
+        {"t": OLD, "u": OTHER},
+        {"t": OLD, "u": OTHER},
+        {"t": OLD, "u": OTHER},
+        {"t": GROWN, "u": OTHER},
+        {"t": GROWN, "u": OTHER, "uu": OTHER},
+    ):
+        compared.clear()
+        watch.see(**images)
+        looks.append(sorted(compared))
+    # Until the second look nothing is known of what came before; a group that needs a record stays marked.
+    assert looks == [["g", "h"], ["g", "h"], [], ["g"], ["g", "h"]]
+
+
+def test_a_look_without_time_takes_a_step_and_the_next_looks_go_on() -> None:
+    watch = Watch(look_max_s=0.0)
+    for number in range(5):
+        watch.publish(f"g{number}", unresolved=(f"t{number}",))
+    watch.publish("named", unknown=("t0",))
+    images = {f"t{number}": TopicImage(UUID(int=number + 1), 1) for number in range(5)}
+    messages: list[Message] = []
+    while watch.groups.is_waiting:
+        messages += watch.see(**images)
+        assert watch.now_s < 5 * 50, "the looks come to an end"
+    assert watch.now_s > 5 * 5, "no look has time for all"
+    messages += [message for _ in range(6) for message in watch.see(**images)]
+    results = {m.group_id: list(m.patterns) for m in messages if isinstance(m, RegexResolved)}
+    assert results == {f"g{number}": [f"t{number}"] for number in range(5)}
+    assert told("named", t0=images["t0"]) in messages
+
+
+def test_a_deleted_topic_is_seen_by_groups_that_were_left_for_a_later_look() -> None:
+    watch = Watch(look_max_s=0.0)
+    for group_id in "abcd":
+        watch.publish(group_id, {"t": OLD})
+    while watch.groups.is_waiting:
+        watch.see(t=OLD)
+    messages = [message for _ in range(6) for message in watch.see(t=None)]
+    assert sorted(message.group_id for message in messages) == ["a", "b", "c", "d"]

@@ -118,7 +118,7 @@ def test_what_could_not_be_sent_is_told_at_the_next_look() -> None:
     watch.commit("g", "t", OLD)
     watch.see(t=None)
     messages = watch.see(t=None)
-    watch.offsets.not_told(messages)
+    watch.offsets.not_sent(messages)
     assert watch.see(t=None) == messages
 
 

@@ -1,0 +1,85 @@
+"""The topics that patterns match, kept from one look at the cluster's topics to the next. No IO."""
+
+from collections.abc import Callable, Collection, Iterable
+
+import re2
+from msgspec import Struct
+
+from records.topic_patterns import error_text, matching
+
+
+class Matched(Struct, frozen=True):
+    """The topics, sorted, that a pattern matches, or why it has no result."""
+
+    topics: list[str]
+    error: str | None = None
+
+
+class _Kept(Struct, frozen=True):
+    """What a pattern matches among these topics."""
+
+    matched: Matched
+    among: frozenset[str]
+
+
+class PatternMatches:
+    """What patterns match among the topics of the last look. Topics in `internal` match no pattern.
+
+    A pattern that many groups have is matched once. When topics come, only these are matched: a cluster with
+    10,000 topics and 1,000 patterns needs 10 million matches at first, and 1,000 for one more topic.
+    """
+
+    def __init__(self, internal: Collection[str] = ()) -> None:
+        self._internal = internal
+        self._topics: frozenset[str] = frozenset()
+        self._kept: dict[str, _Kept] = {}
+        # The topics that came and went since former ones: patterns were matched at few different looks.
+        self._differences: dict[int, tuple[frozenset[str], frozenset[str]]] = {}
+
+    def update(
+        self, topics: frozenset[str], patterns: Iterable[str], has_time: Callable[[], bool]
+    ) -> tuple[set[str], bool]:
+        """Match the patterns, in this order, with the topics. Return those that match other topics than
+        before, and whether all are matched: at least one is, the others while there is time. Patterns that
+        are not among these are forgotten.
+        """
+        if topics != self._topics:
+            self._topics = topics
+        wanted = list(dict.fromkeys(patterns))
+        self._kept = {pattern: self._kept[pattern] for pattern in wanted if pattern in self._kept}
+        self._differences.clear()
+        behind = [pattern for pattern in wanted if self.of(pattern) is None]
+        changed: set[str] = set()
+        for number, pattern in enumerate(behind):
+            if number and not has_time():
+                return changed, False
+            kept = self._kept.get(pattern)
+            matched = self._match(pattern, kept)
+            self._kept[pattern] = _Kept(matched, self._topics)
+            if kept is None or matched != kept.matched:
+                changed.add(pattern)
+        return changed, True
+
+    def of(self, pattern: str) -> Matched | None:
+        """Return what the pattern matches among the topics, None if there was no time for it yet."""
+        kept = self._kept.get(pattern)
+        return kept.matched if kept is not None and kept.among is self._topics else None
+
+    def _match(self, pattern: str, kept: _Kept | None) -> Matched:
+        try:
+            if kept is None or kept.matched.error is not None:
+                return Matched(matching(pattern, self._topics, self._internal))
+            came, went = self._since(kept.among)
+            added = matching(pattern, came, self._internal)
+            removed = went.intersection(kept.matched.topics)
+        except re2.error as error:
+            return Matched([], error_text(error))
+        if not added and not removed:
+            return kept.matched
+        return Matched(sorted({*kept.matched.topics, *added} - removed))
+
+    def _since(self, among: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
+        found = self._differences.get(id(among))
+        if found is None:
+            found = self._differences[id(among)] = self._topics - among, among - self._topics
+        return found
