@@ -4,6 +4,7 @@ Each record goes through the work of a batch: decode, step, the deadlines that f
 answers, history, offsets and state.
 """
 
+import functools
 import gc
 import time
 import tracemalloc
@@ -26,9 +27,14 @@ MOST_BYTES = 256 * 1024 * 1024
 # In ordinary runs the records are smaller. Cost that grows with the square of the size still shows.
 PART = 32
 SMALL = all_worst(REQUEST_MAX_BYTES // PART)
-LARGE = all_worst(REQUEST_MAX_BYTES)
 # Memory that does not depend on the record: pandas, an assignment of group.max.partitions.
 FIXED_BYTES = 24 * 1024 * 1024
+
+
+@functools.cache
+def large() -> dict[str, Worst]:
+    """Return the cases of the greatest size. They take seconds to make, and 200 MB."""
+    return all_worst(REQUEST_MAX_BYTES)
 
 
 def cost(worst: Worst) -> tuple[float, int]:
@@ -68,8 +74,8 @@ def test_the_worst_record_is_bounded(name: str) -> None:
 
 def test_every_type_of_request_is_tried_and_within_the_greatest_size() -> None:
     tags = {str(type_.__struct_config__.tag) for type_ in get_args(AnyRequest)}
-    assert {name.partition(",")[0] for name in LARGE} == tags
-    for worst in LARGE.values():
+    assert {name.partition(",")[0] for name in large()} == tags
+    for worst in large().values():
         assert all(len(value) <= REQUEST_MAX_BYTES for value in [*worst.before, worst.value])
-    sizes = [max(map(len, [*worst.before, worst.value])) for worst in LARGE.values()]
+    sizes = [max(map(len, [*worst.before, worst.value])) for worst in large().values()]
     assert sum(size > REQUEST_MAX_BYTES * 0.7 for size in sizes) > len(sizes) / 2
