@@ -47,8 +47,11 @@ def reader(cluster: BrokerCluster) -> Iterator[TopicReader]:
         yield reader
 
 
-@pytest.mark.parametrize("lose", [BrokerCluster.kill, BrokerCluster.pause], ids=["killed", "paused"])
-@pytest.mark.parametrize("node", NODES)
+@pytest.mark.parametrize(
+    ("node", "lose"),
+    [*((node, BrokerCluster.kill) for node in NODES), (NODES[-1], BrokerCluster.pause)],
+    ids=[*(f"{node} killed" for node in NODES), f"{NODES[-1]} paused"],
+)
 def test_what_was_acknowledged_is_there_without_any_one_broker(
     cluster: BrokerCluster,
     producer: KafkaProducer,

@@ -13,8 +13,13 @@ pytestmark = pytest.mark.e2e
 SEED = 12
 # So many groups of each protocol as fit beside other tests.
 SHARE = 0.3
-# What takes a start of another coordinator or of Spark, or a slow one, is left to `make faults-campaign`.
+# What takes another start of a coordinator or of Spark, or a slow one, is left to `make faults-campaign`.
+# Most have a test of their own in `test_supervision`, `test_owner` or tests/slow/test_run.py.
 COSTLY = {
+    "a record that kills the worker",
+    "a bit of the newest checkpoint file changed",
+    "driver's JVM killed",
+    "second coordinator on the checkpoint",
     "retention ate unread requests",
     "broker's clock stepped",
     "second coordinator on a copy",
