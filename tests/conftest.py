@@ -19,18 +19,22 @@ from tests.harness.shared import Owner, Remote, Server, Services
 ROOT = Path(__file__).parents[1]
 HYPOTHESIS_EXAMPLES = 100
 SPARK_TESTS = ("tests/spark/", "tests/slow/spark/")
-# A long file that begins last would keep one worker busy alone.
+# A long file that begins last would keep one worker busy alone. Of tests/slow those come first that start
+# coordinators of their own, because the shared one takes a part of the processor as long as it runs.
 LONGEST_FIRST = (
     "tests/slow/test_demo.py",
-    "tests/slow/test_exactly_once.py",
     "tests/slow/spark/",
     "tests/slow/test_replay.py",
     "tests/slow/test_state_tools.py",
-    "tests/slow/test_gateway_java.py",
     "tests/slow/test_secured.py",
     "tests/slow/test_run.py",
+    "tests/slow/test_state.py",
     "tests/slow/test_endurance.py",
     "tests/slow/test_upgrade.py",
+    "tests/slow/test_pace.py",
+    "tests/slow/test_gateway_identity.py",
+    "tests/slow/test_exactly_once.py",
+    "tests/slow/test_gateway_java.py",
     "tests/faults/test_campaign.py",
     "tests/faults/test_exactly_once.py",
     "tests/faults/test_spark_cluster.py",

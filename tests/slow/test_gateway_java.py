@@ -71,6 +71,11 @@ class Group:
         printed = self.tool("--describe", "--members", "--verbose")
         return rows(printed) if "CONSUMER-ID" in printed else []
 
+    def has_members(self, count: int) -> bool:
+        """Whether the coordinator says so."""
+        described = self.coordinator.describe([self.group_id])[0][self.group_id]
+        return len(described.members) == count
+
     def is_shared(self, members: int) -> bool:
         """Whether so many members have as many partitions each, by the same tool."""
         return [cells[4] for cells in self.members()] == [str(PARTITIONS // members)] * members
@@ -279,6 +284,8 @@ def test_consumers_of_the_consumer_protocol(
         assert [group_id, "Stable"] in rows(group.tools.groups("--list", "--state"))
         two.kill()
         assert_static_members_come_back(options, replace(group, group_id=new_group()), java)
+        # Not by the tool until then, because each of its calls starts a JVM.
+        wait_until(lambda: group.has_members(1), "the end of the killed consumer's session")
         wait_until(lambda: group.is_shared(1), "the partitions of the killed consumer")
         later = range(1_000, 1_000 + RECORDS)
         produce(gateway, topic, later)
