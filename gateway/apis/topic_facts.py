@@ -73,9 +73,9 @@ async def resolution_of(context: RequestContext, pattern: str) -> RegexResolutio
     return None
 
 
-def is_too_much(*told: Iterable[str] | None) -> bool:
+def is_too_much(*topics: Iterable[str] | None) -> bool:
     """Whether a request could not carry what is known of all these topics."""
-    known = (name for names in told if names is not None for name in names)
+    known = (name for names in topics if names is not None for name in names)
     return sum(len(name) + _IMAGE_BYTES for name in known) > FACTS_MAX_BYTES
 
 

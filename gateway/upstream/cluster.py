@@ -240,11 +240,11 @@ class Cluster:
         brokers = {broker.node_id: Address(broker.host, broker.port) for broker in answer.brokers}
         self.learn(brokers, all_of_them=True)
         found = []
-        for told in answer.topics:
-            if told.error_code == 0:
-                found.append(Topic(told.name, told.topic_id, len(told.partitions), told.is_internal))
-            elif told.error_code in _NO_TOPIC and told.name:
-                self._by_name[told.name] = _Known(None, _now_s(), is_absent=True)
+        for topic in answer.topics:
+            if topic.error_code == 0:
+                found.append(Topic(topic.name, topic.topic_id, len(topic.partitions), topic.is_internal))
+            elif topic.error_code in _NO_TOPIC and topic.name:
+                self._by_name[topic.name] = _Known(None, _now_s(), is_absent=True)
         if topics is not None:
             self._cache(found)
         return found

@@ -1,5 +1,5 @@
-"""What a group knows of the cluster's topics: what a request reports (row MI7), and what the metadata watcher
-tells (row MI8).
+"""What a group knows of the cluster's topics: what a request reports (row MI7), and what the topic watcher
+reports (row MI8).
 
 The operator sees no cluster. A gateway may look at an older broker or an older cache than the watcher, so a
 request only adds to what is known. The watcher alone replaces and removes.
@@ -36,7 +36,7 @@ def reported(known: Mapping[str, Topic | None], images: TopicImages, deleted: Co
 
 
 def watched(known: Mapping[str, Topic | None], images: TopicImages, deleted: Collection[bytes]) -> Topics:
-    """Return the topics, by name, about which the watcher tells something else than is known.
+    """Return the topics, by name, about which the watcher reports something else than is known.
 
     A lower count of the same topic and a deleted topic are ignored: both come from a broker that lags.
     """

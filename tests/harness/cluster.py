@@ -1,4 +1,4 @@
-"""The cluster of a scenario: its topics, as the gateway and the metadata watcher see them."""
+"""The cluster of a scenario: its topics, as the gateway and the topic watcher see them."""
 
 from collections import Counter
 from collections.abc import Iterable

@@ -23,7 +23,7 @@ from state.kafka.consumer.member_update import Update, update_member
 from state.kafka.consumer.reconcile import reconcile
 from state.kafka.consumer.refusal import Refused, record_refusal
 from state.kafka.consumer.target import has_room, maybe_update_target
-from state.kafka.consumer.topics import look, merge_told
+from state.kafka.consumer.topics import look, merge_reported
 from state.kafka.consumer_group import ClassicMember, ConsumerGroup, ConsumerMember, Partitions
 from state.kafka.context import RuleId, StepContext
 from state.kafka.history import EntryType
@@ -105,7 +105,7 @@ def _join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
     subscription = _subscription(context, request)
     owned = _owned(context, group, request, subscription)
     _check_room(context, group, request, sender, subscription)
-    merge_told(context, request.topics)
+    merge_reported(context, request.topics)
     predecessor = sender.predecessor
     if is_static and predecessor is not None and downgrade.can_replace(context, predecessor):
         context.rule("CV15")

@@ -59,4 +59,4 @@ def _who(member_ids: Sequence[str]) -> str:
     """`member a was`, `members a, b were`, the start of a sentence."""
     if len(member_ids) == 1:
         return f"member {member_ids[0]} was"
-    return f"members {listed(list(member_ids), 'members')} were"
+    return f"members {listed(list(member_ids), 'member')} were"

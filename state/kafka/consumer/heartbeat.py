@@ -15,7 +15,7 @@ from state.kafka.consumer.reconcile import Owned, reconcile
 from state.kafka.consumer.refusal import Refused, record_refusal
 from state.kafka.consumer.request_checks import check_request
 from state.kafka.consumer.target import has_room, maybe_update_target
-from state.kafka.consumer.topics import merge_told
+from state.kafka.consumer.topics import merge_reported
 from state.kafka.consumer_group import (
     LEAVE_GROUP_STATIC_MEMBER_EPOCH,
     AssignedPartitions,
@@ -71,7 +71,7 @@ def _check_room(context: StepContext, request: ConsumerGroupHeartbeat, identity:
     names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
     if not names and not regex:
         return
-    group, told = context.consumer, dict(request.topics or {})
+    group, reported = context.consumer, dict(request.topics or {})
     before = identity.member or identity.replaced
     member_id = identity.member_id
     if before is not None:
@@ -83,8 +83,8 @@ def _check_room(context: StepContext, request: ConsumerGroupHeartbeat, identity:
         topics.update(group.resolved_regexes[regex].topics)
     elif regex and request.regex is not None:
         topics.update(request.regex.topics)
-        told.update(request.regex.topics)
-    if not has_room(context.config, group, member_id, topics, told):
+        reported.update(request.regex.topics)
+    if not has_room(context.config, group, member_id, topics, reported):
         message = (
             f"Group {context.group_id} would have more partitions than "
             f"group.max.partitions, {context.config.group_max_partitions}."
@@ -111,7 +111,7 @@ def _go_on(
     answer.
     """
     if request.topics is not None:
-        merge_told(context, request.topics)
+        merge_reported(context, request.topics)
     member = _member(context, request, identity)
     assigned_before = member.assigned
     subscription_changed = update_member(context, member, _update(request, member))

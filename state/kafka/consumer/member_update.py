@@ -96,10 +96,10 @@ def _names_change(before: Sequence[str], after: Sequence[str]) -> str:
     """`subscribes to a, b and no longer to c`, the rest of a sentence about a member."""
     added, removed = sorted({*after}.difference(before)), sorted({*before}.difference(after))
     if not removed:
-        return f"subscribes to {listed(added, 'topics')}"
+        return f"subscribes to {listed(added, 'topic')}"
     if not added:
-        return f"no longer subscribes to {listed(removed, 'topics')}"
-    return f"subscribes to {listed(added, 'topics')} and no longer to {listed(removed, 'topics')}"
+        return f"no longer subscribes to {listed(removed, 'topic')}"
+    return f"subscribes to {listed(added, 'topic')} and no longer to {listed(removed, 'topic')}"
 
 
 def _regex_change(before: str, after: str) -> str:

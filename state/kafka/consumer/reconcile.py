@@ -227,7 +227,7 @@ def _held_by_others(group: ConsumerGroup, waits_for: Partitions, names: dict[byt
             holder = group.held[topic_id][number]
             by_holder.setdefault(holder, {}).setdefault(topic_id, []).append(number)
     texts = [f"{listed_partitions(held, names)} of member {holder}" for holder, held in by_holder.items()]
-    return listed(texts, "members", _NAMED_MEMBERS)
+    return listed(texts, "member", _NAMED_MEMBERS)
 
 
 def _difference(of: AssignedPartitions, other: AssignedPartitions) -> Partitions:

@@ -1,7 +1,7 @@
 """A member's pattern (SubscribedTopicRegex) and the topics that it matches. Rows RG4a to RG4f, RX1 to RX4.
 
 The patterns are matched outside of the core: the sender of a heartbeat adds the result to it, and the
-metadata watcher sends new results (`state.kafka.consumer.regex_resolved`).
+topic watcher sends new results (`state.kafka.consumer.regex_resolved`).
 Source: GroupMetadataManager.maybeUpdateRegularExpressions.
 """
 
@@ -9,7 +9,7 @@ from enum import Enum
 
 from state.errors import ErrorCode
 from state.kafka.consumer.refusal import Refused
-from state.kafka.consumer.topics import merge_told
+from state.kafka.consumer.topics import merge_reported
 from state.kafka.consumer.wording import listed
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember, ResolvedRegex
 from state.kafka.context import RuleId, StepContext
@@ -96,7 +96,7 @@ def _refresh(context: StepContext, pattern: str, resolution: RegexResolution | N
 def take_result(context: StepContext, rule: RuleId, pattern: str, resolution: RegexResolution) -> None:
     """Keep the result of a pattern that came with a request, and what it reports of the topics."""
     store_result(context, rule, pattern, resolution)
-    merge_told(context, dict(resolution.topics))
+    merge_reported(context, dict(resolution.topics))
 
 
 def store_result(context: StepContext, rule: RuleId, pattern: str, resolution: RegexResolution) -> bool:
@@ -109,7 +109,7 @@ def store_result(context: StepContext, rule: RuleId, pattern: str, resolution: R
     _keep(group, pattern, ResolvedRegex(topics, resolution.at_ms))
     if known is not None and known.topics == topics:
         return False
-    matched = f"matches {listed(topics, 'topics') or 'no topic'}"
+    matched = f"matches {listed(topics, 'topic') or 'no topic'}"
     if resolution.error is not None:
         matched = f"is no regular expression and matches nothing: {resolution.error}"
     reason = f"the pattern {pattern!r} {matched}"

@@ -1,4 +1,4 @@
-"""RegexResolved: what the patterns of a group match, as the metadata watcher reads the cluster. Rows RG6 to
+"""RegexResolved: what the patterns of a group match, as the topic watcher reads the cluster. Rows RG6 to
 RG8, RX6.
 
 Source: GroupMetadataManager.handleRegularExpressionsResult.
@@ -35,7 +35,7 @@ def regex_resolved(context: StepContext, request: RegexResolved) -> None:
         return
     reason = "the topics that members subscribe to have changed"
     if changed:
-        reason = f"the topics of {listed(changed, 'patterns')} have changed"
+        reason = f"the topics of {listed(changed, 'pattern')} have changed"
         context.retention_is_stale = True
     bump(context, context.rule("RG8"), reason)
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from assignors.kafka import BROKER_ASSIGNORS
 from assignors.kafka.api import MemberSubscription, Subscription, TopicPartition
 from state.config import CoordinatorConfig
-from state.kafka.consumer.wording import listed
+from state.kafka.consumer.wording import counted, listed
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember, Partitions
 from state.kafka.context import StepContext
 from state.kafka.group import Topic
@@ -48,17 +48,17 @@ def has_room(
     group: ConsumerGroup | None,
     member_id: str,
     topics: Collection[str],
-    told: TopicImages | None,
+    reported: TopicImages | None,
 ) -> bool:
     """Row TA31: whether a member, new or not, may subscribe to these topics without more than
     `group.max.partitions` partitions in the group.
 
-    `told` is what the request says of the topics. A member that adds no topic to those of the group has room,
-    although they may have grown above the limit.
+    `reported` is what the request says of the topics. A member that adds no topic to those of the group has
+    room, although they may have grown above the limit.
     """
     known = {} if group is None else group.topics
     counts = {name: topic.partitions for name, topic in known.items() if topic is not None}
-    for name, image in (told or {}).items():
+    for name, image in (reported or {}).items():
         topic = known.get(name)
         if image is not None and (topic is None or topic.topic_id == image.id.bytes):
             counts[name] = max(image.partitions, counts.get(name, 0))
@@ -90,11 +90,12 @@ def _compute(context: StepContext, group: ConsumerGroup) -> None:
     moved, new = _moves(last, target)
     names = group.names_by_id()
     reason = f"{name} computed the target of epoch {group.assignment_epoch} from that of {last_epoch}: "
-    reason += f"{moved} partitions move to another member, and {new} had no member"
+    moves = "moves" if moved == 1 else "move"
+    reason += f"{counted(moved, 'partition')} {moves} to another member, and {new} had no member"
     if left_out:
         context.rule("TA32")
         most = context.config.group_max_partitions
-        reason += f"; topics beyond group.max.partitions={most} are left out: {listed(left_out, 'topics')}"
+        reason += f"; topics beyond group.max.partitions={most} are left out: {listed(left_out, 'topic')}"
     context.record(
         context.rule("TA3"),
         EntryType.TARGET_ASSIGNMENT_COMPUTED,

@@ -1,7 +1,7 @@
 """The topics of a consumer group: what it knows of them, and the fingerprint that shows a change.
 
 Source: ModernGroup.computeMetadataHash, GroupMetadataManager.onMetadataUpdate. Kafka's coordinator reads the
-cluster's metadata. Here requests report it and the metadata watcher tells it (`state.kafka.topic_facts`).
+cluster's metadata. Here requests and the topic watcher report it (`state.kafka.topic_facts`).
 """
 
 from collections.abc import Mapping
@@ -10,6 +10,7 @@ from hashlib import blake2b
 from msgspec import msgpack
 from msgspec.structs import replace
 
+from state.kafka.consumer.wording import counted
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import StepContext
 from state.kafka.group import Topic
@@ -43,7 +44,7 @@ def look(context: StepContext) -> bool:
     return group.metadata_hash != before
 
 
-def merge_told(context: StepContext, images: TopicImages | None) -> None:
+def merge_reported(context: StepContext, images: TopicImages | None) -> None:
     """Keep what a request reports of the topics (row MI7). None: its sender could not learn them."""
     group = context.consumer
     found = reported(group.topics, images or {}, group.deleted_topic_ids)
@@ -60,7 +61,7 @@ def merge_told(context: StepContext, images: TopicImages | None) -> None:
 
 
 def topic_metadata(context: StepContext, request: TopicMetadata) -> None:
-    """Keep what the watcher tells of the topics that the group knows or subscribes to (row MI8).
+    """Keep what the topic watcher reports of the topics that the group knows or subscribes to (row MI8).
 
     It changes no epoch: the next heartbeat or JoinGroup finds another fingerprint (row MI9).
     """
@@ -68,7 +69,7 @@ def topic_metadata(context: StepContext, request: TopicMetadata) -> None:
 
 
 def take_watched(context: StepContext, images: TopicImages, names: set[str]) -> None:
-    """Keep what the watcher tells of the topics with these names."""
+    """Keep what the topic watcher reports of the topics with these names."""
     group = context.consumer
     images = {name: images[name] for name in sorted(images) if name in names}
     found = watched(group.topics, images, group.deleted_topic_ids)
@@ -122,7 +123,8 @@ def forget_unused(context: StepContext) -> None:
 def _in_words(before: Mapping[str, Topic | None], found: Mapping[str, Topic | None]) -> str:
     """Say for each topic, of at most three, what changed."""
     shown = [_one_in_words(name, before, topic) for name, topic in sorted(found.items())[:3]]
-    more = [f"{len(found) - len(shown)} more topics"] if len(found) > len(shown) else []
+    left_out = len(found) - len(shown)
+    more = [counted(left_out, "more topic")] if left_out else []
     return ", ".join(shown + more)
 
 
@@ -130,7 +132,7 @@ def _one_in_words(name: str, before: Mapping[str, Topic | None], topic: Topic | 
     known = before.get(name)
     if topic is None:
         return f"{name} was deleted" if known is not None else f"{name} does not exist"
-    count = f"{topic.partitions} partition{'s' if topic.partitions != 1 else ''}"
+    count = counted(topic.partitions, "partition")
     if known is None:
         return f"{name} exists with {count}"
     if known.topic_id != topic.topic_id:

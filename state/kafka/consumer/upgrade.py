@@ -123,7 +123,7 @@ def _by_topic_id(context: StepContext, group: ClassicGroup, parsed: list[_Parsed
     missing = sorted(wanted)[:WANTED_TOPICS_MAX]
     if not missing:
         return assigned
-    names = listed(sorted(wanted), "topics")
+    names = listed(sorted(wanted), "topic")
     message = f"Group {context.group_id} cannot be upgraded yet: the ids of its topics {names} are not known."
     raise Refused(
         context.rule("MI14"),

@@ -6,13 +6,18 @@ from state.kafka.snapshot import named
 NAMED_AT_MOST = 10
 
 
-def listed(texts: list[str], kind: str, most: int = NAMED_AT_MOST) -> str:
-    """Return the first texts, and how many more there are of this kind (a plural noun)."""
+def counted(number: int, noun: str) -> str:
+    """Return the number with the noun: `1 topic`, `2 more topics`. `noun` is in the singular."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def listed(texts: list[str], noun: str, most: int = NAMED_AT_MOST) -> str:
+    """Return the first texts, and how many more there are. `noun` is what they name, in the singular."""
     left_out = len(texts) - most
-    return ", ".join(texts[:most]) + (f" and {left_out} more {kind}" if left_out > 0 else "")
+    return ", ".join(texts[:most]) + (f" and {counted(left_out, f'more {noun}')}" if left_out > 0 else "")
 
 
 def listed_partitions(partitions: AssignedPartitions | Partitions, names: dict[bytes, str]) -> str:
     """Return the partitions as `topic-number`. `names` are names of topics by topic id."""
     texts = [f"{topic}-{number}" for topic, numbers in named(partitions, names).items() for number in numbers]
-    return listed(texts, "partitions")
+    return listed(texts, "partition")

@@ -1,9 +1,9 @@
-"""What a consumer group knows of its topics by requests and by the metadata watcher, and its fingerprint."""
+"""What a consumer group knows of its topics by requests and by the topic watcher, and its fingerprint."""
 
 from uuid import UUID
 
 from state.config import CoordinatorConfig
-from state.kafka.consumer.topics import fingerprint, forget_unused, look, merge_told, topic_metadata
+from state.kafka.consumer.topics import fingerprint, forget_unused, look, merge_reported, topic_metadata
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember, ResolvedRegex
 from state.kafka.context import StepContext
 from state.kafka.group import Topic
@@ -23,7 +23,7 @@ def group_of(*names: str, **topics: Topic | None) -> ConsumerGroup:
 
 def told(group: ConsumerGroup, **images: TopicImage | None) -> StepContext:
     context = context_of(group)
-    merge_told(context, images)
+    merge_reported(context, images)
     return context
 
 
@@ -66,7 +66,7 @@ def test_a_request_only_adds_to_what_is_known() -> None:
 
 def test_a_request_that_reports_nothing_new_changes_nothing() -> None:
     group = group_of("t", t=Topic(A.bytes, 4))
-    merge_told(context_of(group), None)
+    merge_reported(context_of(group), None)
     for image in (TopicImage(A, 4), TopicImage(A, 2), None, TopicImage(B, 9)):
         context = told(group, t=image)
         assert not context.rules and not group.metadata_stale

@@ -8,6 +8,7 @@ import pytest
 
 from state.config import CoordinatorConfig
 from state.kafka.consumer.target import has_room, maybe_update_target, preferred_assignor
+from state.kafka.consumer.wording import listed
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember, Partitions, ResolvedRegex
 from state.kafka.context import StepContext
 from state.kafka.effects import Effects
@@ -82,6 +83,15 @@ def test_one_computation_covers_all_changes_since_the_last() -> None:
         "uniform computed the target of epoch 7 from that of 2: "
         "2 partitions move to another member, and 1 had no member"
     )
+
+
+def test_the_words_about_a_target_are_in_the_singular_for_one_partition() -> None:
+    group = make_group({"a": {}, "b": {}}, group_epoch=3, target={"a": {T: [0, 1, 2, 3]}, "b": {T: [4, 5]}})
+    [entry] = update(group).history
+    assert entry.reason.endswith(": 1 partition moves to another member, and 0 had no member")
+    texts = [str(number) for number in range(12)]
+    assert listed(texts[:11], "topic") == ", ".join(texts[:10]) + " and 1 more topic"
+    assert listed(texts, "topic") == ", ".join(texts[:10]) + " and 2 more topics"
 
 
 def test_the_history_has_only_the_targets_that_change() -> None:
