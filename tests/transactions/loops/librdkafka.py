@@ -17,9 +17,9 @@ from tests.transactions.loops.options import (
     say,
 )
 
-# librdkafka 2.16 may wait for ever: where the only broker that it knows is started again, its metadata are
-# without a broker for a moment, and then a TxnOffsetCommit is never sent. So the loop gives up, and is
-# started again.
+# librdkafka 2.16 may wait for ever, sometimes in spite of the timeout: where the only broker that it knows is
+# started again, its metadata are without a broker for a moment, and then a TxnOffsetCommit is never sent. So
+# the loop gives up, and is started again.
 _CALL_TIMEOUT_S = 45.0
 
 
