@@ -30,8 +30,8 @@ KEPT = {
     "spark.sql.ui.retainedExecutions": "20",
 }
 SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
-WARM_BATCHES, BATCHES, STEP, HEAP_STEP = 100, 400, 10, 50
-HEAP_GROWTH_MAX_BYTES = 15 * MIB
+WARM_BATCHES, BATCHES, STEP, HEAP_STEP = 80, 260, 6, 30
+HEAP_GROWTH_MAX_BYTES = 9 * MIB
 PATIENCE_S = 240.0
 
 
