@@ -1,4 +1,4 @@
-"""The coordinator on a standalone Spark cluster with three brokers. Executors and workers are lost."""
+"""The coordinator on a standalone Spark cluster. Executors and workers are lost."""
 
 import os
 import signal
@@ -12,12 +12,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+from uuid import uuid4
 
 import msgspec
 import pyspark
 import pytest
 
 from clients.coordinator_client import CoordinatorClient, layout_on
+from embedded.broker import EmbeddedBroker
 from embedded.jars import spark_jars
 from records.client_config import ClientConfig
 from records.codec import is_clock_record, request_id
@@ -38,7 +40,6 @@ from tests.e2e.harness import (
     stable_member,
     wait_until,
 )
-from tests.harness.broker_cluster import BrokerCluster
 from tests.harness.spark_cluster import EXECUTOR_SETTINGS, HOST, SparkCluster
 from tests.slow.test_run import Run, run
 
@@ -170,16 +171,18 @@ def lose_all_executors(cluster: SparkCluster, work: Working) -> None:
 
 @pytest.mark.timeout(600)
 def test_lost_executors_and_workers_lose_no_request_and_change_no_answer(
-    spark_cluster: SparkCluster, tmp_path: Path, record_property: Callable[[str, object], None]
+    spark_cluster: SparkCluster,
+    broker: EmbeddedBroker,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
 ) -> None:
-    prefix, data = "cluster", tmp_path / "data"
+    prefix, data = f"cluster-{uuid4()}", tmp_path / "data"
     with ExitStack() as stack:
-        brokers = stack.enter_context(BrokerCluster(tmp_path))
-        client_config = brokers.client_config
+        client_config = broker.client_config
         common = (
             *(
                 "--bootstrap-servers",
-                brokers.bootstrap_servers,
+                broker.bootstrap_servers,
                 "--prefix",
                 prefix,
                 "--data-dir",
@@ -191,7 +194,7 @@ def test_lost_executors_and_workers_lose_no_request_and_change_no_answer(
         first = stack.enter_context(
             run(
                 tmp_path,
-                *(*common, "--replication-factor", "3", "-c", "group.initial.rebalance.delay.ms=0"),
+                *(*common, "-c", "group.initial.rebalance.delay.ms=0"),
                 *("--master", spark_cluster.master, "--state-partitions", str(STATE_PARTITIONS)),
                 *settings_as("--spark-conf", EXECUTOR_SETTINGS),
             )
