@@ -34,6 +34,7 @@ from records.layout import TopicLayout
 from records.outage_warning import OutageWarning
 from records.reader import TopicReader
 from records.truncation import AnyHistoryEntry, AnyView
+from state.kafka.classic_group import GroupState
 from state.kafka.snapshot import ConsumerMemberSnapshot, GroupSnapshot, MemberSnapshot
 from state.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from state.rocketmq.snapshot import ConnectionSnapshot
@@ -165,9 +166,20 @@ def _row(group: GroupSnapshot, now_ms: float) -> list[str]:
         group.group_id,
         _state(group.state, group),
         _generation(group),
-        "\n".join(member_line(m, group) for m in group.members) or "-",
+        _members(group),
         _last_rebalance(group, now_ms),
     ]
+
+
+def _members(group: GroupSnapshot) -> str:
+    """Return the members and their partitions. A record that would be too large has neither, or members
+    alone: that must not look like a group without them.
+    """
+    if not group.truncated or group.state == GroupState.EMPTY:
+        return "\n".join(member_line(m, group) for m in group.members) or "-"
+    left_out = "partitions" if group.members else "members"
+    note = f"the {left_out} are left out: the record would be too large"
+    return "\n".join([*(f"  {member.member_id}" for member in group.members), note])
 
 
 def _generation(group: GroupSnapshot) -> str:

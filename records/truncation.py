@@ -26,6 +26,8 @@ from state.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 
 # What remains of a sentence that lists members, in a record that has to be shortened.
 SHORTENED_TEXT_CHARS = 16_384
+# The topics and the patterns that a group waits for, in such a record.
+AWAITED_MAX = 1_000
 
 AnyView = GroupSnapshot | RocketMqSnapshot
 StoredView = AnyView | ConfigsView
@@ -44,13 +46,20 @@ def view_of(group: AnyGroup) -> StoredView:
 
 def encode_view(view: StoredView, max_bytes: int) -> bytes:
     """Encode a record of the groups topic. A record that is too large loses what its members have, then its
-    members, then its topics.
+    members, then the topics that it knows, and last those that it waits for.
     """
     if isinstance(view, ConfigsView):
         return encode(view)
     if isinstance(view, RocketMqSnapshot):
         return _fitting(view, max_bytes, _without_connections)
-    return _fitting(view, max_bytes, _view_without_bytes, _view_without_members, _view_without_topics)
+    return _fitting(
+        view,
+        max_bytes,
+        _view_without_bytes,
+        _view_without_members,
+        _view_without_known_topics,
+        _view_without_topics,
+    )
 
 
 def encode_event(event: AnyHistoryEntry, max_bytes: int) -> bytes:
@@ -116,13 +125,27 @@ def _view_without_members(view: GroupSnapshot) -> GroupSnapshot:
     )
 
 
-def _view_without_topics(view: GroupSnapshot) -> GroupSnapshot:
+def _view_without_known_topics(view: GroupSnapshot) -> GroupSnapshot:
+    """The group without the topics that it knows. The topic watcher reads here what the group waits for. When
+    it has sent that, the group waits for the next ones.
+    """
     consumer = view.consumer
     if consumer:
         consumer = structs.replace(
-            consumer, topics={}, resolved_regexes={}, unknown_topics=[], unresolved_regexes=[]
+            consumer,
+            topics={},
+            resolved_regexes={},
+            unknown_topics=consumer.unknown_topics[:AWAITED_MAX],
+            unresolved_regexes=consumer.unresolved_regexes[:AWAITED_MAX],
         )
     return structs.replace(view, subscribed_topics=None, consumer=consumer)
+
+
+def _view_without_topics(view: GroupSnapshot) -> GroupSnapshot:
+    consumer = view.consumer
+    if consumer:
+        consumer = structs.replace(consumer, unknown_topics=[], unresolved_regexes=[])
+    return structs.replace(view, consumer=consumer)
 
 
 def _without_connections(view: RocketMqSnapshot) -> RocketMqSnapshot:

@@ -46,7 +46,12 @@ class MetricsStateCollector(Collector):
             return
         classic = {g: group for g, group in numbers.groups.items() if group.consumer is None}
         of_consumers = {
-            g: ConsumerGroupRow(group.state, group.generation, group.consumer, group.members)
+            g: ConsumerGroupRow(
+                group.state,
+                group.generation,
+                group.consumer,
+                group.members if group.has_members else None,
+            )
             for g, group in numbers.groups.items()
             if group.consumer is not None
         }
@@ -115,7 +120,8 @@ def _group_gauges(groups: Mapping[str, GroupRow]) -> Iterator[Metric]:
 def _members(groups: Mapping[str, GroupRow]) -> Metric:
     members = GaugeMetricFamily(f"{EXPORTER}_members", "Members of a group.", labels=("consumergroup",))
     for group_id, group in sorted(groups.items()):
-        members.add_metric((group_id,), len(group.members))
+        if group.has_members:
+            members.add_metric((group_id,), len(group.members))
     return members
 
 

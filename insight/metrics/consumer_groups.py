@@ -46,16 +46,18 @@ class EpochsRow(Struct, frozen=True):
 
 
 class ConsumerGroupRow(Struct, frozen=True):
-    """The kept fields of the view of one group."""
+    """The kept fields of the view of one group. `members` is None if the view was too large for them."""
 
     state: str
     generation: int
     consumer: EpochsRow
-    members: list[MemberRow]
+    members: list[MemberRow] | None
 
     @property
-    def unsettled(self) -> int:
-        """The number of members that are not at the target assignment."""
+    def unsettled(self) -> int | None:
+        """The number of members that are not at the target assignment, None if the members are not known."""
+        if self.members is None:
+            return None
         at_target = MemberProgressRow(self.consumer.assignment_epoch, MemberState.STABLE.value)
         return sum(member.consumer != at_target for member in self.members)
 
@@ -146,5 +148,6 @@ def consumer_group_gauges(groups: Mapping[str, ConsumerGroupRow]) -> Iterator[Me
     ):
         gauge = GaugeMetricFamily(f"{OWN}_{name}", meaning, labels=("consumergroup",))
         for group_id, value in sorted(values.items()):
-            gauge.add_metric((group_id,), value)
+            if value is not None:
+                gauge.add_metric((group_id,), value)
         yield gauge

@@ -29,6 +29,7 @@ from records.rocketmq_history import decode_snapshot as decode_rocketmq_group
 from records.rocketmq_history import is_expiry
 from state.dispatch import GroupType
 from state.errors import ErrorCode
+from state.kafka.classic_group import GroupState
 from state.kafka.history import EntryType, HistoryEntry
 from state.kafka.responses import OffsetCommitResponse
 from state.rocketmq.history import EntryType as RocketMqEntryType
@@ -58,10 +59,16 @@ class GroupRow(Struct, frozen=True):
 
     state: str = ""
     members: list[MemberRow] = []
+    truncated: bool = False
     quarantined: str | None = None
     protocol: str = KAFKA
     generation: int = 0
     consumer: EpochsRow | None = None
+
+    @property
+    def has_members(self) -> bool:
+        """Whether the record has the members, or the group has none: it loses them where it is too large."""
+        return bool(self.members) or not self.truncated or self.state == GroupState.EMPTY
 
 
 class _OffsetRow(Struct, frozen=True):

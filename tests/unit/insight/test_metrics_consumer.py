@@ -3,9 +3,11 @@
 import pytest
 
 from insight.metrics.sentences import sentence
+from records.truncation import encode_view
 from state.kafka.history import EntryType
+from state.kafka.snapshot import snapshot
 from tests.harness.histories import Recorder
-from tests.harness.scraped import Scraped
+from tests.harness.scraped import LAYOUT, Scraped
 
 OWN = "group_coordinator_consumer_group"
 KAFKA = "kafka_server_group_coordinator_metrics"
@@ -51,6 +53,21 @@ def test_epochs_and_members_that_are_not_at_the_target() -> None:
     settled = scraped(*TWO_MEMBERS, *SETTLED)
     assert [settled.value(f"{OWN}_{name}", consumergroup="g") for name in names] == [3, 3, 0]
     assert settled.value(f"{OWN}_epoch", consumergroup="classic") is None
+
+
+@pytest.mark.parametrize(("max_bytes", "members"), [(10_000, 2), (1, None)])
+def test_members_that_a_large_record_leaves_out_are_not_counted_as_none(
+    max_bytes: int, members: int | None
+) -> None:
+    recorder = Recorder()
+    recorder.play(*TWO_MEMBERS)
+    group = recorder.any_group()
+    assert group is not None
+    metrics = Scraped()
+    metrics.metrics_state.take(LAYOUT.groups_topic, b"g", encode_view(snapshot(group), max_bytes))
+    assert metrics.value("kafka_consumergroup_members", consumergroup="g") == members
+    assert metrics.value(f"{OWN}_unsettled_members", consumergroup="g") == (members and 1)
+    assert metrics.value(f"{OWN}_epoch", consumergroup="g") == 3
 
 
 def test_the_time_until_every_member_has_its_target() -> None:

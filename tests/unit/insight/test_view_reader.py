@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 from rich.console import Console
 
 from assignors.kafka.api import Assignment, TopicPartition
@@ -233,6 +234,23 @@ def test_the_table_shows_members_and_why_it_last_rebalanced() -> None:
     text = console.export_text()
     for shown in ("* a: orders 0", "Stable", "quarantined", "60 s ago: new member b joined", "an entry"):
         assert shown in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({}, ["  a", "  b", "the partitions are left out: the record would be too large"]),
+        ({"members": []}, ["the members are left out: the record would be too large"]),
+        ({"members": [], "state": "Empty"}, []),
+    ],
+)
+def test_the_table_says_what_is_left_out_of_a_large_group(changes: dict[str, Any], shown: list[str]) -> None:
+    console = Console(width=200, record=True, file=StringIO())
+    console.print(render([structs.replace(snapshot(1), truncated=True, **changes)], [], "", 61_000))
+    text = console.export_text()
+    assert all(line in text for line in shown)
+    assert ("left out" in text) == bool(shown)
+    assert "orders 0" not in text and "b: -" not in text
 
 
 def test_the_table_shows_a_rocketmq_groups_clients_and_marks_ids_that_several_have() -> None:
