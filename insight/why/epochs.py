@@ -14,6 +14,7 @@ from insight.why.lives import Life
 from insight.why.model import Cause, CauseKind, EpochChange, Joined, Moves, Outcome, Rebalance, Removed
 from insight.why.moves import Holdings, compare
 from insight.why.reconciling import Reconciling
+from insight.why.topic_names import TopicNames
 from state.kafka.consumer_group import ConsumerGroupState
 from state.kafka.history import EntryType, HistoryEntry
 
@@ -59,8 +60,8 @@ def rebalances_by_epochs(
     """
     cutter = _Cutter(Reconciling(ground.holdings))
     end = Outcome.CONVERTED if is_converted else Outcome.UNDER_WAY if is_last else Outcome.UNKNOWN
-    expected = phase.begins_after + 1
-    for event in phase.entries:
+    expected, topic_names = phase.begins_after + 1, TopicNames()
+    for event in map(topic_names.put_in, phase.entries):
         if event.seq != expected and not phase.unread.issuperset(range(expected, event.seq)):
             yield from cutter.lose_track(phase.incarnation)
         expected = event.seq + 1
