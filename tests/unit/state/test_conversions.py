@@ -12,7 +12,7 @@ from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer.classic_bytes import assignment_bytes
 from state.kafka.consumer.upgrade import WANTED_TOPICS_MAX
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
-from state.kafka.requests import ConsumerGroupHeartbeat, TopicImage
+from state.kafka.requests import ConsumerGroupHeartbeat, TopicImage, TopicMetadata
 from state.kafka.snapshot import snapshot
 from state.timeline import Row, Timeline
 from streaming.service.group_topics import ClusterTopics, GroupTopics
@@ -132,6 +132,31 @@ def test_mi14_a_join_that_owns_partitions_of_an_unknown_topic_changes_nothing() 
     world.run("expect group Stable gE2 aE2")
 
 
+def test_cv27_a_static_member_that_left_for_a_while_computes_the_target_when_it_comes_back() -> None:
+    """As in Kafka, classic members beside it compute none (GroupMetadataManager,
+    classicGroupHeartbeatToConsumerGroup). If it does not come back, its session ends, and the group becomes
+    classic.
+    """
+    joined = (
+        "config group.consumer.assignment.interval.ms=0",
+        "topics foo=3",
+        "C(ic) e0 names[foo] => e2 [0-2]",
+        "join X id=x api=3 topics=foo session=60s => gen 3",
+        "join Y id=y api=3 topics=foo session=60s => gen 4",
+        "C(ic) e2 owned[] => e4 [0]",
+        "join X id=x => gen 4",
+        "join Y id=y => gen 4",
+        "sync X => [2]",
+        "sync Y => [1]",
+        "C(ic) -2 => e-2 -",
+        "leave X",
+        "heartbeat Y => NONE",
+        "expect group gE5 aE4",
+    )
+    play(*joined, "C2(ic) e0 names[foo] => e5 [0]", "heartbeat Y => REBALANCE_IN_PROGRESS")
+    play(*joined, "at 44s", "heartbeat Y => NONE", "at 45s", "expect group classic PreparingRebalance")
+
+
 def test_dn13_classic_members_alone_learn_of_a_topic_that_has_grown() -> None:
     play(
         "config group.consumer.migration.policy=upgrade",
@@ -214,6 +239,36 @@ def test_tm3_a_classic_member_that_has_to_revoke_has_sync_and_join_timers_alone(
         "at 25s",
         "expect X gone",
     )
+
+
+@pytest.mark.parametrize("facts", ["none", "yes"])
+def test_mi12_a_topic_that_a_classic_member_subscribes_to_reaches_the_group_when_it_is_created(
+    facts: str,
+) -> None:
+    """From the group's view to the record that the watcher sends. The gateway knew nothing of the topic, or
+    that there is none.
+    """
+    world = play(
+        "config group.consumer.assignment.interval.ms=0",
+        "topics foo=2",
+        "C e0 names[foo] => e2 [0,1]",
+        f"join X id=x api=3 topics=new session=45s facts={facts} => gen 3",
+        "sync X => []",
+    )
+    watcher = GroupTopics()
+    watcher.take(b"g", encode(snapshot(consumer_group(world))))
+    foo = consumer_group(world).topics["foo"]
+    assert foo is not None
+    known = TopicImage(UUID(bytes=foo.topic_id), foo.partitions)
+    topics = {"foo": known, "new": TopicImage(UUID(int=99), 2)}
+    (sent,) = watcher.see(ClusterTopics(topics, None, 0), 0.0)
+    assert sent == TopicMetadata(group_id="g", topics={"new": topics["new"]})
+    world.run("topics new=2")
+    world.run("topic-metadata watcher")
+    world.run("C e2 => e4 -")
+    world.run("heartbeat X => REBALANCE_IN_PROGRESS")
+    world.run("join X id=x => gen 4")
+    world.run("sync X => [new 0,1]")
 
 
 @pytest.mark.parametrize("protocol", ["coordinator:uniform", "coordinator:range"])
