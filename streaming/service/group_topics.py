@@ -4,21 +4,20 @@ Nothing is stored over a restart: a group gets a record whenever its view on the
 existing topics, and again later if it still does not. Most groups of other types need nothing.
 
 A look compares only the groups that may need a record, because their views or their topics have changed, and
-no longer than some seconds. The others follow in the next looks.
+for LOOK_MAX_S at most. The others follow in the next looks.
 """
 
 from collections import Counter
 from collections.abc import Collection, Iterator
 from itertools import islice
-from sys import intern
 from time import monotonic
 from typing import TypeVar
 from uuid import UUID
 
-import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 
 from state.kafka.requests import RegexResolution, RegexResolved, TopicImage, TopicMetadata
+from streaming.service.group_views import GroupView, GroupViews
 from streaming.service.offset_topics import GROUPS_AT_ONCE, TOPICS_AT_ONCE, Images
 from streaming.service.pattern_matches import PatternMatches
 from streaming.service.resend import Resend
@@ -29,55 +28,6 @@ RESOLUTIONS_APART_S = 10.0
 
 # A look compares groups and matches patterns for so long. What is left waits for the next one.
 LOOK_MAX_S = 1.0
-
-
-class _KnownTopic(Struct, frozen=True):
-    """A topic as the group knows it."""
-
-    topic_id: UUID
-    partitions: int
-
-
-class _ConsumerRecord(Struct, frozen=True):
-    """The fields used of `state.kafka.snapshot.ConsumerGroupSnapshot`."""
-
-    topics: dict[str, _KnownTopic | None]
-    resolved_regexes: dict[str, list[str]]
-    unknown_topics: list[str]
-    unresolved_regexes: list[str]
-
-
-class _GroupRecord(Struct, frozen=True):
-    """The fields used of a record of the groups topic. A classic group may have `wanted_topics`: it needs
-    them for its conversion (row MI14).
-    """
-
-    consumer: _ConsumerRecord | None = None
-    wanted_topics: list[str] = []
-
-
-class _View(Struct, frozen=True):
-    """What a group knows and waits for."""
-
-    topics: dict[str, TopicImage | None] = field(default_factory=dict)
-    resolved_regexes: dict[str, list[str]] = field(default_factory=dict)
-    unknown_topics: list[str] = []
-    unresolved_regexes: list[str] = []
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether members subscribe to something that the group does not know."""
-        return bool(self.unknown_topics or self.unresolved_regexes)
-
-    @property
-    def patterns(self) -> list[str]:
-        return [*self.resolved_regexes, *self.unresolved_regexes]
-
-    @property
-    def names(self) -> Iterator[str]:
-        """The topics that the group knows by name, or waits for."""
-        yield from self.topics
-        yield from self.unknown_topics
 
 
 class ClusterTopics(Struct, frozen=True):
@@ -94,8 +44,6 @@ class ClusterTopics(Struct, frozen=True):
 
 Content = TypeVar("Content")
 
-_group_record = msgspec.json.Decoder(_GroupRecord)
-
 Message = TopicMetadata | RegexResolved
 
 
@@ -108,10 +56,10 @@ class GroupTopics:
     def __init__(self, internal: Collection[str] = (), *, look_max_s: float = LOOK_MAX_S) -> None:
         self._look_max_s = look_max_s
         self._until_s = 0.0
-        self._groups: dict[str, _View] = {}
+        self._views = GroupViews()
+        self._groups: dict[str, GroupView] = {}
         self._names: Counter[str] = Counter()  # how many groups know a topic or wait for it
         self._patterns: dict[str, set[str]] = {}  # the groups that have a pattern
-        self._shared: dict[TopicImage, TopicImage] = {}
         self._new: dict[str, None] = {}  # groups that have been given something to wait for
         self._unchecked: dict[str, None] = {}  # groups to compare, those that wait longest first
         self._differing: dict[str, None] = {}  # groups that needed a record when they were compared
@@ -129,7 +77,7 @@ class GroupTopics:
     def take(self, key: bytes | None, value: bytes | None) -> None:
         """Read a record of the groups topic. Raises one of `records.codec.UNREADABLE`."""
         group_id = (key or b"").decode()
-        view = None if value is None else self._view(_group_record.decode(value))
+        view = None if value is None else self._views.read(value)
         self._new.pop(group_id, None)
         self._forget(group_id, keeps_place=view is not None)
         if view is None:
@@ -141,26 +89,6 @@ class GroupTopics:
         self._unchecked[group_id] = None
         if view.is_waiting:
             self._new[group_id] = None
-
-    def _view(self, record: _GroupRecord) -> _View | None:
-        """What the group needs, None if it needs nothing. Groups share the names and the images of topics,
-        because many groups may know many topics.
-        """
-        if record.consumer is None:
-            return _View(unknown_topics=record.wanted_topics) if record.wanted_topics else None
-        consumer = record.consumer
-        return _View(
-            {intern(name): self._share(topic) for name, topic in consumer.topics.items()},
-            {pattern: [*map(intern, names)] for pattern, names in consumer.resolved_regexes.items()},
-            consumer.unknown_topics,
-            consumer.unresolved_regexes,
-        )
-
-    def _share(self, topic: _KnownTopic | None) -> TopicImage | None:
-        if topic is None:
-            return None
-        image = TopicImage(topic.topic_id, topic.partitions)
-        return self._shared.setdefault(image, image)
 
     def _forget(self, group_id: str, *, keeps_place: bool) -> None:
         before = self._groups.get(group_id)
@@ -272,10 +200,10 @@ class GroupTopics:
         _put(self._resolutions, group_id, names)
         return bool(differences or names or not self._are_matched(view, cluster))
 
-    def _are_matched(self, view: _View, cluster: ClusterTopics) -> bool:
+    def _are_matched(self, view: GroupView, cluster: ClusterTopics) -> bool:
         return cluster.listed is None or all(self._matches.of(p) is not None for p in view.patterns)
 
-    def _differences(self, view: _View, images: Images) -> dict[str, TopicImage | None] | None:
+    def _differences(self, view: GroupView, images: Images) -> dict[str, TopicImage | None] | None:
         """The topics that the group knows otherwise, None without any."""
         topics = view.topics
         differing = (
@@ -287,7 +215,7 @@ class GroupTopics:
         )
         return {name: images[name] for name in islice(differing, TOPICS_AT_ONCE)} or None
 
-    def _differs(self, name: str, image: TopicImage | None, view: _View) -> bool:
+    def _differs(self, name: str, image: TopicImage | None, view: GroupView) -> bool:
         """Whether the group needs this image of the topic."""
         known = view.topics.get(name)
         if image is None:
@@ -302,7 +230,7 @@ class GroupTopics:
     def _is_gone_for_two_looks(self, name: str) -> bool:
         return name in self._seen and self._seen[name] is None
 
-    def _names_by_pattern(self, view: _View, cluster: ClusterTopics) -> dict[str, list[str]] | None:
+    def _names_by_pattern(self, view: GroupView, cluster: ClusterTopics) -> dict[str, list[str]] | None:
         """What each of the group's patterns matches, None if that has changed for none of them, or is not
         known yet.
         """
@@ -313,7 +241,7 @@ class GroupTopics:
         return names if any(changed) else None
 
     def _names_of(
-        self, view: _View, pattern: str, cluster: ClusterTopics, listed: frozenset[str]
+        self, view: GroupView, pattern: str, cluster: ClusterTopics, listed: frozenset[str]
     ) -> list[str]:
         """What the pattern matches, and of its last result the topics that may still exist: with an error, or
         absent from this look alone. A pattern that had a result and has an error now keeps it.
@@ -351,7 +279,7 @@ class GroupTopics:
         matched = self._matches.of(pattern)
         return None if matched is None else matched.error
 
-    def _image(self, view: _View, name: str, images: Images) -> TopicImage:
+    def _image(self, view: GroupView, name: str, images: Images) -> TopicImage:
         """The topic as the group has to know it after this look."""
         image, known = images.get(name), view.topics.get(name)
         if known is None or (image is not None and self._differs(name, image, view)):

@@ -1,0 +1,95 @@
+"""What the topic watcher reads of the groups topic: what each group knows of topics and waits for. No IO."""
+
+from collections.abc import Iterator
+from sys import intern
+from uuid import UUID
+
+import msgspec
+from msgspec import Struct, field
+
+from state.kafka.requests import TopicImage
+
+# Images of topics that are shared. More of them have gone than any cluster has topics.
+_SHARED_MAX = 200_000
+
+
+class _KnownTopic(Struct, frozen=True):
+    """A topic as the group knows it."""
+
+    topic_id: UUID
+    partitions: int
+
+
+class _ConsumerRecord(Struct, frozen=True):
+    """The fields used of `state.kafka.snapshot.ConsumerGroupSnapshot`."""
+
+    topics: dict[str, _KnownTopic | None]
+    resolved_regexes: dict[str, list[str]]
+    unknown_topics: list[str]
+    unresolved_regexes: list[str]
+
+
+class _GroupRecord(Struct, frozen=True):
+    """The fields used of a record of the groups topic. A classic group may have `wanted_topics`: it needs
+    them for its conversion (row MI14).
+    """
+
+    consumer: _ConsumerRecord | None = None
+    wanted_topics: list[str] = []
+
+
+class GroupView(Struct, frozen=True):
+    """What a group knows and waits for."""
+
+    topics: dict[str, TopicImage | None] = field(default_factory=dict)
+    resolved_regexes: dict[str, list[str]] = field(default_factory=dict)
+    unknown_topics: list[str] = []
+    unresolved_regexes: list[str] = []
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether members subscribe to something that the group does not know."""
+        return bool(self.unknown_topics or self.unresolved_regexes)
+
+    @property
+    def patterns(self) -> list[str]:
+        return [*self.resolved_regexes, *self.unresolved_regexes]
+
+    @property
+    def names(self) -> Iterator[str]:
+        """The topics that the group knows by name, or waits for."""
+        yield from self.topics
+        yield from self.unknown_topics
+
+
+_group_record = msgspec.json.Decoder(_GroupRecord)
+
+
+class GroupViews:
+    """Reads records. The views share the names and the images of topics, because many groups may know many
+    topics.
+    """
+
+    def __init__(self) -> None:
+        self._shared: dict[TopicImage, TopicImage] = {}
+
+    def read(self, value: bytes) -> GroupView | None:
+        """What the group needs, None if it needs nothing. Raises one of `records.codec.UNREADABLE`."""
+        record = _group_record.decode(value)
+        consumer = record.consumer
+        if consumer is None:
+            return GroupView(unknown_topics=record.wanted_topics) if record.wanted_topics else None
+        return GroupView(
+            {intern(name): self._share(topic) for name, topic in consumer.topics.items()},
+            {pattern: [*map(intern, names)] for pattern, names in consumer.resolved_regexes.items()},
+            consumer.unknown_topics,
+            consumer.unresolved_regexes,
+        )
+
+    def _share(self, topic: _KnownTopic | None) -> TopicImage | None:
+        if topic is None:
+            return None
+        if len(self._shared) > _SHARED_MAX:
+            self._shared.clear()
+        image = TopicImage(topic.topic_id, topic.partitions)
+        return self._shared.setdefault(image, image)
