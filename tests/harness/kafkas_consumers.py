@@ -65,7 +65,7 @@ class JavaMember:
         return [self._values.popleft() for _ in range(len(self._values))]
 
     def notice_errors(self) -> bool:
-        """Raises JavaConsumerEnded, if it is so."""
+        """Raises JavaConsumerEnded if an exception ended the consumer."""
         self.poll()
         return False
 
@@ -93,8 +93,8 @@ class JavaMember:
             named = [word.rpartition(":") for word in words]
             partitions = frozenset(TopicPartition(topic, int(number)) for topic, _, number in named)
             came = event == "came"
-            self._held = self._held | partitions if came else self._held - partitions
             self.moves.note(at_s, came, {p.partition for p in partitions})
+            self._held = self._held | partitions if came else self._held - partitions
 
 
 class JavaConsumers:

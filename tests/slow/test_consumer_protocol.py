@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count, pairwise, product
+from itertools import chain, count, pairwise, product
 from pathlib import Path
 
 import pytest
@@ -146,10 +146,12 @@ def test_groups_move_to_the_consumer_protocol_and_back(
         states.append(described(options, both))
         for group in both:
             wait_until(partial(group.take, flow.sent), f"all of {flow.sent} records")
-        with capsys.disabled():
-            sys.stdout.write(f"\n{flow.sent} records\n")
-            for group in both:
-                judge(group)
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda member: member.close(), chain(both[0].everyone, both[1].everyone)))
+    with capsys.disabled():
+        sys.stdout.write(f"\n{flow.sent} records\n")
+        for group in both:
+            judge(group)
     assert states == [[("Consumer", 2)] * 2, [("Consumer", 1)] * 2, [("Classic", 0)] * 2]
 
 

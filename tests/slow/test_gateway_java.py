@@ -266,8 +266,8 @@ def test_consumers_of_the_consumer_protocol(
     """Two consumers share the topic, and the groups tool shows their epochs and targets. One is killed and
     the other one has all. When that one has left, the tool resets the offsets and deletes the group.
 
-    The killed consumer subscribes by a pattern that Java resolves. While its session lasts, static members of
-    another group come back.
+    The killed consumer subscribes by a pattern that Java resolves. While its session lasts, a static member
+    of another group comes back.
     """
     group_id, topic = group.group_id, group.topic
     with (
@@ -275,6 +275,7 @@ def test_consumers_of_the_consumer_protocol(
         group.console_consumer(group_protocol="consumer") as one,
         group.tools.console_consumer(group_id, f"^{topic}.*", group_protocol="consumer") as two,
     ):
+        static = StaticMembers(options, replace(group, group_id=new_group()), java)
         wait_until(lambda: group.is_shared(2), "two consumers with a half each")
         ((name, _, _, assignor, state, *_, members),) = rows(group.tool("--describe", "--state", "--verbose"))
         assert (name, assignor, state, members) == (group_id, "uniform", "Stable", "2")
@@ -283,7 +284,7 @@ def test_consumers_of_the_consumer_protocol(
         assert [cells[6] for cells in described] == [cells[8] for cells in described]
         assert [group_id, "Stable"] in rows(group.tools.groups("--list", "--state"))
         two.kill()
-        assert_static_members_come_back(options, replace(group, group_id=new_group()), java)
+        static.come_back()
         # Not by the tool until then, because each of its calls starts a JVM.
         wait_until(lambda: group.has_members(1), "the end of the killed consumer's session")
         wait_until(lambda: group.is_shared(1), "the partitions of the killed consumer")
@@ -301,40 +302,53 @@ def test_consumers_of_the_consumer_protocol(
     assert ["session" in reason for reason in removed] == [True, False]
 
 
-def assert_static_members_come_back(options: GatewayOptions, group: Group, java: JavaConsumers) -> None:
-    """They subscribe by a pattern that the coordinator resolves. Who comes back within the session has its
-    partitions, and nobody else notices. A topic that matches and is made later is theirs, too.
-    """
+class StaticMembers:
+    """Two static members of a group that subscribe by a pattern, which the coordinator resolves."""
 
-    def join(instance_id: str) -> JavaMember:
-        return java.join(group.group_id, pattern, is_of_consumer_protocol=True, instance_id=instance_id)
+    def __init__(self, options: GatewayOptions, group: Group, java: JavaConsumers) -> None:
+        self._options, self._group, self._java = options, group, java
+        self._pattern = f"^{group.topic}.*"
+        self.one, self.two = self._join("one"), self._join("two")
 
-    def epochs() -> int:
-        history = history_of(options.client_config, options.layout, group.group_id)
-        return len([entry for entry in history if entry.type == EntryType.GROUP_EPOCH_BUMPED])
+    def come_back(self) -> None:
+        """Who comes back within the session has its partitions, and nobody else notices. A topic that matches
+        and is made later is theirs, too.
+        """
+        share(self.one, self.two)
+        self._assert_pattern_is_known()
+        held, noticed = self.one.partitions(), self._noticed()
+        self.one.close()
+        again = self._join("one")
+        wait_until(lambda: again.partitions() == held, "the same partitions after the restart")
+        duplicate = self._join("one")
+        with pytest.raises(JavaConsumerEnded, match="UnreleasedInstanceIdException"):
+            wait_until(duplicate.notice_errors, "the error of the second one with this instance id")
+        assert (again.partitions(), self._noticed()) == (held, noticed)
+        later = f"{self._group.topic}-later"
+        for name in (f"other-{self._group.topic}", later):
+            create_topic(self._options.client_config, name, PARTITIONS, {})
+        wait_until(
+            lambda: later in again.topics() & self.two.topics(), "partitions of the later topic for both"
+        )
+        assert again.topics() | self.two.topics() == {self._group.topic, later}
 
-    pattern = f"^{group.topic}.*"
-    one, two = join("one"), join("two")
-    share(one, two)
-    (described,) = group.coordinator.describe([group.group_id])[0].values()
-    assert isinstance(described, ConsumerGroupDescribeResponse)
-    assert {(m.instance_id, m.subscribed_topic_regex) for m in described.members} == {
-        ("one", pattern),
-        ("two", pattern),
-    }
-    held, moves, before = one.partitions(), list(two.moves.times), epochs()
-    one.close()
-    again = join("one")
-    wait_until(lambda: again.partitions() == held, "the same partitions after the restart")
-    duplicate = join("one")
-    with pytest.raises(JavaConsumerEnded, match="UnreleasedInstanceIdException"):
-        wait_until(duplicate.notice_errors, "the error of the second one with this instance id")
-    assert (again.partitions(), two.moves.times, epochs()) == (held, moves, before)
-    later = f"{group.topic}-later"
-    for name in (f"other-{group.topic}", later):
-        create_topic(options.client_config, name, PARTITIONS, {})
-    wait_until(lambda: later in again.topics() & two.topics(), "partitions of the later topic for both")
-    assert again.topics() | two.topics() == {group.topic, later}
+    def _join(self, instance_id: str) -> JavaMember:
+        group_id = self._group.group_id
+        return self._java.join(group_id, self._pattern, is_of_consumer_protocol=True, instance_id=instance_id)
+
+    def _assert_pattern_is_known(self) -> None:
+        (described,) = self._group.coordinator.describe([self._group.group_id])[0].values()
+        assert isinstance(described, ConsumerGroupDescribeResponse)
+        assert {(m.instance_id, m.subscribed_topic_regex) for m in described.members} == {
+            ("one", self._pattern),
+            ("two", self._pattern),
+        }
+
+    def _noticed(self) -> tuple[list[set[int]], int]:
+        """The partitions that came to or went from the second one, and the number of epochs."""
+        history = history_of(self._options.client_config, self._options.layout, self._group.group_id)
+        epochs = [entry for entry in history if entry.type == EntryType.GROUP_EPOCH_BUMPED]
+        return [moved for _, _, moved in self.two.moves.times if moved], len(epochs)
 
 
 def take(expected: range, *members: AnyMember) -> list[list[int]]:
