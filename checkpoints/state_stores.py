@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from checkpoints.damage import is_intact
+from checkpoints.files import Files
+from checkpoints.spark_logs import SPARK, last_batch
 
 # The folder and the key of the name of the files that a snapshot's metadata lists.
 _SHARED = (("sstFiles", "SSTs", "dfsSstFileName"), ("logFiles", "logs", "dfsLogFileName"))
@@ -70,3 +72,22 @@ def state_stores(spark: Path) -> list[StateStore]:
     """The stores of a checkpoint: one for each operator and partition."""
     folders = [path for path in sorted(spark.glob("state/*/*")) if path.name.isdigit()]
     return [StateStore(folder) for folder in folders]
+
+
+def remove_torn_state(files: Files) -> list[Path]:
+    """Remove the damaged files of versions after the last committed batch, and return them. The query must
+    not run.
+
+    Such a file was written by a batch that was cut off. The batch runs again, but Spark keeps a file that is
+    there on a local disk: the rename of the new one does nothing there, and its outcome is not looked at
+    (FileSystemBasedCheckpointFileManager of Spark 4.2). Only a local checkpoint is looked at.
+    """
+    if files.local is None:
+        return []
+    version = last_batch(files, "commits") + 1
+    stores = state_stores(files.local / SPARK)
+    torn = [path for store in stores for path in store.newer(version) if not is_intact(path)]
+    for path in torn:
+        for name in (path.name, f".{path.name}.crc"):
+            files.remove(str(path.with_name(name).relative_to(files.local)))
+    return torn

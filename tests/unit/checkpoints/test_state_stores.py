@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.state_stores import StateStore, state_stores
+from checkpoints.files import LocalFiles
+from checkpoints.spark_logs import SPARK
+from checkpoints.state_stores import StateStore, remove_torn_state, state_stores
 from tests.unit.checkpoints.test_damage import write
 
 
@@ -31,6 +33,11 @@ def spark(tmp_path: Path) -> Path:
 def store_of(spark: Path) -> StateStore:
     (store,) = state_stores(spark)
     return store
+
+
+def make(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
 
 
 def damage(path: Path) -> None:
@@ -78,3 +85,17 @@ def test_the_files_of_later_versions(spark: Path) -> None:
         "8.changelog",
         "6.zip",
     }
+
+
+def test_damaged_files_of_a_batch_that_was_cut_off_are_removed(tmp_path: Path, spark: Path) -> None:
+    """Version 7 is of the last committed batch, 6. Its files, and intact ones, are kept."""
+    (spark / "state").rename(make(tmp_path / SPARK) / "state")
+    write(make(tmp_path / SPARK / "commits") / "6", b"{}")
+    store = tmp_path / SPARK / "state" / "0" / "0"
+    write(store / "9.changelog", b"changes")
+    for version in (7, 8):
+        damage(store / f"{version}.changelog")
+    assert remove_torn_state(LocalFiles(tmp_path)) == [store / "8.changelog"]
+    assert sorted(path.stem for path in store.glob("*.changelog")) == [*"2345679"]
+    assert not (store / ".8.changelog.crc").exists()
+    assert remove_torn_state(LocalFiles(tmp_path)) == []
