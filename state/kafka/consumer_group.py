@@ -119,6 +119,16 @@ class Progress(NamedTuple):
     is_rebalancing: bool
 
 
+class _MayBeBehind(NamedTuple):
+    """The members, by id, that may not be at the target assignment of this epoch. Those that are away have
+    not joined yet, or have left for a while.
+    """
+
+    epoch: int
+    there: dict[str, ConsumerMember]
+    away: dict[str, ConsumerMember]
+
+
 class ResolvedRegex(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The topics, sorted, that a pattern matched when the cluster's topics were read at `at_ms`."""
 
@@ -180,26 +190,24 @@ class ConsumerGroup(Group, tag="KafkaConsumer"):
         them in each entry. The last members are tried first, because the first ones move first.
         """
         epoch = self.assignment_epoch
-        kept: tuple[int, dict[str, ConsumerMember]] | None = self.__dict__.get("may_be_behind")
-        if kept is None or kept[0] != epoch:
+        kept: _MayBeBehind | None = self.__dict__.get("may_be_behind")
+        if kept is None or kept.epoch != epoch:
             behind = {id_: m for id_, m in self.members.items() if not m.is_reconciled_to(epoch)}
-            kept = self.__dict__["may_be_behind"] = epoch, behind
-        may_be_behind = kept[1]
-        while may_be_behind:
-            last = next(reversed(may_be_behind.values()))
+            kept = self.__dict__["may_be_behind"] = _MayBeBehind(epoch, behind, {})
+        while kept.there:
+            member_id, last = kept.there.popitem()
             if last.is_there_and_behind(epoch):
+                kept.there[member_id] = last
                 return last
             if not last.is_reconciled_to(epoch):
-                break
-            del may_be_behind[last.member_id]
-        there = (member for member in reversed(may_be_behind.values()) if member.is_there_and_behind(epoch))
-        return next(there, None) or next(reversed(may_be_behind.values()), None)
+                kept.away[member_id] = last
+        return next(iter(kept.away.values()), None)
 
     def _note_change(self, member: ConsumerMember) -> None:
         """The member may be behind the target assignment from now on, or come to it."""
-        kept: tuple[int, dict[str, ConsumerMember]] | None = self.__dict__.get("may_be_behind")
-        if kept is not None:
-            kept[1][member.member_id] = member
+        if (kept := self.__dict__.get("may_be_behind")) is not None:
+            kept.away.pop(member.member_id, None)
+            kept.there[member.member_id] = member
 
     @property
     def generation(self) -> int:
@@ -249,7 +257,8 @@ class ConsumerGroup(Group, tag="KafkaConsumer"):
         del self.members[member.member_id]
         self._count(member, -1)
         if (kept := self.__dict__.get("may_be_behind")) is not None:
-            kept[1].pop(member.member_id, None)
+            kept.there.pop(member.member_id, None)
+            kept.away.pop(member.member_id, None)
 
     def subscribe(self, member: ConsumerMember, names: list[str], pattern: str) -> None:
         """Set the topics that the member subscribes to. `names` are sorted."""
