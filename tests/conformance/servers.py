@@ -46,6 +46,9 @@ _COMMON = {
     "group.max.session.timeout.ms": "600000",
     "group.max.size": "3",
     "group.consumer.min.session.timeout.ms": "2000",
+    # A member that a script leaves in peace is not to expire, however slow the machine is.
+    "group.consumer.session.timeout.ms": "600000",
+    "group.consumer.max.session.timeout.ms": "600000",
     "group.consumer.min.heartbeat.interval.ms": "500",
     "group.consumer.assignment.interval.ms": "0",
     "group.consumer.max.size": "4",
