@@ -31,6 +31,7 @@ def test_another_machine_goes_on_with_the_state(hdfs: Hdfs, broker: EmbeddedBrok
         new_layout(),
         {"group.initial.rebalance.delay.ms": "0"},
         checkpoint=f"{hdfs.uri}/coordinator",
+        first_request_wait_s=1.0,
     )
     prepare_topics(options.client_config, options.layout)
     with CoordinatorClient(options.client_config, options.layout, client_id="test") as client:
