@@ -29,7 +29,7 @@ from state.kafka.requests import LeavingMember, MemberAssignment, Protocol
 from state.kafka.responses import JoinGroupResponse, SyncGroupResponse
 from state.kafka.snapshot import GroupSnapshot
 from streaming.service.coordinator import Coordinator, Options
-from streaming.service.status import Phase
+from streaming.service.status import Phase, read_status
 from tests.harness.shared import QUICK_JAVA as QUICK_JAVA
 
 CLOCK = re.compile(CLOCK_PATTERN.encode())
@@ -77,6 +77,15 @@ def coordinating(options: Options) -> Iterator[Coordinator]:
     with Coordinator(options) as coordinator:
         assert coordinator.status.wait_for(Phase.READY, timeout_s=START_TIMEOUT_S), coordinator.status.current
         yield coordinator
+
+
+def waits_for_a_request(folder: Path) -> bool:
+    """Whether the coordinator of this folder, without a gateway, was started again and waits for the first
+    request: with it, or half a minute later, the sessions of its members begin.
+    """
+    with suppress(FileNotFoundError):
+        return read_status(folder / "status.json").reason.startswith("sessions begin with the first request")
+    return False
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sysconfig
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from insight.replay.recording_file import RecordingFile
 from insight.replay.verdict import How, Verdict
 from records.client_config import ClientConfig
 from records.layout import TopicLayout
-from tests.e2e.harness import START_TIMEOUT_S
+from tests.e2e.harness import START_TIMEOUT_S, wait_until, waits_for_a_request
 from tests.harness.live_log import SETTINGS, LiveLogs
 
 pytestmark = pytest.mark.e2e
@@ -33,6 +34,7 @@ SEEDS = range(20)
 LENGTH = 90
 # Kafka's logs last some 2 to 9 s, RocketMQ's 25 to 35 s, so the kills come in the middle of both.
 PLAYED_BEFORE_KILL_S = 3.0
+PLAYED_AFTER_OUTAGE_S = 1.0
 # Another configuration begins in the middle of the log.
 OTHER_SETTINGS = {"group.initial.rebalance.delay.ms": "0", "rocketmq.scan.interval.ms": "300"}
 
@@ -55,13 +57,18 @@ class Run:
     def layout(self) -> TopicLayout:
         return layout_on(ClientConfig(self._servers), PREFIX)
 
-    def start(self, settings: dict[str, str]) -> None:
+    def start(self, settings: dict[str, str], logs: LiveLogs | None = None) -> None:
+        """Start it. After a kill its groups' sessions begin with the first request, which is of `logs`."""
         self._starts += 1
         arguments = ["run", "--json", "--no-gateway", "--bootstrap-servers", self._servers]
         arguments += ["--prefix", PREFIX, "--data-dir", str(self._folder), "--request-partitions", "2"]
         for setting in settings.items():
             arguments += ["-c", "=".join(setting)]
         self._child = self._children.start(f"coordinator-{self._starts}", *arguments)
+        if logs is not None:
+            waits = partial(waits_for_a_request, self._folder / "coordinator")
+            wait_until(waits, "its wait for a request", START_TIMEOUT_S)
+            logs.play(PLAYED_AFTER_OUTAGE_S)
         self._child.wait_for_line(lambda line: "requests_topic" in line, START_TIMEOUT_S)
 
     def kill(self) -> None:
@@ -84,10 +91,10 @@ def folder(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> 
         logs = LiveLogs(broker.client_config, run.layout, SEEDS, LENGTH)
         logs.play(PLAYED_BEFORE_KILL_S)
         run.kill()
-        run.start(SETTINGS | OTHER_SETTINGS)
+        run.start(SETTINGS | OTHER_SETTINGS, logs)
         logs.play(PLAYED_BEFORE_KILL_S)
         run.kill()
-        run.start(SETTINGS)
+        run.start(SETTINGS, logs)
         assert logs.play()
         logs.close()
         assert logs.requests > len(SEEDS) * LENGTH * 0.9

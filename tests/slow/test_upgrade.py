@@ -11,6 +11,7 @@ import sys
 import tarfile
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from concurrent.futures import Future
 from io import BytesIO
 from pathlib import Path
@@ -30,7 +31,14 @@ from records.layout import TopicLayout
 from records.pack import unpack
 from state.errors import ErrorCode
 from state.kafka.responses import HeartbeatResponse
-from tests.e2e.harness import START_TIMEOUT_S, Member, read_topic, stable_member
+from tests.e2e.harness import (
+    START_TIMEOUT_S,
+    Member,
+    read_topic,
+    stable_member,
+    wait_until,
+    waits_for_a_request,
+)
 
 pytestmark = pytest.mark.e2e
 
@@ -53,12 +61,19 @@ def release(tmp_path: Path) -> Path:
     return tmp_path / "release"
 
 
-def start(children: Children, broker: EmbeddedBroker, data: Path, name: str) -> Child:
+def start(
+    children: Children,
+    broker: EmbeddedBroker,
+    data: Path,
+    name: str,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> Child:
     child = children.start(
         name, "-c", "from cli import main; main()", "run", "--json", "--no-gateway",
         "--bootstrap-servers", broker.bootstrap_servers, "--prefix", PREFIX, "--data-dir", str(data),
         "-c", "group.initial.rebalance.delay.ms=0", program=Path(sys.executable),
     )  # fmt: skip
+    meanwhile()
     child.wait_for_line(lambda line: "requests_topic" in line, START_TIMEOUT_S)
     return child
 
@@ -120,7 +135,13 @@ def test_members_stay_and_each_request_has_one_answer(
             assert (folder / "epochs.json").exists()
             patch.setenv("PYTHONPATH", str(ROOT))
             check_other_rules_are_refused(children, broker, data)
-            new = start(children, broker, data, "new")
+
+            def ask() -> None:
+                wait_until(lambda: waits_for_a_request(folder), "its wait for a request", START_TIMEOUT_S)
+                member = members[0]
+                planned.append(client.heartbeat(member.group_id, generation_id=1, member_id=member.member_id))
+
+            new = start(children, broker, data, "new", meanwhile=ask)
             assert [future.result().error_code for future in planned] == [ErrorCode.NONE] * len(planned)
             assert {member.heartbeat(1) for member in members} == {ErrorCode.NONE}
             assert not (folder / "epochs.json").exists()
