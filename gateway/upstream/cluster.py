@@ -53,12 +53,13 @@ class AllTopics:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What a broker said of a name or an id. `is_absent`: there is no such topic. Without it, and without
-    `topic`, the broker had another error.
+    """What a broker said of a name or an id, in answer to the request of this number. `is_absent`: there is
+    no such topic. Without it, and without `topic`, the broker had another error.
     """
 
     topic: Topic | None
     at_s: float
+    number: int
     is_absent: bool = False
 
 
@@ -86,8 +87,9 @@ class Cluster:
         self._all: tuple[AllTopics, float] | None = None
         self._names: dict[str, None] = {}  # that callers wait for
         self._ids: dict[UUID, None] = {}
+        self._begun = 0  # the number of the last request
         self._began_s: float | None = None
-        self._lost: tuple[float, UpstreamLost] | None = None  # when the request began that failed last
+        self._lost: tuple[int, UpstreamLost] | None = None  # the number of the request that failed last
 
     @classmethod
     def of(cls, client_config: ClientConfig, limits: Limits) -> Self:
@@ -99,9 +101,9 @@ class Cluster:
 
     async def refresh(self) -> None:
         """Read the list of brokers. Raises UpstreamLost."""
-        arrived_s = _now_s()
+        arrived = self._begun
         async with self._asking:
-            with self._under_way(arrived_s):
+            with self._under_way(arrived):
                 await self._metadata([])
 
     def learn(self, brokers: Mapping[int, Address], *, all_of_them: bool = False) -> None:
@@ -116,9 +118,9 @@ class Cluster:
 
     async def ask(self, api_key: int, api_version: int, body: codec.Fields) -> Any:
         """Send a request to any broker that answers, and return its response. Raises UpstreamLost."""
-        arrived_s = _now_s()
+        arrived = self._begun
         async with self._asking:
-            with self._under_way(arrived_s):
+            with self._under_way(arrived):
                 return await self._ask(api_key, api_version, body)
 
     def waited_s(self) -> float:
@@ -149,12 +151,12 @@ class Cluster:
 
     async def all_topics(self, age_max_s: float) -> AllTopics:
         """All topics of the cluster, as they were `age_max_s` ago or later. Raises UpstreamLost."""
-        arrived_s = _now_s()
-        if self._all is not None and arrived_s - self._all[1] <= age_max_s:
+        if self._all is not None and _now_s() - self._all[1] <= age_max_s:
             return self._all[0]
+        arrived = self._begun
         async with self._asking:
             if self._all is None or _now_s() - self._all[1] > age_max_s:
-                with self._under_way(arrived_s):
+                with self._under_way(arrived):
                     asked_s, at_ms = _now_s(), time.time_ns() // 1_000_000
                     found = await self._metadata(None)
                 self._all = AllTopics({topic.name: topic for topic in found}, at_ms), asked_s
@@ -199,36 +201,41 @@ class Cluster:
         stale = dict.fromkeys(key for key in wanted if _is_stale(known.get(key), age_max_s))
         if stale:
             awaited.update(stale)
-            arrived_s = _now_s()
+            arrived = self._begun
             async with self._asking:
                 # Another caller may have requested them meanwhile.
-                own = [key for key in wanted if _is_older(known.get(key), arrived_s if key in stale else 0.0)]
+                own = [
+                    key
+                    for key in stale
+                    if _is_stale(known.get(key), age_max_s) and not _is_since(known.get(key), arrived)
+                ]
+                own += [key for key in wanted if key not in known and key not in stale]
                 if own:
                     looked_up = dict.fromkeys([*own, *islice(awaited, _LOOKED_UP_AT_ONCE)])
                     for key in looked_up:
                         awaited.pop(key, None)
-                    with self._under_way(arrived_s):
-                        began_s = _now_s()
+                    with self._under_way(arrived):
                         await self._metadata([asked(key) for key in looked_up])
                     for key in looked_up:
-                        if _is_older(known.get(key), began_s):
-                            known[key] = _Known(None, _now_s())
+                        if not _is_since(known.get(key), self._begun - 1):
+                            known[key] = _Known(None, _now_s(), self._begun)
         found = {key: known[key].topic for key in wanted}
         _forget_stale(known)
         return {key: topic for key, topic in found.items() if topic is not None}
 
     @contextmanager
-    def _under_way(self, arrived_s: float) -> Iterator[None]:
-        """A request is under way, for a caller that waits since `arrived_s`. Raises UpstreamLost if one that
-        began since then has failed: this one would fail, too, and others wait for it.
+    def _under_way(self, arrived: int) -> Iterator[None]:
+        """A request is under way, for a caller that waits since the request of the number `arrived` was the
+        last. Raises UpstreamLost if a later one has failed: this one would fail, too, and others wait for it.
         """
-        if self._lost is not None and self._lost[0] >= arrived_s:
+        if self._lost is not None and self._lost[0] > arrived:
             raise type(self._lost[1])(*self._lost[1].args)
-        self._began_s = began_s = _now_s()
+        self._begun += 1
+        self._began_s = _now_s()
         try:
             yield
         except UpstreamLost as error:
-            self._lost = began_s, error
+            self._lost = self._begun, error
             raise
         finally:
             self._began_s = None
@@ -244,14 +251,14 @@ class Cluster:
             if topic.error_code == 0:
                 found.append(Topic(topic.name, topic.topic_id, len(topic.partitions), topic.is_internal))
             elif topic.error_code in _NO_TOPIC and topic.name:
-                self._by_name[topic.name] = _Known(None, _now_s(), is_absent=True)
+                self._by_name[topic.name] = _Known(None, _now_s(), self._begun, is_absent=True)
         if topics is not None:
             self._cache(found)
         return found
 
     def _cache(self, found: Iterable[Topic]) -> None:
         for topic in found:
-            known = _Known(topic, _now_s())
+            known = _Known(topic, _now_s(), self._begun)
             self._by_name[topic.name] = known
             if topic.topic_id is not None:
                 self._by_id[topic.topic_id] = known
@@ -302,8 +309,9 @@ def _now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _is_older(known: _Known | None, at_s: float) -> bool:
-    return known is None or known.at_s < at_s
+def _is_since(known: _Known | None, number: int) -> bool:
+    """Whether a request after the one of this number brought it."""
+    return known is not None and known.number > number
 
 
 def _is_stale(known: _Known | None, age_max_s: float) -> bool:
