@@ -18,7 +18,7 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient as ConfluentAdmin
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.cimpl import NewPartitions
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer
 
 from cli.groups import groups
 from clients.coordinator_client import CoordinatorClient, TopicsMissing, layout_on
@@ -56,35 +56,6 @@ from tests.e2e.harness import (
 )
 
 pytestmark = pytest.mark.e2e
-
-
-def test_clients_of_two_libraries_in_one_group(
-    broker: EmbeddedBroker, gateway: str, options: GatewayOptions, topic: str
-) -> None:
-    group_id = new_group()
-    produce(gateway, topic, range(RECORDS))
-    with ExitStack() as stack:
-        first = stack.enter_context(closing(PythonMember(gateway, group_id, topic)))
-        share(first)
-        second = stack.enter_context(closing(ConfluentMember(gateway, group_id, topic)))
-        share(first, second)
-        for member in (first, second):
-            assert broker.bootstrap_servers not in {f"{host}:{port}" for host, port in member.brokers()}
-        consume_and_commit(gateway, topic, first, second)
-        second.close()
-        share(first)
-        ends = dict.fromkeys(range(PARTITIONS), RECORDS * 2 // PARTITIONS)
-        assert committed(first, topic) == ends
-    # Somebody who was never there goes on where they stopped.
-    third = ConfluentMember(gateway, group_id, topic)
-    produce(gateway, topic, range(1_000, 1_004))
-    assert consume(4, third) == [1_000, 1_001, 1_002, 1_003]
-    third.close()
-    assert_coordinated(options, group_id, joins=3)
-
-
-def committed(member: PythonMember, topic: str) -> dict[int, int]:
-    return {p: member.consumer.committed(TopicPartition(topic, p)) for p in range(PARTITIONS)}
 
 
 def test_a_group_may_leave_its_assignment_to_the_coordinator(
@@ -204,7 +175,9 @@ def test_a_gateway_that_restarts_takes_over(
     assert_coordinated(options, group_id, joins=1)
 
 
-def test_gateways_may_share_a_reply_partition(options: GatewayOptions, topic: str) -> None:
+def test_clients_of_two_libraries_at_gateways_that_share_a_reply_partition(
+    broker: EmbeddedBroker, options: GatewayOptions, topic: str
+) -> None:
     group_id = new_group()
     same = replace(options, reply_partition=2)
     with ExitStack() as stack:
@@ -212,7 +185,18 @@ def test_gateways_may_share_a_reply_partition(options: GatewayOptions, topic: st
         one = stack.enter_context(closing(PythonMember(addresses[0], group_id, topic)))
         other = stack.enter_context(closing(ConfluentMember(addresses[1], group_id, topic)))
         share(one, other)
+        for member in (one, other):
+            assert broker.bootstrap_servers not in {f"{host}:{port}" for host, port in member.brokers()}
         consume_and_commit(addresses[0], topic, one, other)
+        other.close()
+        share(one)
+        assert one.committed(topic) == dict.fromkeys(range(PARTITIONS), RECORDS // PARTITIONS)
+        one.close()
+        # A member that was never there goes on where they stopped.
+        third = stack.enter_context(closing(ConfluentMember(addresses[1], group_id, topic)))
+        produce(addresses[0], topic, range(1_000, 1_004))
+        assert consume(4, third) == [1_000, 1_001, 1_002, 1_003]
+    assert_coordinated(options, group_id, joins=3)
 
 
 def test_what_was_parked_at_the_gateway_before_harms_nobody(
