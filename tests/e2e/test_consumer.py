@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from click.testing import CliRunner
 
-from cli import main
 from cli.demo.children import Children
 from clients.consumer import ConsumerOptions, ConsumerStopped, GroupConsumer
 from clients.coordinator_client import CoordinatorClient, layout_on
@@ -242,35 +240,6 @@ def test_the_command_consumes_and_leaves_on_sigterm(
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert {line["value"] for line in lines} == values(range(10))
     assert lines[0].keys() == {"topic", "partition", "offset", "key", "value"}
-
-
-def test_why_names_a_consumer_that_was_killed_and_its_session_timeout(
-    broker: EmbeddedBroker, layout: TopicLayout, topic: str, tmp_path: Path
-) -> None:
-    group_id = f"group-of-{topic}"
-    where = ["--bootstrap-servers", broker.bootstrap_servers, "--prefix", PREFIX]
-    arguments = ["consume", *where, "--group", group_id, "--topic", topic, "--session-timeout-ms", "6000"]
-    with Children(tmp_path) as children:
-        stays = children.start("stays", *arguments, "--client-id", "stays")
-        stays.wait_for_line(lambda line: "got partitions" in line, PATIENCE_S)
-        dies = children.start("dies", *arguments, "--client-id", "dies")
-        dies.wait_for_line(lambda line: "got partitions" in line, PATIENCE_S)
-        stays.wait_for_line(lambda line: "got partitions" in line and "0-3" not in line, PATIENCE_S)
-        dies.kill()
-        wait_until(
-            lambda: stays.log_path.read_text().count("got partitions") == 3,
-            "the third generation",
-            PATIENCE_S,
-        )
-        told = CliRunner().invoke(main, ["why", group_id, "-o", "json", *where])
-        text = CliRunner().invoke(main, ["why", group_id, *where])
-    assert told.exit_code == 0, told.output
-    *_, last = json.loads(told.stdout)["rebalances"]
-    assert last["cause"]["kind"] == "session timeout"
-    assert [member_id[:5] for member_id in last["cause"]["member_ids"]] == ["dies-"]
-    assert "no heartbeat within its session timeout of 6000 ms" in last["cause"]["reason"]
-    assert last["duration_ms"] == last["preparing_ms"] + last["completing_ms"]
-    assert "session timeout: dies" in text.stdout
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Unmodified clients through the gateway, with a real broker and the coordinator behind it."""
 
-import json
 import random
 import socket
 from contextlib import ExitStack, closing
@@ -9,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
-from click.testing import CliRunner
 from confluent_kafka import KafkaError as ConfluentError
 from confluent_kafka import KafkaException
 from confluent_kafka import Producer as ConfluentProducer
@@ -20,7 +17,6 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.cimpl import NewPartitions
 from kafka import KafkaConsumer, KafkaProducer
 
-from cli.groups import groups
 from clients.coordinator_client import CoordinatorClient, TopicsMissing, layout_on
 from embedded.broker import EmbeddedBroker
 from gateway.security.authentication import Security
@@ -47,11 +43,8 @@ from tests.e2e.gateway_clients import (
 )
 from tests.e2e.harness import (
     Member,
-    create_topic,
     history_of,
-    offset_records,
     stable_member,
-    topic_id_of,
     wait_until,
 )
 
@@ -75,66 +68,6 @@ def test_a_group_may_leave_its_assignment_to_the_coordinator(
     history = history_of(options.client_config, options.layout, group_id)
     stable = [entry for entry in history if entry.type is EntryType.STABLE]
     assert {(entry.rule, entry.protocol_name) for entry in stable} == {("M4", assignor)}
-
-
-@pytest.mark.parametrize("coordinator", ["ours", "Kafka's"])
-def test_a_topic_that_is_made_again_has_no_offsets_of_the_old_one(
-    gateway: str, options: GatewayOptions, topic: str, coordinator: str
-) -> None:
-    client_config, layout, group_id = options.client_config, options.layout, new_group()
-    at = gateway if coordinator == "ours" else str(client_config)
-    consume_and_leave(at, group_id, topic, range(RECORDS))
-    with closing(kafka_clients.admin(client_config)) as admin:
-        admin.delete_topics([topic])
-        wait_until(lambda: topic not in admin.list_topics(), "the topic is deleted")
-    create_topic(client_config, topic, PARTITIONS, {})
-    # Fewer than before: a position of the old topic would be beyond its end.
-    consume_and_leave(at, group_id, topic, range(1_000, 1_004))
-    # The new topic's offsets are kept.
-    with closing(PythonMember(at, group_id, topic)) as member:
-        produce(str(client_config), topic, range(2_000, 2_004))
-        assert consume(4, member) == [2_000, 2_001, 2_002, 2_003]
-    committed = offset_records(client_config, layout, group_id)
-    expected = {(1, topic_id_of(client_config, topic))} if coordinator == "ours" else set()
-    assert {(record.offset, str(record.topic_id)) for record in committed} == expected
-
-
-def test_offsets_of_a_deleted_topic_go(gateway: str, options: GatewayOptions, topic: str) -> None:
-    servers, layout, group_id = options.client_config, options.layout, new_group()
-    consume_and_leave(gateway, group_id, topic, range(RECORDS))
-    assert described(options, group_id) == dict.fromkeys(range(PARTITIONS), RECORDS // PARTITIONS)
-    with closing(kafka_clients.admin(servers)) as admin:
-        admin.delete_topics([topic])
-    wait_until(lambda: not described(options, group_id), "the group has no offsets")
-    wait_until(lambda: not offset_records(servers, layout, group_id), "the offsets topic has tombstones")
-    (deleted,) = (
-        entry for entry in history_of(servers, layout, group_id) if entry.type is EntryType.OFFSETS_DELETED
-    )
-    assert (deleted.rule, deleted.reason) == ("D6", "the topic was deleted")
-    assert deleted.partitions == {topic: list(range(PARTITIONS))}
-
-
-def consume_and_leave(gateway: str, group_id: str, topic: str, values: range) -> None:
-    """Produce them, consume them in the group from the beginning of the topic, commit, and leave."""
-    produce(gateway, topic, values)
-    with closing(PythonMember(gateway, group_id, topic)) as member:
-        share(member)
-        assert set(member.committed(topic).values()) == {None}
-        assert consume(len(values), member) == list(values)
-        member.commit()
-
-
-def described(options: GatewayOptions, group_id: str) -> dict[int, int]:
-    """The offset of each partition that `groups describe` shows."""
-    prefix = options.layout.requests_topic.removesuffix("-requests")
-    where = ["--bootstrap-servers", str(options.client_config), "--prefix", prefix]
-    result = CliRunner().invoke(groups, ["describe", *where, "--group", group_id, "-o", "json"])
-    structlog.reset_defaults()  # the command's logs went to what is closed by now
-    if "does not exist" in result.stderr:  # a group without members and offsets ends at the next pass
-        return {}
-    assert result.exit_code == 0, result.output
-    (group,) = json.loads(result.stdout)
-    return {row["partition"]: row["current_offset"] for row in group["partitions"]}
 
 
 def test_admin_clients(gateway: str, topic: str) -> None:
