@@ -7,6 +7,7 @@ Spark keeps less here than usual, so that what is kept for ever shows soon. The 
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -30,8 +31,8 @@ KEPT = {
     "spark.sql.ui.retainedExecutions": "20",
 }
 SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
-WARM_BATCHES, BATCHES, STEP, HEAP_STEP = 100, 340, 10, 20
-HEAPS = 4
+WARM_BATCHES, BATCHES, STEP, HEAP_STEP = 160, 400, 10, 20
+HEAPS = 6
 HEAP_GROWTH_MAX_BYTES = 15 * MIB
 PATIENCE_S = 240.0
 
@@ -64,8 +65,8 @@ def test_the_checkpoint_and_the_heap_are_bounded(
     note(record_property, "files in the checkpoint", f"{min(files):.0f} to {max(files):.0f}")
     assert growth_of_most(files) < 0.5
     assert growth_of_most(sizes) < 0.5
-    # A collection finds the running batch, too, some 20 MiB of it. So the least of several counts.
-    first, last = min(heaps[:HEAPS]), min(heaps[-HEAPS:])
+    # Most collections find a running batch, too, 10 to 20 MiB of it, and some do not. So medians count.
+    first, last = median(heaps[:HEAPS]), median(heaps[-HEAPS:])
     note(record_property, "heap after a collection", f"{first / MIB:.1f}, then {last / MIB:.1f} MiB")
     assert last - first < HEAP_GROWTH_MAX_BYTES
 
