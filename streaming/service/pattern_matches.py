@@ -34,7 +34,7 @@ class PatternMatches:
         self._topics: frozenset[str] = frozenset()
         self._kept: dict[str, _Kept] = {}
         # The topics that came and went since former ones: patterns were matched at few different looks.
-        self._differences: dict[int, tuple[frozenset[str], frozenset[str]]] = {}
+        self._differences: dict[frozenset[str], tuple[frozenset[str], frozenset[str]]] = {}
 
     def update(
         self, topics: frozenset[str], patterns: Iterable[str], has_time: Callable[[], bool]
@@ -43,7 +43,7 @@ class PatternMatches:
         before, and whether all are matched: at least one is, the others while there is time. Patterns that
         are not among these are forgotten.
         """
-        if topics != self._topics:
+        if topics != self._topics:  # else it stays the same object, by which `of` compares
             self._topics = topics
         wanted = list(dict.fromkeys(patterns))
         self._kept = {pattern: self._kept[pattern] for pattern in wanted if pattern in self._kept}
@@ -79,7 +79,7 @@ class PatternMatches:
         return Matched(sorted({*kept.matched.topics, *added} - removed))
 
     def _since(self, among: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
-        found = self._differences.get(id(among))
+        found = self._differences.get(among)
         if found is None:
-            found = self._differences[id(among)] = self._topics - among, among - self._topics
+            found = self._differences[among] = self._topics - among, among - self._topics
         return found
