@@ -10,8 +10,6 @@ from typing import Any
 
 import click
 import pytest
-import structlog
-from click.testing import CliRunner
 
 from assignors.kafka.api import TopicPartition
 from cli.assign import assign
@@ -40,6 +38,7 @@ from tests.e2e.harness import (
     offset_records,
     topic_id_of,
 )
+from tests.harness.commands import invoke
 from tests.harness.shared import PREFIX
 
 pytestmark = pytest.mark.e2e
@@ -99,8 +98,7 @@ def ask(broker: EmbeddedBroker, layout: TopicLayout) -> Ask:
     def run(*arguments: str, prefix: str = PREFIX, exit_code: int = 0) -> Said:
         verb, *others = arguments
         where = ["--bootstrap-servers", broker.bootstrap_servers, "--prefix", prefix]
-        result = CliRunner().invoke(groups, [verb, *where, *others])
-        structlog.reset_defaults()  # the command's logs went to what is closed by now
+        result = invoke(groups, [verb, *where, *others])
         click.echo(
             f"\n$ groups {shlex.join(arguments)}\n{result.output[:4_000]}(exit code {result.exit_code})"
         )
@@ -178,8 +176,7 @@ def test_what_if_a_member_of_a_group_dies(
     where = ["--bootstrap-servers", broker.bootstrap_servers, "--prefix", PREFIX]
     where += ["--timeout", str(ANSWER_TIMEOUT_MS)]
     question = [*where, "--from-group", "billing", "--without", "pod-0", "--strategy", "sticky"]
-    result = CliRunner().invoke(assign, [*question, "-o", "json"])
-    structlog.reset_defaults()
+    result = invoke(assign, [*question, "-o", "json"])
     now, sticky = json.loads(result.stdout)
     assert {share["member_id"]: share["assignment"] for share in now["shares"]} == {
         billing[0]: {ORDERS: [0, 2]},
@@ -188,8 +185,7 @@ def test_what_if_a_member_of_a_group_dies(
     assert [(share["partitions"], share["weight"]) for share in now["shares"]] == [(2, 12), (1, 6)]
     assert [share["assignment"] for share in sticky["shares"]] == [{ORDERS: [0, 1, 2]}]
     assert (sticky["moves"]["moved"], sticky["moves"]["needless"]) == (2, 0)
-    result = CliRunner().invoke(assign, [*where, "--from-group", "nobody"])
-    structlog.reset_defaults()
+    result = invoke(assign, [*where, "--from-group", "nobody"])
     assert (result.exit_code, result.stderr) == (1, "Error: group nobody does not exist\n")
 
 

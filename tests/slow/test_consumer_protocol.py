@@ -14,8 +14,6 @@ from itertools import chain, count, pairwise, product
 from pathlib import Path
 
 import pytest
-import structlog
-from click.testing import CliRunner
 from kafka import KafkaProducer
 
 from cli import main
@@ -23,6 +21,7 @@ from gateway.service import GatewayOptions
 from state.kafka.history import EntryType, HistoryEntry
 from tests.e2e.gateway_clients import PARTITIONS, ConfluentMember, new_group, share
 from tests.e2e.harness import history_of, wait_until
+from tests.harness.commands import invoke
 from tests.harness.kafkas_consumers import JavaConsumers, JavaMember
 from tests.harness.shared import PREFIX
 
@@ -160,8 +159,7 @@ def described(options: GatewayOptions, groups: Iterable[Migration]) -> list[tupl
     command = ["groups", "describe", "--state", "-o", "json", "--prefix", PREFIX]
     command += ["--bootstrap-servers", options.client_config.bootstrap_servers]
     command += [part for group in groups for part in ("--group", group.group_id)]
-    result = CliRunner().invoke(main, command)
-    structlog.reset_defaults()  # the command's logs went to what is closed by now
+    result = invoke(main, command)
     assert result.exit_code == 0, result.output
     return [(row["type"], len(row.get("classic_members", []))) for row in json.loads(result.stdout)]
 

@@ -4,8 +4,6 @@ import json
 from contextlib import closing
 
 import pytest
-import structlog
-from click.testing import CliRunner
 
 from cli.groups import groups
 from gateway.service import GatewayOptions
@@ -13,6 +11,7 @@ from records import kafka_clients
 from state.kafka.history import EntryType
 from tests.e2e.gateway_clients import PARTITIONS, RECORDS, PythonMember, consume, new_group, produce, share
 from tests.e2e.harness import create_topic, history_of, offset_records, topic_id_of, wait_until
+from tests.harness.commands import invoke
 
 pytestmark = pytest.mark.e2e
 
@@ -68,8 +67,7 @@ def described(options: GatewayOptions, group_id: str) -> dict[int, int]:
     """The offset of each partition that `groups describe` shows."""
     prefix = options.layout.requests_topic.removesuffix("-requests")
     where = ["--bootstrap-servers", str(options.client_config), "--prefix", prefix]
-    result = CliRunner().invoke(groups, ["describe", *where, "--group", group_id, "-o", "json"])
-    structlog.reset_defaults()  # the command's logs went to what is closed by now
+    result = invoke(groups, ["describe", *where, "--group", group_id, "-o", "json"])
     if "does not exist" in result.stderr:  # a group without members and offsets ends at the next pass
         return {}
     assert result.exit_code == 0, result.output

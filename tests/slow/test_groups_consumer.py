@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 import click
 import pytest
-import structlog
-from click.testing import CliRunner
 from kafka import KafkaAdminClient
 
 from cli import main
@@ -18,6 +16,7 @@ from records.layout import TopicLayout
 from tests.e2e.gateway_clients import PARTITIONS
 from tests.e2e.harness import wait_until
 from tests.e2e.test_consumer_groups import DESCRIBE, Member
+from tests.harness.commands import invoke
 from tests.harness.transactions import Wire
 
 pytestmark = pytest.mark.e2e
@@ -38,8 +37,7 @@ def test_what_the_commands_say(
     def run(command: str) -> str:
         prefix = layout.groups_topic.removesuffix("-groups")
         where = ["--bootstrap-servers", broker.bootstrap_servers, "--prefix", prefix]
-        result = CliRunner().invoke(main, [*shlex.split(command), *where])
-        structlog.reset_defaults()  # the command's logs went to what is closed by now
+        result = invoke(main, [*shlex.split(command), *where])
         click.echo(f"\n$ {command}\n{result.output[:4_000]}")
         assert result.exit_code == 0, result.output
         return result.output
