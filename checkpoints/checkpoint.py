@@ -22,8 +22,8 @@ import msgspec
 from msgspec.structs import replace
 
 from checkpoints.files import Files, FolderError, LocalFiles
-from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, LogPlace, OwnerRecord
-from checkpoints.spark_logs import last_batch, place_after, planned_ends
+from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, OwnerRecord
+from checkpoints.spark_logs import last_batch, planned_ends
 from state.config import SettingValue
 from state.inputs import Outage
 
@@ -135,10 +135,7 @@ class Checkpoint:
     def own(self, epoch: int) -> None:
         """Write as the owner with this epoch from now on. Raises FolderError if a later one wrote here."""
         owners = self._owners()
-        if owners and owners[-1] > epoch:
-            raise FolderError(
-                f"{self} has the record of a later owner, epoch {owners[-1]}; this one is {epoch}"
-            )
+        self.check_owner(epoch)
         record = self.record()
         self._epoch = epoch
         self._write(_name(epoch), record)
@@ -146,6 +143,12 @@ class Checkpoint:
             self.files.remove(name)
         for earlier in [owner for owner in owners if owner < epoch][:-1]:  # the last one tells what was
             self.files.remove(_name(earlier))
+
+    def check_owner(self, epoch: int) -> None:
+        """Raise FolderError if a later owner than this one wrote here."""
+        newest = self.newest_owner()
+        if newest > epoch:
+            raise FolderError(f"{self} has the record of a later owner, epoch {newest}; this one is {epoch}")
 
     def record(self) -> OwnerRecord:
         """Return what this owner knows, or the newest one if this object owns nothing."""
@@ -160,34 +163,55 @@ class Checkpoint:
             self._read(_SHARED_BY_OWNERS["committed"], Committed),
         )
 
-    def epochs(self, settings: Mapping[str, SettingValue], skip: list[str], code_version: str) -> list[Epoch]:
-        """Return all configurations with that of this start, which begins at the first unplanned batch.
+    def epochs(
+        self,
+        settings: Mapping[str, SettingValue],
+        skip: list[str],
+        code_version: str,
+        *,
+        after_ms: int,
+        from_batch: int | None = None,
+    ) -> list[Epoch]:
+        """Return all configurations with that of this start, which is in force after `after_ms`. Batches from
+        `from_batch` on know it. None: those that are not planned yet.
+
+        `after_ms` is the greatest time at which anything has happened, 0 if nothing has. A configuration of
+        an earlier start is left out if no batch knows it and nothing has happened under it.
 
         Records to skip begin at the first uncommitted batch, because they are the ones that stop it. That
-        batch keeps its settings.
+        batch keeps its settings. No committed batch has handled them.
         """
         record = self.record()
-        uncommitted = self.last_batch("commits") + 1
-        epochs = _with_skipped(record.epochs, skip, uncommitted, place_after(self.files, uncommitted - 1))
-        latest = epochs[-1] if epochs else None
-        if latest is None or (latest.settings, latest.code_version) != (settings, code_version):
-            from_batch = self.last_batch("offsets") + 1 if latest else 0  # the first covers every batch
-            place = place_after(self.files, from_batch - 1)
-            new = Epoch(from_batch, settings, latest.skip if latest else skip, code_version, place)
-            epochs = [e for e in epochs if e.from_batch < from_batch] + [new]
+        epochs = _with_skipped(record.epochs, skip, self.last_batch("commits") + 1)
+        if not epochs:
+            epochs = [Epoch(0, settings, skip, code_version)]  # it covers every batch
+        elif ((latest := epochs[-1]).settings, latest.code_version) != (settings, code_version):
+            from_batch = self.last_batch("offsets") + 1 if from_batch is None else from_batch
+            # What a batch has read of an outage happened at its end.
+            ends_ms = [known.outage.until_ms for known in record.outages if known.from_batch < from_batch]
+            after_ms = max(after_ms, latest.after_ms, *ends_ms)
+            epochs = [e for e in epochs if e.from_batch < from_batch or e.after_ms < after_ms]
+            epochs.append(Epoch(from_batch, settings, latest.skip, code_version, after_ms))
         if epochs != record.epochs:
             self._save(replace(record, epochs=epochs))
         return epochs
 
-    def outages(self, after_ms: int, until_ms: int) -> list[KnownOutage]:
-        """Return the outages, with the one that ends now. Batches that are not planned yet know the latter.
+    def outages(self, after_ms: int, until_ms: int, from_batch: int | None = None) -> list[KnownOutage]:
+        """Return the outages, with the one that ends now. Batches from `from_batch` on know the latter. None:
+        those that are not planned yet.
 
-        `after_ms` is the latest append time that a planned batch has read, `until_ms` the end of the outage.
-        An earlier outage that no batch knows is merged into this one.
+        `after_ms` is the greatest time on which a coordinator has acted, `until_ms` the end of the outage. An
+        earlier outage that neither a batch nor a replica has passed is merged into this one.
         """
         record = self.record()
-        from_batch = self.last_batch("offsets") + 1
-        outages = [outage for outage in record.outages if outage.from_batch < from_batch]
+        from_batch = self.last_batch("offsets") + 1 if from_batch is None else from_batch
+        outages = [
+            known
+            for known in record.outages
+            if known.from_batch < from_batch or known.outage.until_ms <= after_ms
+        ]
+        # What was appended in an outage was handled at its end.
+        after_ms = max([after_ms, *(known.outage.until_ms for known in outages)])
         if after_ms < until_ms:
             outages.append(KnownOutage(from_batch, Outage(after_ms, until_ms)))
         self._save(replace(record, outages=outages[-OUTAGES_KEPT:]))
@@ -288,15 +312,13 @@ def _name(epoch: int) -> str:
     return f"{OWNERS}/{epoch}.json"
 
 
-def _with_skipped(
-    epochs: list[Epoch], skip: list[str], from_batch: int, place: LogPlace | None
-) -> list[Epoch]:
-    """Return the configurations with these records also skipped from this batch on. It begins at `place`."""
+def _with_skipped(epochs: list[Epoch], skip: list[str], from_batch: int) -> list[Epoch]:
+    """Return the configurations with these records also skipped from this batch on."""
     new = [record for record in skip if epochs and record not in epochs[-1].skip]
     if not new:
         return epochs
     before = [e for e in epochs if e.from_batch < from_batch]
     after = [e for e in epochs if e.from_batch >= from_batch]
     if before and (not after or after[0].from_batch > from_batch):
-        after.insert(0, replace(before[-1], from_batch=from_batch, begins=place))
+        after.insert(0, replace(before[-1], from_batch=from_batch))
     return before + [replace(e, skip=[*e.skip, *new]) for e in after]

@@ -1,10 +1,11 @@
 """What a coordinator knows besides the groups: the data of the files beside Spark's checkpoint."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
-from state.config import SettingValue
+from state.config import CoordinatorConfig, SettingValue
+from state.configs import ConfigChange, Configs
 from state.inputs import Outage
 
 
@@ -44,29 +45,27 @@ class Identity(Struct, frozen=True):
     state_partitions: int = 1
 
 
-class LogPlace(Struct, frozen=True):
-    """The place in the log at which a batch begins: the offsets of its first records by partition, and the
-    watermark up to which the batch before it fired deadlines.
-    """
-
-    topic: str
-    offsets: dict[int, int]
-    watermark_ms: int
-
-
 class Epoch(Struct, frozen=True):
-    """A configuration and its first batch. A batch that runs again uses the configuration of its first run.
+    """A configuration, and the first batch that knows it. It is in force at all times after `after_ms`, until
+    that of the next epoch; the first epoch is in force before, too.
 
-    `settings` are by Kafka's dotted names. `skip` are ids of records that are dead-lettered unread. `begins`
-    is the place of its first batch. None: the batch is the first of all, or a version without places wrote
-    the epoch.
+    `settings` are by Kafka's dotted names. `skip` are ids of records that are dead-lettered unread from the
+    batch on: those of the epochs before, and new ones, which no earlier batch has handled.
     """
 
     from_batch: int
     settings: Mapping[str, SettingValue]
     skip: list[str]
     code_version: str
-    begins: LogPlace | None = None
+    after_ms: int = 0
+
+
+def configs_of(epochs: Sequence[Epoch], base: CoordinatorConfig) -> Configs:
+    """The configurations of these epochs by time. `base` has what is no setting. Without epochs it is the
+    only one.
+    """
+    changes = [ConfigChange(e.after_ms, base.with_settings(e.settings)) for e in epochs]
+    return Configs(changes[0].config if changes else base, changes[1:])
 
 
 class KnownOutage(Struct, frozen=True):

@@ -10,7 +10,6 @@ import msgspec
 from msgspec import Struct
 
 from checkpoints.files import Files, FolderError
-from checkpoints.metadata import LogPlace
 
 SPARK = "spark"
 _WATERMARK, _TIMESTAMP, _NEXT_WATERMARK = "batchWatermarkMs", "batchTimestampMs", "nextBatchWatermarkMs"
@@ -71,16 +70,6 @@ def read_planned(files: Files, batch: int, topic: str) -> PlannedBatch:
         return PlannedBatch(ends[topic], int(metadata[_WATERMARK]), int(metadata[_TIMESTAMP]))
     except _UNREADABLE as error:
         raise SparkLogDamaged(f"{files.uri}/{name} is damaged: {error!r}. {_MEND}") from error
-
-
-def place_after(files: Files, batch: int) -> LogPlace | None:
-    """The place in the log at which a planned batch ends and the next one begins. None if it is not known."""
-    try:
-        (topic,) = planned_ends(files, batch)
-        planned = read_planned(files, batch, topic)
-    except (FileNotFoundError, SparkLogDamaged, ValueError):
-        return None
-    return LogPlace(topic, planned.ends, planned.watermark_ms)
 
 
 def read_next_watermark_ms(files: Files, batch: int) -> int:

@@ -75,8 +75,8 @@ def state_stores(spark: Path) -> list[StateStore]:
 
 
 def remove_torn_state(files: Files) -> list[Path]:
-    """Remove the damaged files of versions after the last committed batch, and return them. The query must
-    not run.
+    """Remove the damaged files of versions after the last committed batch, and return them. No JVM may have a
+    batch under way.
 
     Such a file was written by a batch that was cut off. The batch runs again, but Spark keeps a file that is
     there on a local disk: the rename of the new one does nothing there, and its outcome is not looked at

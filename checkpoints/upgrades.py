@@ -42,3 +42,19 @@ def check_planned(checkpoint: Checkpoint, version: str) -> None:
         "--tick-interval-ms 5000 --no-gateway, and stop it in order when it is ready: between two batches "
         "none is planned. Repeat that if this error comes again (docs/operations.md, 'Upgrade')"
     )
+
+
+def check_answered(checkpoint: Checkpoint, version: str, *, is_ahead: bool) -> None:
+    """Raise FolderError if a replica of code with other rules gave answers that no batch has planned.
+
+    `is_ahead`: some of the answers of the last replica are after the last planned batch.
+    """
+    answered_by = next((epoch.code_version for epoch in reversed(checkpoint.record().epochs)), None)
+    if not is_ahead or answered_by is None or answered_by in SAME_RULES:
+        return
+    raise FolderError(
+        f"version {answered_by} was ended before its query had handled all requests that its replica had "
+        f"answered. This is version {version}, which decides requests by other rules, so it could answer "
+        f"them a second time and differently. Start version {answered_by} on this folder once more, with "
+        "--no-replica --no-gateway, and stop it in order when it is ready (docs/operations.md, 'Upgrade')"
+    )

@@ -1,9 +1,12 @@
 """Reads a partition of the responses topic."""
 
+from typing import cast
+
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from records import kafka_clients
 from records.client_config import ClientConfig
+from records.early_answers import EarlyAnswers, Headers
 from records.layout import TopicLayout
 from records.outage_warning import OutageWarning
 
@@ -15,13 +18,16 @@ class AnswerReader:
 
     def __init__(self, client_config: ClientConfig, layout: TopicLayout, partition: int, offset: int) -> None:
         self._warning = OutageWarning("reading answers")
+        self._partition = partition
+        self._early = EarlyAnswers()
         self._consumer = kafka_clients.answers_consumer(
             client_config, max_record_bytes=layout.response_record_max_bytes, on_error=self._on_error
         )
         self._consumer.assign([TopicPartition(layout.responses_topic, partition, offset)])
 
     def poll(self, timeout_s: float) -> list[bytes]:
-        """Return the values of new records. Waits up to `timeout_s` for a first one.
+        """Return the values of new records that count (`EarlyAnswers`). Waits up to `timeout_s` for a first
+        record.
 
         Logs outages, and reads on after them.
         """
@@ -29,14 +35,20 @@ class AnswerReader:
         if first is None:
             return []
         values: list[bytes] = []
+        has_read = False
         # `consume` alone would wait until it has as many records as it may return.
         for message in (first, *self._consumer.consume(_RECORDS_MAX, 0)):
             error = message.error()
             if error is not None:
                 self._on_error(error)
-            elif (value := message.value()) is not None:
+                continue
+            has_read = True
+            headers = message.headers()
+            if headers and not self._early.counts(self._partition, cast(Headers, headers)):
+                continue
+            if (value := message.value()) is not None:
                 values.append(value)
-        if values:
+        if has_read:
             self._warning.worked()
         return values
 

@@ -7,7 +7,7 @@ It uses the coordinator's own records, not Kafka's wire protocol. The caller int
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import count
@@ -15,14 +15,12 @@ from types import TracebackType
 from typing import NotRequired, Self, TypedDict
 from uuid import uuid4
 
-import msgspec
-import structlog
 from kafka import TopicPartition
 
 from clients.answer_reader import AnswerReader
+from clients.answers import Listener, take
 from clients.pending import (
     AnyRequest,
-    AnyResponse,
     ClientError,
     Counts,
     FutureRequest,
@@ -35,7 +33,6 @@ from clients.request_writer import RequestWriter
 from records import kafka_clients
 from records.client_config import ClientConfig
 from records.layout import TopicLayout
-from records.pack import NO_PACKS, unpack
 from records.partitioner import partition_of
 from records.reader import TopicReader
 from state.kafka.requests import (
@@ -47,11 +44,7 @@ from state.kafka.requests import (
     Protocol,
     SyncGroup,
 )
-from state.kafka.responses import AnyResponse as KafkaResponse
 from state.kafka.responses import HeartbeatResponse, JoinGroupResponse, LeaveGroupResponse, SyncGroupResponse
-from state.messages import ErrorResponse, ReleaseGroup, ReleaseGroupResponse
-from state.rocketmq.responses import AnyResponse as RocketMqResponse
-from state.rocketmq.responses import AnyToConnection, ToConnection
 
 DEFAULT_REQUEST_TIMEOUT_MS = 30_000
 # A JoinGroup is parked until the other members have joined. Kafka's consumer allows five seconds more.
@@ -62,16 +55,6 @@ JOIN_VERSION, SYNC_VERSION, HEARTBEAT_VERSION, LEAVE_VERSION = 9, 5, 4, 5
 
 _POLL_S = 0.1
 _CLOSE_TIMEOUT_S = 5.0
-
-# Called with unsolicited messages to connections of RocketMQ's clients. It runs on the reader's thread: keep
-# it short.
-Listener = Callable[[AnyToConnection], None]
-
-_decoder: msgspec.json.Decoder[AnyResponse | AnyToConnection] = msgspec.json.Decoder(
-    KafkaResponse | RocketMqResponse | AnyToConnection
-)
-
-log = structlog.get_logger()
 
 
 class TopicsMissing(ClientError):
@@ -127,7 +110,7 @@ class CoordinatorClient:
         self._host = socket.gethostname()
         self._timeout_ms = request_timeout_ms
         self._listener = listener
-        self._pending = Pending()
+        self._pending = Pending(f"{self._start_id}-")
         self._closing = threading.Event()
         self._answers = _reader_at_end(client_config, layout, reply_partition)
         self._writer = RequestWriter(
@@ -149,6 +132,11 @@ class CoordinatorClient:
     def counts(self) -> Counts:
         """Counts of the records read from the reply partition so far."""
         return self._pending.counts
+
+    @property
+    def request_partitions(self) -> int:
+        """The number of partitions of the requests topic."""
+        return self._layout.request_partitions
 
     def header(self, group_id: str, api_version: int = 0) -> Header:
         """The common fields of a request about this group, with a new correlation id."""
@@ -233,10 +221,6 @@ class CoordinatorClient:
         request = LeaveGroup(**self.header(group_id, LEAVE_VERSION), members=list(members))
         return self.send(request, LeaveGroupResponse)
 
-    def release(self, group_id: str) -> Future[ReleaseGroupResponse]:
-        """Release a quarantined group."""
-        return self.send(ReleaseGroup(**self.header(group_id)), ReleaseGroupResponse)
-
     def send(self, request: AnyRequest, answer: type[R], *, timeout_ms: int | None = None) -> Future[R]:
         """Send a request with a correlation id of this client. `answer` is the type of its response."""
         future: Future[R] = Future()
@@ -260,6 +244,10 @@ class CoordinatorClient:
         self._pending.add(requests)
         self._writer.write(requests)
 
+    def forget(self, request: PendingRequest) -> None:
+        """Keep nothing of a request of `send_all` for which nothing waits. Its receiver is not called."""
+        self._pending.forget(request)
+
     def close(self) -> None:
         """Fail unanswered requests, and end the reader's thread and the connections."""
         self._closing.set()
@@ -279,42 +267,13 @@ class CoordinatorClient:
     def _read(self) -> None:
         try:
             while not self._closing.is_set():
-                self._take(self._answers.poll(_POLL_S))
+                refused = take(self._answers.poll(_POLL_S), self._pending, self._listener)
+                if refused:
+                    self._writer.write_unpacked(self._pending.to_write_again(refused))
                 self._pending.expire(time.monotonic())
         finally:
             # Also if an error ends this thread, because callers must not wait forever.
             self._pending.close("the client's reader ended")
-
-    def _take(self, values: list[bytes]) -> None:
-        answers: list[AnyResponse] = []
-        refused: list[str] = []
-        for value in values:
-            for encoded in unpack(value):
-                try:
-                    message = decode_response(encoded)
-                except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                    self._pending.counts.malformed += 1
-                    log.warning("an answer cannot be read", partition=self.reply_partition, error=str(error))
-                    continue
-                if isinstance(message, ErrorResponse) and message.error_message.startswith(NO_PACKS):
-                    refused.append(message.correlation_id)
-                elif not isinstance(message, ToConnection):
-                    answers.append(message)
-                elif self._listener is not None:
-                    self._pending.settle(answers)  # they are before the message
-                    answers.clear()
-                    self._listener(message)
-        self._pending.settle(answers)
-        if refused:
-            self._writer.write_unpacked(self._pending.in_flight(refused))
-
-
-def decode_response(value: bytes) -> AnyResponse | AnyToConnection:
-    """Decode a message of the responses topic, of which a record may hold several (`records.pack`).
-
-    Raises msgspec.DecodeError or UnicodeDecodeError.
-    """
-    return _decoder.decode(value)
 
 
 def layout_on(client_config: ClientConfig, prefix: str) -> TopicLayout:

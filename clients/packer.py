@@ -1,21 +1,25 @@
-"""Which requests go into which record: the requests of a slot that wait while the slot's last write is under
-way make the slot's next record. See `records.pack`.
+"""Which requests go into which record: the requests of a slot that wait while the partition's last records
+are under way make the slot's next record. See `records.pack`.
 
-A slot has at most one write under way, so the order of a group's requests in the log is the order in which
-they were added, whatever a producer does with several records.
+A partition has at most one round of records under way, of each slot one. So the order of a group's requests
+in the log is the order in which they were added, whatever a producer does with several records. Slots wait
+for each other, because librdkafka's idempotent producer polls without a pause while records wait for the
+five writes that it may have under way (decision 15).
 """
 
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from clients.pending import PendingRequest
 from records.pack import PACK_MAX_BYTES, PACK_MAX_REQUESTS, pack, pack_key, slot_of
 from records.partitioner import partition_of
 
 _GROUPS_REMEMBERED = 20_000
+
+_Line: TypeAlias = deque[tuple[PendingRequest, bytes]]
 
 
 class Place(NamedTuple):
@@ -49,10 +53,10 @@ class Packer:
         self._max_bytes = max_bytes
         self.packs = True
         """Whether requests are packed. If not, each is a record without the first line of a pack."""
-        self._waiting: dict[Place, deque[tuple[PendingRequest, bytes]]] = {}
-        self._under_way: set[Place] = set()
-        self._ready: dict[Place, None] = {}
-        """Places with requests that wait and no write under way, in the order in which they became so."""
+        self._waiting: dict[int, dict[Place, _Line]] = {}
+        """By partition: the requests of each slot, the slots in the order in which they began to wait."""
+        self._under_way: dict[int, int] = {}
+        """By partition: the number of records under way."""
 
     @property
     def is_idle(self) -> bool:
@@ -61,32 +65,34 @@ class Packer:
 
     def add(self, place: Place, request: PendingRequest, message: bytes) -> None:
         """Add a request at the end of its place's line. `message` is the encoded request."""
-        line = self._waiting.get(place)
-        if line is None:
-            line = self._waiting[place] = deque()
-            if place not in self._under_way:
-                self._ready[place] = None
-        line.append((request, message))
+        lines = self._waiting.setdefault(place.partition, {})
+        lines.setdefault(place, deque()).append((request, message))
 
     def take(self) -> list[Written]:
         """The records to write now, at most one for each place. They are under way until `written`.
 
         Requests that are no longer wanted are left out.
         """
-        records = [record for place in self._ready if (record := self._next(place)) is not None]
-        self._under_way.update(record.place for record in records)
-        self._ready.clear()
+        records: list[Written] = []
+        for partition in self._waiting.keys() - self._under_way.keys():
+            lines = self._waiting[partition]
+            found = [record for place in [*lines] if (record := self._next(place, lines)) is not None]
+            if found:
+                self._under_way[partition] = len(found)
+                records += found
+            if not lines:
+                del self._waiting[partition]
         return records
 
     def written(self, place: Place) -> None:
         """The place's write has ended, with or without success."""
-        self._under_way.discard(place)
-        if place in self._waiting:
-            self._ready[place] = None
+        left = self._under_way.pop(place.partition) - 1
+        if left:
+            self._under_way[place.partition] = left
 
-    def _next(self, place: Place) -> Written | None:
+    def _next(self, place: Place, lines: dict[Place, _Line]) -> Written | None:
         """The next record of a place, None if none of its requests is wanted."""
-        line = self._waiting[place]
+        line = lines[place]
         requests: list[PendingRequest] = []
         messages: list[bytes] = []
         left_bytes = self._max_bytes
@@ -104,7 +110,7 @@ class Packer:
             if left_bytes < 0:
                 break
         if not line:
-            del self._waiting[place]
+            del lines[place]
         if not requests:
             return None
         if left_bytes < 0 or not self.packs:  # one request, which may be larger than a pack may be

@@ -1,7 +1,8 @@
 """A client's requests that wait for answers, with no IO and no clock of their own.
 
-Several clients may share a partition of the responses topic, and its writer is at-least-once. So most answers
-are for other clients, and an answer to this client may come twice. Only the first answer counts.
+Several clients may share a partition of the responses topic, and most answers stand there twice: early, and
+with the query's batch (`records.early_answers`). So most are for other clients, or second copies. Only the
+first answer counts. `Pending.awaits` finds the others without decoding them.
 """
 
 import threading
@@ -21,8 +22,9 @@ from state.rocketmq.requests import AnyAnswered as RocketMqRequest
 from state.rocketmq.responses import AnyResponse as RocketMqResponse
 from state.rocketmq.responses import Response as RocketMqResponseBase
 
-# The number of request ids kept, to distinguish a duplicate from an answer to another client.
-ANSWERED_MAX = 10_000
+# In an encoded answer. Quotes are escaped within the strings of JSON, so no string has these bytes, and no
+# field in front of the correlation id is an object with such a field.
+_CORRELATION_ID = b'"correlation_id":"'
 
 AnyRequest = KafkaRequest | RocketMqRequest
 AnyResponse = KafkaResponse | RocketMqResponse
@@ -69,6 +71,7 @@ class PendingRequest:
     timeout_ms: int
     receive: "Receiver"
     has_expired: bool = False
+    is_written_again: bool = False
 
     @property
     def deadline_s(self) -> float:
@@ -108,8 +111,9 @@ def resolve_futures(outcomes: Sequence[Outcome]) -> None:
 class Counts:
     """Counts of the messages of the reply partition, and of what was written.
 
-    `duplicates` were repeated answers, `unknown` were for other clients, `malformed` could not be read.
-    `requests_written` requests were written in `records_written` records, see `records.pack`.
+    `duplicates` were answers to requests of this client that were not in flight any more: second copies, or
+    too late. `unknown` were for other clients, `malformed` could not be read. `requests_written` requests
+    were written in `records_written` records, see `records.pack`.
     """
 
     answered: int = 0
@@ -121,17 +125,21 @@ class Counts:
 
 
 class Pending:
-    """The requests in flight, by correlation id. Thread-safe; receivers are called outside the lock."""
+    """The requests in flight, by correlation id. Thread-safe; receivers are called outside the lock.
 
-    def __init__(self, answered_max: int = ANSWERED_MAX) -> None:
+    The correlation ids of this client begin with `prefix`, and no other client's do. They are ASCII without
+    quotes and backslashes.
+    """
+
+    def __init__(self, prefix: str) -> None:
         self.counts = Counts()
+        self._prefix = prefix
+        self._encoded_prefix = prefix.encode()
         self._lock = threading.Lock()
         self._in_flight: dict[str, PendingRequest] = {}
         # The same requests by their timeout, each of these in the order in which they were asked: so those
         # that expire are always at the front, and `expire` looks at no others.
         self._by_timeout_ms: dict[int, OrderedDict[str, PendingRequest]] = {}
-        self._answered: OrderedDict[str, None] = OrderedDict()
-        self._answered_max = answered_max
         self._closed: ClientClosed | None = None
 
     def __len__(self) -> int:
@@ -150,6 +158,23 @@ class Pending:
                     of_timeout = self._by_timeout_ms[request.timeout_ms] = OrderedDict()
                 of_timeout[correlation_id] = request
 
+    def awaits(self, encoded: bytes) -> bool:
+        """Whether to decode a message of the reply partition: it answers a request in flight, or it cannot be
+        seen what it is. Any other message is counted.
+        """
+        at = encoded.find(_CORRELATION_ID)
+        if at < 0:
+            return True
+        at += len(_CORRELATION_ID)
+        if not encoded.startswith(self._encoded_prefix, at):
+            self.counts.unknown += 1
+            return False
+        correlation_id = encoded[at : encoded.find(b'"', at)].decode(errors="replace")
+        if correlation_id in self._in_flight:
+            return True
+        self.counts.duplicates += 1
+        return False
+
     def settle(self, responses: Sequence[AnyResponse]) -> None:
         """End the requests that these answer. Any other answer is dropped and counted."""
         if not responses:
@@ -160,20 +185,30 @@ class Pending:
                 request = self._pop(response.correlation_id)
                 if request is not None:
                     self.counts.answered += 1
-                    self._answered[response.request] = None
                     outcomes.append((request, _judged(request, response)))
-                elif response.request in self._answered:
+                elif response.correlation_id.startswith(self._prefix):
                     self.counts.duplicates += 1
                 else:
                     self.counts.unknown += 1
-            while len(self._answered) > self._answered_max:
-                self._answered.popitem(last=False)
         _deliver(outcomes)
 
-    def in_flight(self, correlation_ids: Iterable[str]) -> list[PendingRequest]:
-        """Those of these requests that are in flight."""
+    def to_write_again(self, correlation_ids: Iterable[str]) -> list[PendingRequest]:
+        """Those of these requests that are in flight, each only once, because a refusal is read twice, too. A
+        JoinGroup that was appended twice would make a second member.
+        """
+        found: list[PendingRequest] = []
         with self._lock:
-            return [self._in_flight[name] for name in correlation_ids if name in self._in_flight]
+            for correlation_id in correlation_ids:
+                request = self._in_flight.get(correlation_id)
+                if request is not None and not request.is_written_again:
+                    request.is_written_again = True
+                    found.append(request)
+        return found
+
+    def forget(self, request: PendingRequest) -> None:
+        """Take a request out for which nothing waits any more. Its answer will be dropped."""
+        with self._lock:
+            self._pop(request.request.correlation_id)
 
     def fail(self, requests: Iterable[PendingRequest], error: Exception) -> None:
         """Fail these requests with RequestNotSent. Those that are not in flight stay as they are."""

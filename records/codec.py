@@ -6,6 +6,7 @@ if it can be read, the sender's address.
 
 import re
 from enum import StrEnum
+from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -41,9 +42,25 @@ def clock_record(time_ms: int, owner_epoch: int | None = None) -> bytes:
     return b'{"type":"Clock","time_ms":%d,"owner_epoch":%d}' % (time_ms, owner_epoch)
 
 
+class Clock(NamedTuple):
+    """What a clock record says. `owner_epoch` is None if its sender made no claim."""
+
+    time_ms: int
+    owner_epoch: int | None
+
+
 def is_clock_record(key: bytes | None, value: bytes | None) -> bool:
     """Whether a record of the requests topic is a clock record."""
-    return key is None and value is not None and _CLOCK.fullmatch(value) is not None
+    return clock_of(key, value) is not None
+
+
+def clock_of(key: bytes | None, value: bytes | None) -> Clock | None:
+    """Return what a clock record says, None if the record is none."""
+    found = _CLOCK.fullmatch(value) if key is None and value is not None else None
+    if found is None:
+        return None
+    time_ms, owner_epoch = found.groups()
+    return Clock(int(time_ms), None if owner_epoch is None else int(owner_epoch))
 
 
 class Reason(StrEnum):

@@ -26,7 +26,8 @@ KAFKA = GroupType.KAFKA.value
 
 
 class CoordinatorStarted(Struct, frozen=True, kw_only=True):
-    """The entry that a coordinator writes when it starts: the code and settings in force from a batch on.
+    """The entry that a coordinator writes when it starts: the code and settings in force from now on, and the
+    first batch that knows them.
 
     `owner_epoch` is the epoch of its claim on the topics, 0 if its version made no claims.
     """

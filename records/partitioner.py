@@ -8,9 +8,19 @@ from functools import lru_cache
 from kafka.partitioner.default import murmur2
 
 _GROUPS_REMEMBERED = 10_000
+# Clients choose the ids, and an id may have 32,767 bytes.
+_REMEMBERED_MAX_CHARACTERS = 256
 
 
-@lru_cache(_GROUPS_REMEMBERED)
 def partition_of(group_id: str, partitions: int) -> int:
     """The partition of the requests topic that holds this group."""
+    if len(group_id) > _REMEMBERED_MAX_CHARACTERS:
+        return _partition_of(group_id, partitions)
+    return _remembered(group_id, partitions)
+
+
+def _partition_of(group_id: str, partitions: int) -> int:
     return int(murmur2(group_id.encode()) & 0x7FFFFFFF) % partitions
+
+
+_remembered = lru_cache(_GROUPS_REMEMBERED)(_partition_of)

@@ -5,7 +5,7 @@ Numbers have the bounds of Kafka's wire format. Bytes are base64 in JSON. Unknow
 
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from state.errors import ErrorCode
 
@@ -26,7 +26,8 @@ class Request(Struct, frozen=True, kw_only=True, tag_field="type"):
 
     `reply_partition` is the partition of the responses topic. `correlation_id` is the client's own id of this
     request. `principal` is the client's as Kafka writes it, `User:NAME`; None if the sender names none.
-    Whoever may write to the requests topic can name any.
+    Whoever may write to the requests topic can name any. With `waits_for_views` the answer comes from the
+    query alone, with the batch that writes the views, offsets and history that the answer speaks of.
     """
 
     group_id: ShortStr
@@ -36,6 +37,7 @@ class Request(Struct, frozen=True, kw_only=True, tag_field="type"):
     client_id: ShortStr = ""
     client_host: ShortStr = ""
     principal: ShortStr | None = None
+    waits_for_views: bool | UnsetType = UNSET
     version: int = RECORD_VERSION
 
 

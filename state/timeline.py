@@ -6,18 +6,19 @@ deadlines that are due at the watermark fire. The outcome is a function of the l
 into calls (batching invariance).
 
 Time stands still while no coordinator runs: no deadline is due in an outage. A row that was appended in an
-outage is applied at the end of the outage, after the takeover. Outages are an input, as the log is.
+outage is applied at the end of the outage, after the takeover. The configuration changes at a time: each
+step uses the one in force at its own time. Outages and changes are inputs, as the log is (`state.stretches`).
 
 One record cannot stop the others: a step that raises is undone and answered, see `Timeline._undo`.
 """
 
 import traceback
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct, msgpack
 
 from state.config import CoordinatorConfig
+from state.configs import ConfigChange, Configs
 from state.dispatch import (
     AnyDeadline,
     AnyEffects,
@@ -30,8 +31,9 @@ from state.dispatch import (
     step,
 )
 from state.inputs import Failed, Outage, Quarantine, Received
+from state.stretches import Stretches
 
-# The group is copied when the journal reaches this number of steps, or this size of their records.
+# The defaults of a timeline.
 JOURNAL_MAX_STEPS = 4_096
 JOURNAL_MAX_BYTES = 32 * 1024 * 1024
 
@@ -65,9 +67,11 @@ class Timeline:
 
     `restore` returns a new copy of the group as it was at the start. It is called only when a step is undone.
     If `restore` is None, `group` is copied at once. Steps append to `effects` and `faults`. The caller may
-    call `take_effects` at any time. `outages` are sorted by time and do not overlap. `due_ms` is a time that
-    is not later than the group's next deadline; None: no deadline is armed. With a later `due_ms`, deadlines
-    fire too late.
+    call `take_effects` at any time. The group is copied when the journal reaches `journal_max_steps`, or this
+    size of the steps' records. `outages` and `changes` of the configuration are sorted by time, and
+    outages do not overlap; `config` is in force before the first change. `due_ms` is a time that is not
+    later than the group's next deadline; None: no deadline is armed. With a later `due_ms`, deadlines fire
+    too late.
     """
 
     def __init__(
@@ -79,27 +83,44 @@ class Timeline:
         restore: Callable[[], AnyGroup | None] | None = None,
         step: Step = step,
         outages: Sequence[Outage] = (),
+        changes: Sequence[ConfigChange] = (),
         due_ms: int | None = 0,
+        journal_max_steps: int = JOURNAL_MAX_STEPS,
+        journal_max_bytes: int = JOURNAL_MAX_BYTES,
     ) -> None:
         self.group_id = group_id
         self.group = group
         self.faults: list[Fault] = []
-        self._config = config
         self._step = step
         self._outages = outages
-        # The number of outages that end before the group's time.
-        self._passed = 0 if group is None else bisect_right(outages, group.clock_ms, key=_until)
+        self._stretches = Stretches(Configs(config, changes), outages)
+        # The stretch of time of the next step. It is never before the stretch of the group's clock.
+        self._stretch = self._stretches.at(0 if group is None else group.clock_ms)
         self._effects: list[AnyEffects] = []
         self._given = group
         self._restore = restore or _copier(group)
         self._journal: list[tuple[AnyEvent, int]] = []
         self._journal_bytes = 0
+        self._journal_max_steps = journal_max_steps
+        self._journal_max_bytes = journal_max_bytes
         # Never later than the next deadline. The deadlines are searched when this time is reached.
         self._due_ms = None if group is None else due_ms
 
     def next_deadline_ms(self) -> int | None:
         """Return the time of the earliest deadline in ms, None if no deadline is armed."""
-        return None if self.group is None else next_deadline_ms(self.group, self._config)
+        return None if self.group is None else next_deadline_ms(self.group, self._stretch.config)
+
+    def next_due_ms(self) -> int | None:
+        """Return the time at which the next deadline fires unless a row comes before: its own time, or the
+        end of the outage in which that is.
+        """
+        deadline_ms = self.next_deadline_ms()
+        return None if deadline_ms is None else self._stretches.handled_at(deadline_ms)
+
+    @property
+    def due_ms(self) -> int | None:
+        """A time in ms that is not later than the next deadline, None if no deadline is armed."""
+        return self._due_ms
 
     def take_effects(self) -> list[AnyEffects]:
         """Return the effects of the steps since the last call."""
@@ -110,7 +131,9 @@ class Timeline:
         """Fire the deadlines until the row's time, apply the row, and fire the deadlines that are due at
         once.
         """
-        at_ms = self._handled_at(row.at_ms) if self._outages else row.at_ms
+        at_ms = self._stretches.handled_at(row.at_ms) if self._outages else row.at_ms
+        if at_ms < self._stretch.from_ms:
+            self._go_back(at_ms)
         self.fire_until(at_ms)
         group = self.group
         clock_ms, late_by_ms = at_ms, 0
@@ -129,44 +152,59 @@ class Timeline:
         """Fire every deadline that is due at `until_ms`, in order, including deadlines that are armed
         meanwhile, and apply the takeovers until then.
         """
-        if self._passed < len(self._outages):
-            until_ms = self._take_over(until_ms)
+        if until_ms > self._stretch.until_ms:
+            until_ms = self._go_on(until_ms)
         if self._due_ms is not None and self._due_ms <= until_ms:
             self._fire_until(until_ms)
 
-    def _take_over(self, until_ms: int) -> int:
-        """Apply a takeover at the end of each outage that was reached. Return the time until which deadlines
-        fire afterwards: time stands still in an outage.
+    def _go_on(self, until_ms: int) -> int:
+        """Go to the stretch of a later time. Deadlines fire in each stretch before it, and a takeover is
+        applied at the end of each outage. Return the time until which deadlines fire afterwards: time stands
+        still in an outage.
         """
-        while self._passed < len(self._outages):
-            outage = self._outages[self._passed]
-            if until_ms < outage.until_ms:
-                return min(until_ms, outage.after_ms)
-            self._passed += 1
-            self._fire_until(outage.after_ms)
-            if self.group is not None and self.group.clock_ms < outage.until_ms:
-                self._fire(outage, outage.until_ms)
+        if self.group is None:
+            self._enter(until_ms)
+            return until_ms
+        while until_ms > self._stretch.until_ms:
+            end_ms, outage = self._stretch.until_ms, self._stretch.outage
+            if outage is not None and until_ms < outage.until_ms:
+                return end_ms
+            self._fire_until(end_ms)
+            self._enter(end_ms + 1 if outage is None else outage.until_ms)
+            if outage is not None:
+                self._take_over(outage)
         return until_ms
 
-    def _handled_at(self, appended_ms: int) -> int:
-        """Return the time at which a row is handled: the end of the outage in which it was appended, else its
-        append time.
+    def _take_over(self, outage: Outage) -> None:
+        if self.group is not None and self.group.clock_ms < outage.until_ms:
+            self._fire(outage, outage.until_ms)
+
+    def _go_back(self, at_ms: int) -> None:
+        """Go to the stretch of a row that comes late, if no step of the group was later.
+
+        The watermark has passed that stretch, which leaves no trace in the group.
         """
-        at = bisect_left(self._outages, appended_ms, key=_until)
-        if at < len(self._outages) and self._outages[at].after_ms < appended_ms:
-            return self._outages[at].until_ms
-        return appended_ms
+        now_ms = at_ms if self.group is None else max(at_ms, self.group.clock_ms)
+        if now_ms < self._stretch.from_ms:
+            self._enter(now_ms)
+
+    def _enter(self, now_ms: int) -> None:
+        """Continue in the stretch of this time. Deadlines may depend on the configuration: search anew."""
+        self._stretch = self._stretches.at(now_ms)
+        self._due_ms = self.next_deadline_ms()
 
     def _fire_until(self, until_ms: int) -> None:
+        config, from_ms = self._stretch.config, self._stretch.from_ms
         while self._due_ms is not None and self._due_ms <= until_ms:
-            due = [] if self.group is None else due_deadlines(self.group, until_ms, self._config)
+            due = [] if self.group is None else due_deadlines(self.group, until_ms, config)
             self._due_ms = None
             for deadline in due:
                 # A deadline that was armed meanwhile may have to fire first: search anew.
                 if self._due_ms is not None and self._due_ms <= deadline.deadline_ms:
                     break
-                if self.group is not None and is_armed(self.group, deadline, self._config):
-                    self._fire(deadline, max(deadline.deadline_ms, self.group.clock_ms))
+                if self.group is not None and is_armed(self.group, deadline, config):
+                    # A new configuration may set a deadline to a time before its own.
+                    self._fire(deadline, max(deadline.deadline_ms, self.group.clock_ms, from_ms))
             self._due_ms = self.next_deadline_ms()
 
     def _fire(self, due: AnyDeadline | Outage, now_ms: int) -> None:
@@ -177,14 +215,14 @@ class Timeline:
             self._take(Quarantine(due, f"{type(error).__name__}: {error}"), now_ms)
 
     def _take(self, event: AnyEvent, now_ms: int) -> None:
-        effects = self._step(self.group, self.group_id, event, now_ms, self._config)
+        effects = self._step(self.group, self.group_id, event, now_ms, self._stretch.config)
         self.group = effects.group
         self._effects.append(effects)
         armed_ms = effects.earliest_armed_ms
         if armed_ms is not None and (self._due_ms is None or armed_ms < self._due_ms):
             self._due_ms = armed_ms
         self._journal.append((event, now_ms))
-        if len(self._journal) >= JOURNAL_MAX_STEPS or self._journal_bytes >= JOURNAL_MAX_BYTES:
+        if len(self._journal) >= self._journal_max_steps or self._journal_bytes >= self._journal_max_bytes:
             self._begin_journal()
 
     def _undo(self, cause: str) -> None:
@@ -195,7 +233,8 @@ class Timeline:
         group = self._restore()
         assert group is None or group is not self._given, "restore gives the group that steps have changed"
         for event, now_ms in self._journal:
-            group = self._step(group, self.group_id, event, now_ms, self._config).group
+            config = self._stretches.configs.at(now_ms)
+            group = self._step(group, self.group_id, event, now_ms, config).group
         self.group = group
         self._begin_journal()
 
@@ -203,10 +242,6 @@ class Timeline:
         self._restore = _copier(self.group)
         self._journal.clear()
         self._journal_bytes = 0
-
-
-def _until(outage: Outage) -> int:
-    return outage.until_ms
 
 
 def _copier(group: AnyGroup | None) -> Callable[[], AnyGroup | None]:

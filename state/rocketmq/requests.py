@@ -8,7 +8,7 @@ RequestCode.java and the classes of remoting/.../protocol/{heartbeat,body,header
 from enum import StrEnum
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from assignors.rocketmq.api import MessageRequestMode
 from assignors.rocketmq.message_queue import MessageQueue
@@ -69,6 +69,7 @@ class Request(Struct, frozen=True, kw_only=True, tag_field="type"):
     """The fields of every request: the client, the group, and the address of the answer.
 
     `connection` is unique to a connection. `client_id` should be unique, but clients may share one.
+    `waits_for_views` is that of `state.messages.Request`.
     """
 
     group_id: Name
@@ -76,6 +77,7 @@ class Request(Struct, frozen=True, kw_only=True, tag_field="type"):
     client_id: Name
     correlation_id: Name
     reply_partition: Int32
+    waits_for_views: bool | UnsetType = UNSET
     version: int = RECORD_VERSION
 
 

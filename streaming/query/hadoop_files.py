@@ -4,12 +4,14 @@ So a coordinator needs no other client of the storage, and the same settings (`s
 credentials hold for Spark's checkpoint and for the files beside it.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from checkpoints.files import FolderError, FolderNotWritable
@@ -20,20 +22,40 @@ _MISSING = "java.io.FileNotFoundException"
 class HadoopFiles:
     """A folder of a Hadoop file system. `renames`: a rename replaces a file at once, as on HDFS.
 
-    Without it a file is written under its own name: object stores show it when it is complete.
+    Without it a file is written under its own name: object stores show it when it is complete. `spark`
+    returns the present Spark, which is another one after a restart. Without a Spark that runs, methods raise
+    Py4JError.
     """
 
-    def __init__(self, spark: SparkSession, uri: str, *, renames: bool) -> None:
+    def __init__(self, spark: Callable[[], SparkSession], uri: str, *, renames: bool) -> None:
         self._uri = uri.rstrip("/")
         self._renames = renames
-        context = spark.sparkContext
-        self._jvm: Any = context._jvm
-        self._gateway: Any = context._gateway
-        self._conf = context._jsc.hadoopConfiguration()
+        self._spark = spark
+        self._known: tuple[SparkContext, Any] | None = None
         try:
-            self._system = self._path("").getFileSystem(self._conf)
+            _ = self._system
         except Py4JJavaError as error:
             raise FolderError(f"{uri} cannot be used: {_reason(error)}") from None
+
+    @property
+    def _context(self) -> Any:
+        return self._spark().sparkContext
+
+    @property
+    def _jvm(self) -> Any:
+        return self._context._jvm
+
+    @property
+    def _conf(self) -> Any:
+        return self._context._jsc.hadoopConfiguration()
+
+    @property
+    def _system(self) -> Any:
+        """The file system in the present JVM."""
+        context = self._context
+        if self._known is None or self._known[0] is not context:
+            self._known = context, self._path("").getFileSystem(self._conf)
+        return self._known[1]
 
     @property
     def uri(self) -> str:
@@ -138,7 +160,7 @@ class HadoopFiles:
 
     def _rename(self, source: Any, target: Any, option: str) -> None:
         kind = getattr(self._jvm.org.apache.hadoop.fs, "Options$Rename")
-        options = self._gateway.new_array(kind, 1)
+        options = self._context._gateway.new_array(kind, 1)
         options[0] = getattr(kind, option)
         uri = self._system.makeQualified(target).toUri()
         context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(uri, self._conf)

@@ -19,7 +19,7 @@ LOSS_GRACE_S = 5.0
 _POLL_S = 0.1
 # spark-submit tells the Python process that it starts the port of its JVM.
 _GIVEN = "PYSPARK_GATEWAY_PORT"
-LAUNCH_ERRORS = (PySparkException, OSError)
+LAUNCH_ERRORS = (PySparkException, Py4JError, OSError)
 
 
 class SparkFailed(RuntimeError):
@@ -36,6 +36,10 @@ class Jvm(Protocol):
 
     def has_ended(self) -> bool:
         """Whether the JVM has ended, or ends within LOSS_GRACE_S."""
+        ...
+
+    def kill(self) -> None:
+        """End the JVM at once. It may have ended already."""
         ...
 
     def end(self, grace_s: float) -> None:
@@ -64,6 +68,9 @@ class OwnJvm:
         except subprocess.TimeoutExpired:
             return False
         return True
+
+    def kill(self) -> None:
+        self.gateway.proc.kill()
 
     def end(self, grace_s: float) -> None:
         self.gateway.shutdown()
@@ -98,6 +105,10 @@ class GivenJvm:
             time.sleep(_POLL_S)
         return False
 
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+
     def end(self, grace_s: float) -> None:
         SparkContext._gateway = SparkContext._jvm = None
 
@@ -114,8 +125,12 @@ def is_given() -> bool:
 
 def failed(error: BaseException, log: Path | str) -> SparkFailed:
     """The error for a start that failed. `log` is where Spark's log is."""
+    try:
+        text = str(error)
+    except (Py4JError, OSError):  # the JVM has ended, and with it the text of Java's error
+        text = type(error).__name__
     # Py4J puts Java's message on the second line.
-    lines = str(error).strip().splitlines()
+    lines = text.strip().splitlines()
     reason = " ".join(lines[:2]) if isinstance(error, Py4JError) else "".join(lines[:1])
     return SparkFailed(f"Spark did not start: {reason.rstrip('.')}. Its log is {log}")
 

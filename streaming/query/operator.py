@@ -17,6 +17,7 @@ from checkpoints.metadata import KnownOutage
 from records.layout import TopicLayout
 from records.sharding import DEFAULT_SHARDS
 from state.config import CoordinatorConfig
+from state.configs import ConfigChange, Configs
 from state.dispatch import step
 from state.inputs import Outage
 from state.timeline import Step
@@ -30,20 +31,25 @@ BATCH_ID_PROPERTY = "streaming.sql.batchId"
 
 @dataclass(frozen=True, slots=True)
 class ConfigEpoch:
-    """A configuration and its first batch. `skip` are ids of records to dead-letter unread."""
+    """A configuration, the first batch that knows it, and the time after which it is in force.
+
+    `skip` are ids of records to dead-letter unread from that batch on.
+    """
 
     from_batch: int
     config: CoordinatorConfig
     skip: frozenset[str] = frozenset()
+    after_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
     """The function for applyInPandasWithState. Spark sends it to Python workers, so it must stay small.
 
-    `epochs` are ordered by their batches. A batch that runs again after a restart uses the epoch of its first
-    run. `shards` is the number of shards of a partition of requests. `under_way` is the path with which the
-    files begin that say what a worker handles (`streaming.query.under_way`), None: there are none.
+    `epochs` are ordered by their batches and times. A batch that runs again after a restart knows the epochs
+    of its first run. `shards` is the number of shards of a partition of requests. `under_way` is the path
+    with which the files begin that say what a worker handles (`streaming.query.under_way`), None: there are
+    none.
     """
 
     layout: TopicLayout
@@ -58,11 +64,10 @@ class Operator:
     ) -> Iterator[pd.DataFrame]:
         _freeze_imports()
         batch_id = _batch_id()
-        epoch = self.epoch(batch_id)
         call = ShardCall(
             int(key[0]),
-            Admission(self.layout, int(key[0]) // self.shards, self.shards, epoch.skip),
-            epoch.config,
+            Admission(self.layout, int(key[0]) // self.shards, self.shards, self.skip(batch_id)),
+            self.configs(batch_id),
             state,
             outages=self.known_outages(batch_id),
             step=self.step,
@@ -72,11 +77,17 @@ class Operator:
             yield from call.apply(in_log_order(frames))
         yield from call.finish(state.getCurrentWatermarkMs())
 
-    def epoch(self, batch_id: int | None) -> ConfigEpoch:
-        """Return the epoch of the batch, with None the last epoch."""
-        if batch_id is None:
-            return self.epochs[-1]
-        return next(e for e in reversed(self.epochs) if e.from_batch <= batch_id)
+    def configs(self, batch_id: int | None) -> Configs:
+        """Return the configurations that the batch knows, by time; with None all."""
+        first, *later = self._known_epochs(batch_id)
+        return Configs(first.config, [ConfigChange(epoch.after_ms, epoch.config) for epoch in later])
+
+    def skip(self, batch_id: int | None) -> frozenset[str]:
+        """Return the ids of the records that the batch skips, with None those of the last epoch."""
+        return self._known_epochs(batch_id)[-1].skip
+
+    def _known_epochs(self, batch_id: int | None) -> list[ConfigEpoch]:
+        return [epoch for epoch in self.epochs if batch_id is None or epoch.from_batch <= batch_id]
 
     def known_outages(self, batch_id: int | None) -> list[Outage]:
         """Return the outages that precede the batch, with None all outages."""

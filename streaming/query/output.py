@@ -10,6 +10,7 @@ import pandas as pd
 
 from records.codec import (
     CommittedOffset,
+    DeadLetter,
     PendingTransaction,
     Reason,
     encode,
@@ -27,7 +28,7 @@ from state.kafka.effects import OffsetChange, Reply
 from state.kafka.group import Group
 from state.rocketmq import effects as rocketmq
 from streaming.query.admission import Message
-from streaming.query.output_values import dead_letter, response_value
+from streaming.query.output_values import ANSWERS_MAX_BYTES, dead_letter, response_value, transaction_record
 
 # One batch has one sink. `topic` is the record's topic, null if the row is not a record. `partition` -1: the
 # sink chooses it by the key.
@@ -42,10 +43,6 @@ FRAME_MAX_BYTES = 16 * 1024 * 1024
 # whatever their bytes, and fails above 2 GiB. So a frame of large records, or one beside a large state, is
 # padded with empty rows until its row count matches its bytes. 80 MiB are then enough.
 BYTES_PER_ROW = 8 * 1024
-
-
-# Answers to packed requests leave in packs of about this size.
-ANSWERS_MAX_BYTES = 256 * 1024
 
 _COLUMNS = [column.split()[0] for column in OUTPUT_SCHEMA.split(", ")]
 
@@ -109,12 +106,8 @@ class Output:
             group_id = key.decode()
             self._offsets.setdefault(group_id, {})[change.topic, change.partition] = record
         for transaction in effects.transactions:
-            pending = None
-            if transaction.pending is not None:
-                assert isinstance(effects.group, Group), "a group with pending offsets exists"
-                pending = pending_transaction(effects.group, transaction.pending)
             of_group = self._transactions.setdefault(key.decode(), {})
-            of_group[transaction.producer_id, transaction.request] = pending
+            of_group[transaction.producer_id, transaction.request] = transaction_record(effects, transaction)
 
     def reply(self, reply: Reply | rocketmq.Reply, message: Message | None = None) -> None:
         """Add a response. A response that is too large for the topic becomes an error.
@@ -126,7 +119,8 @@ class Output:
         if too_large is not None:
             at_hand = message if message is not None and message.id == request else None
             key = b"" if at_hand is None else at_hand.row.key
-            self.dead_letter(Reason.RESPONSE_TOO_LARGE, too_large, key, at_hand, request, answered=True)
+            reason = Reason.RESPONSE_TOO_LARGE
+            self.dead_letter(dead_letter(reason, too_large, key, at_hand, request, answered=True))
         if not is_packed(request):
             self._single(value, reply.reply_partition)
             return
@@ -135,6 +129,9 @@ class Output:
         waiting.size_bytes += len(value)
         if waiting.size_bytes >= ANSWERS_MAX_BYTES:
             self._close_pack(reply.reply_partition)
+
+    def waits_for_views(self, request_id: str) -> None:
+        """The batch writes the views before Spark commits it, so nothing else is to be done."""
 
     def _single(self, value: bytes, reply_partition: int) -> None:
         """Add a record with one response, behind the responses before it."""
@@ -213,18 +210,8 @@ class Output:
         value = encode_view(view_of(group), self._layout.response_max_bytes)
         self._add(self._layout.groups_topic, value, group.group_id.encode())
 
-    def dead_letter(
-        self,
-        reason: Reason,
-        text: str,
-        key: bytes,
-        message: Message | None,
-        request: str = "",
-        *,
-        answered: bool,
-    ) -> None:
-        """Add a dead letter: see `streaming.query.output_values.dead_letter`."""
-        letter = dead_letter(reason, text, key, message, request, answered=answered)
+    def dead_letter(self, letter: DeadLetter) -> None:
+        """Add a dead letter."""
         self._add(self._layout.dead_letters_topic, encode(letter), letter.key)
 
     def _add(self, topic: str, value: bytes | None, key: bytes, partition: int = BY_KEY) -> None:

@@ -3,12 +3,24 @@
 The operator's output and the replay without Spark share them.
 """
 
-from records.codec import DEAD_LETTER_MAX_BYTES, MESSAGE_MAX_CHARS, DeadLetter, Reason, encode
+from records.codec import (
+    DEAD_LETTER_MAX_BYTES,
+    MESSAGE_MAX_CHARS,
+    DeadLetter,
+    PendingTransaction,
+    Reason,
+    encode,
+    pending_transaction,
+)
 from records.truncation import too_large
-from state.kafka.effects import Reply
+from state.kafka.effects import Effects, Reply, TransactionChange
+from state.kafka.group import Group
 from state.messages import RECORD_VERSION
 from state.rocketmq import effects as rocketmq
 from streaming.query.admission import Message
+
+# Answers to packed requests leave in packs of about this size.
+ANSWERS_MAX_BYTES = 256 * 1024
 
 
 def response_value(reply: Reply | rocketmq.Reply, max_bytes: int) -> tuple[bytes, str | None]:
@@ -20,6 +32,14 @@ def response_value(reply: Reply | rocketmq.Reply, max_bytes: int) -> tuple[bytes
         return value, None
     text = f"the answer has more than response.max.bytes ({max_bytes})"
     return encode(too_large(reply.response)), text
+
+
+def transaction_record(effects: Effects, change: TransactionChange) -> PendingTransaction | None:
+    """The record of a change of a step with these effects, None: the offsets are pending no longer."""
+    if change.pending is None:
+        return None
+    assert isinstance(effects.group, Group), "a group with pending offsets exists"
+    return pending_transaction(effects.group, change.pending)
 
 
 def dead_letter(

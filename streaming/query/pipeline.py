@@ -154,9 +154,11 @@ def start(
     owner_epoch: int | None = None,
     demand: Demand | None = None,
     guard: OwnerGuard | None = None,
+    batch_interval_ms: int = 0,
 ) -> StreamingQuery:
     """Start the coordinator's query on a checkpoint, with a guard where other machines reach it too. `demand`
-    is what executors have to have, None: nothing, because there are none.
+    is what executors have to have, None: nothing, because there are none. A batch begins `batch_interval_ms`
+    after the one before it, or when that one ends.
     """
     layout = operator.layout
     requests = read_requests(spark, client_config, layout)
@@ -167,13 +169,20 @@ def start(
     if guard is not None:
         function = GuardedFunction(function, guard)
     output = coordinate(requests, function, owner_epoch, shards=operator.shards)
-    return write_output(output, QUERY_NAME, client_config, layout, checkpoint_dir)
+    return write_output(output, QUERY_NAME, client_config, layout, checkpoint_dir, batch_interval_ms)
 
 
 def write_output(
-    output: DataFrame, query_name: str, client_config: ClientConfig, layout: TopicLayout, checkpoint_dir: str
+    output: DataFrame,
+    query_name: str,
+    client_config: ClientConfig,
+    layout: TopicLayout,
+    checkpoint_dir: str,
+    batch_interval_ms: int = 0,
 ) -> StreamingQuery:
-    """Start a query that writes (topic, key, value, partition) to Kafka, without a pause between batches."""
+    """Start a query that writes (topic, key, value, partition) to Kafka. Interval 0: without a pause between
+    batches.
+    """
     return (
         output.writeStream.queryName(query_name)
         .format("kafka")
@@ -184,6 +193,6 @@ def write_output(
         .option("kafka.max.request.size", layout.response_record_max_bytes)
         .option("checkpointLocation", checkpoint_dir)
         .outputMode("append")
-        .trigger(processingTime="0 seconds")
+        .trigger(processingTime=f"{batch_interval_ms} milliseconds")
         .start()
     )

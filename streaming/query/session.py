@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+from urllib.parse import urlsplit
 
 import pyspark
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -39,7 +40,7 @@ from streaming.query.spark_settings import (
 )
 from streaming.query.spark_settings import CHECKPOINT_FILE_MANAGER as CHECKPOINT_FILE_MANAGER
 from streaming.query.spark_settings import LOOPBACK as LOOPBACK
-from streaming.query.temporary_files import keeping_temporary_files_in
+from streaming.query.temporary_files import empty, keeping_temporary_files_in
 
 JVM_EXIT_GRACE_S = 30.0
 _CONNECT_TIMEOUT_S = 5.0
@@ -60,6 +61,9 @@ class Session:
 
     `temporary_folder` is emptied for the temporary files of the JVM, None: they are in the system's.
     `extra` are further Spark settings, which override the coordinator's. Raises SparkFailed.
+
+    After the JVM has ended, `restart` starts Spark in another one. Methods may be called in several threads,
+    but not while it does so.
     """
 
     def __init__(
@@ -77,8 +81,9 @@ class Session:
         extra: Mapping[str, str] | None = None,
     ) -> None:
         given = dict(extra or {})
-        if temporary_folder is not None and not jvm.is_given():
-            given = keeping_temporary_files_in(temporary_folder, given, is_local=is_local(master))
+        self._temporary_folder = None if jvm.is_given() else temporary_folder
+        if self._temporary_folder is not None:
+            given = keeping_temporary_files_in(self._temporary_folder, given, is_local=is_local(master))
         ours = settings() | {"spark.app.name": app_name, "spark.ui.enabled": str(ui_port is not None).lower()}
         if ui_port is not None:
             ours["spark.ui.port"] = str(ui_port)
@@ -87,6 +92,11 @@ class Session:
         """Where the JVM's output is."""
         self.demand: executors.Demand | None = None
         """What executors have to have, None for a local Spark."""
+        self.ui_url: str | None = None
+        """Where the UI is, None if it is off."""
+        self.restarts = 0
+        """How often `restart` has started Spark."""
+        self._hold_fd = hold_fd
         submitted = GivenJvm() if jvm.is_given() else None
         if submitted is not None:
             self.log_path = "the output of spark-submit"
@@ -113,20 +123,26 @@ class Session:
         _choose_python(conf, is_local=self.is_local)
         self.local_dir = local_dir(conf.get("spark.local.dir"))
         """The folder of Spark's temporary files, on a cluster of the driver's."""
-        self._jvm: Jvm = submitted or self._launch(conf, log_path, hold_fd)
-        self._start(conf)
+        self._conf = conf
+        self._jvm: Jvm = submitted or self._launch()
+        self._start()
+        if submitted is None and self.ui_url is not None:
+            conf.set("spark.ui.port", str(urlsplit(self.ui_url).port))  # for a restart
 
-    def _launch(self, conf: SparkConf, log_path: Path, hold_fd: int | None) -> OwnJvm:
+    def _launch(self) -> OwnJvm:
         try:
-            return OwnJvm(conf, log_path, hold_fd)
+            return OwnJvm(self._conf, Path(self.log_path), self._hold_fd)
         except jvm.LAUNCH_ERRORS as error:
             raise jvm.failed(error, self.log_path) from error
 
-    def _start(self, conf: SparkConf) -> None:
+    def _start(self) -> None:
         try:
             with _own_interrupts():
-                self._context = SparkContext(conf=conf, gateway=self._jvm.gateway)
+                self._context = SparkContext(conf=self._conf, gateway=self._jvm.gateway)
+            # Otherwise the end of the JVM makes it print a traceback.
+            self._context._accumulatorServer.handle_error = _ignore  # type: ignore[method-assign]
             self.spark = SparkSession(self._context)
+            self.ui_url = self._context.uiWebUrl
             if not self.is_local:
                 self._prepare_executors()
         except BaseException as error:  # also KeyboardInterrupt
@@ -139,6 +155,30 @@ class Session:
                 raise failure from None
             raise
 
+    @property
+    def can_restart(self) -> bool:
+        """Whether the JVM is this process's own."""
+        return isinstance(self._jvm, OwnJvm)
+
+    def restart(self) -> None:
+        """Start Spark again, in a new JVM with the same settings, after the old one has ended.
+
+        Nothing of the old JVM runs any more when the new one starts. The UI gets its port again if that is
+        free. Only `spark` and what it makes are new. Raises SparkFailed and FolderNotWritable, after which it
+        may be called again.
+        """
+        assert self.can_restart, "the JVM of spark-submit cannot be started again"
+        if self.has_lost_jvm():
+            self._context._jsc = None  # otherwise pyspark asks it to stop, and warns
+        self.stop()
+        _check_master(self._conf.get("spark.master"))
+        if self._temporary_folder is not None:
+            empty(self._temporary_folder)
+        self._jvm = self._launch()
+        with _own_path():
+            self._start()
+        self.restarts += 1
+
     def _prepare_executors(self) -> None:
         """Send the code to the executors and check them. Raises SparkFailed."""
         folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="group-coordinator-"))
@@ -150,12 +190,12 @@ class Session:
             raise SparkFailed(f"{error}. Spark's log is {self.log_path}") from error
 
     @property
-    def ui_url(self) -> str | None:
-        return self._context.uiWebUrl
-
-    @property
     def jvm_pid(self) -> int:
         return self._jvm.pid
+
+    def kill(self) -> None:
+        """End a JVM that hangs. `has_lost_jvm` holds soon after."""
+        self._jvm.kill()
 
     def has_lost_jvm(self) -> bool:
         """Whether the JVM has ended or is ending now."""
@@ -165,6 +205,7 @@ class Session:
         """Let queries that start from now on keep their state in so many partitions. A checkpoint that was
         made with another number keeps its own.
         """
+        self._conf.set(STATE_PARTITIONS, str(number))  # for a restart
         self.spark.conf.set(STATE_PARTITIONS, number)
 
     def ping(self) -> None:
@@ -180,10 +221,9 @@ class Session:
 
     def stop(self, grace_s: float = JVM_EXIT_GRACE_S) -> None:
         """Stop Spark and its JVM, and wait for the JVM. It may have ended already."""
-        try:
+        with contextlib.suppress(Py4JError, OSError):
             self.spark.stop()
-        except (Py4JError, OSError):
-            self._context.stop()  # without its JVM, pyspark drops the context only at a second call
+        _drop_context()
         self._jvm.end(grace_s)
         self._stack.close()
 
@@ -196,8 +236,21 @@ class Session:
         self.stop()
 
 
+def _ignore(request: object, client_address: object) -> None: ...
+
+
+@contextlib.contextmanager
+def _own_path() -> Iterator[None]:
+    """Keep this process's path. SparkContext adds a folder of its JVM, which none of our code is in."""
+    path = list(sys.path)
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+
+
 def _drop_context() -> None:
-    """Stop the SparkContext of a start that failed, if there is one."""
+    """Stop the SparkContext of a start that failed or of a JVM that has ended, if there is one."""
     context = SparkContext._active_spark_context
     if context is not None:
         try:

@@ -10,21 +10,15 @@ import pandas as pd
 from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from checkpoints import codec
-from records.codec import Reason, Refusal
-from state.config import CoordinatorConfig
-from state.dispatch import AnyGroup
+from state.configs import Configs
 from state.inputs import Outage
-from state.kafka.effects import Reply
 from state.kafka.group import Group
-from state.timeline import Row, Step, Timeline
+from state.timeline import Step
 from streaming.query.admission import Admission, Message
+from streaming.query.handling import AwakeGroup, handle
 from streaming.query.log_order import LogRow
 from streaming.query.output import Output
 from streaming.query.under_way import Note, nothing
-
-
-class OperatorError(RuntimeError):
-    """The operator failed on a record and could not refuse it. The message names the record."""
 
 
 class ShardCall:
@@ -34,7 +28,7 @@ class ShardCall:
         self,
         shard: int,
         admission: Admission,
-        config: CoordinatorConfig,
+        configs: Configs,
         state: SparkGroupState,
         *,
         outages: Sequence[Outage],
@@ -42,7 +36,7 @@ class ShardCall:
         note: Note = nothing,
     ) -> None:
         self._admission = admission
-        self._config = config
+        self._configs = configs
         self._state = state
         self._outages = outages
         self._step = step
@@ -53,7 +47,7 @@ class ShardCall:
             version, payload = state.get
             name = f"shard {shard % admission.shards} of partition {admission.partition}"
             self._entries = codec.read_row(name, int(version), bytes(payload))
-        self._awake: dict[str, _AwakeGroup] = {}
+        self._awake: dict[str, AwakeGroup] = {}
 
     def apply(self, rows: Iterable[LogRow]) -> Iterator[pd.DataFrame]:
         """Apply or refuse every message of every row, in the log's order."""
@@ -64,36 +58,18 @@ class ShardCall:
                     yield from self._output.frame()
 
     def _apply(self, message: Message) -> None:
-        request = self._admission.admit(message, self._is_known)
-        if isinstance(request, Refusal):
-            self._refuse(request, message)
-            return
         self._note(f"record {message.id}")
-        try:
-            group = self._awaken(request.group_id)
-            group.timeline.apply(Row(message.row.at_ms, message.id, request, len(message.value)))
-            group.take_effects(self._output, message)
-        except Exception as error:
-            text = f"record {message.id} of group {request.group_id!r}: {error}"
-            raise OperatorError(text) from error
+        handle(message, self._admission, self._is_known, self._awaken, self._output)
 
     def _is_known(self, group_id: str) -> bool:
         return group_id in self._awake or group_id in self._entries
 
-    def _refuse(self, refusal: Refusal, message: Message) -> None:
-        response = refusal.response(message.id)
-        if response is not None and refusal.address is not None:
-            self._output.reply(Reply(refusal.address.reply_partition, response), message)
-        self._output.dead_letter(
-            refusal.reason, refusal.message, message.row.key, message, answered=response is not None
-        )
-
-    def _awaken(self, group_id: str) -> "_AwakeGroup":
+    def _awaken(self, group_id: str) -> AwakeGroup:
         """Decode a group, or make room for a new one, once in a call."""
         group = self._awake.get(group_id)
         if group is None:
             entry = self._entries.get(group_id)
-            group = _AwakeGroup(group_id, entry, self._config, self._outages, self._step)
+            group = AwakeGroup(group_id, entry, self._configs, self._outages, self._step)
             self._awake[group_id] = group
         return group
 
@@ -108,8 +84,7 @@ class ShardCall:
                 self._awaken(group_id)
         for group_id, group in self._awake.items():
             self._note(f"the deadlines of group {group_id!r}")
-            group.timeline.fire_until(watermark_ms)
-            group.take_effects(self._output, None)
+            group.fire_until(watermark_ms, self._output)
             self._put_to_rest(group)
             if self._output.is_full:
                 yield from self._output.frame()
@@ -125,7 +100,7 @@ class ShardCall:
             self._state.remove()
         yield from self._output.frame(len(payload))
 
-    def _put_to_rest(self, awake: "_AwakeGroup") -> None:
+    def _put_to_rest(self, awake: AwakeGroup) -> None:
         """Write what the call has changed of a group: its records of compacted topics, and its entry."""
         group, key = awake.timeline.group, awake.key
         if awake.is_unpublished and isinstance(group, Group):
@@ -140,54 +115,3 @@ class ShardCall:
             self._entries[group.group_id] = entry
         elif self._entries.pop(awake.timeline.group_id, None) is not None:
             self._output.group_tombstone(key)
-
-
-class _AwakeGroup:
-    """A group that this call has touched."""
-
-    def __init__(
-        self,
-        group_id: str,
-        entry: codec.Entry | None,
-        config: CoordinatorConfig,
-        outages: Sequence[Outage],
-        step: Step,
-    ) -> None:
-        def restore() -> AnyGroup | None:
-            return None if entry is None else codec.decode_group(group_id, entry)
-
-        self.key = group_id.encode()
-        self.is_unpublished = entry is not None and entry.next_deadline_ms == codec.UNPUBLISHED_DEADLINE_MS
-        # The deadline in the entry is of an earlier call, maybe under another configuration, and RocketMQ's
-        # deadlines depend on it. So the timeline searches its first deadline anew.
-        self.timeline = Timeline(group_id, restore(), config, restore=restore, step=step, outages=outages)
-        self._seq_before = self._seq()
-        self._faults_reported = 0
-
-    def _seq(self) -> tuple[str, int] | None:
-        group = self.timeline.group
-        return None if group is None else (group.incarnation, group.seq)
-
-    @property
-    def has_news(self) -> bool:
-        """Whether the group's history has grown in this call."""
-        return self._seq() != self._seq_before
-
-    def take_effects(self, output: Output, message: Message | None) -> None:
-        """Put the effects of the steps since the last time, and their faults, into the output.
-
-        `message` is the message at hand, None after the last.
-        """
-        answered: set[str] = set()
-        for effects in self.timeline.take_effects():
-            output.effects(effects, self.key, message)
-            if self.timeline.faults:
-                answered.update(reply.response.request for reply in effects.replies)
-        for fault in self.timeline.faults[self._faults_reported :]:
-            text = f"{fault.cause}\n{fault.traceback}"
-            is_message = message is not None and fault.cause == message.id  # else an earlier deadline failed
-            at_fault = message if is_message else None
-            is_answered = at_fault is not None and at_fault.id in answered
-            key = self.key if at_fault is None else at_fault.row.key
-            output.dead_letter(Reason.HANDLER_FAILED, text, key, at_fault, answered=is_answered)
-            self._faults_reported += 1

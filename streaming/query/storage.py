@@ -52,7 +52,7 @@ class Storage:
         return FILE_CONTEXT if self.has_atomic_rename else FILE_SYSTEM
 
     def open(self, spark: "Callable[[], SparkSession]") -> Files:
-        """The files of this place. Spark is asked for only if the place has no path.
+        """The files of this place. Spark is asked for only if the place has no path, and then at each use.
 
         Raises FolderError if the place cannot keep a checkpoint.
         """
@@ -60,7 +60,7 @@ class Storage:
             return LocalFiles(self.path)
         from streaming.query.hadoop_files import HadoopFiles  # imports Spark, which takes a second
 
-        files = HadoopFiles(spark(), self.uri, renames=self.has_atomic_rename)
+        files = HadoopFiles(spark, self.uri, renames=self.has_atomic_rename)
         files.check()
         if not self.has_atomic_rename:
             log.warning(

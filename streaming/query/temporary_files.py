@@ -1,4 +1,4 @@
-"""The temporary files of Spark's JVM are in a folder of the coordinator, which is emptied at each start.
+"""The temporary files of Spark's JVM are in a folder of the coordinator, emptied before each start of a JVM.
 
 A JVM that is killed leaves its temporary files: native libraries, some 15 MB, and a copy of the state. In
 /tmp they would stay there for ever. The lock of the coordinator's folder ensures that no other JVM uses them.
@@ -26,11 +26,7 @@ def keeping_temporary_files_in(folder: Path, spark: Mapping[str, str], *, is_loc
     Raises FolderNotWritable.
     """
     folder = folder.absolute()
-    try:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FolderNotWritable(f"{folder} cannot be written: {error.strerror}") from error
+    empty(folder)
     ours = {}
     if is_local:  # executors elsewhere have no such folder
         ours[LOCAL_DIR] = str(folder)
@@ -38,3 +34,12 @@ def keeping_temporary_files_in(folder: Path, spark: Mapping[str, str], *, is_loc
         ours[SOCKET_FOLDER] = tempfile.gettempdir()
     options = [f'"-Djava.io.tmpdir={folder}"', spark.get(JAVA_OPTIONS, "")]  # of two, the last one holds
     return ours | dict(spark) | {JAVA_OPTIONS: " ".join(filter(None, options))}
+
+
+def empty(folder: Path) -> None:
+    """Empty the folder, or make it. No JVM may use it. Raises FolderNotWritable."""
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FolderNotWritable(f"{folder} cannot be written: {error.strerror}") from error

@@ -1,7 +1,7 @@
 """How far a coordinator has read the requests topic, by what it wrote to its output topics.
 
 A batch whose plan is lost must run again with every request that it answered: otherwise that request would be
-handled as one of the outage that follows, and get another answer.
+handled as one of the outage that follows, and get another answer. Early answers are of no batch.
 """
 
 import re
@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from records.client_config import ClientConfig
 from records.codec import UNREADABLE
+from records.early_answers import is_by_query
 from records.layout import TopicLayout
 from records.pack import unpack
 from records.reader import Record, TopicReader
@@ -73,5 +74,5 @@ def _outputs(reader: TopicReader, layout: TopicLayout, since_ms: int) -> Iterato
     reader.start(at=begin)
     records: Iterable[Record] = reader.read_to(ends, timeout_ms=_TIMEOUT_MS)
     for record in records:
-        if record.value is not None:
+        if record.value is not None and is_by_query(record.headers):
             yield from unpack(record.value)

@@ -2,14 +2,14 @@
 
 The outcome is a function of the log, of the configurations and of the outages, however the log is cut into
 batches (docs/decisions/0001-time.md). So the batches since can run again as one: with the ends and the
-watermark of the last of them, and with the outages that they knew. An outage that is known earlier changes
-nothing: the batches before it have read no record of its time.
+watermark of the last of them, and with the configurations and outages that they knew. One that is known
+earlier changes nothing: the batches before it have read no record of its time, and have not handled the
+records that it skips.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 import structlog
@@ -71,7 +71,7 @@ def continuation(
     """
     topic = checkpoint.identity().requests_topic
     record, last = checkpoint.record(), checkpoint.last_batch("offsets")
-    check_settings(record.epochs, batch, last)
+    check_versions(record.epochs, batch, last)
     known = next(
         (plan for n in range(last, batch, -1) if (plan := intact_plan(checkpoint, n, topic)) is not None),
         KnownPlan(batch, committed),
@@ -94,10 +94,8 @@ def continuation(
     )
 
 
-def check_settings(epochs: Sequence[Epoch], batch: int, last: int) -> None:
-    """Raise NotContinued if the batches after `batch` up to `last` ran under several configurations, or
-    under code with other rules.
-    """
+def check_versions(epochs: Sequence[Epoch], batch: int, last: int) -> None:
+    """Raise NotContinued if batches after `batch` up to `last` ran under code with other rules."""
     begun = [e for e in epochs if e.from_batch <= batch + 1][-1:] if last > batch else []
     begun += [e for e in epochs if batch + 1 < e.from_batch <= last]
     for epoch in begun:
@@ -106,26 +104,18 @@ def check_settings(epochs: Sequence[Epoch], batch: int, last: int) -> None:
                 f"version {epoch.code_version} ran batches after batch {batch}. This version decides "
                 "requests by other rules, so their answers could differ. Use that version for this command"
             )
-    for before, after in pairwise(begun):
-        if (before.settings, before.skip) != (after.settings, after.skip):
-            raise NotContinued(
-                f"the configuration changed at batch {after.from_batch}, and the batches since batch {batch} "
-                f"can only run again under one. Batch {after.from_batch - 1} is the earliest to go back to"
-            )
 
 
 def renumbered_epochs(epochs: Iterable[Epoch], batch: int, last: int) -> list[Epoch]:
     """The configurations, where one planned batch stands for those after `batch` up to `last`.
 
-    A configuration that no planned batch has begins with the first one that is not planned.
+    A configuration that no planned batch knows is known from the first one on that is not planned.
     """
     first = batch + 1
     unplanned = first + (last > batch)
-    by_first: dict[int, Epoch] = {}
-    for epoch in epochs:
-        begins = unplanned if epoch.from_batch > last else min(epoch.from_batch, first)
-        by_first[begins] = replace(epoch, from_batch=begins)
-    return list(by_first.values())
+    return [
+        replace(e, from_batch=unplanned if e.from_batch > last else min(e.from_batch, first)) for e in epochs
+    ]
 
 
 def renumbered_outages(outages: Iterable[KnownOutage], batch: int, last: int) -> list[KnownOutage]:

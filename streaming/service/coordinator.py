@@ -6,12 +6,10 @@ What happens to the query from then on is `streaming.service.supervision`.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -19,80 +17,48 @@ from kafka.errors import KafkaError
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.folder import Folder
-from checkpoints.metadata import Epoch, Identity
-from checkpoints.upgrades import code_version
-from records.client_config import ClientConfig
-from records.layout import TopicLayout
+from checkpoints.metadata import Identity
+from checkpoints.upgrades import check_answered, code_version
+from records.early_answers import ReplicaId
 from state.config import CoordinatorConfig
-from streaming.query.operator import ConfigEpoch, Operator
+from streaming.query.operator import Operator
 from streaming.query.progress import BatchProgress
-from streaming.query.session import CHECKPOINT_FILE_MANAGER, LOOPBACK, Session
+from streaming.query.session import Session
 from streaming.query.storage import storage_at
 from streaming.service.announcement import announce
+from streaming.service.background import BackgroundThread
+from streaming.service.configuring import begin_epoch, config_epochs
+from streaming.service.continuity import Continuity
 from streaming.service.lease import Lease
 from streaming.service.members_watcher import MembersWatcher
-from streaming.service.outage import FIRST_REQUEST_WAIT_S, FirstRequest, look_out
+from streaming.service.options import Options
+from streaming.service.outage import FirstRequest, acted_so_far, look_out
 from streaming.service.owner import NotOwner
-from streaming.service.pace import REST_INTERVAL_MS, Pace
+from streaming.service.pace import Pace
 from streaming.service.rehearsal import Rehearsal
+from streaming.service.replica import Replica
+from streaming.service.replica_state import NOT_STARTED, OFF, ReplicaState, ReplicaWatch
+from streaming.service.spark_start import starting_spark
 from streaming.service.standby import StandbyThread
 from streaming.service.start_times import StartTimes
 from streaming.service.status import Phase, StatusBoard
 from streaming.service.supervision import Supervisor, first_line
-from streaming.service.ticker import DEFAULT_INTERVAL_MS, Ticker
-from streaming.service.topic_watcher import DEFAULT_INTERVAL_MS as DEFAULT_TOPIC_INTERVAL_MS
+from streaming.service.ticker import NOTHING_ATTESTED_MS, Ticker
 from streaming.service.topic_watcher import TopicWatcher
 from streaming.service.topics import TopicsError, prepare_topics
 from streaming.service.transactions import TransactionsFollower
 from streaming.service.transactions_pending import Summary
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The options of a coordinator. `settings` are by Kafka's dotted names.
-
-    `checkpoint` is the path or URI of the checkpoint, None: it is in `folder`. `rest_interval_ms` is the
-    interval of clock records while no group has a member (see `Pace`). `skip` are ids of records to
-    dead-letter unread. `shards` is the number of shards of a partition (`records.sharding`), None: that of
-    the state, or the default for a new one. With `take_over_topics` the coordinator may claim topics that
-    belong to another folder, see `streaming.service.owner`. With `standby` it waits until they are free. If
-    gateways are separate processes, an outage ends at the first request, at the latest `first_request_wait_s`
-    after the start of the query. `master`, `driver_host` and the settings `spark` are those of `Session`.
-    `state_partitions` is the number of partitions in which Spark keeps the state, None: as `shards`.
-    """
-
-    client_config: ClientConfig
-    folder: Path
-    layout: TopicLayout = field(default_factory=TopicLayout.named)
-    settings: Mapping[str, str] = field(default_factory=dict)
-    checkpoint: str | None = None
-    skip: tuple[str, ...] = ()
-    ui_host: str = LOOPBACK
-    ui_port: int | None = 0
-    tick_interval_ms: int = DEFAULT_INTERVAL_MS
-    rest_interval_ms: int = REST_INTERVAL_MS
-    clock_lag_ms: int = 0
-    topic_interval_ms: int = DEFAULT_TOPIC_INTERVAL_MS
-    replication_factor: int | None = None
-    min_insync_replicas: int | None = None
-    shards: int | None = None
-    take_over_topics: bool = False
-    standby: bool = False
-    first_request_wait_s: float = FIRST_REQUEST_WAIT_S
-    master: str | None = None
-    driver_host: str | None = None
-    state_partitions: int | None = None
-    spark: Mapping[str, str] = field(default_factory=dict)
-
-
 class Coordinator:
     """The coordinator of this process. `status` shows when it is ready.
 
     `start` raises FolderError, TopicsError, NotOwner, ConfigError, JarsUnavailable, JavaNotFound or
-    SparkFailed, each with a message that says what to do. `on_failure` is called in a thread when Spark's JVM
-    has ended or the topics have another owner (`is_deposed`). From then on this process coordinates nothing,
-    `failure` is the reason, and the caller has to `stop` it. `on_batch` is called in a thread with each
-    committed batch. `folder` is the options' folder if the caller has locked it already.
+    SparkFailed, each with a message that says what to do. `on_failure` is called in a thread when Spark has
+    ended again and again (`SparkKeeper`) or the topics have another owner (`is_deposed`). From then on this
+    process coordinates nothing, `failure` is the reason, and the caller has to `stop` it. `on_batch` is
+    called in a thread with each committed batch. `folder` is the options' folder if the caller has locked it
+    already.
 
     `gateway` opens the gateway of this process and yields its address. It is entered as soon as the topics
     exist, so that clients can connect before the outage ends. None: gateways are separate processes.
@@ -123,13 +89,15 @@ class Coordinator:
         self._pace = Pace(
             options.layout.request_partitions,
             options.tick_interval_ms,
-            rest_interval_ms=options.rest_interval_ms,
+            rest_interval_ms=0 if options.replica else options.rest_interval_ms,
         )
         self._lease: Lease | None = None
         self._first_request: FirstRequest | None = None
         self._running = ExitStack()
+        self._stopping = threading.Event()
         self._times = StartTimes()
         self._transactions = TransactionsFollower(options.client_config, options.layout)
+        self._replica: Replica | None = None
 
     @property
     def ui_url(self) -> str | None:
@@ -144,9 +112,20 @@ class Coordinator:
         """Seconds since the last acknowledged clock record, infinite before the ticker starts."""
         return self._ticker.age_s() if self._ticker is not None else float("inf")
 
+    def replica(self) -> ReplicaState:
+        """The state of the replica."""
+        if self._replica is None:
+            return NOT_STARTED if self.options.replica else OFF
+        return self._replica.state
+
     def transactions(self) -> Summary:
         """The transactions whose outcome the groups do not have yet."""
         return self._transactions.summary
+
+    @property
+    def spark_restarts(self) -> int:
+        """How often Spark was started again after its JVM had ended."""
+        return self._session.restarts if self._session else 0
 
     @property
     def jvm_pid(self) -> int:
@@ -169,6 +148,10 @@ class Coordinator:
         lock_fd = self._folder.lock()
         started.callback(self._folder.unlock)
         started.callback(self._say_stopped)
+        if options.replica:
+            watch = ReplicaWatch(self.replica, self.status, self._stopping.is_set)
+            watch.start()
+            started.callback(watch.stop)
         self.status.enter(Phase.STARTING, "preparing topics and Spark")
         with ExitStack() as starting:
             session = None
@@ -182,6 +165,15 @@ class Coordinator:
                 options.min_insync_replicas,
             )
             identity = checkpoint.pin(found, options.shards, options.state_partitions)
+            if options.replica:
+                self._replica = Replica(
+                    options.client_config,
+                    options.layout,
+                    checkpoint,
+                    options.folder,
+                    on_pending=self._transactions.take,
+                    now_ms=self._attested_ms,
+                )
             self._times.end_of("topics")
             if session is None:
                 session = starting.enter_context(self._starting_spark(lock_fd))
@@ -206,23 +198,34 @@ class Coordinator:
     ) -> None:
         """Wait in a thread until the topics are free, then do what every start does."""
         options = self.options
-        rehearsal = Rehearsal(session, options.client_config, options.layout, options.folder / "rehearsal")
         waiting = partial(self.status.enter, Phase.STANDBY)
         taking_over = partial(self.status.enter, Phase.STARTING, "taking over")
 
         def lead(leading: ExitStack, stopping: threading.Event) -> None:
+            rehearsal = Rehearsal(session, options.client_config, options.layout, options.folder, stopping)
+
+            def check() -> None:
+                rehearsal.check()
+                if self._replica is not None:
+                    self._replica.check_standby()
+
             with rehearsal, self._claiming(leading) as lease:
-                taken = lease.take_when_free(
-                    checkpoint, identity, stopping, waiting, rehearsal.check, taking_over
-                )
-            if not taken:
-                return
-            self._start_ticker(leading)
-            self._start_query(leading, checkpoint, identity, session)
+                if not lease.take_when_free(checkpoint, identity, stopping, waiting, check, taking_over):
+                    return
+                # Clients first: the replica answers while Spark ends one query and starts another.
+                self._start_ticker(leading)
+                self._start_query(leading, checkpoint, identity, session)
+
+        if self._replica is not None:
+            self._replica.stand_by(lambda: session.spark)
+            started.callback(self._replica.end)
 
         standby = StandbyThread(lead, self._end_standby)
         standby.start()
         started.callback(standby.stop)
+
+    def _attested_ms(self) -> int:
+        return NOTHING_ATTESTED_MS if self._ticker is None else self._ticker.attested_ms
 
     def _end_standby(self, error: Exception) -> None:
         self.status.enter(Phase.STOPPED, first_line(error))
@@ -232,39 +235,25 @@ class Coordinator:
         self, started: ExitStack, checkpoint: Checkpoint, identity: Identity, session: Session
     ) -> None:
         options = self.options
-        epochs = checkpoint.epochs(self._config.settings(), list(options.skip), code_version())
+        client_config, layout, epoch = options.client_config, options.layout, self._owner_epoch
+        try:
+            acted = acted_so_far(client_config, layout, checkpoint, ReplicaId(epoch, 1))
+        except KafkaError as error:
+            raise TopicsError(f"the early answers cannot be read: {error}") from error
+        check_answered(checkpoint, code_version(), is_ahead=acted.horizon_ms > acted.read_ms)
+        epochs = begin_epoch(checkpoint, layout.requests_topic, self._config.settings(), options.skip, acted)
+        continuity = Continuity(client_config, layout, checkpoint, self._replica, epoch, acted)
+        if self._replica is not None:
+            self._replica.own(epoch)
+            if options.standby:
+                continuity.promote(lambda: session.spark)
         assert identity.shards is not None
-        operator = Operator(options.layout, _config_epochs(epochs, identity), shards=identity.shards)
-        announce(options.client_config, options.layout, epochs[-1], self._epoch)
-        self._start_supervisor(started, checkpoint, operator, session)
+        operator = Operator(layout, config_epochs(epochs, identity), shards=identity.shards)
+        announce(client_config, layout, epochs[-1], epoch)
+        self._start_supervisor(started, checkpoint, operator, session, continuity)
 
-    @contextmanager
-    def _starting_spark(self, lock_fd: int) -> Iterator[Future[Session]]:
-        """Start Spark in a thread. If the block raises, Spark is stopped again."""
-        options = self.options
-
-        def start() -> Session:
-            session = Session(
-                log_path=options.folder / "spark.log",
-                ui_host=options.ui_host,
-                ui_port=options.ui_port,
-                hold_fd=lock_fd,
-                temporary_folder=options.folder / "tmp",
-                master=options.master,
-                driver_host=options.driver_host,
-                extra={CHECKPOINT_FILE_MANAGER: self._storage.file_manager, **options.spark},
-            )
-            self._times.end_of("spark")
-            return session
-
-        with ThreadPoolExecutor(1, "spark-start") as thread:
-            session = thread.submit(start)
-            try:
-                yield session
-            except BaseException:  # also KeyboardInterrupt
-                with suppress(Exception):
-                    session.result().stop()
-                raise
+    def _starting_spark(self, lock_fd: int) -> AbstractContextManager[Future[Session]]:
+        return starting_spark(self.options, self._storage.file_manager, lock_fd, self._times)
 
     @contextmanager
     def _claiming(self, started: ExitStack) -> Iterator[Lease]:
@@ -289,6 +278,11 @@ class Coordinator:
     @property
     def _epoch(self) -> int | None:
         return None if self._lease is None else self._lease.ownership.epoch
+
+    @property
+    def _owner_epoch(self) -> int:
+        assert self._lease is not None
+        return self._lease.ownership.epoch
 
     def _release(self) -> None:
         """Release the topics, unless another coordinator has them or no broker answers."""
@@ -329,15 +323,26 @@ class Coordinator:
         self._ticker.start()
         started.callback(self._ticker.stop)
         for thread in (
-            MembersWatcher(options.client_config, options.layout, self._pace),
+            *self._watching_for_rest(),
             TopicWatcher(options.client_config, options.layout, interval_ms=options.topic_interval_ms),
             self._transactions,
         ):
             thread.start()
             started.callback(thread.stop)
 
+    def _watching_for_rest(self) -> Sequence[BackgroundThread]:
+        """What makes clock records rare. With a replica they cost no batch, so they stay frequent."""
+        if self.options.replica:
+            return ()
+        return (MembersWatcher(self.options.client_config, self.options.layout, self._pace),)
+
     def _start_supervisor(
-        self, started: ExitStack, checkpoint: Checkpoint, operator: Operator, session: Session
+        self,
+        started: ExitStack,
+        checkpoint: Checkpoint,
+        operator: Operator,
+        session: Session,
+        continuity: Continuity,
     ) -> None:
         assert self._ticker is not None
         assert self._lease is not None
@@ -351,12 +356,15 @@ class Coordinator:
             session=session,
             ticker=self._ticker,
             pace=self._pace,
+            continuity=continuity,
+            replica=self._replica,
+            batch_interval_ms=options.interval_ms,
             ownership=self._lease.ownership,
             guard=self._lease.guard,
             first_request=self._first_request,
             first_request_wait_s=options.first_request_wait_s,
             times=self._times,
-            alarm=lambda: self._transactions.summary.alarm,
+            alarms=lambda: (self._transactions.summary.alarm, self.replica().alarm),
             on_batch=lambda batch: self.on_batch(batch),
             on_end=self._end,
         )
@@ -371,6 +379,7 @@ class Coordinator:
         """Stop the query, the ticker and Spark, and release the lock. The query's current batch runs again at
         the next start.
         """
+        self._stopping.set()
         self._running.close()
 
     def _say_stopped(self) -> None:
@@ -389,11 +398,3 @@ class Coordinator:
 def _session_of(starting: Future[Session] | None) -> Session:
     assert starting is not None
     return starting.result()
-
-
-def _config_epochs(epochs: list[Epoch], identity: Identity) -> tuple[ConfigEpoch, ...]:
-    base = CoordinatorConfig(member_id_namespace=identity.member_id_namespace)
-    return tuple(
-        ConfigEpoch(epoch.from_batch, base.with_settings(epoch.settings), frozenset(epoch.skip))
-        for epoch in epochs
-    )

@@ -7,7 +7,7 @@ from checkpoints.checkpoint import Checkpoint
 from checkpoints.files import FolderError
 from checkpoints.spark_logs import planned_ends
 
-# The form of a record, or of a request in a pack, in `streaming.query.shard_call.OperatorError`.
+# The form of a record, or of a request in a pack, in `streaming.query.handling.OperatorError`.
 _RECORD = re.compile(r"OperatorError: record (\S+-\d+-\d+(?:#\d+)?) of group")
 
 _LEFT_BEHIND = re.compile(r"record (\S+-\d+-\d+(?:#\d+)?)")

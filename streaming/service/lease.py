@@ -13,7 +13,6 @@ from kafka.errors import KafkaError
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.metadata import Identity
-from checkpoints.state_stores import remove_torn_state
 from checkpoints.upgrades import check_planned, code_version
 from records.claims import Claim
 from records.client_config import ClientConfig
@@ -115,5 +114,3 @@ class Lease:
         check_planned(checkpoint, code_version())
         checkpoint.own(epoch)
         checkpoint.check_committed(layout.requests_topic)
-        if torn := remove_torn_state(checkpoint.files):
-            log.warning("damaged files of a batch that was cut off are removed", files=[*map(str, torn)])

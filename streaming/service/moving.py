@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from checkpoints import codec
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.export_file import ExportedGroup, ExportError, ExportFile, Header, write_export
-from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, Moved, OwnerRecord
+from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, Moved, OwnerRecord, configs_of
 from checkpoints.spark_logs import (
     read_next_watermark_ms,
     read_planned,
@@ -236,10 +236,8 @@ def _renumbered_outages(outages: list[KnownOutage], batch: int) -> list[KnownOut
 
 
 def _renumbered_epochs(epochs: list[Epoch], batch: int) -> list[Epoch]:
-    """The configurations from this batch on, which becomes batch 0."""
-    in_force = [e for e in epochs if e.from_batch <= batch][-1:]
-    later = [e for e in epochs if e.from_batch > batch]
-    return [replace(e, from_batch=max(0, e.from_batch - batch)) for e in in_force + later]
+    """The configurations of the same. A group that rests may have to go through earlier ones."""
+    return [replace(e, from_batch=max(0, e.from_batch - batch)) for e in epochs]
 
 
 def groups_in(rows: Iterator[StateRow]) -> Iterator[ExportedGroup]:
@@ -256,8 +254,7 @@ def _shards(export: ExportFile, identity: Identity) -> dict[int, dict[str, codec
     topics. The positions of its offsets are then those of another log, so they are renumbered.
     """
     assert identity.shards is not None
-    settings = export.header.epochs[-1].settings if export.header.epochs else {}
-    config = CoordinatorConfig().with_settings(settings)
+    config = configs_of(export.header.epochs, CoordinatorConfig()).at(export.header.next_watermark_ms)
     is_new_topic = identity.requests_topic != export.header.identity.requests_topic
     shards: dict[int, dict[str, codec.Entry]] = {}
     for exported in export.groups():

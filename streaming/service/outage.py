@@ -1,5 +1,5 @@
-"""Outages: the times without a coordinator, from the last request that a batch has read until clients can
-reach a gateway again.
+"""Outages: the times without a coordinator, from the last time on which one has acted until clients can reach
+a gateway again.
 
 All sessions restart at the end of an outage, so it must not end before clients can reach a gateway. A gateway
 of this process listens before the query starts. If gateways are separate processes, the first request shows
@@ -8,6 +8,7 @@ that clients are back.
 
 import time
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import msgspec
 from kafka import TopicPartition
@@ -17,9 +18,11 @@ from checkpoints.files import FolderError
 from checkpoints.metadata import KnownOutage
 from records.client_config import ClientConfig
 from records.codec import UNREADABLE, is_clock_record
+from records.early_answers import ReplicaId
 from records.layout import TopicLayout
 from records.reader import Record, TopicReader
 from state.kafka.requests import TopicMetadata, TransactionMarker
+from streaming.service.horizon import end_replicas
 from streaming.service.ticker import brokers_time_ms
 
 # Kafka's clients wait up to 1 s (Java), 10 s (librdkafka) or 30 s (kafka-python) between two attempts to
@@ -35,20 +38,50 @@ class RequestsDeleted(FolderError):
     """Records of the requests topic were deleted before a batch has handled them. The message says which."""
 
 
-def end_outage(client_config: ClientConfig, layout: TopicLayout, checkpoint: Checkpoint) -> list[KnownOutage]:
-    """Return all outages, with the one that ends now. A new checkpoint has none.
+class Acted(NamedTuple):
+    """The greatest times in ms on which coordinators have acted so far, 0 on a new checkpoint.
+
+    They are the last append time that a planned batch has read, and the horizon of their replicas. `batch` is
+    the last planned batch of then. A driver of an earlier owner that wakes up may plan one more, which has to
+    know the outage, because the batch may read beyond these times.
+    """
+
+    batch: int
+    read_ms: int
+    horizon_ms: int
+
+    @property
+    def until_ms(self) -> int:
+        return max(self.read_ms, self.horizon_ms)
+
+
+def acted_so_far(
+    client_config: ClientConfig, layout: TopicLayout, checkpoint: Checkpoint, first: ReplicaId
+) -> Acted:
+    """Return how far coordinators have acted. Answers of replicas before `first` do not count from now on.
+
+    Raises KafkaError.
+    """
+    batch = checkpoint.last_batch("offsets")
+    ends = checkpoint.planned_ends(batch, layout.requests_topic)
+    read_ms = last_append_ms(client_config, layout.requests_topic, ends) if ends else 0
+    return Acted(batch, read_ms, end_replicas(client_config, layout, first, read_ms))
+
+
+def end_outage(
+    client_config: ClientConfig, layout: TopicLayout, checkpoint: Checkpoint, acted: Acted
+) -> list[KnownOutage]:
+    """Return all outages, with the one that began after `acted` and ends now. A new checkpoint has none.
 
     Raises KafkaError and RequestsDeleted.
     """
     topic = layout.requests_topic
-    ends = checkpoint.planned_ends(checkpoint.last_batch("offsets"), topic)
-    if not ends:
+    if not acted.until_ms and acted.batch < 0:
         return []
     handled = checkpoint.planned_ends(checkpoint.last_batch("commits"), topic)
     _check_all_are_there(client_config, topic, handled)
-    after_ms = last_append_ms(client_config, topic, ends)
     until_ms = brokers_time_ms(client_config, topic, layout.request_partitions)
-    return checkpoint.outages(after_ms, until_ms)
+    return checkpoint.outages(acted.until_ms, until_ms, acted.batch + 1)
 
 
 class FirstRequest:

@@ -36,7 +36,7 @@ from records.reader import Record, TopicReader
 
 # A running coordinator appends clock records. If none comes for this long, or for three of its intervals, no
 # coordinator runs.
-SILENCE_MS = 5_000
+SILENCE_MS = 2_000
 SILENT_INTERVALS = 3
 _POLL_MS = 100
 _TIMEOUT_S = 30.0

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.export_file import ExportedGroup
-from checkpoints.metadata import OwnerRecord
+from checkpoints.metadata import OwnerRecord, configs_of
 from checkpoints.spark_logs import SPARK, read_next_watermark_ms
 from state.config import CoordinatorConfig
 from streaming.query.seeding import read_state
@@ -37,14 +37,9 @@ class StoredState:
 
     @property
     def config(self) -> CoordinatorConfig:
-        """The configuration of the batch."""
-        return config_at(self.record, self.batch)
-
-
-def config_at(record: OwnerRecord, batch: int) -> CoordinatorConfig:
-    """The configuration of a batch."""
-    settings = next((e.settings for e in reversed(record.epochs) if e.from_batch <= batch), {})
-    return CoordinatorConfig().with_settings(settings)
+        """The configuration in force at the watermark."""
+        known = [epoch for epoch in self.record.epochs if epoch.from_batch <= self.batch]
+        return configs_of(known, CoordinatorConfig()).at(self.watermark_ms)
 
 
 def kept_batches(checkpoint: Checkpoint) -> range:

@@ -6,6 +6,7 @@ state, and its checkpoint is in the standby's own folder.
 """
 
 import shutil
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -23,9 +24,9 @@ from records.codec import CLOCK_PATTERN
 from records.layout import TopicLayout
 from state.config import CoordinatorConfig
 from streaming.query import pipeline
-from streaming.query.jvm import SparkFailed
 from streaming.query.operator import ConfigEpoch, Operator
 from streaming.query.session import Session
+from streaming.service.spark_keeper import SparkKeeper
 
 # Spark ends Python workers that are idle for a minute.
 INTERVAL_S = 20
@@ -34,21 +35,33 @@ log = structlog.get_logger()
 
 
 class Rehearsal:
-    """Runs from `start` to `stop`. If it fails, a takeover takes longer, until `check` starts it again."""
+    """Runs from `start` to `stop`. If it fails, a takeover takes longer, until `check` starts it again.
+
+    `folder` is the standby's own. `check` returns soon after `stopping` is set.
+    """
 
     def __init__(
-        self, session: Session, client_config: ClientConfig, layout: TopicLayout, folder: Path
+        self,
+        session: Session,
+        client_config: ClientConfig,
+        layout: TopicLayout,
+        folder: Path,
+        stopping: threading.Event,
     ) -> None:
         self._session = session
         self._client_config = client_config
         self._operator = Operator(layout, (ConfigEpoch(0, CoordinatorConfig()),))
-        self._folder = folder
+        self._folder = folder / "rehearsal"
+        self._spark = SparkKeeper(session, stopping, pause=stopping.wait, has_standby=True)
         self._query: StreamingQuery | None = None
         self._started_s = 0.0
+        self._restarts = 0
 
     def start(self) -> None:
         """Start the query. Executors of a cluster do not reach this folder, so there is none on a cluster."""
         self._started_s = time.monotonic()
+        self._restarts = self._session.restarts
+        self._query = None
         shutil.rmtree(self._folder, ignore_errors=True)
         if not self._session.is_local:
             return
@@ -71,6 +84,7 @@ class Rehearsal:
             log.warning("the standby's Spark is not kept warm", error=str(error).partition("\n")[0])
 
     def __enter__(self) -> Self:
+        self._spark.start()
         self.start()
         return self
 
@@ -78,18 +92,20 @@ class Rehearsal:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
+        self._spark.stop()
 
     def check(self) -> None:
-        """Start the query again if it has ended, as after a broker was away.
+        """Start Spark again if it has ended, and the query, as after a broker was away. Raises SparkEnded."""
+        self._spark.keep(self._look)
 
-        Raises SparkFailed if the JVM has ended: such a standby could not take over.
-        """
-        try:
-            self._session.ping()
-            has_ended = self._query is not None and not self._query.isActive
-        except (Py4JError, OSError):
-            raise SparkFailed("Spark's JVM has ended, so this standby could not take over") from None
-        if has_ended and time.monotonic() - self._started_s > INTERVAL_S:
+    def _look(self) -> None:
+        self._session.ping()
+        if self._restarts != self._session.restarts:
+            self.start()
+        if time.monotonic() - self._started_s < INTERVAL_S:
+            return
+        self._spark.worked()
+        if self._query is None or not self._query.isActive:
             self.start()
 
     def stop(self) -> None:

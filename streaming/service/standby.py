@@ -21,9 +21,9 @@ from records.layout import TopicLayout
 from streaming.service.owner import ClockRecords, NotOwner, Ownership, check_state, is_same_folder, silence_ms
 
 # The pause after each clock record. A standby so reads a small part of the requests topic only.
-PAUSE_S = 0.5
+PAUSE_S = 0.2
 # How long one look waits for a clock record. Claims are read between two looks.
-LOOK_S = 1.0
+LOOK_S = 0.5
 # A look that took longer counts as this long: this process was stopped, and has not looked.
 LONGEST_LOOK_S = 2.0
 

@@ -12,6 +12,8 @@ import msgspec
 import structlog
 from msgspec import Struct, structs
 
+NO_REPLICA = "off"
+
 log = structlog.get_logger()
 
 
@@ -32,6 +34,7 @@ class Status(Struct, frozen=True):
     """`alarm` is a problem for the operator even if the coordinator is ready, None if there is none.
 
     `batch_id` is the last committed batch, None if unknown. The file has its value as of the last change.
+    `replica` is what the replica does, and why it does not answer (`streaming.service.replica_state`).
     """
 
     phase: Phase
@@ -39,6 +42,7 @@ class Status(Struct, frozen=True):
     since_ms: int
     batch_id: int = -1
     alarm: str | None = None
+    replica: str = NO_REPLICA
 
 
 class StatusBoard:
@@ -66,8 +70,9 @@ class StatusBoard:
         with self._changed:
             old = self._status
             last = old.batch_id if batch_id is None else batch_id
-            alarm = None if phase is Phase.STOPPED else old.alarm  # nothing can clear it after the stop
-            self._publish(Status(phase, reason, _now_ms(), last, alarm))
+            # Nothing can clear them after the stop.
+            alarm, replica = (None, NO_REPLICA) if phase is Phase.STOPPED else (old.alarm, old.replica)
+            self._publish(Status(phase, reason, _now_ms(), last, alarm, replica))
 
     def batch_committed(self, batch_id: int) -> None:
         """A batch was committed, so the coordinator is ready whatever its phase was."""
@@ -80,15 +85,17 @@ class StatusBoard:
                 self._changed.notify_all()
             else:
                 reason = "batches are being committed"
-                self._publish(Status(Phase.READY, reason, _now_ms(), batch_id, old.alarm))
+                self._publish(Status(Phase.READY, reason, _now_ms(), batch_id, old.alarm, old.replica))
 
     def set_alarm(self, alarm: str | None) -> None:
         """Set the alarm, or clear it with None. A stopped coordinator has no alarm."""
         with self._changed:
-            if self._status.phase is Phase.STOPPED:
-                return
-            if alarm != self._status.alarm or not self._is_written:
-                self._publish(structs.replace(self._status, alarm=alarm))
+            self._replace(structs.replace(self._status, alarm=alarm))
+
+    def set_replica(self, replica: str) -> None:
+        """Set what the replica does. A stopped coordinator has none."""
+        with self._changed:
+            self._replace(structs.replace(self._status, replica=replica))
 
     def wait_for(self, *phases: Phase, timeout_s: float | None = None) -> bool:
         """Wait until the phase is one of these. False after the timeout."""
@@ -98,6 +105,11 @@ class StatusBoard:
         """Wait until the condition holds. False after the timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: holds(self._status), timeout_s)
+
+    def _replace(self, status: Status) -> None:
+        is_stopped = self._status.phase is Phase.STOPPED
+        if not is_stopped and (status != self._status or not self._is_written):
+            self._publish(status)
 
     def _publish(self, status: Status) -> None:
         self._status = status

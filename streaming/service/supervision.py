@@ -1,17 +1,16 @@
 """The supervisor: it starts the query, and starts it again whenever it ends.
 
-A query ends when the broker is away for long, a batch fails, a disk is full or a Python worker dies twice.
-The next query starts from the checkpoint after a pause that grows. The batch that was running runs again and
-gives the same output.
+A query ends when the broker is away for long, a batch fails, a disk is full, a Python worker dies twice or
+Spark's JVM ends, which is started again first (`streaming.service.spark_keeper`). The next query starts from
+the checkpoint after a pause that grows. The batch that was running runs again and gives the same output.
 """
 
-import os
-import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,6 +24,7 @@ from checkpoints.checkpoint import Checkpoint
 from checkpoints.damage import describe_damage
 from checkpoints.disk import describe_full_disk
 from checkpoints.files import FolderError, FolderNotWritable
+from checkpoints.state_stores import remove_torn_state
 from records.claims import Claim
 from records.client_config import ClientConfig
 from records.layout import TopicLayout
@@ -35,23 +35,25 @@ from streaming.query.progress import BatchProgress, ProgressReader
 from streaming.query.session import Session
 from streaming.query.under_way import WORKER_DIED, left_behind
 from streaming.service.committed_pin import CommittedPin
+from streaming.service.continuity import Continuity
 from streaming.service.failing_batch import describe_damaged_checkpoint, describe_failing_batch
-from streaming.service.outage import FirstRequest, end_outage
+from streaming.service.outage import FirstRequest
 from streaming.service.owner import NotOwner, Ownership
 from streaming.service.pace import Pace
+from streaming.service.replica import Replica
+from streaming.service.spark_keeper import FIRST_PAUSE_S, LONGEST_PAUSE_S, SparkEnded, SparkKeeper
 from streaming.service.start_times import StartTimes
 from streaming.service.status import Phase, StatusBoard
 from streaming.service.ticker import Ticker
-from streaming.service.watchdog import Watchdog
 
-FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 30.0
 FAILURES_TO_NAME_THE_BATCH = 3
 TICKER_ALARM_AGE_S = 10.0
 # A longer time without a broker is an outage, because no heartbeat can arrive: a takeover follows.
 CUT_OFF_S = 5.0
 POLL_S = 0.2
-# After so long without a batch, although others were committed before, another coordinator has to try.
+# How long a stop waits for the batch with the last early answers.
+SETTLE_MAX_S = 5.0
+# After so long without a batch, although others were committed before, another JVM has to try.
 STANDSTILL_S = 60.0
 # How often the disk is tried while it is full.
 SPACE_POLL_S = 1.0
@@ -62,9 +64,10 @@ log = structlog.get_logger()
 class Supervisor:
     """Keeps the query of one coordinator running, on a thread of its own, until `stop`.
 
+    `replica` None: there is none.
     `first_request` is what ends the outage where gateways are processes of their own, None where the gateway
-    of this process listens already; it is waited for at most `first_request_wait_s` seconds. `alarm` returns
-    the alarm of another part of the service. `on_batch` is called with each committed batch. `on_end` is
+    of this process listens already; it is waited for at most `first_request_wait_s` seconds. `alarms`
+    returns those of other parts of the service. `on_batch` is called with each committed batch. `on_end` is
     called at most once, when no query can run any more: with the reason, and whether the topics have another
     owner. All are called on the supervisor's thread.
     """
@@ -80,12 +83,15 @@ class Supervisor:
         session: Session,
         ticker: Ticker,
         pace: Pace,
+        continuity: Continuity,
+        replica: Replica | None,
+        batch_interval_ms: int,
         ownership: Ownership,
         guard: OwnerGuard | None,
         first_request: FirstRequest | None,
         first_request_wait_s: float,
         times: StartTimes,
-        alarm: Callable[[], str | None],
+        alarms: Callable[[], Iterable[str | None]],
         on_batch: Callable[[BatchProgress], None],
         on_end: Callable[[str, bool], None],
     ) -> None:
@@ -97,6 +103,9 @@ class Supervisor:
         self._session = session
         self._ticker = ticker
         self._pace = pace
+        self._continuity = continuity
+        self._replica = replica
+        self._batch_interval_ms = batch_interval_ms
         self._ownership = ownership
         self._guard = guard
         # The epoch above which a clock record is a later owner's; None: clock records are not looked at.
@@ -104,51 +113,55 @@ class Supervisor:
         self._first_request = first_request
         self._first_request_wait_s = first_request_wait_s
         self._times = times
-        self._other_alarm = alarm
+        self._other_alarms = alarms
         self._on_batch = on_batch
         self._on_end = on_end
         self._committed_pin = CommittedPin(checkpoint, layout.requests_topic)
         self._disk_alarm: str | None = None
-        self._jvm_end = "Spark's JVM has ended"
-        self._watchdog = Watchdog(session.ping, self._kill_jvm)
         self._looks_without_batch: int | None = None
         log_path = session.log_path  # a string if it is the log of spark-submit
         self._under_way = str(log_path.with_name("under-way")) if isinstance(log_path, Path) else None
         self._stopping = threading.Event()
+        self._spark = SparkKeeper(
+            session,
+            self._stopping,
+            pause=self._pause_for_spark,
+            say=partial(status.enter, Phase.RESTARTING),
+            has_standby=guard is not None,
+        )
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
 
     def start(self) -> None:
+        self._spark.start()
         self._thread.start()
-        if self._guard is not None:  # another coordinator may take over
-            self._watchdog.start()
 
     def stop(self) -> None:
         """End the query and the thread. The batch that was running runs again at the next start."""
+        if self._replica is not None:
+            self._replica.end()
+            self._settle(self._replica)
         self._stopping.set()
         self._thread.join()
-        if self._guard is not None:
-            self._watchdog.stop()
+        self._spark.stop()
 
-    def _kill_jvm(self, reason: str) -> None:
-        """End a JVM that hangs, which ends the service: another coordinator can take over at once."""
-        self._jvm_end = f"{reason}, so it was killed"
-        log.error("the JVM hangs", reason=reason)
-        with suppress(ProcessLookupError):
-            os.kill(self._session.jvm_pid, signal.SIGKILL)
+    def _settle(self, replica: Replica) -> None:
+        """Wait until the query has handled what the replica has answered, so that views and history have it,
+        and another version of this code need not answer it again.
+        """
+        self._status.wait_until(
+            lambda status: replica.is_settled() or status.phase is not Phase.READY, SETTLE_MAX_S
+        )
 
     def _run(self) -> None:
         try:
-            self._keep_running()
+            self._spark.keep(self._keep_running)
         except Exception as error:
             if self._stopping.is_set():
                 return
             if isinstance(error, NotOwner):
                 reason = str(error)
                 log.error("the coordinator has lost its topics", reason=reason)
-            elif self._session.has_lost_jvm():
-                reason = f"{self._jvm_end}; its log is {self._session.log_path}"
-                log.error("the coordinator failed", reason=reason)
-            elif isinstance(error, FolderError):
+            elif isinstance(error, SparkEnded | FolderError):
                 reason = str(error)
                 log.error("the coordinator failed", reason=reason)
             else:
@@ -158,12 +171,14 @@ class Supervisor:
             self._on_end(reason, isinstance(error, NotOwner))
 
     def _keep_running(self) -> None:
-        """Start the query, and start it again whenever it ends, until the service stops."""
+        """Start the query, and start it again whenever it ends, until the service stops or Spark ends."""
+        if torn := remove_torn_state(self._checkpoint.files):
+            log.warning("damaged files of a batch that was cut off are removed", files=[*map(str, torn)])
         failures, failed_batch = 0, -1
         while not self._stopping.is_set():
             error = self._run_query()
             self._committed_pin.take(self._checkpoint.last_batch("commits"))
-            if error is None or self._stopping.is_set() or self._waited_for_space(error):
+            if error is None or self._stopping.is_set() or self._waited_for_space(first_line(error)):
                 continue
             self._session.check_running()
             batch = self._checkpoint.last_batch("commits") + 1
@@ -176,16 +191,16 @@ class Supervisor:
             self._operator = replace(self._operator, under_way=self._under_way if dies_again else None)
             self._pause(pause_s)
 
-    def _waited_for_space(self, error: Exception) -> bool:
-        """If the query ended because a disk is full: raise an alarm and wait for space. False if no disk is
-        full.
+    def _waited_for_space(self, error: str) -> bool:
+        """If the query or Spark ended because a disk is full: raise an alarm and wait for space. False if no
+        disk is full.
 
         A full disk is no failure of the batch, which is planned or run again when there is space.
         """
         full = self._look_at_disk()
         if full is None:
             return False
-        log.error("query stopped until there is space", reason=full, error=first_line(error))
+        log.error("query stopped until there is space", reason=full, error=error)
         self._status.enter(Phase.RESTARTING, full, batch_id=self._checkpoint.last_batch("commits"))
         while full is not None and not self._stopping.is_set():
             self._pause(SPACE_POLL_S)
@@ -207,7 +222,7 @@ class Supervisor:
         try:
             self._wait_for_clients()
             self._checkpoint.check_committed(self._layout.requests_topic)
-            outages = end_outage(self._client_config, self._layout, self._checkpoint)
+            outages = self._continuity.outages()
             running = pipeline.start(
                 self._session.spark,
                 self._client_config,
@@ -216,6 +231,10 @@ class Supervisor:
                 self._owner_epoch,
                 self._session.demand,
                 self._guard,
+                self._batch_interval_ms,
+            )
+            self._continuity.query_started(
+                lambda: self._session.spark, outages, checks_clocks=self._owner_epoch is not None
             )
             log.info("query started", run_id=running.runId)
             self._times.end_of("query")
@@ -308,6 +327,10 @@ class Supervisor:
         while time.monotonic() < end_s and not self._stopping.wait(POLL_S):
             self._watch_ticker()
 
+    def _pause_for_spark(self, pause_s: float) -> None:
+        self._pause(pause_s)
+        self._waited_for_space("Spark has ended")
+
     def _report_failure(self, error: Exception, batch: int, failures: int, pause_s: float) -> None:
         phase = Phase.RESTARTING
         reason = f"batch {batch} failed, attempt {failures}: {first_line(error)}"
@@ -333,8 +356,11 @@ class Supervisor:
                 if topic == self._layout.requests_topic
             }
             self._pace.batch_read(ends)
+            if self._replica is not None:
+                self._replica.committed(ends, batch.watermark_ms)
             self._looks_without_batch = 0
             self._times.first_batch(batch)
+            self._spark.worked()
             self._on_batch(batch)
             self._status.batch_committed(batch.batch_id)
             self._committed_pin.take_often(batch.batch_id, ends)
@@ -342,21 +368,21 @@ class Supervisor:
     def _watch_standstill(self) -> None:
         """End the JVM if the query commits nothing any more although the broker answers.
 
-        The first batch of a query may take long. So a batch that takes long everywhere is run by the next
-        owner to its end.
+        The first batch of a query may take long. So a batch that always takes long is run to its end by the
+        next JVM.
         """
-        if self._guard is None or self._looks_without_batch is None:
+        if self._looks_without_batch is None:
             return
         self._looks_without_batch = 0 if self._ticker.cut_off_s() > 0 else self._looks_without_batch + 1
         if self._looks_without_batch * POLL_S > STANDSTILL_S:
-            self._kill_jvm(f"no batch was committed for {STANDSTILL_S:.0f} s")
+            self._spark.kill_hung(f"no batch was committed for {STANDSTILL_S:.0f} s")
             self._looks_without_batch = None
 
     def _watch_ticker(self) -> None:
         alarm = self._ticker.alarm
         if alarm is None and self._ticker.age_s() > TICKER_ALARM_AGE_S:
             alarm = f"no clock record was acknowledged for {self._ticker.age_s():.0f} s: time stands still"
-        alarms = filter(None, (self._disk_alarm, alarm, self._other_alarm()))
+        alarms = filter(None, (self._disk_alarm, alarm, *self._other_alarms()))
         self._status.set_alarm("; ".join(alarms) or None)
 
 

@@ -3,31 +3,28 @@
 It reads the open entries from the transactions topic and the outcomes from the markers topic. It appends a
 TransactionMarker to the requests topic for each group concerned, so that this topic stays the only input of a
 group. The follower keeps no state of its own, and two of them do no harm. It asks a group again until the
-entry's tombstone is on the transactions topic. Nobody reads the responses to its requests.
+entry's tombstone is on the transactions topic. Entries that are reported before they are on the topic are
+decided by `streaming.service.transactions_reports`.
 """
 
-import socket
 import time
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import count
-from uuid import UUID
 
 import structlog
-from kafka import KafkaProducer, TopicPartition
+from kafka import TopicPartition
 from kafka.errors import UnknownTopicOrPartitionError
 
-from records import kafka_clients
 from records.client_config import ClientConfig
-from records.codec import UNREADABLE, encode
+from records.codec import UNREADABLE
 from records.layout import TopicLayout
-from records.partitioner import partition_of
 from records.reader import TopicReader
-from state.kafka.requests import TransactionMarker
 from streaming.service.background import BackgroundThread
-from streaming.service.transactions_markers import BROKER_TIMEOUT_MS, MarkersReader
-from streaming.service.transactions_pending import Decision, PendingTransactions, Summary
+from streaming.service.transactions_markers import MarkersReader
+from streaming.service.transactions_pending import PendingTransactions, Summary
+from streaming.service.transactions_reports import ReportedTransactions
+from streaming.service.transactions_requests import MarkerRequests
 
 CLIENT_ID = "transactions-follower"
 RETRY_PAUSE_S = 1.0
@@ -38,7 +35,6 @@ _REST_POLL_MS = 500
 _POLL_MS = 10
 _MARKER_WAIT_MS = 100
 _LEAST_MARKER_WAIT_MS = 10
-_REPLY_PARTITION = 0
 _ALARM_LOG_S = 60.0
 # How often the follower looks whether the topic of markers was made again, while something is pending.
 _TOPIC_LOOK_S = 10.0
@@ -56,13 +52,28 @@ class TransactionsFollower(BackgroundThread):
     def __init__(self, client_config: ClientConfig, layout: TopicLayout) -> None:
         self._client_config = client_config
         self._layout = layout
-        self._host = socket.gethostname()
-        self._numbers = count(1)
         super().__init__("transactions-follower")
         self._failing_since_s: float | None = None
         self._alarms_logged_at_s = float("-inf")
         self._decided: Counter[str] = Counter()  # also by earlier connections
         self.summary = Summary()
+        self._reported = ReportedTransactions(client_config, layout)
+
+    def take(self, key: bytes, value: bytes | None) -> None:
+        """Take a record that will be on the transactions topic with the query's next batch, so that its group
+        gets the marker sooner. Safe for threads, and never waits. Reports may be missing, or come twice.
+        """
+        self._reported.take(key, value)
+
+    def start(self) -> None:
+        """See `BackgroundThread`."""
+        super().start()
+        self._reported.start()
+
+    def stop(self) -> None:
+        """See `BackgroundThread`."""
+        super().stop()
+        self._reported.stop()
 
     def _run(self) -> None:
         while not self._stopped.is_set():
@@ -80,17 +91,14 @@ class TransactionsFollower(BackgroundThread):
                     markers = connections.enter_context(
                         MarkersReader(self._client_config, self._layout.txn_markers_topic)
                     )
-                    producer = kafka_clients.topic_metadata_producer(
-                        self._client_config,
-                        timeout_ms=BROKER_TIMEOUT_MS,
-                        max_request_bytes=self._layout.request_record_max_bytes,
+                    requests = connections.enter_context(
+                        MarkerRequests(self._client_config, self._layout, CLIENT_ID)
                     )
-                    connections.callback(producer.close, timeout=2 * BROKER_TIMEOUT_MS / 1000)
-                    self._follow(reader, markers, producer)
+                    self._follow(reader, markers, requests)
             except Exception as error:  # noqa: BLE001 - without this thread, offsets stay pending for ever
                 self._failed(error)
 
-    def _follow(self, reader: TopicReader, markers: MarkersReader, producer: KafkaProducer) -> None:
+    def _follow(self, reader: TopicReader, markers: MarkersReader, requests: MarkerRequests) -> None:
         """Read both topics until stopped, or until the topic of markers is another one. Raises KafkaError."""
         pending = PendingTransactions(markers.describe().topic_id, self._decided)
         looked_at_s = time.monotonic()
@@ -109,7 +117,7 @@ class TransactionsFollower(BackgroundThread):
                     return
                 looked_at_s = time.monotonic()
             self._read(markers, pending)
-            self._ask(producer, pending)
+            requests.append(pending.due(time.monotonic()), pending.topic_id)
             self.summary = pending.summary(round(time.time() * 1000))
             self._log_alarms()
             self._failing_since_s = None
@@ -129,39 +137,6 @@ class TransactionsFollower(BackgroundThread):
         wait_ms = marker_wait_ms(len(positions))
         for partition, position in positions.items():
             pending.read(partition, markers.fetch(partition, position, wait_ms))
-
-    def _ask(self, producer: KafkaProducer, pending: PendingTransactions) -> None:
-        """Append the requests that are due, and wait for all. Raises KafkaError."""
-        decisions = pending.due(time.monotonic())
-        sent = [
-            producer.send(
-                self._layout.requests_topic,
-                key=decision.group_id.encode(),
-                value=encode(self._request(decision, pending.topic_id)),
-                partition=partition_of(decision.group_id, self._layout.request_partitions),
-            )
-            for decision in decisions
-        ]
-        for future in sent:
-            future.get(timeout=2 * BROKER_TIMEOUT_MS / 1000)
-
-    def _request(self, decision: Decision, topic_id: UUID) -> TransactionMarker:
-        marker = decision.marker
-        return TransactionMarker(
-            group_id=decision.group_id,
-            correlation_id=f"{CLIENT_ID}-{next(self._numbers)}",
-            reply_partition=_REPLY_PARTITION,
-            api_version=0,
-            client_id=CLIENT_ID,
-            client_host=self._host,
-            producer_id=marker.producer_id,
-            producer_epoch=marker.producer_epoch,
-            txn_partition=decision.partition,
-            txn_position=marker.offset,
-            txn_topic_id=topic_id,
-            first_position=decision.first_position,
-            committed=marker.committed,
-        )
 
     def _log_alarms(self) -> None:
         alarms, now_s = self.summary.alarms, time.monotonic()

@@ -1,8 +1,7 @@
-"""The watchdog: it ends a JVM that hangs, so that another coordinator can take over.
+"""The watchdog: it ends a JVM that hangs, so that another one can be started.
 
-Clock records come from this process, so a standby does not see that the JVM beside it hangs. A JVM that does
-not answer for `UNANSWERED_S` is killed. The service then ends as after any end of its JVM, and releases the
-topics.
+A JVM that does not answer for `UNANSWERED_S` is killed. The service then goes on as after any end of its JVM
+(`streaming.service.spark_keeper`).
 """
 
 import threading

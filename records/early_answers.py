@@ -1,0 +1,119 @@
+"""Early answers: a replica of the coordinator appends them to the responses topic before the query does.
+
+The query's answer to the same request follows with the same bytes. A reader takes the first of both, and
+drops early answers of a replica that has been replaced (`EarlyAnswers`). Headers say which record is which,
+so the values stay the same.
+"""
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+Headers = Sequence[tuple[str, bytes | None]]
+"""The headers of a record, as kafka-python and librdkafka give them."""
+
+
+class _Record(Protocol):
+    """A record of the responses topic, as kafka-python gives it."""
+
+    partition: int
+    headers: Headers | None
+
+
+R = TypeVar("R", bound=_Record)
+
+_EARLY = "early"
+_MARKER = "replicas-since"
+
+
+class ReplicaId(NamedTuple):
+    """A replica: the epoch of its owner's claim (`records.claims`), and its number among that owner's.
+
+    Later replicas have greater ids.
+    """
+
+    owner_epoch: int
+    number: int
+
+
+class AsOf(NamedTuple):
+    """What an early answer says of itself: its replica, and the greatest time in ms that the replica has
+    acted on. This is a request's append time, or an attested time by which it fired deadlines.
+    """
+
+    replica: ReplicaId
+    as_of_ms: int
+
+
+def early_headers(replica: ReplicaId, as_of_ms: int) -> list[tuple[str, bytes]]:
+    """The headers of a record with early answers."""
+    return [(_EARLY, b"%d.%d %d" % (*replica, as_of_ms))]
+
+
+def is_by_query(headers: Headers | None) -> bool:
+    """Whether a record of the responses topic is the query's: neither early answers nor a marker."""
+    return not any(name in (_EARLY, _MARKER) for name, _ in headers or ())
+
+
+def marker_headers(first: ReplicaId) -> list[tuple[str, bytes]]:
+    """The headers of a marker, a record without a value: after it, answers of replicas before `first` do not
+    count.
+    """
+    return [(_MARKER, b"%d.%d" % first)]
+
+
+def as_of(headers: Headers | None) -> AsOf | None:
+    """Return what an early answer says of itself, None if the record is none."""
+    for name, value in headers or ():
+        if name == _EARLY:
+            replica, _, at_ms = (value or b"").partition(b" ")
+            return AsOf(_replica_id(replica), int(at_ms))
+    return None
+
+
+def marked(headers: Headers | None) -> ReplicaId | None:
+    """Return the first replica that counts behind this marker, None if the record is no marker."""
+    for name, value in headers or ():
+        if name == _MARKER:
+            return _replica_id(value or b"")
+    return None
+
+
+def _replica_id(text: bytes) -> ReplicaId:
+    epoch, _, number = text.partition(b".")
+    return ReplicaId(int(epoch), int(number))
+
+
+class EarlyAnswers:
+    """Which records of the responses topic count, for a reader that gets each partition's in order.
+
+    A reader that begins in the middle needs no earlier marker. A replaced replica meets the clock record of
+    the later owner in the requests topic before any request of this reader.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[Hashable, ReplicaId] = {}
+
+    def counts(self, partition: Hashable, headers: Headers | None) -> bool:
+        """Whether a record with answers counts: False for a marker and for answers of a replaced replica, and
+        where such a header cannot be read.
+        """
+        if not headers:
+            return True
+        try:
+            return self._counts(partition, headers)
+        except ValueError:
+            return False
+
+    def _counts(self, partition: Hashable, headers: Headers) -> bool:
+        first = marked(headers)
+        if first is not None:
+            self._first[partition] = max(first, self._first.get(partition, first))
+            return False
+        early = as_of(headers)
+        return early is None or partition not in self._first or early.replica >= self._first[partition]
+
+
+def that_count(records: Iterable[R]) -> Iterator[R]:
+    """The records of the responses topic with answers that count, early ones and the query's."""
+    answers = EarlyAnswers()
+    return (record for record in records if answers.counts(record.partition, record.headers))

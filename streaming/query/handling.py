@@ -1,0 +1,145 @@
+"""What a message of the log means for its group, and what is answered.
+
+The operator and the replica (`streaming.replica`) both call it, so that both give the same answers.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from checkpoints import codec
+from records.codec import DeadLetter, Reason, Refusal
+from state.configs import Configs
+from state.dispatch import AnyEffects, AnyGroup
+from state.inputs import Outage
+from state.kafka.effects import Reply
+from state.rocketmq import effects as rocketmq
+from state.timeline import JOURNAL_MAX_BYTES, JOURNAL_MAX_STEPS, Row, Step, Timeline
+from streaming.query.admission import Admission, Message
+from streaming.query.output_values import dead_letter
+
+
+class OperatorError(RuntimeError):
+    """The operator failed on a record and could not refuse it. The message names the record."""
+
+
+class Sink(Protocol):
+    """Takes what the messages and deadlines of groups cause."""
+
+    def reply(self, reply: Reply | rocketmq.Reply, message: Message | None = None) -> None:
+        """Take a response. `message` is the request at hand."""
+
+    def effects(self, effects: AnyEffects, key: bytes, message: Message | None) -> None:
+        """Take the effects of one step of the group with this key. `message` is the request that is applied,
+        None if the step comes after the last.
+        """
+
+    def waits_for_views(self, request_id: str) -> None:
+        """The response to this request promises that topics show something, so the query has to give it."""
+
+    def dead_letter(self, letter: DeadLetter) -> None:
+        """Take a dead letter."""
+
+
+class AwakeGroup:
+    """A group that is decoded, at its place in the log."""
+
+    def __init__(
+        self,
+        group_id: str,
+        entry: codec.Entry | None,
+        configs: Configs,
+        outages: Sequence[Outage],
+        step: Step,
+        *,
+        journal_max_steps: int = JOURNAL_MAX_STEPS,
+        journal_max_bytes: int = JOURNAL_MAX_BYTES,
+    ) -> None:
+        def restore() -> AnyGroup | None:
+            return None if entry is None else codec.decode_group(group_id, entry)
+
+        self.key = group_id.encode()
+        self.is_unpublished = entry is not None and entry.next_deadline_ms == codec.UNPUBLISHED_DEADLINE_MS
+        # The deadline in the entry is of an earlier call, maybe under another configuration, and RocketMQ's
+        # deadlines depend on it. So the timeline searches its first deadline anew.
+        self.timeline = Timeline(
+            group_id,
+            restore(),
+            configs.first,
+            restore=restore,
+            step=step,
+            outages=outages,
+            changes=configs.changes,
+            journal_max_steps=journal_max_steps,
+            journal_max_bytes=journal_max_bytes,
+        )
+        self._seq_before = self._seq()
+        self._faults_reported = 0
+
+    def _seq(self) -> tuple[str, int] | None:
+        group = self.timeline.group
+        return None if group is None else (group.incarnation, group.seq)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the group's history has grown since it was decoded."""
+        return self._seq() != self._seq_before
+
+    def fire_until(self, until_ms: int, sink: Sink) -> None:
+        """Fire the deadlines until a time."""
+        self.timeline.fire_until(until_ms)
+        self.take_effects(sink, None)
+
+    def take_effects(self, sink: Sink, message: Message | None) -> None:
+        """Give the effects of the steps since the last time, and their faults, to the sink.
+
+        `message` is the message at hand, None after the last.
+        """
+        answered: set[str] = set()
+        for effects in self.timeline.take_effects():
+            sink.effects(effects, self.key, message)
+            if self.timeline.faults:
+                answered.update(reply.response.request for reply in effects.replies)
+        for fault in self.timeline.faults[self._faults_reported :]:
+            text = f"{fault.cause}\n{fault.traceback}"
+            is_message = message is not None and fault.cause == message.id  # else an earlier deadline failed
+            at_fault = message if is_message else None
+            is_answered = at_fault is not None and at_fault.id in answered
+            key = self.key if at_fault is None else at_fault.row.key
+            sink.dead_letter(dead_letter(Reason.HANDLER_FAILED, text, key, at_fault, answered=is_answered))
+            self._faults_reported += 1
+
+
+def handle(
+    message: Message,
+    admission: Admission,
+    is_known: Callable[[str], bool],
+    awaken: Callable[[str], AwakeGroup],
+    sink: Sink,
+) -> AwakeGroup | None:
+    """Apply or refuse a message, the next one of the log. Returns its group, None if it is refused.
+
+    `is_known` is that of `Admission.admit`. `awaken` returns a group decoded. Raises OperatorError.
+    """
+    request = admission.admit(message, is_known)
+    if isinstance(request, Refusal):
+        _refuse(request, message, sink)
+        return None
+    if getattr(request, "waits_for_views", False):
+        sink.waits_for_views(message.id)
+    try:
+        group = awaken(request.group_id)
+        group.timeline.apply(Row(message.row.at_ms, message.id, request, len(message.value)))
+        group.take_effects(sink, message)
+    except Exception as error:
+        raise OperatorError(f"record {message.id} of group {request.group_id!r}: {error}") from error
+    return group
+
+
+def _refuse(refusal: Refusal, message: Message, sink: Sink) -> None:
+    response = refusal.response(message.id)
+    if response is not None and refusal.address is not None:
+        sink.reply(Reply(refusal.address.reply_partition, response), message)
+    is_answered = response is not None
+    sink.dead_letter(
+        dead_letter(refusal.reason, refusal.message, message.row.key, message, answered=is_answered)
+    )

@@ -1,0 +1,93 @@
+"""The process of the replica, a child of the service: see `streaming.replica.pipes` for what they say.
+
+It ends when its standard input ends, so it does not outlive the service.
+"""
+
+import gc
+import os
+import sys
+import threading
+import traceback
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from streaming.query.handling import OperatorError
+from streaming.replica.follower import Follower, ReplicaFailed
+from streaming.replica.pipes import Committed, Pending, Phase, Report, Start, line, read_command, read_start
+from streaming.replica.seed import Seed, take_seed
+from streaming.replica.state_machine import InDoubt, StateMachine
+from streaming.replica.terms import first_terms, later_terms
+
+_REPORT_INTERVAL_S = 0.2
+# How long one thread keeps the interpreter from the others. An answer must not wait for the audit.
+_SWITCH_INTERVAL_S = 0.0005
+# Objects that a request makes live shortly or for long, so collections are rare and small.
+_GC_THRESHOLDS = (50_000, 20, 1_000)
+
+_saying = threading.Lock()
+
+
+def main() -> None:
+    """Run the replica until the service ends it."""
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    start = read_start(sys.stdin.buffer.readline())
+    _say(Report(phase=Phase.SEEDING, reason="it reads its seed"))
+    seed = take_seed(Path(start.seed))
+    follower = Follower(
+        start.client_config,
+        start.layout,
+        start.replica,
+        StateMachine(first_terms(start, seed), seed),
+        stands_by=start.stands_by,
+        on_pending=_say,
+    )
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
+    for name, target in (
+        ("commands", partial(_obey, follower, start, seed)),
+        ("report", partial(_report, follower)),
+    ):
+        threading.Thread(target=target, name=name, daemon=True).start()
+    try:
+        follower.run()
+        ended = follower.report()
+    except (InDoubt, OperatorError, ReplicaFailed) as error:
+        ended = msgspec.structs.replace(follower.report(), reason=str(error))
+    _say(msgspec.structs.replace(ended, phase=Phase.ENDED))
+
+
+def _obey(follower: Follower, start: Start, seed: Seed) -> None:
+    for text in sys.stdin.buffer:
+        command = read_command(text)
+        if isinstance(command, Committed):
+            follower.committed(command)
+            continue
+        follower.promote(command.replica, later_terms(start, seed, command))
+    follower.stop()
+
+
+def _report(follower: Follower) -> None:
+    never = threading.Event()
+    while True:
+        _say(follower.report())
+        never.wait(_REPORT_INTERVAL_S)
+
+
+def _say(report: Report | Pending) -> None:
+    """Write a message. It is lost if the service is gone, whose end is the end of standard input, too."""
+    with _saying, suppress(BrokenPipeError):
+        os.write(sys.stdout.fileno(), line(report))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BaseException:  # noqa: BLE001 - it ends the process
+        traceback.print_exc()
+        os._exit(1)
+    # Python itself would end with an error, because a thread still reads standard input.
+    os._exit(0)

@@ -1,0 +1,98 @@
+"""The early answers that the replica has made and not appended yet."""
+
+from dataclasses import dataclass, field
+
+from records.codec import DeadLetter, encode, is_packed, transaction_key
+from records.pack import PACK_MAX_REQUESTS, pack
+from state.dispatch import AnyEffects
+from state.kafka.effects import Reply
+from state.rocketmq import effects as rocketmq
+from streaming.query.admission import Message
+from streaming.query.output_values import ANSWERS_MAX_BYTES, response_value, transaction_record
+
+
+@dataclass(slots=True)
+class EarlyRecord:
+    """A record for a reply partition, and the answers in it by their requests' ids."""
+
+    reply_partition: int
+    value: bytes
+    answers: dict[str, bytes]
+
+
+@dataclass(slots=True)
+class _Pack:
+    answers: dict[str, bytes] = field(default_factory=dict)
+    size_bytes: int = 0
+
+
+class Answers:
+    """A sink that keeps the answers, because the query writes history, views and offsets.
+
+    It also keeps what becomes of pending transactions, because the service wants to know of them early.
+
+    While it `is_silent`, it keeps no answers either. Messages to connections of RocketMQ's clients have no
+    request that they answer, so they come from the query.
+    """
+
+    def __init__(self, response_max_bytes: int) -> None:
+        self.is_silent = True
+        self._response_max_bytes = response_max_bytes
+        self._left_to_query: set[str] = set()
+        self._packs: dict[int, _Pack] = {}
+        self._records: list[EarlyRecord] = []
+        self.size_bytes = 0
+        self.transactions: list[tuple[bytes, bytes | None]] = []
+        """Keys and values that the query will write to the transactions topic."""
+
+    def reply(self, reply: Reply | rocketmq.Reply, message: Message | None = None) -> None:
+        request = reply.response.request
+        if self._left_to_query and request in self._left_to_query:
+            self._left_to_query.discard(request)
+            return
+        if self.is_silent:
+            return
+        value, _ = response_value(reply, self._response_max_bytes)
+        self.size_bytes += len(value)
+        if not is_packed(request):
+            self._close(reply.reply_partition)
+            self._records.append(EarlyRecord(reply.reply_partition, value, {request: value}))
+            return
+        waiting = self._packs.setdefault(reply.reply_partition, _Pack())
+        waiting.answers[request] = value
+        waiting.size_bytes += len(value)
+        if waiting.size_bytes >= ANSWERS_MAX_BYTES or len(waiting.answers) >= PACK_MAX_REQUESTS:
+            self._close(reply.reply_partition)
+
+    def effects(self, effects: AnyEffects, key: bytes, message: Message | None) -> None:
+        for reply in effects.replies:
+            self.reply(reply, message)
+        if self.is_silent or isinstance(effects, rocketmq.Effects):
+            return
+        for change in effects.transactions:
+            record = transaction_record(effects, change)
+            self.transactions.append(
+                (
+                    transaction_key(key.decode(), change.producer_id, change.request),
+                    None if record is None else encode(record),
+                )
+            )
+
+    def waits_for_views(self, request_id: str) -> None:
+        self._left_to_query.add(request_id)
+
+    def dead_letter(self, letter: DeadLetter) -> None:
+        """The query writes it."""
+
+    def take(self) -> list[EarlyRecord]:
+        """Return the records to append, and forget them."""
+        for reply_partition in list(self._packs):
+            self._close(reply_partition)
+        taken, self._records, self.size_bytes = self._records, [], 0
+        return taken
+
+    def _close(self, reply_partition: int) -> None:
+        waiting = self._packs.pop(reply_partition, None)
+        if waiting is not None:
+            value = pack(waiting.answers.values())
+            self._records.append(EarlyRecord(reply_partition, value, waiting.answers))

@@ -1,0 +1,132 @@
+"""The audit: each early answer is compared with the query's answer to the same request.
+
+No IO and no clock. Safe for threads.
+"""
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from msgspec import Struct
+
+# Of the query's answers that came first, so many are kept for a replica that is slow.
+KEPT_OF_QUERY = 20_000
+# An early answer is missing if the query has not given it so long after the batch whose turn it was.
+MISSING_AFTER_S = 5.0
+
+# JSON escapes quotes within strings, so these bytes are the names of fields. Every response has both, in this
+# order. Messages to connections of RocketMQ's clients, which answer nothing, have no correlation id.
+_CORRELATION_ID = b'"correlation_id":"'
+_REQUEST = b'"request":"'
+
+
+class Place(NamedTuple):
+    """Where early answers were made: before these offsets of the partitions of requests, and with the
+    deadlines fired up to `as_of_ms`.
+    """
+
+    offsets: Mapping[int, int]
+    as_of_ms: int
+
+    def is_before(self, other: "Place") -> bool:
+        """Whether everything up to this place is up to the other one, too."""
+        if self.as_of_ms > other.as_of_ms:
+            return False
+        return all(offset <= other.offsets.get(number, 0) for number, offset in self.offsets.items())
+
+
+class Difference(Struct, frozen=True):
+    """An early answer that is not the query's. `query` is None if the query gave none."""
+
+    request: str
+    early: bytes
+    query: bytes | None
+
+
+class _Early(NamedTuple):
+    value: bytes
+    place: Place
+
+
+class Audit:
+    """Early answers that the query has not given yet, and what has been compared."""
+
+    def __init__(self) -> None:
+        self.compared = 0
+        self._lock = threading.Lock()
+        self._early: OrderedDict[str, _Early] = OrderedDict()
+        self._bytes = 0
+        self._of_query: OrderedDict[str, bytes] = OrderedDict()
+        self._batches: deque[tuple[float, Place]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._early)
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the early answers that wait for the query's."""
+        return self._bytes
+
+    def early(self, answers: Mapping[str, bytes], place: Place) -> Difference | None:
+        """Take early answers by the ids of their requests. Returns a difference if the query was first."""
+        difference = None
+        with self._lock:
+            for request, value in answers.items():
+                query = self._of_query.pop(request, None) if self._of_query else None
+                if query is None:
+                    self._early[request] = _Early(value, place)
+                    self._bytes += len(value)
+                    continue
+                self.compared += 1
+                if query != value:
+                    difference = Difference(request, value, query)
+        return difference
+
+    def query(self, answers: Iterable[bytes]) -> Difference | None:
+        """Take answers of the query. Returns a difference if there is one."""
+        difference = None
+        with self._lock:
+            for value in answers:
+                request = request_of(value)
+                if request is None:
+                    continue
+                early = self._early.pop(request, None)
+                if early is None:
+                    self._of_query[request] = value
+                    continue
+                self._bytes -= len(early.value)
+                self.compared += 1
+                if early.value != value:
+                    difference = Difference(request, early.value, value)
+            while len(self._of_query) > KEPT_OF_QUERY:
+                self._of_query.popitem(last=False)
+        return difference
+
+    def committed(self, read: Place, now_s: float) -> None:
+        """The query has committed a batch, with which it has come to this place."""
+        with self._lock:
+            self._batches.append((now_s, read))
+
+    def read_to_end(self, now_s: float) -> Difference | None:
+        """All answers that were on the topic at this time were taken. Returns an early answer that the query
+        should have given before, if there is one.
+        """
+        read: Place | None = None
+        with self._lock:
+            while self._batches and self._batches[0][0] + MISSING_AFTER_S <= now_s:
+                _, read = self._batches.popleft()
+            request = next(iter(self._early), None)  # the first one was made first
+            if read is None or request is None:
+                return None
+            early, place = self._early[request]
+            return Difference(request, early, None) if place.is_before(read) else None
+
+
+def request_of(answer: bytes) -> str | None:
+    """The id of the request that this response answers, None if it answers none."""
+    correlation_id = answer.find(_CORRELATION_ID)
+    begin = answer.find(_REQUEST, correlation_id) + len(_REQUEST)
+    if correlation_id < 0 or begin < len(_REQUEST):
+        return None
+    return answer[begin : answer.index(b'"', begin)].decode()

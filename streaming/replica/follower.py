@@ -1,0 +1,282 @@
+"""Follows the requests topic with the state machine, and appends its answers to the responses topic.
+
+One thread does all the work of an answer.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+from confluent_kafka import KafkaError, Message, TopicPartition
+
+from records import kafka_clients
+from records.client_config import ClientConfig
+from records.early_answers import ReplicaId, early_headers
+from records.layout import TopicLayout
+from streaming.replica.audit import Audit, Place
+from streaming.replica.held_back import HELD_MAX, HeldBack
+from streaming.replica.lead import Lead
+from streaming.replica.pipes import Committed, Pending, Phase, Report
+from streaming.replica.responses_reader import ResponsesReader
+from streaming.replica.state_machine import Record, StateMachine
+from streaming.replica.terms import Terms
+
+# A replica that is further behind answers nothing until it has come to the end: the query is as fast.
+LAG_MAX_MS = 5_000
+# Clock records come all the time. While none of its own coordinator comes, a replica answers nothing.
+UNOWNED_AFTER_S = 1.5
+_RECORDS_MAX = 500
+_ANSWERS_MAX_BYTES = 1024 * 1024
+_POLL_S = 0.1
+_CLOSE_TIMEOUT_S = 0.5
+_CONNECT_TIMEOUT_S = 10.0
+_REPLACED = "another replica has begun"
+_FOLLOWS = "it reads on to the end of the requests topic"
+
+
+class ReplicaFailed(RuntimeError):
+    """The replica cannot go on. The message says why."""
+
+
+class Follower:
+    """Runs until `stop`. With `stands_by` it answers nothing until it is promoted. `on_pending` gets changes
+    of pending transactions. `wall_ms` is the time by which the lag is measured.
+
+    `run` is `begin` and then one `round` after the other, while `responses` reads in a thread of its own.
+    """
+
+    def __init__(
+        self,
+        client_config: ClientConfig,
+        layout: TopicLayout,
+        replica: ReplicaId,
+        machine: StateMachine,
+        *,
+        stands_by: bool = False,
+        on_pending: Callable[[Pending], None] = lambda _: None,
+        wall_ms: Callable[[], float] = lambda: time.time() * 1000,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._layout = layout
+        self._replica = replica
+        self._machine = machine
+        self._on_pending = on_pending
+        self._wall_ms = wall_ms
+        self._now_s = now_s
+        self._stopped = threading.Event()
+        self._audit = Audit()
+        self._held = HeldBack(machine) if stands_by else None
+        self._promotion: tuple[ReplicaId, Terms] | None = None
+        self._answers = 0
+        self._reason = _FOLLOWS
+        self._last_at_ms = 0.0
+        self._lag_records = 0
+        # The ends of the requests at its begin. The query may have answered what is before them, unseen.
+        self._found: dict[int, int] = {}
+        self._broker_error = ""
+        self._committed_s = self._owned_s = self._now_s()
+        self.responses = ResponsesReader(
+            client_config,
+            layout,
+            self._audit,
+            self._stopped.set,
+            replica,
+            compares=not stands_by,
+            now_s=now_s,
+        )
+        self._producer = kafka_clients.early_answers_producer(
+            client_config, max_record_bytes=layout.response_record_max_bytes
+        )
+        self._consumer = kafka_clients.answers_consumer(
+            client_config,
+            max_record_bytes=layout.request_record_max_bytes,
+            on_error=self._on_error,
+            offset_reset="error",
+        )
+
+    def run(self) -> None:
+        """Follow the topic until stopped. Raises what the state machine raises, and ReplicaFailed."""
+        self.begin()
+        self.responses.start()
+        try:
+            while not self._stopped.is_set():
+                self.round()
+            if self.responses.failure is not None:
+                raise ReplicaFailed(f"the audit ended: {self.responses.failure!r}")
+        finally:
+            self._stopped.set()
+            self.responses.stop()
+            self._producer.flush(_CLOSE_TIMEOUT_S)
+            self._consumer.close()
+
+    def begin(self) -> None:
+        """Read the responses from their end on, and the requests from that of the seed."""
+        self.responses.begin()
+        for number in self._machine.partitions:
+            place = TopicPartition(self._layout.requests_topic, number)
+            _, self._found[number] = self._consumer.get_watermark_offsets(place, timeout=_CONNECT_TIMEOUT_S)
+        self._consumer.assign(
+            [
+                TopicPartition(self._layout.requests_topic, number, partition.next_offset)
+                for number, partition in self._machine.partitions.items()
+            ]
+        )
+
+    def round(self) -> None:
+        """Take the records that are there, and append their answers."""
+        first = self._consumer.poll(_POLL_S)
+        # `consume` alone would wait until it has as many records as it may return.
+        for message in () if first is None else (first, *self._consumer.consume(_RECORDS_MAX, 0)):
+            if (error := message.error()) is not None:
+                self._check(error)
+                continue
+            self._take(message)
+            if self._machine.answers.size_bytes >= _ANSWERS_MAX_BYTES:
+                self._append()
+        if self._held is not None:
+            self._stand_by(self._held)
+        self._append()
+        self._look_at_lag()
+        self._producer.poll(0)
+
+    def stop(self) -> None:
+        """End `run`. Any thread may call it."""
+        self._stopped.set()
+
+    def committed(self, batch: Committed) -> None:
+        """The query has committed a batch. Any thread may call it."""
+        self._committed_s = self._now_s()
+        self._audit.committed(Place(batch.ends, batch.watermark_ms), self._committed_s)
+
+    def promote(self, replica: ReplicaId, terms: Terms) -> None:
+        """The standby has taken the topics: answer as this replica. Any thread may call it."""
+        self._promotion = (replica, terms)
+
+    def report(self) -> Report:
+        """What it does now. Any thread may call it."""
+        reason = self._broker_error or self._reason or self._why_unowned()
+        phase = Phase.FOLLOWING if reason else Phase.ANSWERING
+        lead = self._lead()
+        if self._held is not None:
+            phase, reason = Phase.STANDBY, self._why_held()
+        return Report(
+            phase=phase,
+            reason=reason,
+            as_of_ms=self._machine.as_of_ms,
+            applied={number: p.next_offset for number, p in self._machine.partitions.items()},
+            lag_records=self._lag_records,
+            lag_ms=max(0, round(self._wall_ms() - self._last_at_ms)) if self._lag_records else 0,
+            lead_s=lead.seconds,
+            lead_bytes=lead.size_bytes,
+            answers=self._answers,
+            compared=self._audit.compared,
+            groups=sum(len(p.groups) for p in self._machine.partitions.values()),
+            alarm=lead.alarm(),
+            difference=self.responses.difference,
+        )
+
+    def _why_held(self) -> str:
+        if self.responses.is_replaced:
+            return _REPLACED
+        return "another coordinator owns the topics"
+
+    def _why_unowned(self) -> str:
+        if self._now_s() - self._owned_s > UNOWNED_AFTER_S:
+            return "no clock record of its coordinator comes"
+        return ""
+
+    def _lead(self) -> Lead:
+        if self._held is not None:
+            return Lead()  # a standby has no query
+        return Lead(self._now_s() - self._committed_s, self._audit.size_bytes)
+
+    def _take(self, message: Message) -> None:
+        _, at_ms = message.timestamp()
+        partition, offset = message.partition(), message.offset()
+        assert partition is not None
+        assert offset is not None
+        record = Record(partition, offset, at_ms, message.key(), message.value())
+        (self._machine if self._held is None else self._held).take(record)
+        if self._machine.is_owned:
+            self._owned_s = self._now_s()
+        self._last_at_ms = at_ms
+        self._broker_error = ""
+
+    def _stand_by(self, held: HeldBack) -> None:
+        if self._promotion is None:
+            held.act_until(self.responses.horizon_ms)
+            if len(held) > HELD_MAX:
+                raise ReplicaFailed(f"{len(held)} records are held back: the owner's replica says nothing")
+            return
+        self._replica, terms = self._promotion
+        self._machine.change_terms(terms)
+        self.responses.promote(self._replica)
+        self._committed_s = self._owned_s = self._now_s()
+        self._machine.is_permitted = True  # requests of the outage wait for their answers
+        held.act()
+        self._held = None
+
+    def _append(self) -> None:
+        machine = self._machine
+        if machine.answers.transactions:
+            self._on_pending(Pending(records=machine.answers.transactions))
+            machine.answers.transactions = []
+        records = machine.answers.take()
+        if not records:
+            return
+        headers = early_headers(self._replica, machine.as_of_ms)
+        place = Place(
+            {number: partition.next_offset for number, partition in machine.partitions.items()},
+            machine.as_of_ms,
+        )
+        for record in records:
+            self.responses.differs(self._audit.early(record.answers, place))
+            try:
+                self._producer.produce(
+                    self._layout.responses_topic,
+                    record.value,
+                    partition=record.reply_partition,
+                    headers=headers,  # type: ignore[arg-type]
+                )
+            except BufferError:
+                self._producer.poll(_POLL_S)  # the query's answers follow
+            self._answers += len(record.answers)
+
+    def _look_at_lag(self) -> None:
+        """Decide whether answers may be given."""
+        lag = 0
+        for number, partition in self._machine.partitions.items():
+            place = TopicPartition(self._layout.requests_topic, number)
+            _, end = self._consumer.get_watermark_offsets(place, cached=True)
+            if end < 0:
+                return  # no broker has answered yet
+            lag += max(0, end - partition.next_offset)
+        self._lag_records = lag
+        if self._held is None:
+            self._reason = self._why_silent()
+            self._machine.is_permitted = not self._reason
+
+    def _why_silent(self) -> str:
+        if self._reason and self._lag_records > _RECORDS_MAX:
+            return self._reason
+        if any(partition.next_offset < self._found[n] for n, partition in self._machine.partitions.items()):
+            return _FOLLOWS
+        if self._lag_records and self._wall_ms() - self._last_at_ms > LAG_MAX_MS:
+            return f"it is more than {LAG_MAX_MS} ms behind"
+        if self.responses.is_replaced:
+            return _REPLACED
+        if too_far := self._lead().why_silent():
+            return too_far
+        if all(partition.has_ended for partition in self._machine.partitions.values()):
+            return "the topics have another owner"
+        return ""
+
+    def _check(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:
+            raise ReplicaFailed(f"the requests topic does not have the records that follow: {error.str()}")
+        self._broker_error = error.str()
+
+    def _on_error(self, error: KafkaError) -> None:
+        # One broker of several may be away for long. What that means is seen by the records that come.
+        if error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION):
+            self._broker_error = error.str()

@@ -1,0 +1,88 @@
+"""The groups of a partition in a replica's memory: few are decoded, the rest keep their bytes."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush
+
+from checkpoints import codec
+from streaming.query.handling import AwakeGroup
+
+AWAKE_MAX = 4_000
+"""Of the groups that are decoded, those that rest longest are encoded beyond this number."""
+
+Awaken = Callable[[str, codec.Entry | None], AwakeGroup]
+
+
+class Groups:
+    """The groups by id. `awaken` decodes one.
+
+    `touched` has to be called after each use of a group that `awake` or `due` gave.
+    """
+
+    def __init__(
+        self, entries: dict[str, codec.Entry], awaken: Awaken, *, awake_max: int = AWAKE_MAX
+    ) -> None:
+        self._entries = entries
+        self._awaken = awaken
+        self._awake_max = awake_max
+        self._awake: OrderedDict[str, AwakeGroup] = OrderedDict()
+        # (time, group id): one for each group with a deadline, at a time that is not later than the deadline.
+        self._due = [
+            (entry.next_deadline_ms, group_id)
+            for group_id, entry in entries.items()
+            if entry.next_deadline_ms is not None
+        ]
+        heapify(self._due)
+        self._scheduled_ms = {group_id: at_ms for at_ms, group_id in self._due}
+
+    def __len__(self) -> int:
+        return len(self._entries) + len(self._awake)
+
+    def __contains__(self, group_id: str) -> bool:
+        return group_id in self._awake or group_id in self._entries
+
+    def awake(self, group_id: str) -> AwakeGroup:
+        """The group, decoded, or room for a new one."""
+        group = self._awake.get(group_id)
+        if group is None:
+            group = self._awake[group_id] = self._awaken(group_id, self._entries.pop(group_id, None))
+            if len(self._awake) > self._awake_max:
+                self._put_to_rest(*self._awake.popitem(last=False))
+        else:
+            self._awake.move_to_end(group_id)
+        return group
+
+    def due(self, until_ms: int) -> Iterator[AwakeGroup]:
+        """The groups that may have a deadline until this time. Each has to be used before the next is taken,
+        because that one may put it to rest.
+        """
+        found = []
+        while self._due and self._due[0][0] <= until_ms:
+            at_ms, group_id = heappop(self._due)
+            # A group has one place that counts. It may have had later ones before.
+            if self._scheduled_ms.get(group_id) == at_ms:
+                del self._scheduled_ms[group_id]
+                if group_id in self:
+                    found.append(group_id)
+        for group_id in found:
+            yield self.awake(group_id)
+
+    def touched(self, group: AwakeGroup) -> None:
+        """Note the deadlines that the group has now."""
+        at_ms, group_id = group.timeline.due_ms, group.timeline.group_id
+        if at_ms is None:
+            return
+        scheduled_ms = self._scheduled_ms.get(group_id)
+        if scheduled_ms is None or at_ms < scheduled_ms:
+            self._scheduled_ms[group_id] = at_ms
+            heappush(self._due, (at_ms, group_id))
+
+    def rest(self) -> None:
+        """Encode all groups."""
+        while self._awake:
+            self._put_to_rest(*self._awake.popitem(last=False))
+
+    def _put_to_rest(self, group_id: str, awake: AwakeGroup) -> None:
+        group = awake.timeline.group
+        if group is not None:
+            self._entries[group_id] = codec.encode_group(group, awake.timeline.next_due_ms())

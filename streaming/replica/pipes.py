@@ -1,0 +1,115 @@
+"""What the service and its replica tell each other: JSON, one message a line, on the replica's standard input
+and output.
+"""
+
+from enum import StrEnum
+
+import msgspec
+from msgspec import Struct
+
+from checkpoints.metadata import Epoch, KnownOutage
+from records.client_config import ClientConfig
+from records.early_answers import ReplicaId
+from records.layout import TopicLayout
+from streaming.replica.audit import Difference
+
+
+class Start(Struct, frozen=True, kw_only=True):
+    """The first message to the replica. `seed` is the path of its seed (`streaming.replica.seed`).
+
+    The owner is the one of `replica`. With `stands_by` it answers nothing until it is promoted, and the owner
+    is another coordinator.
+    """
+
+    client_config: ClientConfig
+    layout: TopicLayout
+    replica: ReplicaId
+    seed: str
+    stands_by: bool = False
+
+
+class Promote(Struct, frozen=True, kw_only=True, tag=True):
+    """A standby has taken the topics. From now on this is the replica `replica`, and these are all
+    configurations and outages.
+    """
+
+    replica: ReplicaId
+    epochs: list[Epoch]
+    outages: list[KnownOutage]
+
+
+class Committed(Struct, frozen=True, kw_only=True, tag=True):
+    """The query has committed a batch: the offsets of the first records that it has not read, by partition,
+    and the watermark in ms up to which it fired deadlines.
+    """
+
+    ends: dict[int, int]
+    watermark_ms: int
+
+
+class Phase(StrEnum):
+    """SEEDING (it reads its seed), STANDBY (it follows the replica of another coordinator), FOLLOWING (it
+    reads on to the end of the topic, or must not answer), ANSWERING, ENDED (it has ended, and the service
+    starts another one).
+    """
+
+    SEEDING = "seeding"
+    STANDBY = "standby"
+    FOLLOWING = "following"
+    ANSWERING = "answering"
+    ENDED = "ended"
+
+
+class Pending(Struct, frozen=True, kw_only=True, tag=True):
+    """Keys and values that the query will write to the transactions topic with its next batch."""
+
+    records: list[tuple[bytes, bytes | None]]
+
+
+class Report(Struct, frozen=True, kw_only=True, tag=True):
+    """The state of a replica. `reason` says why it does not answer, "" while it does.
+
+    `applied` are the offsets of the next records by partition. `lag_records` are the records that it has not
+    applied, and `lag_ms` is the age of the last one that it applied. `lead_s` and `lead_bytes` are those of
+    `streaming.replica.lead`. `answers` were appended, `compared` of them with the query's. `groups` are in
+    its memory. `alarm` is for the operator. `difference` ends it.
+    """
+
+    phase: Phase
+    reason: str = ""
+    as_of_ms: int = 0
+    applied: dict[int, int] = {}
+    lag_records: int = 0
+    lag_ms: int = 0
+    lead_s: float = 0.0
+    lead_bytes: int = 0
+    answers: int = 0
+    compared: int = 0
+    groups: int = 0
+    alarm: str | None = None
+    difference: Difference | None = None
+
+
+_starts = msgspec.json.Decoder(Start)
+_commands: msgspec.json.Decoder[Promote | Committed] = msgspec.json.Decoder(Promote | Committed)
+_reports: msgspec.json.Decoder[Report | Pending] = msgspec.json.Decoder(Report | Pending)
+
+
+def line(message: Start | Promote | Committed | Report | Pending) -> bytes:
+    """A message as it is sent."""
+    return msgspec.json.encode(message) + b"\n"
+
+
+def read_start(text: bytes) -> Start:
+    """Raises msgspec.DecodeError."""
+    return _starts.decode(text)
+
+
+def read_command(text: bytes) -> Promote | Committed:
+    """Raises msgspec.DecodeError."""
+    return _commands.decode(text)
+
+
+def read_report(text: bytes) -> Report | Pending:
+    """Raises msgspec.DecodeError."""
+    return _reports.decode(text)

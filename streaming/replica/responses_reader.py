@@ -1,0 +1,128 @@
+"""Reads the responses topic beside the replica: to compare its answers with the query's, and on a standby to
+learn how far the owner's replica has acted.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+from confluent_kafka import Message, TopicPartition
+
+from records import kafka_clients
+from records.client_config import ClientConfig
+from records.early_answers import EarlyAnswers, ReplicaId, as_of, marked
+from records.layout import TopicLayout
+from records.pack import unpack
+from streaming.replica.audit import Audit, Difference
+
+_RECORDS_MAX = 500
+_POLL_S = 0.5
+_CONNECT_TIMEOUT_S = 10.0
+# The audit has no hurry. Fewer and larger fetches leave the processor to the answers.
+_FETCH_MIN_BYTES = 64 * 1024
+
+
+class ResponsesReader:
+    """Reads from the end of the topic as of `begin`, in a thread from `start` on. `on_end` is called when it
+    has found a difference, or fails.
+
+    `replica` is the one beside which it reads. `horizon_ms` is the greatest time on which the owner's replica
+    has acted. `is_replaced`: a later replica has begun meanwhile, so the answers of this one count no longer.
+    """
+
+    def __init__(
+        self,
+        client_config: ClientConfig,
+        layout: TopicLayout,
+        audit: Audit,
+        on_end: Callable[[], None],
+        replica: ReplicaId,
+        *,
+        compares: bool,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.compares = compares
+        """Whether it compares. False on a standby."""
+        self.difference: Difference | None = None
+        self.failure: Exception | None = None
+        self.horizon_ms = 0
+        self.is_replaced = False
+        self._replica = replica
+        self._layout = layout
+        self._audit = audit
+        self._on_end = on_end
+        self._now_s = now_s
+        self._counting = EarlyAnswers()
+        self._stopped = threading.Event()
+        self._consumer = kafka_clients.answers_consumer(
+            client_config,
+            max_record_bytes=layout.response_record_max_bytes,
+            on_error=lambda _: None,  # the reader of the requests says it
+            fetch_min_bytes=_FETCH_MIN_BYTES if compares else 1,
+        )
+        self._thread = threading.Thread(target=self._run, name="responses-reader", daemon=True)
+
+    def begin(self) -> None:
+        """Begin at the ends of the partitions. Raises KafkaException."""
+        topic = self._layout.responses_topic
+        places = [TopicPartition(topic, number) for number in range(self._layout.reply_partitions)]
+        for place in places:
+            _, place.offset = self._consumer.get_watermark_offsets(place, timeout=_CONNECT_TIMEOUT_S)
+        self._consumer.assign(places)
+
+    def start(self) -> None:
+        """Read in a thread until `stop`."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._consumer.close()
+
+    def differs(self, difference: Difference | None) -> None:
+        """Note a difference. The first one is kept. Where a later owner's outage begins, there are some."""
+        if difference is not None and self.difference is None and not self.is_replaced:
+            self.difference = difference
+            self._on_end()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped.is_set() and self.difference is None:
+                self.read()
+        except Exception as error:  # noqa: BLE001 - the replica ends with it
+            self.failure = error
+            self._on_end()
+
+    def read(self) -> None:
+        """Take the records that are there."""
+        began_s = self._now_s()
+        first = self._consumer.poll(_POLL_S)
+        messages = [] if first is None else [first, *self._consumer.consume(_RECORDS_MAX, 0)]
+        for message in messages:
+            if message.error() is None:
+                self._take(message)
+        if self.compares and len(messages) <= _RECORDS_MAX:
+            self.differs(self._audit.read_to_end(began_s))
+
+    def promote(self, replica: ReplicaId) -> None:
+        """Compare the answers of this replica from now on."""
+        self._replica, self.is_replaced, self.compares = replica, False, True
+
+    def _take(self, message: Message) -> None:
+        value = message.value()
+        headers = message.headers()
+        first = marked(headers)  # type: ignore[arg-type]
+        if first is not None:
+            self.is_replaced = self.is_replaced or not self.compares or first > self._replica
+        elif not self.compares:
+            self._learn(message)
+        elif value is not None and as_of(headers) is None:  # type: ignore[arg-type]
+            self.differs(self._audit.query(unpack(value)))
+
+    def _learn(self, message: Message) -> None:
+        headers = message.headers()
+        if not self.is_replaced and self._counting.counts(message.partition(), headers):  # type: ignore[arg-type]
+            early = as_of(headers)  # type: ignore[arg-type]
+            if early is not None:
+                self.horizon_ms = max(self.horizon_ms, early.as_of_ms)

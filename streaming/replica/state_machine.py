@@ -1,0 +1,230 @@
+"""The replica's copy of the groups: it takes the records of the requests topic and makes the query's answers.
+
+No IO and no clock. Time is in the log: `at_ms` of a record is the broker's append time.
+
+The replica answers nothing unless the log shows that its owner runs: a clock record of that owner precedes
+the request by `OWNER_SILENCE_MS` at most. The first clock record of a later owner ends it in that partition.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from checkpoints import codec
+from records.codec import Clock, clock_of
+from records.partitioner import partition_of
+from state.config import CoordinatorConfig
+from state.configs import ConfigChange
+from state.dispatch import step as step_of_both
+from state.inputs import Outage
+from state.stretches import Stretches
+from state.timeline import Step
+from streaming.query.admission import Admission
+from streaming.query.handling import AwakeGroup, handle
+from streaming.query.log_order import LogRow
+from streaming.replica.answers import Answers
+from streaming.replica.groups import AWAKE_MAX, Groups
+from streaming.replica.seed import Seed
+from streaming.replica.terms import NO_OWNER, Terms
+
+OWNER_SILENCE_MS = 1_000
+# After so long without a clock record of the owner, the service may decide that this time was an outage.
+GAP_MAX_MS = 5_000
+# The replica keeps groups decoded for long, so it copies them more often than a call of the operator.
+JOURNAL_MAX_STEPS = 64
+JOURNAL_MAX_BYTES = 256 * 1024
+
+
+class InDoubt(RuntimeError):
+    """The log is not as the replica relies on, so the query's answers may differ. The message says why."""
+
+
+class Record(NamedTuple):
+    """A record of the requests topic. `key` and `value` are None where the record has none."""
+
+    partition: int
+    offset: int
+    at_ms: int
+    key: bytes | None
+    value: bytes | None
+
+
+class StateMachine:
+    """All partitions. `as_of_ms` is the greatest time that it has acted on. `is_owned`: the log shows at the
+    last record that the replica's owner runs. `awake_max` is the number of groups of a partition that stay
+    decoded.
+    """
+
+    def __init__(
+        self,
+        terms: Terms,
+        seed: Seed,
+        *,
+        step: Step = step_of_both,
+        partitions: Sequence[int] | None = None,
+        awake_max: int = AWAKE_MAX,
+    ) -> None:
+        self.answers = Answers(terms.layout.response_max_bytes)
+        self._terms = terms
+        self.as_of_ms = 0
+        self.is_owned = False
+        self.is_permitted = False
+        """Whether answers may be given at all: the reader has come to the end of the topic."""
+        numbers = range(terms.layout.request_partitions) if partitions is None else partitions
+        entries: dict[int, dict[str, codec.Entry]] = {number: {} for number in numbers}
+        for group_id, entry in seed.groups():
+            partition = partition_of(group_id, terms.layout.request_partitions)
+            if partition in entries:
+                entries[partition][group_id] = entry
+        self.partitions = {
+            number: Partition(
+                number, terms, entries[number], self.answers, step, seed.ends.get(number, 0), awake_max
+            )
+            for number in numbers
+        }
+
+    def change_terms(self, terms: Terms) -> None:
+        """Go on under other terms. Raises InDoubt if they change something at times on which it has acted.
+
+        A standby may have followed answers that do not count, of which only a later reader can know.
+        """
+        if _past(terms, self.as_of_ms) != _past(self._terms, self.as_of_ms):
+            raise InDoubt(f"the time until {self.as_of_ms} was another one than it was taken for")
+        self._terms = terms
+        for partition in self.partitions.values():
+            partition.change_terms(terms)
+
+    def take(self, record: Record) -> None:
+        """Take the next record of a partition. Raises InDoubt, OperatorError and StateError."""
+        partition = self.partitions[record.partition]
+        clock = clock_of(record.key, record.value)
+        partition.check_gap(record)
+        acted_ms = partition.acted_ms(record, clock)
+        if acted_ms > self.as_of_ms:
+            self.as_of_ms = acted_ms
+        self.is_owned = partition.is_owned(record, clock)
+        self.answers.is_silent = not (self.is_permitted and self.is_owned)
+        if clock is None:
+            partition.take_request(record)
+        else:
+            partition.take_clock(record, clock)
+        partition.next_offset = record.offset + 1
+
+
+class Partition:
+    """One partition of the requests topic: its groups, and how far they are."""
+
+    def __init__(
+        self,
+        number: int,
+        terms: Terms,
+        entries: dict[str, codec.Entry],
+        answers: Answers,
+        step: Step,
+        next_offset: int,
+        awake_max: int,
+    ) -> None:
+        self.next_offset = next_offset
+        self.has_ended = False
+        """Whether a later owner has taken the partition."""
+        self.groups = Groups(entries, self._awaken, awake_max=awake_max)
+        self._terms = terms
+        self._stretches = Stretches(terms.configs, terms.outages)
+        self._answers = answers
+        self._step = step
+        self._admission = Admission(terms.layout, number, terms.shards, terms.skip)
+        self._attested_ms = 0
+        self._owner_seen_ms: int | None = None
+
+    def change_terms(self, terms: Terms) -> None:
+        """See `StateMachine.change_terms`."""
+        self.groups.rest()  # those that are decoded know the terms of before
+        self._terms = terms
+        self._stretches = Stretches(terms.configs, terms.outages)
+        self._owner_seen_ms = None
+        self._admission = Admission(terms.layout, self._admission.partition, terms.shards, terms.skip)
+
+    def check_gap(self, record: Record) -> None:
+        """Raise InDoubt if the owner was silent for so long that this may have been an outage that is not
+        known here.
+        """
+        seen_ms = self._owner_seen_ms
+        if seen_ms is None or record.at_ms - seen_ms <= GAP_MAX_MS or self.has_ended:
+            return
+        if not any(it.until_ms > seen_ms and it.after_ms < record.at_ms for it in self._terms.outages):
+            raise InDoubt(f"no clock record of the owner came for {record.at_ms - seen_ms} ms")
+
+    def acted_ms(self, record: Record, clock: Clock | None) -> int:
+        """The time in ms on which taking this record acts."""
+        if self.has_ended:
+            return 0
+        if clock is None:
+            return self._stretches.handled_at(record.at_ms)
+        return min(clock.time_ms, record.at_ms)
+
+    def is_owned(self, record: Record, clock: Clock | None) -> bool:
+        """Whether the log shows at this record that the replica's owner runs."""
+        if self.has_ended:
+            return False
+        terms = self._terms
+        is_own_clock = clock is not None and clock.owner_epoch == terms.owner_epoch
+        seen_ms = self._owner_seen_ms
+        if is_own_clock or (seen_ms is not None and record.at_ms - seen_ms <= OWNER_SILENCE_MS):
+            return True
+        # The requests of the outage that this owner has ended are nobody else's.
+        ended = terms.ended_outage
+        return ended is not None and ended.after_ms < record.at_ms <= ended.until_ms
+
+    def take_clock(self, record: Record, clock: Clock) -> None:
+        """Fire the deadlines up to the attested time."""
+        epoch = clock.owner_epoch
+        if epoch is not None and epoch > self._terms.owner_epoch != NO_OWNER:
+            self.has_ended = True
+        if self.has_ended:
+            return
+        if epoch == self._terms.owner_epoch:
+            self._owner_seen_ms = record.at_ms
+        attested_ms = min(clock.time_ms, record.at_ms)
+        if attested_ms > self._attested_ms:
+            self._attested_ms = attested_ms
+            for group in self.groups.due(attested_ms):
+                group.fire_until(attested_ms, self._answers)
+                self.groups.touched(group)
+
+    def take_request(self, record: Record) -> None:
+        """Apply or refuse the messages of a record."""
+        if self.has_ended:
+            return
+        if record.at_ms <= self._attested_ms:
+            # The query may have applied it before the deadlines that the replica has fired.
+            raise InDoubt(
+                f"record {record.partition}-{record.offset} was appended at {record.at_ms}, but a clock "
+                f"record before it attests {self._attested_ms}"
+            )
+        row = LogRow(record.partition, record.offset, record.at_ms, record.key or b"", record.value or b"")
+        for message in self._admission.messages(row):
+            group = handle(
+                message, self._admission, self.groups.__contains__, self.groups.awake, self._answers
+            )
+            if group is not None:
+                self.groups.touched(group)
+
+    def _awaken(self, group_id: str, entry: codec.Entry | None) -> AwakeGroup:
+        terms = self._terms
+        return AwakeGroup(
+            group_id,
+            entry,
+            terms.configs,
+            terms.outages,
+            self._step,
+            journal_max_steps=JOURNAL_MAX_STEPS,
+            journal_max_bytes=JOURNAL_MAX_BYTES,
+        )
+
+
+def _past(terms: Terms, as_of_ms: int) -> tuple[list[Outage], CoordinatorConfig, list[ConfigChange]]:
+    """What has happened until a time according to these terms."""
+    return (
+        [outage for outage in terms.outages if outage.after_ms < as_of_ms],
+        terms.configs.first,
+        [change for change in terms.configs.changes if change.after_ms < as_of_ms],
+    )

@@ -1,0 +1,147 @@
+"""The keeper of Spark: it starts Spark again, within the running service, whenever its JVM has ended.
+
+A JVM ends because somebody kills it, because the machine or its heap has no memory left, or because it hangs
+and the watchdog kills it. The ticker, the gateway and all else of the service go on meanwhile. For clients
+this is what the end of a query is, only longer.
+
+Spark is given up if it ends again and again without a committed batch between, because then another process
+or another machine has to try.
+"""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from checkpoints.files import FolderNotWritable
+from streaming.query.jvm import SparkFailed
+from streaming.service.watchdog import Watchdog
+
+MOST_RESTARTS = 5
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 30.0
+
+log = structlog.get_logger()
+
+
+class SparkEnded(RuntimeError):
+    """Spark has ended and is not started again. The message has the reason and where Spark's log is."""
+
+
+class Spark(Protocol):
+    """What a keeper needs of `streaming.query.session.Session`."""
+
+    log_path: Path | str
+
+    @property
+    def can_restart(self) -> bool: ...
+
+    def ping(self) -> None: ...
+
+    def has_lost_jvm(self) -> bool: ...
+
+    def kill(self) -> None: ...
+
+    def restart(self) -> None: ...
+
+
+class SparkKeeper:
+    """Keeps one Spark running between `start` and `stop`. `keep` and `worked` are for one thread.
+
+    A JVM that hangs is killed if this process can start another one, or if `has_standby`: the service then
+    ends, and the standby takes over. `pause` waits so many seconds, or until `stopping`. `say` is called with
+    a sentence before each restart.
+    """
+
+    def __init__(
+        self,
+        spark: Spark,
+        stopping: threading.Event,
+        *,
+        pause: Callable[[float], object],
+        say: Callable[[str], object] = lambda _: None,
+        has_standby: bool = False,
+    ) -> None:
+        self._spark = spark
+        self._stopping = stopping
+        self._pause = pause
+        self._say = say
+        self._kills_hung = spark.can_restart or has_standby
+        self._hung: str | None = None
+        self._restarts = 0  # since Spark has worked
+        self._watchdog: Watchdog | None = None
+
+    def start(self) -> None:
+        """Begin to watch the JVM."""
+        if self._kills_hung:
+            self._watchdog = Watchdog(self._spark.ping, self.kill_hung)
+            self._watchdog.start()
+
+    def stop(self) -> None:
+        """End the watch. Spark goes on."""
+        if self._watchdog is not None:
+            self._watchdog.stop()
+
+    def kill_hung(self, reason: str) -> None:
+        """Kill a JVM that hangs, if somebody starts another one. May be called in any thread."""
+        if self._kills_hung:
+            log.error("the JVM hangs", reason=reason)
+            self._hung = reason
+            self._spark.kill()
+
+    def worked(self) -> None:
+        """Spark has done what it is for, so its next end is a new one."""
+        self._restarts = 0
+
+    def keep(self, work: Callable[[], None]) -> None:
+        """Call `work` until it returns, again after each end of Spark, with another JVM.
+
+        What it raises while Spark runs, or after `stopping`, is raised. Raises SparkEnded.
+        """
+        while True:
+            try:
+                return work()
+            except Exception as error:
+                if self._stopping.is_set() or not self._has_ended(error):
+                    raise
+                reason = self._reason(error)
+            self._restart(reason)
+
+    def _has_ended(self, error: Exception) -> bool:
+        return isinstance(error, SparkFailed) or self._spark.has_lost_jvm()
+
+    def _reason(self, error: Exception) -> str:
+        if isinstance(error, SparkFailed):
+            return str(error)
+        end = "Spark's JVM has ended" if self._hung is None else f"{self._hung}, so it was killed"
+        return f"{end}; its log is {self._spark.log_path}"
+
+    def _restart(self, reason: str) -> None:
+        """Start Spark again, which may take several attempts. Returns without it if `stopping` is set."""
+        self.stop()
+        self._hung = None
+        while not self._stopping.is_set():
+            if not self._spark.can_restart:
+                raise SparkEnded(reason)
+            if self._restarts == MOST_RESTARTS:
+                raise SparkEnded(f"{reason}. It was started {MOST_RESTARTS} times since it last worked")
+            pause_s = pause_before(self._restarts)
+            self._restarts += 1
+            log.error("Spark has ended", reason=reason, attempt=self._restarts, again_in_s=pause_s)
+            self._say(f"{reason}. It is started again, attempt {self._restarts} of {MOST_RESTARTS}")
+            self._pause(pause_s)
+            try:
+                if not self._stopping.is_set():
+                    self._spark.restart()
+                    log.info("Spark runs again")
+                    self.start()
+                return
+            except (SparkFailed, FolderNotWritable) as error:
+                reason = str(error)
+
+
+def pause_before(restarts: int) -> float:
+    """The pause in seconds before another start, after so many since Spark last worked."""
+    return min(FIRST_PAUSE_S * 2 ** (restarts - 1), LONGEST_PAUSE_S) if restarts else 0.0
