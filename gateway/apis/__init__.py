@@ -77,19 +77,19 @@ SERVED: Mapping[int, Serve] = MappingProxyType(
         HEARTBEAT: _awaitable(heartbeat.serve),
         LEAVE_GROUP: _awaitable(leave_group.serve),
         SYNC_GROUP: _awaitable(sync_group.serve),
-        DESCRIBE_GROUPS: describe_groups.serve,
+        DESCRIBE_GROUPS: _awaitable(describe_groups.serve),
         LIST_GROUPS: list_groups.serve,
         ADD_OFFSETS_TO_TXN: transactions.serve_add_offsets,
         TXN_OFFSET_COMMIT: transactions.serve_commit,
-        DELETE_GROUPS: delete_groups.serve,
+        DELETE_GROUPS: _awaitable(delete_groups.serve),
         47: offset_delete.serve,
         CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat.serve,
-        CONSUMER_GROUP_DESCRIBE: consumer_group_describe.serve,
+        CONSUMER_GROUP_DESCRIBE: _awaitable(consumer_group_describe.serve),
     }
 )
 
-# A connection has no other request under way with one of these, which may be about many groups.
-ALONE = frozenset({DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS, CONSUMER_GROUP_DESCRIBE})
+# A connection has no other request under way with one of these. A list has what the requests before it did.
+ALONE = frozenset({LIST_GROUPS})
 
 # What a client may send before it has authenticated, where it must. Version 0 of the handshake is unframed.
 SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
@@ -129,6 +129,8 @@ def decode(header: RequestHeader, message: bytes) -> Any:
         return decode_heartbeat(header, message)
     if header.api_key == CONSUMER_GROUP_HEARTBEAT:
         return decode_keep_alive(header, message) or codec.decode_request(header, message)
+    if header.api_key == FIND_COORDINATOR:
+        return codec.decode_passed(header, message)  # a broker answers for transactions
     return codec.decode_request(header, message)
 
 

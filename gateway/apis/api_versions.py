@@ -1,5 +1,6 @@
 """ApiVersions (key 18): the broker's response, restricted to what the gateway serves."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,6 +9,8 @@ from state.errors import ErrorCode
 
 API_VERSIONS = 18
 
+_FIRST_WITH_SOFTWARE = 3
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _ERROR_CODE = slice(4, 6)  # after the correlation id, in all versions
 
 GROUP_VERSION = "group.version"
@@ -51,6 +54,16 @@ def add_group_version(response: Any, version: int) -> None:
         *response.finalized_features,
         response.FinalizedFeatureKey(name=GROUP_VERSION, max_version_level=level, min_version_level=level),
     ]
+
+
+def has_valid_software(request: Any, version: int) -> bool:
+    """Whether the client's software has a name and a version (ApiVersionsRequest.isValid)."""
+    if version < _FIRST_WITH_SOFTWARE:
+        return True
+    return bool(
+        _SOFTWARE.fullmatch(request.client_software_name)
+        and _SOFTWARE.fullmatch(request.client_software_version)
+    )
 
 
 def is_refusal(response: bytes) -> bool:

@@ -1,24 +1,155 @@
-"""Requests about several groups. The coordinator gets one request for each group."""
+"""Requests about several groups. The coordinator gets one request for each group, side by side.
+
+Each group costs what a request about it alone costs: room at the coordinator (`queued.max.requests`), and a
+part of the client's quota. So one frame gets no more than as many requests would.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeVar
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
-# The number of coordinator requests that one client's request may have under way.
+import msgspec
+
+from gateway.apis.context import Deferred, RequestContext
+from gateway.wire.codec import Fields
+from state.errors import ErrorCode
+
+# The groups of one request that may be at the coordinator at one time. A small part of what
+# `Limits.at_coordinator` has for all clients.
 AT_ONCE = 64
+# The time after which other connections have their turn of the event loop.
+_SLICE_S = 0.002
 
 T = TypeVar("T")
 R = TypeVar("R")
 
+Start = Callable[[str], Fields | Deferred]
+"""Starts the coordinator's request about a group."""
 
-async def each(work: Callable[[T], Awaitable[R]], items: Iterable[T]) -> list[R]:
-    """Return the result of `work` for each item, in the order of the items."""
-    room = asyncio.Semaphore(AT_ONCE)
 
-    async def one(item: T) -> R:
-        async with room:
-            return await work(item)
+class Slices:
+    """Long work on the event loop, in slices between which other connections have their turn."""
 
+    def __init__(self) -> None:
+        self._began_s = time.monotonic()
+
+    async def rest(self) -> None:
+        """Give others their turn, if this slice has had its time."""
+        if time.monotonic() - self._began_s > _SLICE_S:
+            await asyncio.sleep(0)
+            self._began_s = time.monotonic()
+
+
+async def each(
+    context: RequestContext,
+    work: Callable[[T], Awaitable[R]],
+    items: Sequence[T],
+    beyond: Callable[[T], R],
+) -> list[R]:
+    """Return the result of `work` for each item, in the order of the items, and what `beyond` returns for
+    those beyond `Limits.groups_per_request`, or beyond `Limits.groups_answer_bytes` of results.
+    """
+    limits, slices = context.services.cluster.limits, Slices()
+    within = items[: limits.groups_per_request]
+    context.fan_out.count(context, len(within))
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(item)) for item in items]
-    return [task.result() for task in tasks]
+        batch = _Batch(context, group)
+        tasks = []
+        for number, item in enumerate(within):
+            if batch.result_bytes > limits.groups_answer_bytes:
+                break
+            if number:  # the request itself was counted for the quota
+                await context.fan_out.pay(context)
+            tasks.append(await batch.start(work, item))
+            await slices.rest()
+    results = [task.result() for task in tasks]
+    for item in items[len(results) :]:
+        results.append(beyond(item))
+        await slices.rest()
+    return results
+
+
+class _Batch:
+    """The items of one request that are under way.
+
+    One has the request's own place at the coordinator (`gateway.net.room`). The others have places for which
+    nobody waits. So no request waits for a place while it holds one.
+    """
+
+    def __init__(self, context: RequestContext, group: asyncio.TaskGroup) -> None:
+        self._fan_out = context.fan_out
+        self._group = group
+        self._others = 0
+        self._is_own_taken = False
+        self._one_ended = asyncio.Event()
+        self.result_bytes = 0
+        """About the bytes of the results that are there."""
+
+    async def start(self, work: Callable[[T], Awaitable[R]], item: T) -> asyncio.Task[R]:
+        """Start the work for an item when there is a place."""
+        while (ended := self._take()) is None:
+            self._one_ended.clear()
+            await self._one_ended.wait()
+        task = self._group.create_task(self._made(work, item))
+        # A task that is cancelled may never have begun: what it does at its end is not in its coroutine.
+        task.add_done_callback(ended)
+        return task
+
+    async def _made(self, work: Callable[[T], Awaitable[R]], item: T) -> R:
+        result = await work(item)
+        self.result_bytes += len(msgspec.msgpack.encode(result))
+        return result
+
+    def _take(self) -> Callable[[asyncio.Task[Any]], None] | None:
+        """Take a place. Returns what gives it back, None if there is no place."""
+        if not self._is_own_taken:
+            self._is_own_taken = True
+            return self._leave_own
+        if self._others < AT_ONCE and self._fan_out.take_one_more():
+            self._others += 1
+            return self._leave_other
+        return None
+
+    def _leave_own(self, task: asyncio.Task[Any]) -> None:
+        self._is_own_taken = False
+        self._one_ended.set()
+
+    def _leave_other(self, task: asyncio.Task[Any]) -> None:
+        self._others -= 1
+        self._fan_out.leave()
+        self._one_ended.set()
+
+
+def together(
+    context: RequestContext,
+    start: Start,
+    group_ids: Sequence[str],
+    fields: Callable[[Sequence[Fields]], Fields],
+) -> Deferred:
+    """Answer a request about these groups. `fields` makes the answer of what the groups have.
+
+    Librdkafka and others send a request for each group. So one about a single group does not hold back the
+    requests behind it. Of those about several groups, a connection has one under way.
+    """
+    if len(group_ids) == 1:
+        return Deferred(asyncio.ensure_future(_all_of([start(group_ids[0])])), fields)
+    answers = each(context, partial(_started, start), group_ids, _beyond)
+    return Deferred(asyncio.ensure_future(answers), fields, holds_back=True)
+
+
+def _beyond(group_id: str) -> Fields:
+    return {"group_id": group_id, "error_code": ErrorCode.INVALID_REQUEST}
+
+
+async def _started(start: Start, group_id: str) -> Fields:
+    return await _of_group(start(group_id))
+
+
+async def _all_of(started: Sequence[Fields | Deferred]) -> list[Fields]:
+    return [await _of_group(one) for one in started]
+
+
+async def _of_group(started: Fields | Deferred) -> Fields:
+    return started.fields(await started.response) if isinstance(started, Deferred) else started

@@ -5,8 +5,8 @@ from functools import partial
 from typing import Any
 
 from gateway.apis.authorized import group_operations, may_describe_group, may_describe_topic
-from gateway.apis.batch import each
-from gateway.apis.context import RequestContext
+from gateway.apis.batch import together
+from gateway.apis.context import Deferred, RequestContext
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
@@ -21,20 +21,27 @@ from state.kafka.responses import (
 _HIDDEN = "The group has topics that the client is not authorized to describe."
 
 
-async def serve(context: RequestContext, request: Any) -> Fields:
+def serve(context: RequestContext, request: Any) -> Deferred:
     """Return the epochs, members and assignments of the groups."""
     describe = partial(_describe, context, with_operations=request.include_authorized_operations)
-    return {"groups": await each(describe, request.group_ids)}
+    return together(context, describe, request.group_ids, lambda groups: {"groups": groups})
 
 
-async def _describe(context: RequestContext, group_id: str, *, with_operations: bool) -> Fields:
+def _describe(context: RequestContext, group_id: str, *, with_operations: bool) -> Fields | Deferred:
     if not context.services.consumer_protocol:
         return {"group_id": group_id, "error_code": ErrorCode.UNSUPPORTED_VERSION}
     if not may_describe_group(context, group_id):
         return {"group_id": group_id, "error_code": GatewayError.GROUP_AUTHORIZATION_FAILED}
-    answer = await context.services.backend.ask(
+    response = context.ask(
         ConsumerGroupDescribe(**context.to_group(group_id)), ConsumerGroupDescribeResponse, ANSWER_TIMEOUT_MS
     )
+    return Deferred(response, partial(_described, context, with_operations=with_operations))
+
+
+def _described(
+    context: RequestContext, answer: ConsumerGroupDescribeResponse, *, with_operations: bool
+) -> Fields:
+    group_id = answer.group_id
     if not all(may_describe_topic(context, topic) for topic in sorted(_topics(answer.members))):
         error = GatewayError.TOPIC_AUTHORIZATION_FAILED
         return {"group_id": group_id, "error_code": error, "error_message": _HIDDEN}

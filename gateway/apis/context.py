@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -67,6 +68,27 @@ class Deferred(Struct, frozen=True):
     holds_back: bool = False
 
 
+class FanOut(Protocol):
+    """What the items of one connection's requests cost: room at the coordinator, and the client's quota."""
+
+    def count(self, context: "RequestContext", items: int) -> None:
+        """Count the items of a request for the metrics."""
+
+    async def pay(self, context: "RequestContext") -> None:
+        """Take a part of the client's quota for one item, when there is some."""
+
+    def take_one_more(self) -> bool:
+        """Take a place at the coordinator, unless there is none or somebody waits for one. Returns whether
+        it is taken. `leave` gives it back.
+        """
+
+    def leave(self) -> None:
+        """Give a place back."""
+
+    def place(self, context: "RequestContext") -> AbstractAsyncContextManager[None]:
+        """A place for a request that has none of its own, and its part of the quota."""
+
+
 class RequestContext(Struct, frozen=True):
     """The context of a request. `principal` is the client's as Kafka writes it, `User:NAME` or
     `User:ANONYMOUS`. `host` is the gateway's name in responses to this client. `node_id` is the broker whose
@@ -81,6 +103,7 @@ class RequestContext(Struct, frozen=True):
     node_id: int | None
     session: Session
     fetches: FetchSessions
+    fan_out: FanOut
 
     @property
     def version(self) -> int:

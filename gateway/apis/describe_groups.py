@@ -4,8 +4,8 @@ from functools import partial
 from typing import Any
 
 from gateway.apis.authorized import group_operations, may_describe_group
-from gateway.apis.batch import each
-from gateway.apis.context import RequestContext
+from gateway.apis.batch import together
+from gateway.apis.context import Deferred, RequestContext
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
@@ -17,25 +17,32 @@ _FIRST_VERSION_WITH_NOT_FOUND = 6  # KIP-1043
 _DEAD = "Dead"
 
 
-async def serve(context: RequestContext, request: Any) -> Fields:
+def serve(context: RequestContext, request: Any) -> Deferred:
     """Return the states and members of the groups."""
-    groups = await each(partial(_describe, context), request.groups)
-    if request.include_authorized_operations:
-        for group in groups:
-            if not group["error_code"]:
-                group["authorized_operations"] = group_operations(context, group["group_id"])
-    return {"groups": groups}
+    describe = partial(_describe, context, with_operations=request.include_authorized_operations)
+    return together(context, describe, request.groups, lambda groups: {"groups": groups})
 
 
-async def _describe(context: RequestContext, group_id: str) -> dict[str, Any]:
+def _describe(context: RequestContext, group_id: str, *, with_operations: bool) -> Fields | Deferred:
     if not may_describe_group(context, group_id):
         return {"error_code": GatewayError.GROUP_AUTHORIZATION_FAILED, "group_id": group_id}
-    answer = await context.services.backend.ask(
+    response = context.ask(
         DescribeGroup(**context.to_group(group_id)), DescribeGroupResponse, ANSWER_TIMEOUT_MS
     )
+    return Deferred(response, partial(_shown, context, with_operations=with_operations))
+
+
+def _shown(context: RequestContext, answer: DescribeGroupResponse, *, with_operations: bool) -> Fields:
+    described = _described(context.version, answer)
+    if not with_operations or described["error_code"]:
+        return described
+    return {**described, "authorized_operations": group_operations(context, answer.group_id)}
+
+
+def _described(version: int, answer: DescribeGroupResponse) -> Fields:
     described = {
         "error_code": answer.error_code,
-        "group_id": group_id,
+        "group_id": answer.group_id,
         "group_state": answer.group_state,
         "protocol_type": answer.protocol_type,
         "protocol_data": answer.protocol_data,
@@ -45,10 +52,10 @@ async def _describe(context: RequestContext, group_id: str) -> dict[str, Any]:
         return {**described, "error_message": answer.error_message}
     if answer.error_code is not ErrorCode.NONE:
         return {**described, "group_state": ""}
-    if answer.group_state == _DEAD and context.version >= _FIRST_VERSION_WITH_NOT_FOUND:
+    if answer.group_state == _DEAD and version >= _FIRST_VERSION_WITH_NOT_FOUND:
         not_found = {
             "error_code": ErrorCode.GROUP_ID_NOT_FOUND,
-            "error_message": f"Group {group_id} not found.",
+            "error_message": f"Group {answer.group_id} not found.",
         }
         return {**described, **not_found}
     return described

@@ -3,6 +3,7 @@
 from typing import Any
 
 from gateway.apis.authorized import may_describe_group
+from gateway.apis.batch import Slices
 from gateway.apis.context import RequestContext
 from gateway.upstream.connections import Address
 from gateway.wire.codec import Fields
@@ -25,7 +26,16 @@ async def serve(context: RequestContext, request: Any) -> Fields:
     """
     many = context.version >= _FIRST_VERSION_WITH_KEYS
     keys = request.coordinator_keys if many else [request.key]
-    found = [await _find(context, request.key_type, key) for key in keys]
+    bound, slices = context.services.cluster.limits.groups_per_request, Slices()
+    found = []
+    for number, key in enumerate(keys):
+        is_beyond = number >= bound
+        found.append(
+            _refused(key, ErrorCode.INVALID_REQUEST)
+            if is_beyond
+            else await _find(context, request.key_type, key)
+        )
+        await slices.rest()
     if many:
         return {"coordinators": found}
     (only,) = found

@@ -8,6 +8,7 @@ ConfigHelper, ConfigAdminManager and ControllerConfigurationValidator of Kafka.
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -39,7 +40,7 @@ _SET, _DELETE, _APPEND, _SUBTRACT = range(4)  # AlterConfigOp.OpType
 _LIST_OPERATIONS = {_APPEND: "APPEND", _SUBTRACT: "SUBTRACT"}
 _FIRST_LIST_WITH_TYPES = 1
 
-Answer = Callable[[RequestContext, Any, Any], Awaitable[Fields]]
+Answer = Callable[[RequestContext, "_Asked", Any], Awaitable[Fields]]
 
 
 class _Refused(Exception):
@@ -50,29 +51,48 @@ class _Refused(Exception):
         self.error_code = error_code
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request, and the groups that it names more than once."""
+
+    request: Any
+    doubled: frozenset[str]
+
+
 async def screen(context: RequestContext, message: bytes) -> Screened | None:
     """Have the coordinator answer for the groups of a request of one of APIS. Returns None if the request
     names none. Raises ProtocolError.
     """
-    request = codec.decode_request(context.header, message)
+    request = codec.decode_passed(context.header, message)
     if context.header.api_key == LIST_CONFIG_RESOURCES:
         return await _screen_list(context, request, message)
     groups = [resource for resource in request.resources if resource.resource_type == _GROUP]
     if not groups:
         return None
     response_field, answer = _ANSWERS[context.header.api_key]
-    answers = await each(partial(_answered, answer, context, request), groups)
+    names = Counter(resource.resource_name for resource in groups)
+    asked = _Asked(request, frozenset(name for name, number in names.items() if number > 1))
+    async with context.fan_out.place(context):
+        answers = await each(context, partial(_answered, answer, context, asked), groups, _beyond)
     request.resources = [resource for resource in request.resources if resource.resource_type != _GROUP]
     remaining = codec.with_body(context.header, message, request) if request.resources else None
     return Screened(remaining, {response_field: answers})
 
 
-async def _answered(answer: Answer, context: RequestContext, request: Any, resource: Any) -> Fields:
-    key = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
+async def _answered(answer: Answer, context: RequestContext, asked: _Asked, resource: Any) -> Fields:
     try:
-        return {**key, **await answer(context, request, resource)}
+        return {**_key(resource), **await answer(context, asked, resource)}
     except _Refused as refused:
-        return {**key, "error_code": refused.error_code, "error_message": str(refused)}
+        return {**_key(resource), "error_code": refused.error_code, "error_message": str(refused)}
+
+
+def _key(resource: Any) -> Fields:
+    return {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
+
+
+def _beyond(resource: Any) -> Fields:
+    message = "The request names too many groups."
+    return {**_key(resource), "error_code": ErrorCode.INVALID_REQUEST, "error_message": message}
 
 
 def _check(context: RequestContext, operation: Operation, group_id: str, unnamed: str) -> None:
@@ -82,7 +102,7 @@ def _check(context: RequestContext, operation: Operation, group_id: str, unnamed
         raise _Refused(ErrorCode.INVALID_REQUEST, unnamed)
 
 
-async def _describe(context: RequestContext, request: Any, resource: Any) -> Fields:
+async def _describe(context: RequestContext, asked: _Asked, resource: Any) -> Fields:
     group_id = resource.resource_name
     _check(context, Operation.DESCRIBE_CONFIGS, group_id, "Group name must not be empty")
     answer = await context.ask(
@@ -92,7 +112,7 @@ async def _describe(context: RequestContext, request: Any, resource: Any) -> Fie
     shown = [config for config in answer.configs if not wanted or config.name in wanted]
     return {
         "error_code": answer.error_code,
-        "configs": [_described(config, with_synonyms=request.include_synonyms) for config in shown],
+        "configs": [_described(config, with_synonyms=asked.request.include_synonyms) for config in shown],
     }
 
 
@@ -119,15 +139,15 @@ def _source(config: GroupConfigValue) -> int:
     return _DEFAULT_CONFIG if is_kafkas else _STATIC_BROKER_CONFIG
 
 
-async def _alter(context: RequestContext, request: Any, resource: Any) -> Fields:
+async def _alter(context: RequestContext, asked: _Asked, resource: Any) -> Fields:
     """AlterConfigs: the group keeps no setting that the request does not name."""
-    _check_altered(context, request, resource)
+    _check_altered(context, asked, resource)
     configs = {config.name: config.value for config in resource.configs}
-    return await _altered(context, request, resource, dict.fromkeys(GROUP_CONFIG_NAMES) | configs)
+    return await _altered(context, asked, resource, dict.fromkeys(GROUP_CONFIG_NAMES) | configs)
 
 
-async def _alter_incrementally(context: RequestContext, request: Any, resource: Any) -> Fields:
-    _check_altered(context, request, resource)
+async def _alter_incrementally(context: RequestContext, asked: _Asked, resource: Any) -> Fields:
+    _check_altered(context, asked, resource)
     for config in resource.configs:
         if config.config_operation in _LIST_OPERATIONS:
             name = _LIST_OPERATIONS[config.config_operation]
@@ -137,14 +157,13 @@ async def _alter_incrementally(context: RequestContext, request: Any, resource: 
             message = f"Unknown operation type {config.config_operation}"
             raise _Refused(ErrorCode.INVALID_REQUEST, message)
     configs = {c.name: None if c.config_operation == _DELETE else c.value for c in resource.configs}
-    return await _altered(context, request, resource, configs)
+    return await _altered(context, asked, resource, configs)
 
 
-def _check_altered(context: RequestContext, request: Any, resource: Any) -> None:
+def _check_altered(context: RequestContext, asked: _Asked, resource: Any) -> None:
     group_id = resource.resource_name
     _check(context, Operation.ALTER_CONFIGS, group_id, "Default group resources are not allowed.")
-    same = [r for r in request.resources if r.resource_type == _GROUP and r.resource_name == group_id]
-    if len(same) > 1:
+    if group_id in asked.doubled:
         raise _Refused(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
     names = Counter(config.name for config in resource.configs)
     if any(number > 1 for number in names.values()):
@@ -159,13 +178,13 @@ def _check_altered(context: RequestContext, request: Any, resource: Any) -> None
 
 
 async def _altered(
-    context: RequestContext, request: Any, resource: Any, configs: Mapping[str, str | None]
+    context: RequestContext, asked: _Asked, resource: Any, configs: Mapping[str, str | None]
 ) -> Fields:
     answer = await context.ask(
         AlterGroupConfigs(
             **context.to_group(resource.resource_name),
             configs=dict(configs),
-            validate_only=request.validate_only,
+            validate_only=asked.request.validate_only,
         ),
         AlterGroupConfigsResponse,
         ANSWER_TIMEOUT_MS,

@@ -38,7 +38,7 @@ class Entries:
 
     async def guard(self, context: RequestContext, message: bytes) -> Screened | None:
         """See `gateway.apis.passed_on.guard`."""
-        request = codec.decode_request(context.header, message)
+        request = codec.decode_passed(context.header, message)
         entries: list[Any] = getattr(request, self.request_field) or []
         errors = [self.error(context, entry) for entry in entries]
         if not any(errors):

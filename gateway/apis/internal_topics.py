@@ -18,12 +18,10 @@ from gateway.wire import codec
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from gateway.wire.framing import PRODUCE, ProtocolError
-from gateway.wire.produce import produced_topics
 
 CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, ADD_PARTITIONS_TO_TXN, WRITE_TXN_MARKERS = 19, 20, 21, 24, 27
 ALTER_CONFIGS, CREATE_PARTITIONS, INCREMENTAL_ALTER_CONFIGS, ALTER_REASSIGNMENTS = 33, 37, 44, 45
 
-_PRODUCE_FIRST_BY_ID = 13
 _DELETE_FIRST_BY_ID = 6
 _TOPIC_RESOURCE = 2  # ConfigResource.Type.TOPIC
 
@@ -53,9 +51,9 @@ async def screen(context: RequestContext, message: bytes) -> Screened | None:
     ProtocolError, UpstreamLost.
     """
     header, internal = context.header, context.services.internal_topics.names
-    if not internal or (header.api_key == PRODUCE and not await _names_internal(context, message)):
+    if not internal:
         return None
-    request = codec.decode_request(header, message)
+    request = codec.decode_passed(header, message)
     if header.api_key in _WHOLE:
         refused = _WHOLE[header.api_key](request, internal)
         return None if refused is None else Screened(None, refused)
@@ -66,6 +64,8 @@ async def screen(context: RequestContext, message: bytes) -> Screened | None:
     refused_entries = [screened.refused(entry) for entry in entries if screened.topic(entry) in mine]
     if not refused_entries:
         return None
+    if header.api_key == PRODUCE and context.version not in codec.versions(PRODUCE):
+        raise ProtocolError(f"a Produce v{context.version} to an internal topic")
     kept = [entry for entry in entries if screened.topic(entry) not in mine]
     setattr(request, screened.request_field, kept)
     remaining = codec.with_body(header, message, request) if kept else None
@@ -83,19 +83,6 @@ def mark(context: RequestContext, topics: Iterable[Any]) -> None:
 async def rewrite_topic_partitions(context: RequestContext, response: Any) -> None:
     """DescribeTopicPartitions (key 75)."""
     mark(context, response.topics)
-
-
-async def _names_internal(context: RequestContext, message: bytes) -> bool:
-    """Whether a Produce names an internal topic. The message is not decoded."""
-    own, topics = context.services.internal_topics, produced_topics(context.header, message)
-    if context.version < _PRODUCE_FIRST_BY_ID:
-        is_named = not own.names_utf8.isdisjoint(topics)
-    else:
-        own_ids = await own.ids(context.services.cluster)
-        is_named = not own_ids.isdisjoint(UUID(bytes=topic) for topic in topics)
-    if is_named and context.version not in codec.versions(PRODUCE):
-        raise ProtocolError(f"a Produce v{context.version} to an internal topic")
-    return is_named
 
 
 async def _internal(context: RequestContext, topics: Iterable[str | UUID]) -> set[str | UUID]:

@@ -8,6 +8,7 @@ from typing import Any
 from gateway.apis.authorized import may_read_group, may_read_topic
 from gateway.apis.context import Deferred, RequestContext
 from gateway.apis.topics import FIRST_VERSION_WITH_IDS, Codes, NamedTopic, Outcomes, look_up, look_up_at_once
+from gateway.authorization.acls import Operation
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from state.errors import ErrorCode
@@ -19,7 +20,9 @@ async def serve(context: RequestContext, request: Any) -> Fields | Deferred:
     """Commit the offsets of the existing partitions."""
     if not may_read_group(context, request.group_id):
         return _refused(request, GatewayError.GROUP_AUTHORIZATION_FAILED)
-    topics = await look_up(context, request.topics, by_id=context.version >= FIRST_VERSION_WITH_IDS)
+    topics = await look_up(
+        context, request.topics, Operation.READ, by_id=context.version >= FIRST_VERSION_WITH_IDS
+    )
     if topics is None:
         return _refused(request, ErrorCode.COORDINATOR_NOT_AVAILABLE)
     return _serve(context, request, topics)
@@ -29,7 +32,9 @@ def serve_at_once(context: RequestContext, request: Any) -> Fields | Deferred | 
     """As `serve`, None if topics have to be looked up at a broker."""
     if not may_read_group(context, request.group_id):
         return _refused(request, GatewayError.GROUP_AUTHORIZATION_FAILED)
-    topics = look_up_at_once(context, request.topics, by_id=context.version >= FIRST_VERSION_WITH_IDS)
+    topics = look_up_at_once(
+        context, request.topics, Operation.READ, by_id=context.version >= FIRST_VERSION_WITH_IDS
+    )
     return None if topics is None else _serve(context, request, topics)
 
 

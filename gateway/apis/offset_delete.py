@@ -9,6 +9,7 @@ from typing import Any
 from gateway.apis.authorized import GROUP_REFUSED, may_delete_group, may_read_topic
 from gateway.apis.context import Deferred, RequestContext
 from gateway.apis.topics import NamedTopic, Outcomes, look_up
+from gateway.authorization.acls import Operation
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
@@ -21,7 +22,7 @@ async def serve(context: RequestContext, request: Any) -> Fields | Deferred:
     """Delete the offsets of the existing partitions."""
     if not may_delete_group(context, request.group_id):
         return GROUP_REFUSED
-    topics = await look_up(context, request.topics, by_id=False)
+    topics = await look_up(context, request.topics, Operation.READ, by_id=False)
     if topics is None:
         return {"error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE}
     outcomes = Outcomes()

@@ -16,6 +16,7 @@ from gateway.apis.authorized import may_describe_group, may_describe_topic
 from gateway.apis.batch import each
 from gateway.apis.context import Deferred, RequestContext
 from gateway.apis.topics import FIRST_VERSION_WITH_IDS, Codes, NamedTopic, ids_of, look_up
+from gateway.authorization.acls import Operation
 from gateway.upstream.connections import UpstreamLost
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
@@ -54,8 +55,13 @@ async def serve(context: RequestContext, request: Any) -> Deferred:
         (wanted,) = request.groups
         started = await _start(context, request.require_stable, wanted)
         return Deferred(started, lambda fetched: _of_groups([_named(wanted, fetched)]))
-    fetched = asyncio.create_task(each(partial(_fetch, context, request.require_stable), request.groups))
+    fetch = partial(_fetch, context, request.require_stable)
+    fetched = asyncio.create_task(each(context, fetch, request.groups, _beyond))
     return Deferred(fetched, _of_groups, holds_back=True)
+
+
+def _beyond(wanted: Any) -> Fields:
+    return _named(wanted, _failed(ErrorCode.INVALID_REQUEST))
 
 
 def _of_group(version: int, request: Any, fetched: Fields) -> Fields:
@@ -86,7 +92,7 @@ async def _start(context: RequestContext, require_stable: bool, wanted: Any) -> 
     part = _Part(wanted.group_id, None)
     if wanted.topics is not None:
         by_id = context.version >= FIRST_VERSION_WITH_IDS
-        found = await look_up(context, wanted.topics, by_id=by_id)
+        found = await look_up(context, wanted.topics, Operation.DESCRIBE, by_id=by_id)
         if found is None and by_id:
             return _ended(_failed(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         part = _visible(context, wanted, found)

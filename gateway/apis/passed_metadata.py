@@ -22,7 +22,7 @@ async def guard_metadata(context: RequestContext, message: bytes) -> Screened | 
     Names that are denied do not reach the broker, which would create them. Topics by id, and all topics, are
     taken out of the response.
     """
-    request = codec.decode_request(context.header, message)
+    request = codec.decode_passed(context.header, message)
     topics: list[Any] | None = request.topics
     if topics is not None and not topics and context.version < _FIRST_NULL_FOR_ALL:
         topics = None
@@ -61,7 +61,7 @@ async def guard_metadata(context: RequestContext, message: bytes) -> Screened | 
 
 async def guard_cluster(context: RequestContext, message: bytes) -> Screened | None:
     """DescribeCluster shows the client's own operations."""
-    request = codec.decode_request(context.header, message)
+    request = codec.decode_passed(context.header, message)
     if not request.include_cluster_authorized_operations:
         return None
 

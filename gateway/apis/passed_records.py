@@ -13,12 +13,15 @@ from gateway.wire import codec
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from gateway.wire.framing import PRODUCE, ProtocolError
-from gateway.wire.produce import produced_topics, transactional_id_of
+from gateway.wire.limits import MIB
 
 _PRODUCE_FIRST_BY_ID = 13
 _FETCH_FIRST_BY_ID = 13
 _FETCH_FIRST_SESSION = 7
 _FETCH_FIRST_FLEXIBLE = 12
+
+# A Fetch response to which errors are added is held whole and decoded.
+CHANGED_MAX_BYTES = MIB
 
 # FetchMetadata: the epoch of a request that begins a session, and of one without a session.
 _INITIAL_EPOCH, _FINAL_EPOCH = 0, -1
@@ -27,21 +30,19 @@ _SESSION_ID = Struct(">i")
 # flexible versions after the header's tagged fields, which brokers leave empty.
 _SESSION_ID_AT = 10
 
+_NO_ID = UUID(int=0)
+
 Key = str | UUID
 
 
 async def guard_produce(context: RequestContext, message: bytes) -> Screened | None:
     """WRITE on each topic, and on the transactional id if there is one."""
     header = context.header
-    named = produced_topics(header, message)
+    request = codec.decode_passed(header, message)
     by_id = context.version >= _PRODUCE_FIRST_BY_ID
-    try:
-        keys: list[Key] = [UUID(bytes=key) if by_id else key.decode() for key in named]
-    except UnicodeDecodeError as error:
-        raise ProtocolError("a Produce with a topic that is not UTF-8") from error
-    transactional_id = transactional_id_of(header, message)
-    if transactional_id is not None and not context.may(
-        Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
+    keys: list[Key] = [_produced(topic, by_id=by_id) for topic in request.topic_data]
+    if request.transactional_id is not None and not context.may(
+        Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id
     ):
         denied = GatewayError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         errors: Mapping[Key, GatewayError] = dict.fromkeys(keys, denied)
@@ -51,21 +52,23 @@ async def guard_produce(context: RequestContext, message: bytes) -> Screened | N
         return None
     if context.version not in codec.versions(PRODUCE):
         raise ProtocolError(f"a Produce v{context.version} that is not allowed")
-    request = codec.decode_request(header, message)
     refused = [
         {
             **_key_fields(topic.name, topic.topic_id, "name"),
             "partition_responses": [
-                {"index": p.index, "base_offset": -1, "error_code": errors[topic.name or topic.topic_id]}
-                for p in topic.partition_data
+                {"index": p.index, "base_offset": -1, "error_code": errors[key]} for p in topic.partition_data
             ],
         }
-        for topic in request.topic_data
-        if (topic.name or topic.topic_id) in errors
+        for topic, key in zip(request.topic_data, keys, strict=True)
+        if key in errors
     ]
-    request.topic_data = [t for t in request.topic_data if (t.name or t.topic_id) not in errors]
+    request.topic_data = [t for t, key in zip(request.topic_data, keys, strict=True) if key not in errors]
     remaining = codec.with_body(header, message, request) if request.topic_data else None
     return Screened(remaining, {"responses": refused})
+
+
+def _produced(topic: Any, *, by_id: bool) -> Key:
+    return topic.topic_id or _NO_ID if by_id else topic.name
 
 
 async def guard_fetch(context: RequestContext, message: bytes) -> Screened | None:
@@ -81,7 +84,7 @@ async def guard_fetch(context: RequestContext, message: bytes) -> Screened | Non
     header, authorizer = context.header, context.services.authorizer
     assert authorizer is not None
     version = authorizer.version
-    request = codec.decode_request(header, message)
+    request = codec.decode_passed(header, message)
     if _is_of_replica(request):
         raise ProtocolError("a Fetch of a replica: no broker replicates through a gateway")
     by_id = context.version >= _FETCH_FIRST_BY_ID
@@ -110,6 +113,7 @@ async def guard_fetch(context: RequestContext, message: bytes) -> Screened | Non
         if key in errors
     ]
     request.topics = kept
+    request.max_bytes = min(request.max_bytes, CHANGED_MAX_BYTES)
     if has_session:
         request.session_id, request.session_epoch = NO_SESSION, _FINAL_EPOCH
     remaining = codec.with_body(header, message, request) if kept else None

@@ -2,7 +2,7 @@
 they exist. Kafka also checks this before the request reaches the coordinator.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -10,6 +10,7 @@ from uuid import UUID
 import structlog
 
 from gateway.apis.context import RequestContext
+from gateway.authorization.acls import Operation, ResourceType
 from gateway.upstream.cluster import Topic
 from gateway.upstream.connections import UpstreamLost
 from gateway.wire.errors import GatewayError
@@ -48,13 +49,17 @@ class NamedTopic:
         return self.topic is not None and 0 <= partition < self.topic.partitions
 
 
-async def look_up(context: RequestContext, topics: Iterable[Any], *, by_id: bool) -> list[NamedTopic] | None:
-    """Return each of the request's topics in the request's order, None if no broker answers."""
+async def look_up(
+    context: RequestContext, topics: Iterable[Any], needs: Operation, *, by_id: bool
+) -> list[NamedTopic] | None:
+    """Return each of the request's topics in the request's order, None if no broker answers. A name for which
+    the client has not the right that it `needs` is not looked up.
+    """
     requested = list(topics)
     cluster = context.services.cluster
     try:
         if not by_id:
-            names = await cluster.topics((topic.name for topic in requested), OFFSETS_AGE_MAX_S)
+            names = await cluster.topics(_allowed(context, requested, needs), OFFSETS_AGE_MAX_S)
             return [NamedTopic(topic.name, None, names.get(topic.name)) for topic in requested]
         ids = await cluster.topics_by_id(
             (topic.topic_id for topic in requested if topic.topic_id is not None), OFFSETS_AGE_MAX_S
@@ -66,13 +71,13 @@ async def look_up(context: RequestContext, topics: Iterable[Any], *, by_id: bool
 
 
 def look_up_at_once(
-    context: RequestContext, topics: Iterable[Any], *, by_id: bool
+    context: RequestContext, topics: Iterable[Any], needs: Operation, *, by_id: bool
 ) -> list[NamedTopic] | None:
     """As `look_up`, None if that has to ask a broker."""
     requested = list(topics)
     cluster = context.services.cluster
     if not by_id:
-        names = cluster.cached_topics((topic.name for topic in requested), OFFSETS_AGE_MAX_S)
+        names = cluster.cached_topics(_allowed(context, requested, needs), OFFSETS_AGE_MAX_S)
         if names is None:
             return None
         return [NamedTopic(topic.name, None, names.get(topic.name)) for topic in requested]
@@ -82,6 +87,12 @@ def look_up_at_once(
     if ids is None:
         return None
     return [NamedTopic("", topic.topic_id, ids.get(topic.topic_id)) for topic in requested]
+
+
+def _allowed(context: RequestContext, topics: Iterable[Any], needs: Operation) -> Iterator[str]:
+    """The names of these topics that the client may use."""
+    names = (topic.name for topic in topics)
+    return (name for name in names if context.may(needs, ResourceType.TOPIC, name))
 
 
 async def ids_of(context: RequestContext, names: Iterable[str]) -> Mapping[str, UUID]:

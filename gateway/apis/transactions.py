@@ -15,6 +15,7 @@ from gateway.apis.authorized import transaction_error
 from gateway.apis.context import Deferred, RequestContext
 from gateway.apis.offset_commit import committed_topic, outcome_fields, valid_partitions
 from gateway.apis.topics import Codes, NamedTopic, Outcomes, look_up
+from gateway.authorization.acls import Operation
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.upstream.connections import UpstreamLost
 from gateway.upstream.transactions import (
@@ -69,7 +70,7 @@ async def serve_commit(context: RequestContext, request: Any) -> Fields | Deferr
     denied = transaction_error(context, request.transactional_id, request.group_id)
     if denied is not None:
         return _refused(request, denied)
-    topics = await look_up(context, request.topics, by_id=False)
+    topics = await look_up(context, request.topics, Operation.READ, by_id=False)
     if topics is None:
         return _refused(request, _loading(context))
     outcomes = Outcomes()

@@ -49,11 +49,29 @@ class Backend(Protocol):
         """
 
 
+class _Answered(asyncio.Future[Any]):
+    """A response that is waited for. When nothing waits for it any more, the backend forgets its request,
+    which would otherwise be kept until its time is over: that of a JoinGroup is what the client says.
+    """
+
+    __slots__ = ("backend", "waiting")
+    backend: "CoordinatorBackend"
+    waiting: "_Waiting | None"
+
+    def cancel(self, msg: Any = None) -> bool:
+        """See `asyncio.Future`."""
+        is_cancelled = super().cancel(msg)
+        if is_cancelled and self.waiting is not None:
+            self.backend.forget(self.waiting)
+            self.waiting = None
+        return is_cancelled
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Waiting(PendingRequest):
     """A request under way. `answered` belongs to the event loop, and is done when nothing waits for it."""
 
-    answered: asyncio.Future[Any]
+    answered: _Answered
 
     def is_wanted(self) -> bool:
         """See `PendingRequest`. Nothing waits for a request that was given up, or whose client is gone."""
@@ -83,6 +101,8 @@ class CoordinatorBackend:
         self._unanswered_warning = RateLimitedWarning()
         # The requests of one turn of the event loop are sent together.
         self._unsent: list[_Waiting] = []
+        self._has_forgotten = False
+        """Whether one of these may have been forgotten."""
         # The loop is woken once for all outcomes that come between two of its turns.
         self._outcomes: deque[Sequence[Outcome]] = deque()
         self._is_woken = False
@@ -113,14 +133,16 @@ class CoordinatorBackend:
             self._loop = asyncio.get_running_loop()
             self._loop.call_soon(self._flush)
         assert self._loop is not None
+        answered = _Answered(loop=self._loop)
         waiting = _Waiting(
             request,
             answer,
             time.monotonic(),
             timeout_ms or ANSWER_TIMEOUT_MS,
             self._receive,
-            answered=self._loop.create_future(),
+            answered=answered,
         )
+        answered.backend, answered.waiting = self, waiting
         self._unsent.append(waiting)
         if timeout_ms is None:
             self._held.hold(waiting)
@@ -131,6 +153,8 @@ class CoordinatorBackend:
     def _flush(self) -> None:
         """Send the requests of this turn. No broker is waited for."""
         requests, self._unsent = self._unsent, []
+        if self._has_forgotten:
+            requests, self._has_forgotten = [one for one in requests if one.is_wanted()], False
         try:
             self._client.send_all(requests)
         except Exception as error:  # noqa: BLE001 - the waiting callers must get any error
@@ -177,6 +201,7 @@ class CoordinatorBackend:
                     slowest_s = max(slowest_s, took_s)
                     self._counts.coordinator_answer(type(waiting.request).__name__, took_s)
                 if not waiting.answered.done():
+                    waiting.answered.waiting = None  # it refers to its answer
                     waiting.answered.set_result(outcome)
         if slowest_s:
             self._held.patience.learn(slowest_s, now_s)
@@ -191,7 +216,13 @@ class CoordinatorBackend:
         self._fail(waiting, error_code_of(error))
 
     def _fail(self, waiting: _Waiting, error_code: ErrorCode) -> None:
+        waiting.answered.waiting = None
         waiting.answered.set_result(failed(waiting.request, waiting.answer, error_code))  # type: ignore[arg-type,type-var]
+
+    def forget(self, waiting: _Waiting) -> None:
+        """Keep nothing of a request for which nothing waits any more."""
+        self._has_forgotten = True
+        self._client.forget(waiting)
 
     def close(self) -> None:
         """Check the held requests no more. The owner of the client closes the client after this."""

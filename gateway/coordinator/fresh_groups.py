@@ -1,43 +1,35 @@
 """The groups for ListGroups and ListConfigResources, with every change that any gateway had answered before.
 
-A batch of the query writes responses and views in no order that clients could rely on. So a client may have a
-response before the view of the same change is on the groups topic. Therefore ListGroups first sends a request
-that changes nothing through the query. That request is appended after all responses given by then, so it is
-in a later batch than the requests they answer. A batch begins when all records of the previous batch are
-acknowledged. So when the request is answered, their views are on the topic, and the list waits until the
-reader has reached the topic's end.
-
-One such request is enough for any number of request partitions, because the query runs one batch at a time,
-and each batch reads all partitions up to the moment at which it was planned.
+A response may come before the view of the same change is on the groups topic. So ListGroups first sends the
+requests of a barrier (`clients.views_barrier`), which change nothing. When they are answered, the views are
+on the topic, and the list waits until the reader has reached the topic's end.
 """
 
 import asyncio
 
 import structlog
 
+from clients.views_barrier import BARRIER_VERSION, barrier_request, barrier_rounds
 from gateway.coordinator.backend import Backend
 from gateway.coordinator.groups import Groups
 from gateway.wire.limits import Limits
 from state.errors import ErrorCode
-from state.kafka.requests import DescribeGroup
 from state.kafka.responses import DescribeGroupResponse
 from state.kafka.snapshot import GroupSnapshot
 from state.messages import ANONYMOUS
 
-# The group in the request that changes nothing. It need not exist.
-_GROUP_ID = "__list_groups"
 _CLIENT_ID = "gateway"
-_DESCRIBE_VERSION = 5
 
 log = structlog.get_logger()
 
 
 class FreshGroups:
-    """The groups, at least as of the call. Concurrent calls share a request."""
+    """The groups, at least as of the call. Concurrent calls share a barrier."""
 
-    def __init__(self, backend: Backend, groups: Groups, limits: Limits) -> None:
+    def __init__(self, backend: Backend, groups: Groups, limits: Limits, request_partitions: int) -> None:
         self._backend = backend
         self._groups = groups
+        self._rounds = barrier_rounds(request_partitions)
         self._timeout_s = limits.groups_behind_max_s
         self._running: asyncio.Task[None] | None = None
         self._next: asyncio.Task[None] | None = None
@@ -58,7 +50,7 @@ class FreshGroups:
 
     async def _refresh(self) -> None:
         if self._groups.groups() is not None:
-            # A request under way may have been sent before a response that this caller has seen.
+            # A barrier under way may have begun before a response that this caller has seen.
             if self._next is None:
                 self._next = asyncio.create_task(self._catch_up(self._running))
             await asyncio.shield(self._next)
@@ -67,9 +59,14 @@ class FreshGroups:
         if before is not None:
             await asyncio.wait([before])
         self._running, self._next = self._next, None
-        header = self._backend.header(_GROUP_ID, _DESCRIBE_VERSION, _CLIENT_ID, "", ANONYMOUS)
-        answer = await self._backend.ask(DescribeGroup(**header), DescribeGroupResponse)
-        if not answer.request and answer.error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
-            return  # no response: the backend has logged it
+        for group_ids in self._rounds:
+            if not all(await asyncio.gather(*map(self._is_answered, group_ids))):
+                return
         if not await self._groups.reach_end(self._timeout_s):
             log.warning("the groups topic is not read to its end, ListGroups may miss the latest changes")
+
+    async def _is_answered(self, group_id: str) -> bool:
+        """Ask about a group of the barrier. False if there is no response, which the backend has logged."""
+        header = self._backend.header(group_id, BARRIER_VERSION, _CLIENT_ID, "", ANONYMOUS)
+        answer = await self._backend.ask(barrier_request(header), DescribeGroupResponse)
+        return bool(answer.request) or answer.error_code is not ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -33,8 +33,10 @@ class Durations:
 class Counts:
     """The counts since the start. `refused` is by reason, one of REASONS. `answered` are answered
     requests by api key. `errors` are responses by api key and error code, without those that have none.
-    `throttled` is by api key; these requests were throttled for `throttled_s` in all. `coordinator` is how
-    long the coordinator took, by the name of the request, without JoinGroup and SyncGroup, which it may park.
+    `items` are the groups in requests about several groups, by api key. `throttled` is by api key; these
+    requests were throttled for `throttled_s` in all. `held` steps of the event loop took too long, `held_s`
+    in all, see `loop_watch`. `coordinator` is how long the coordinator took, by the name of the request,
+    without JoinGroup and SyncGroup, which it may park.
     """
 
     def __init__(self) -> None:
@@ -45,8 +47,11 @@ class Counts:
         self.sent_bytes = 0
         self.answered: dict[int, Durations] = {}
         self.errors: Counter[tuple[int, int]] = Counter()
+        self.items: Counter[int] = Counter()
         self.throttled: Counter[int] = Counter()
         self.throttled_s = 0.0
+        self.held = 0
+        self.held_s = 0.0
         self.coordinator: dict[str, Durations] = {}
 
     def answer(self, api_key: int, seconds: float) -> None:

@@ -36,8 +36,13 @@ FAMILIES: Mapping[str, Family] = {
         "histogram", "From a request's turn to its response, by api. JoinGroup and SyncGroup wait.", ("api",)
     ),
     "request_errors": Family("counter", "Responses with an error to group requests.", ("api", "error")),
+    "request_groups": Family(
+        "counter", "Groups that requests about several groups name. Each costs a request.", ("api",)
+    ),
     "requests_throttled": Family("counter", "Requests over their client's quota.", ("api",)),
     "throttle_seconds": Family("counter", "The time for which clients were throttled."),
+    "loop_held": Family("counter", "Steps of the event loop of more than 20 ms of processor time."),
+    "loop_held_seconds": Family("counter", "The processor time of these steps."),
     "coordinator_duration_seconds": Family(
         "histogram", "From a request to the coordinator's response, without parked requests.", ("request",)
     ),
@@ -45,6 +50,8 @@ FAMILIES: Mapping[str, Family] = {
     "sent_bytes": Family("counter", "Bytes sent to clients."),
     "in_flight": Family("gauge", "Requests under way, by who is to answer them.", ("at",)),
     "held_clients": Family("gauge", "Connections that wait for room, or are throttled.", ("why",)),
+    "parked_bytes": Family("gauge", "Bytes of JoinGroups and SyncGroups that wait."),
+    "unread_bytes": Family("gauge", "Bytes of responses that clients have not read."),
     "upstream_connections": Family("gauge", "Connections to brokers for clients."),
     "draining": Family("gauge", "Processes of the gateway that are draining."),
 }
@@ -61,8 +68,11 @@ def counted(counts: Counts) -> Numbers:
         "connections_closed": {(reason,): [n] for reason, n in counts.closed.items()},
         "request_duration_seconds": _histograms((_api(key), d) for key, d in counts.answered.items()),
         "request_errors": {(_api(a), _error(e)): [n] for (a, e), n in counts.errors.items()},
+        "request_groups": {(_api(key),): [n] for key, n in counts.items.items()},
         "requests_throttled": {(_api(key),): [n] for key, n in counts.throttled.items()},
         "throttle_seconds": {(): [counts.throttled_s]},
+        "loop_held": {(): [counts.held]},
+        "loop_held_seconds": {(): [counts.held_s]},
         "coordinator_duration_seconds": _histograms(counts.coordinator.items()),
         "received_bytes": {(): [counts.received_bytes]},
         "sent_bytes": {(): [counts.sent_bytes]},

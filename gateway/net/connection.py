@@ -13,16 +13,18 @@ broker, which starts a request when all earlier requests are answered:
 """
 
 import asyncio
-from enum import Enum
+from functools import partial
 from typing import Any
 
 from gateway import apis
 from gateway.apis import find_coordinator, screening
-from gateway.apis.api_versions import API_VERSIONS, unsupported
+from gateway.apis.api_versions import API_VERSIONS, has_valid_software, unsupported
 from gateway.apis.context import Deferred, RequestContext
 from gateway.apis.fetch_sessions import FetchSessions
 from gateway.apis.screened import Screened
+from gateway.net.kind import Kind
 from gateway.net.listener import AuthenticationFailed, Listener
+from gateway.net.relay import HELD_MAX_BYTES, passes, relay
 from gateway.net.responses import Responses
 from gateway.net.stream import ClientGone, ClientStream, Place
 from gateway.upstream.connections import Upstream, UpstreamLost
@@ -38,16 +40,7 @@ from gateway.wire.framing import (
     request_header,
     size_of,
 )
-
-
-class _Kind(Enum):
-    """What a request waits for. It waits until all earlier requests of another kind are answered. One of kind
-    ALONE waits for all earlier requests, and all later requests wait for it.
-    """
-
-    COORDINATOR = "answered by the gateway, most by way of the coordinator"
-    BROKERS = "forwarded"
-    ALONE = "alone"
+from state.errors import ErrorCode
 
 
 class Connection:
@@ -64,7 +57,7 @@ class Connection:
         self._responses = Responses(listener, client)
         self._fetches = FetchSessions()
         self._passed_sasl = PassedSasl()
-        self._latest: _Kind | None = None
+        self._latest: Kind | None = None
         self._forwarded: asyncio.Queue[tuple[RequestHeader, Place, Screened | None]] = asyncio.Queue()
         self._forwarded_count = 0
         self._upstream: Upstream | None = None
@@ -74,6 +67,11 @@ class Connection:
     def unanswered(self) -> int:
         """The number of requests that are under way."""
         return self._client.unanswered
+
+    @property
+    def items(self) -> int:
+        """The items of requests under way that have places of their own at the coordinator."""
+        return self._responses.fan_out.items
 
     @property
     def forwarded(self) -> int:
@@ -132,6 +130,7 @@ class Connection:
             except ProtocolError:
                 await self._client.turn(place)  # the requests before it are well-formed, and get a response
                 raise
+            del message  # it may be large, and the next one may be long in coming
 
     async def _start(
         self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, place: Place
@@ -171,7 +170,7 @@ class Connection:
         if answer is None:
             self._responses.leave(place)
             return False
-        self._latest = _Kind.COORDINATOR
+        self._latest = Kind.COORDINATOR
         if self._listener.quotas.has_request_rates:
             self._responses.count(place, header, self._session.principal)
         self._answer(place, header, answer)
@@ -180,14 +179,14 @@ class Connection:
     def _may_start_at_once(self, header: RequestHeader, place: Place) -> bool:
         return (
             self._session.is_open
-            and (self._latest is _Kind.COORDINATOR or self._client.unanswered == 1)
+            and (self._latest is Kind.COORDINATOR or self._client.unanswered == 1)
             and place.request_bytes <= self._listener.limits.group_frame_bytes
             and apis.is_allowed(header.api_key, header.api_version)
         )
 
-    async def _in_order(self, place: Place, kind: _Kind) -> None:
+    async def _in_order(self, place: Place, kind: Kind) -> None:
         """Wait until a request of this kind may start."""
-        if kind is not self._latest or kind is _Kind.ALONE:
+        if kind is not self._latest or kind is Kind.ALONE:
             await self._client.turn(place)
             self._latest = kind
 
@@ -202,11 +201,11 @@ class Connection:
         if self._session.has_ended and header.api_key not in apis.SASL:
             raise AuthenticationFailed("the session ended before the client had authenticated again")
         if header.api_key == API_VERSIONS and apis.is_allowed(header.api_key, header.api_version):
-            await self._forward(tasks, header, message, place)
+            await self._say_versions(header, message, place)
         elif header.api_version in apis.SASL_VERSIONS.get(header.api_key, ()):
             if len(message) > self._listener.limits.unauthenticated_frame_bytes:
                 raise ProtocolError(f"a SASL request of {len(message)} bytes")
-            await self._in_order(place, _Kind.ALONE)
+            await self._in_order(place, Kind.ALONE)
             if self._session.by_broker:
                 await self._pass_sasl(tasks, header, message, place)
                 return
@@ -219,6 +218,17 @@ class Connection:
                 await self._end_unauthenticated(self._session.failed)
         else:
             self._refuse(header, place)
+
+    async def _say_versions(self, header: RequestHeader, message: bytes, place: Place) -> None:
+        """Answer ApiVersions in the broker's place: a stranger costs no connection to it."""
+        await self._in_order(place, Kind.ALONE)
+        request = codec.decode_request(header, message)
+        if has_valid_software(request, header.api_version):
+            kept = self._listener.kept_versions
+            response = await kept.response(header, partial(self._rewritten, screened=None))
+        else:
+            response = codec.encode_response(header, {"error_code": ErrorCode.INVALID_REQUEST})
+        self._client.answer(place, framed(response))
 
     async def _pass_sasl(
         self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, place: Place
@@ -256,7 +266,7 @@ class Connection:
         if header.api_key == apis.FIND_COORDINATOR and find_coordinator.is_upstreams(request):
             await self._pass_on(tasks, header, message, place)
             return
-        await self._in_order(place, _Kind.ALONE if header.api_key in apis.ALONE else _Kind.COORDINATOR)
+        await self._in_order(place, Kind.ALONE if header.api_key in apis.ALONE else Kind.COORDINATOR)
         if self._listener.quotas.has_request_rates:
             self._responses.count(place, header, self._session.principal)
         if header.api_key in apis.BOUNDED:
@@ -271,7 +281,7 @@ class Connection:
     def _answer(self, place: Place, header: RequestHeader, answer: codec.Fields | Deferred) -> None:
         """Answer a request, at once or later."""
         if isinstance(answer, Deferred) and answer.holds_back:
-            self._latest = _Kind.ALONE
+            self._latest = Kind.ALONE
         self._responses.answer(place, header, answer)
 
     async def _pass_on(
@@ -306,7 +316,7 @@ class Connection:
         screened: Screened | None = None,
     ) -> None:
         """Forward a request unchanged. `_return` brings the response and adds the errors of `screened`."""
-        await self._in_order(place, _Kind.BROKERS)
+        await self._in_order(place, Kind.BROKERS)
         upstream = await self._connected(tasks, place)
         if not expects_response(header, message):
             await upstream.send(message)
@@ -340,14 +350,24 @@ class Connection:
         """Send the broker's responses to the client, in order."""
         while True:
             header, place, screened = await self._forwarded.get()
+            if await upstream.next_bytes() > HELD_MAX_BYTES and _may_relay(header, screened):
+                saw = None if screened is None else screened.saw
+                await relay(upstream, self._client, header, place, saw)
+                await self._returned()
+                continue
             response = await upstream.receive()
             if correlation_id_of(response) != header.correlation_id:
                 raise UpstreamLost("the broker answers something else than what was asked")
             response = await self._rewritten(header, response, screened)
             self._client.answer(place, size_of(response), response)
-            await self._client.drain()
-            self._forwarded_count -= 1
-            self._listener.forwarding.release()
+            del response
+            await self._returned()
+
+    async def _returned(self) -> None:
+        """A response is given to the client. Nothing more is read of the broker before it is taken."""
+        await self._client.drain()
+        self._forwarded_count -= 1
+        self._listener.forwarding.release()
 
     async def _rewritten(self, header: RequestHeader, response: bytes, screened: Screened | None) -> bytes:
         is_rewritten = apis.is_rewritten(header.api_key, header.api_version, response)
@@ -372,4 +392,9 @@ class Connection:
             node_id=self._listener.node_id,
             session=self._session,
             fetches=self._fetches,
+            fan_out=self._responses.fan_out,
         )
+
+
+def _may_relay(header: RequestHeader, screened: Screened | None) -> bool:
+    return passes(header) and (screened is None or not screened.changes_response)

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from gateway.apis.context import Services
 from gateway.coordinator.rate_limited_warning import RateLimitedWarning
 from gateway.metrics.counts import Counts
+from gateway.net.parked import Parked
 from gateway.net.room import Room
 from gateway.quotas.quotas import Quotas
 from gateway.security.authentication import Security
 from gateway.upstream.connections import Upstream
+from gateway.upstream.kept_versions import KeptVersions
 from gateway.wire.limits import Limits
 
 
@@ -34,7 +36,7 @@ class Listener:
     """The listener that a client connected to: that of broker `node_id`, or the first listener (None), which
     any broker may serve. `forwarding` bounds the requests at brokers at one time, over all connections, and
     `room` those at the coordinator. Requests that may be parked take no room, because the requests that end
-    their wait may need it.
+    their wait may need it: `parked` bounds these.
     """
 
     node_id: int | None
@@ -42,7 +44,9 @@ class Listener:
     limits: Limits
     forwarding: asyncio.Semaphore
     room: Room
+    parked: Parked
     connect: Callable[[], Awaitable[Upstream]]
+    kept_versions: KeptVersions
     advertised_host: str | None
     security: Security
     log_lines: ConnectionLog

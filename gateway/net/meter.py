@@ -4,6 +4,7 @@ A request over the quota is handled like any other. Its response has `throttle_t
 up no other request of the connection until that time has passed, as a broker mutes the channel.
 """
 
+import asyncio
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -29,18 +30,36 @@ class Meter:
 
     def over(self, principal: str, client_id: str | None, api_key: int) -> TokenBucket | None:
         """Count a request. Returns the bucket of the client's quota if the request is over it."""
-        quotas = self._quotas
-        wanted = quotas.version, principal, client_id
-        if wanted != self._known:
-            self._bucket = quotas.requests_of(principal.removeprefix(_USER), client_id or "")
-            self._known = quotas.version, principal, client_id  # a look-up may change the version
-        if self._bucket is None or not self._bucket.take(quotas.now_s()):
+        bucket = self._of(principal, client_id)
+        if bucket is None or not bucket.take(self._quotas.now_s()):
             return None
         self._counts.throttled[api_key] += 1
-        return self._bucket
+        return bucket
+
+    async def pay(self, principal: str, client_id: str | None, api_key: int) -> None:
+        """Count one of the items of a request, when the client's quota has room for it. A request waits for
+        each, because the debt of a quota is bounded: it would cover a few of them only.
+        """
+        while self._quotas.has_request_rates and (bucket := self._of(principal, client_id)) is not None:
+            now_s = self._quotas.now_s()
+            if bucket.take_if_any(now_s):
+                return
+            wait_s = bucket.wait_s(now_s)
+            self._counts.throttled[api_key] += 1
+            self._counts.throttled_s += wait_s
+            await asyncio.sleep(wait_s)
 
     def throttled(self, bucket: TokenBucket, fields: Mapping[str, Any]) -> tuple[float, Mapping[str, Any]]:
         """The seconds for which the connection is to be muted, and a response that says so."""
         throttle_s = bucket.throttle_s(self._quotas.now_s())
         self._counts.throttled_s += throttle_s
         return throttle_s, {**fields, "throttle_time_ms": math.ceil(throttle_s * 1000)}
+
+    def _of(self, principal: str, client_id: str | None) -> TokenBucket | None:
+        """The bucket of the client's quota, None if it has none."""
+        quotas = self._quotas
+        wanted = quotas.version, principal, client_id
+        if wanted != self._known:
+            self._bucket = quotas.requests_of(principal.removeprefix(_USER), client_id or "")
+            self._known = quotas.version, principal, client_id  # a look-up may change the version
+        return self._bucket

@@ -13,10 +13,20 @@ class Place:
     `frame` is the response as a frame, in one or several parts, without a part for a request that expects no
     response. It is None until the response is ready.
     `waits_for` is cancelled if the connection ends before that. With `has_room` the request has room of
-    `gateway.net.room`. `quota` is the quota that it is over, None if it is over none.
+    `gateway.net.room`. `quota` is the quota that it is over, None if it is over none. `response_bytes` of the
+    response are counted as unread (`gateway.net.unread`).
     """
 
-    __slots__ = ("api_key", "began_s", "frame", "has_room", "quota", "request_bytes", "waits_for")
+    __slots__ = (
+        "api_key",
+        "began_s",
+        "frame",
+        "has_room",
+        "quota",
+        "request_bytes",
+        "response_bytes",
+        "waits_for",
+    )
 
     def __init__(self, request_bytes: int) -> None:
         self.request_bytes = request_bytes
@@ -26,3 +36,4 @@ class Place:
         self.frame: tuple[bytes, ...] | None = None
         self.waits_for: Future[Any] | None = None
         self.has_room = False
+        self.response_bytes = 0

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from gateway import apis
 from gateway.apis.context import Deferred
+from gateway.net.items import Items
 from gateway.net.listener import Listener
 from gateway.net.meter import Meter
 from gateway.net.stream import ClientStream, Place
@@ -15,19 +17,27 @@ from gateway.wire.errors import GatewayError
 from gateway.wire.framing import RequestHeader, framed
 from state.errors import ErrorCode
 
+# An entry of a list takes some 10 us to encode. Longer responses are encoded beside the event loop.
+_LONG = 1_000
+_encoding = ThreadPoolExecutor(1, "gateway-encoding")
+
 
 class Responses:
     """Encodes responses and puts them into their places."""
 
-    __slots__ = ("_client", "_counts", "_is_draining", "_meter", "_parked", "_room")
+    __slots__ = ("_all_parked", "_client", "_counts", "_is_draining", "_meter", "_parked", "_room", "fan_out")
 
     def __init__(self, listener: Listener, client: ClientStream) -> None:
         self._client = client
         self._room = listener.room
         self._counts = listener.counts
         self._meter = Meter(listener.quotas, listener.counts)
-        self._parked: tuple[Place, RequestHeader, Deferred] | None = None
-        """The request that the coordinator may park. The requests behind it wait."""
+        self.fan_out = Items(listener.room, self._meter, listener.counts)
+        self._parked: tuple[Place, RequestHeader, Deferred, int] | None = None
+        """The request that the coordinator may park, and its number in `_all_parked`. The requests behind it
+        wait.
+        """
+        self._all_parked = listener.parked
         self._is_draining = False
 
     def count(self, place: Place, header: RequestHeader, principal: str) -> None:
@@ -48,16 +58,18 @@ class Responses:
         place.waits_for = answer.response
         answer.response.add_done_callback(partial(self._complete, place, header, answer.fields))
         if header.api_key in apis.PARKED:
-            self._parked = place, header, answer
+            number = self._all_parked.enter(place.request_bytes, self._give_up)
+            self._parked = place, header, answer, number
             if self._is_draining:
-                self._unpark()
+                self._unpark(GatewayError.NOT_COORDINATOR)
+            self._all_parked.shrink()
 
     def drain(self) -> None:
         """Answer a request that may be parked with NOT_COORDINATOR, as a broker whose groups move to another
         broker. The client sends it again, with its member id, to the coordinator that it finds then.
         """
         self._is_draining = True
-        self._unpark()
+        self._unpark(GatewayError.NOT_COORDINATOR)
 
     def enter_at_once(self, place: Place) -> bool:
         """Take room at the coordinator. Returns whether there is some."""
@@ -87,10 +99,11 @@ class Responses:
     ) -> None:
         """Answer a request with the coordinator's response."""
         self.leave(place)
+        if self._parked is not None and self._parked[0] is place:
+            self._all_parked.leave(self._parked[3])
+            self._parked = None
         if response.cancelled():
             return
-        if self._parked is not None and self._parked[0] is place:
-            self._parked = None
         try:
             result = response.result()
             self._respond(place, header, fields(result), _error_code(header, result))
@@ -103,19 +116,44 @@ class Responses:
         if place.quota is not None:
             throttle_s, fields = self._meter.throttled(place.quota, fields)
             self._client.unmute_after(throttle_s)
-        self._client.answer(place, framed(codec.encode_response(header, fields)))
+        if _is_long(fields):
+            encoding = _encoding.submit(codec.encode_response, header, fields)
+            wrapped = asyncio.wrap_future(encoding)
+            wrapped.add_done_callback(partial(self._encoded, place))
+            place.waits_for = wrapped
+        else:
+            self._client.answer(place, framed(codec.encode_response(header, fields)))
 
-    def _unpark(self) -> None:
+    def _encoded(self, place: Place, encoded: asyncio.Future[bytes]) -> None:
+        if encoded.cancelled():
+            return
+        if (error := encoded.exception()) is not None:
+            self._client.end(cast(Exception, error))
+        else:
+            self._client.answer(place, framed(encoded.result()))
+
+    def _give_up(self) -> None:
+        """The client sends the request again, when it has looked for the coordinator."""
+        self._unpark(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    def _unpark(self, error: GatewayError | ErrorCode) -> None:
         """The coordinator's own response is dropped when it comes."""
         if self._parked is None:
             return
-        (place, header, answer), self._parked = self._parked, None
+        (place, header, answer, number), self._parked = self._parked, None
+        self._all_parked.leave(number)
         answer.response.cancel()
         nothing = apis.PARKED[header.api_key](
             group_id="", correlation_id="", request="", error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE
         )
-        error = GatewayError.NOT_COORDINATOR
         self._respond(place, header, {**answer.fields(nothing), "error_code": error}, error)
+
+
+def _is_long(fields: codec.Fields) -> bool:
+    for value in fields.values():  # noqa: SIM110 - quicker than `any`, for the many short responses
+        if isinstance(value, list) and len(value) > _LONG:
+            return True
+    return False
 
 
 def _error_code(header: RequestHeader, response: Any) -> int:

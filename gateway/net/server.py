@@ -19,13 +19,16 @@ from gateway.net.admission import Admission
 from gateway.net.advertised import Advertised, Template
 from gateway.net.connection import Connection
 from gateway.net.listener import ConnectionLog, Listener
+from gateway.net.parked import Parked
 from gateway.net.room import Room
 from gateway.net.stream import ClientGone, ClientStream
+from gateway.net.unread import Unread
 from gateway.quotas.quotas import Quotas
 from gateway.security.authentication import Security
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address, Upstream, UpstreamLost
 from gateway.upstream.internal_topics import InternalTopics
+from gateway.upstream.kept_versions import KeptVersions
 from gateway.upstream.transactions import Transactions
 from gateway.wire.limits import Limits
 from records.address import MAX_PORT
@@ -83,7 +86,7 @@ class Gateway:
         self._services = Services(
             backend,
             cluster,
-            FreshGroups(backend, groups, limits),
+            FreshGroups(backend, groups, limits, layout.request_partitions),
             self._listener_port,
             internal_topics,
             Transactions(cluster, layout),
@@ -97,6 +100,9 @@ class Gateway:
         self._admission = Admission(limits, self._quotas)
         self.is_draining = False
         self._room = Room(limits.at_coordinator, limits.bytes_at_coordinator)
+        self._parked = Parked(limits.parked_bytes)
+        self._kept_versions = KeptVersions(cluster)
+        self._unread = Unread(limits.unread_bytes)
         self._forwarding = asyncio.Semaphore(limits.forwarded)
         self._opening = asyncio.Lock()
         self._servers: dict[int | None, asyncio.Server] = {}
@@ -158,6 +164,7 @@ class Gateway:
         connections = self.connections()
         unanswered = sum(connection.unanswered for connection in connections)
         forwarded = sum(connection.forwarded for connection in connections)
+        items = sum(connection.items for connection in connections)
         held: Values = {
             ("room",): [float(self._room.waiting)],
             ("quota",): [float(sum(connection.is_muted for connection in connections))],
@@ -165,8 +172,10 @@ class Gateway:
         return {
             **counted(self._counts),
             "connections": {(): [len(connections)]},
-            "in_flight": {("brokers",): [forwarded], ("coordinator",): [unanswered - forwarded]},
+            "in_flight": {("brokers",): [forwarded], ("coordinator",): [unanswered - forwarded + items]},
             "held_clients": held,
+            "unread_bytes": {(): [self._unread.bytes]},
+            "parked_bytes": {(): [self._parked.bytes]},
             "upstream_connections": {(): [sum(connection.has_upstream for connection in connections)]},
             "draining": {(): [float(self.is_draining)]},
         }
@@ -210,7 +219,9 @@ class Gateway:
             limits=self._limits,
             forwarding=self._forwarding,
             room=self._room,
+            parked=self._parked,
             connect=partial(self._connect, node_id),
+            kept_versions=self._kept_versions,
             advertised_host=self._advertised_host,
             security=self._security,
             log_lines=self._log_lines,
@@ -228,7 +239,14 @@ class Gateway:
             # One address of a name that has several, because a free port is free at one address.
             found = await loop.getaddrinfo(where.host, port, type=socket.SOCK_STREAM)
             server = await loop.create_server(
-                partial(ClientStream, self._limits, may_begin, self._counts, authenticated=authenticated),
+                partial(
+                    ClientStream,
+                    self._limits,
+                    may_begin,
+                    self._counts,
+                    self._unread,
+                    authenticated=authenticated,
+                ),
                 str(found[0][4][0]),
                 port,
                 backlog=_BACKLOG,

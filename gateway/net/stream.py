@@ -1,6 +1,5 @@
 """The bytes of one client's connection. Requests are read whole, a bounded number at a time. Responses are
-written in the order of the requests, whatever the order in which they are ready.
-"""
+written in the order of the requests, whatever the order in which they are ready."""
 
 import asyncio
 import ssl
@@ -14,9 +13,12 @@ from gateway.metrics.counts import Counts
 from gateway.net.ends import ClientGone as ClientGone
 from gateway.net.ends import Drained, Idle, SlowReader
 from gateway.net.place import Place as Place
+from gateway.net.unread import Unread
 from gateway.wire.framing import FrameBuffer, ProtocolError
 from gateway.wire.limits import Limits
 
+# Smaller responses are not counted as unread. A connection has at most 512 of them.
+_SMALL_BYTES = 4096
 # The time in which a client has to close its side after the gateway has closed its own.
 _LINGER_S = 1.0
 
@@ -37,7 +39,7 @@ class ClientStream(asyncio.Protocol):
         "_idle_timer", "_in_flight_max", "_is_authenticated", "_is_finishing",
         "_is_flush_due", "_is_paused", "_is_reading", "_is_starting", "_is_taking", "_limits",
         "_linger_timer", "_loop", "_made", "_mute_timer", "_places", "_requests", "_taken",
-        "_taken_bytes", "_transport", "_unsent", "_wanted", "_write_timer", "ended", "is_muted",
+        "_taken_bytes", "_transport", "_unread", "_unsent", "_wanted", "_write_timer", "ended", "is_muted",
         "start_at_once",
     )  # fmt: skip
 
@@ -46,10 +48,12 @@ class ClientStream(asyncio.Protocol):
         limits: Limits,
         made: Callable[["ClientStream"], None],
         counts: Counts,
+        unread: Unread,
         *,
         authenticated: bool = True,
     ) -> None:
         self._limits = limits
+        self._unread = unread
         self._counts = counts
         self._made = made
         self._is_authenticated = authenticated
@@ -158,6 +162,7 @@ class ClientStream(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """See `asyncio.Protocol`. It is also called after the client's end of file."""
+        self._unread.forget(self.end)
         self._idle_timer.cancel()
         self._end_authentication_timer()
         self._end_write_timer()
@@ -203,6 +208,9 @@ class ClientStream(asyncio.Protocol):
     def answer(self, place: Place, *frame: bytes) -> None:
         """Send a response to the client, after the responses to all earlier requests."""
         place.frame, place.waits_for = frame, None
+        if frame and len(frame[-1]) > _SMALL_BYTES and not self._transport.is_closing():
+            place.response_bytes = len(frame[-1])
+            self._unread.add(self.end, place.response_bytes)
         self._counts.answer(place.api_key, time.monotonic() - place.began_s)
         if self._places[0] is not place:
             return
@@ -212,6 +220,19 @@ class ClientStream(asyncio.Protocol):
             # The next responses are often ready in the same turn of the event loop.
             self._is_flush_due = True
             self._loop.call_soon(self._flush)
+
+    async def answer_in_part(self, place: Place, part: bytes) -> None:
+        """Send a part of a response in its turn, until the kernel has it. `answer` sends the last part."""
+        await self.drain()
+        if self._transport.is_closing():
+            return
+        assert self._places[0] is place
+        self._counts.sent_bytes += len(part)
+        self._transport.write(part)
+        if self._unsent is not None:
+            self._unread.add(self.end, len(part))
+            await self.drain()
+            self._unread.remove(self.end, len(part))
 
     async def drain(self) -> None:
         """Wait until the kernel has the responses that are ready."""
@@ -299,6 +320,8 @@ class ClientStream(asyncio.Protocol):
     def _sent(self) -> None:
         for _ in range(self._being_sent):
             place = self._places.popleft()
+            if place.response_bytes:
+                self._unread.remove(self.end, place.response_bytes)
             self._bytes -= place.request_bytes
             self._taken_bytes -= place.request_bytes
         self._being_sent = 0

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Hashable
+from hashlib import sha256
 
 from gateway.quotas.rules import QuotaRules
 from gateway.quotas.token_bucket import TokenBucket
@@ -9,6 +10,8 @@ from gateway.wire.limits import UNLIMITED, Limits
 
 # Full buckets are dropped when there are more, because clients choose their ids.
 _BUCKETS = 10_000
+# The bucket of a longer client id has a hash of it, because 10,000 ids of 32 kB would be much memory.
+_CLIENT_ID_MAX_CHARACTERS = 256
 # How long a new connection waits for its turn. Clients wait as long (socket.connection.setup.timeout.max.ms).
 _LONGEST_WAIT_S = 30.0
 NO_RULES = QuotaRules()
@@ -43,7 +46,12 @@ class Quotas:
     def requests_of(self, user: str, client_id: str) -> TokenBucket | None:
         """The bucket of a client's requests. None: it has no quota."""
         found = self._rules.request_rate(user, client_id)
-        return None if found is None else self._bucket(self._requests, *found)
+        if found is None:
+            return None
+        (shared_user, shared_id), rate = found
+        if shared_id is not None and len(shared_id) > _CLIENT_ID_MAX_CHARACTERS:
+            shared_id = sha256(shared_id.encode()).hexdigest()
+        return self._bucket(self._requests, (shared_user, shared_id), rate)
 
     def connections_of(self, address: str) -> TokenBucket | None:
         """The bucket of new connections from an IP address. None: it has no quota."""

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from gateway.upstream.access import PLAIN_TEXT, Access
 from gateway.upstream.connections import CLIENT_ID, Address, Upstream, UpstreamLost
+from gateway.upstream.topic_names import is_topic_name
 from gateway.wire import codec
 from gateway.wire.errors import GatewayError
 from gateway.wire.limits import Limits
@@ -135,9 +136,12 @@ class Cluster:
         return [*(self.nodes[node_id] for node_id in live), *self._bootstrap]
 
     async def topics(self, names: Iterable[str], age_max_s: float = TOPIC_AGE_MAX_S) -> dict[str, Topic]:
-        """The existing topics of these names, by metadata no older than `age_max_s`. Raises UpstreamLost."""
+        """The existing topics of these names, by metadata no older than `age_max_s`. A name that no topic can
+        have enters no request, because others share the request and its failure. Raises UpstreamLost.
+        """
+        possible = filter(is_topic_name, names)
         return await self._find(
-            self._by_name, self._names, names, lambda name: {"name": name, "topic_id": None}, age_max_s
+            self._by_name, self._names, possible, lambda name: {"name": name, "topic_id": None}, age_max_s
         )
 
     async def described(self, names: Iterable[str], age_max_s: float) -> dict[str, Topic | None]:
@@ -146,8 +150,7 @@ class Cluster:
         """
         wanted = list(dict.fromkeys(names))
         found: dict[str, Topic | None] = dict(await self.topics(wanted, age_max_s))
-        known = {name: self._by_name.get(name) for name in wanted if name not in found}
-        return found | {name: None for name, entry in known.items() if entry is not None and entry.is_absent}
+        return found | {name: None for name in wanted if name not in found and self._is_absent(name)}
 
     async def all_topics(self, age_max_s: float) -> AllTopics:
         """All topics of the cluster, as they were `age_max_s` ago or later. Raises UpstreamLost."""
@@ -168,7 +171,7 @@ class Cluster:
 
     def cached_topics(self, names: Iterable[str], age_max_s: float) -> dict[str, Topic] | None:
         """As `topics`, None if metadata would have to be requested."""
-        return _cached(self._by_name, names, age_max_s)
+        return _cached(self._by_name, filter(is_topic_name, names), age_max_s)
 
     def cached_topics_by_id(self, topic_ids: Iterable[UUID], age_max_s: float) -> dict[UUID, Topic] | None:
         """As `topics_by_id`, None if metadata would have to be requested."""
@@ -181,6 +184,11 @@ class Cluster:
         return await self._find(
             self._by_id, self._ids, topic_ids, lambda id_: {"name": None, "topic_id": id_}, age_max_s
         )
+
+    def _is_absent(self, name: str) -> bool:
+        """Whether there is no such topic, by what is known now."""
+        known = self._by_name.get(name)
+        return not is_topic_name(name) or (known is not None and known.is_absent)
 
     def close(self) -> None:
         """Close the connection."""
@@ -299,9 +307,14 @@ def _cached(known: Mapping[K, _Known], keys: Iterable[K], age_max_s: float) -> d
 
 
 def _forget_stale(known: dict[K, _Known]) -> None:
-    """Remove what would have to be requested again, if there are many entries."""
+    """If there are many entries, remove what would have to be requested again, and the oldest of those
+    without a topic, whose names clients choose.
+    """
     if len(known) > _KNOWN_MAX:
         for key in [key for key, entry in known.items() if _is_stale(entry, TOPIC_AGE_MAX_S)]:
+            del known[key]
+        absent = [key for key, entry in known.items() if entry.topic is None]
+        for key in absent[: max(0, len(absent) - _KNOWN_MAX)]:
             del known[key]
 
 

@@ -8,13 +8,13 @@ from typing import Any, Self
 from gateway.upstream.access import PLAIN_TEXT, Access
 from gateway.upstream.sasl import SaslError
 from gateway.wire import codec
-from gateway.wire.framing import FrameBuffer, ProtocolError, size_of
+from gateway.wire.framing import ProtocolError, size_of
 from gateway.wire.limits import Limits
 from records.address import Address as Address
 
-# The gateway puts no bound on a broker's response, other than the maximum of its size field.
-_RESPONSE_MAX_BYTES = 2**31 - 1
-READ_BYTES = 256 * 1024
+_SIZE_BYTES = 4
+# Of a response that nobody reads, up to twice as much is held here. The rest stays at the broker.
+READ_BYTES = 64 * 1024
 
 CLIENT_ID = "gateway"
 SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
@@ -50,8 +50,8 @@ class Upstream:
         self._address = address
         self._limits = limits
         self._access = access
-        self._buffer = FrameBuffer(_RESPONSE_MAX_BYTES)
-        self._frames: list[bytes] = []
+        self._left: int | None = None
+        """The bytes of the next response that are not read. None before its size is read."""
         self._is_answered = False
         self._due_at_s: float | None = None
 
@@ -171,17 +171,42 @@ class Upstream:
 
     async def receive(self) -> bytes:
         """Return the next response. Raises UpstreamLost. Cancellation loses no response."""
-        while not self._frames:
-            try:
-                data = await self._reader.read(READ_BYTES)
-                self._frames += reversed(self._buffer.feed(data))
-            except (OSError, ProtocolError) as error:
-                raise self._lost(_reason(error)) from error
-            if not data:
-                hint = "" if self._is_answered else ", as one that expects another security.protocol"
-                raise self._lost(f"it closed the connection{hint}")
-        self._is_answered = True
-        return self._frames.pop()
+        response = await self._exactly(await self.next_bytes())
+        self._is_answered, self._left = True, None
+        return response
+
+    async def next_bytes(self) -> int:
+        """Return the size of the next response, of which nothing is read yet. Raises UpstreamLost.
+
+        The gateway puts no bound on it, other than the maximum of the size field.
+        """
+        if self._left is None:
+            size = int.from_bytes(await self._exactly(_SIZE_BYTES), "big", signed=True)
+            if size < 0:
+                raise self._lost(f"it sent a response of {size} bytes")
+            self._left = size
+        return self._left
+
+    async def receive_part(self) -> bytes:
+        """Return what there is of the response whose size was read, at least a byte. Raises UpstreamLost."""
+        assert self._left
+        try:
+            part = await self._reader.read(self._left)
+        except OSError as error:
+            raise self._lost(_reason(error)) from error
+        if not part:
+            raise self._lost("it closed the connection within a response")
+        self._is_answered, self._left = True, self._left - len(part) or None
+        return part
+
+    async def _exactly(self, size: int) -> bytes:
+        try:
+            return await self._reader.readexactly(size)
+        except asyncio.IncompleteReadError as error:
+            hint = "" if self._is_answered else ", as one that expects another security.protocol"
+            raise self._lost(f"it closed the connection{hint}") from error
+        except OSError as error:
+            raise self._lost(_reason(error)) from error
 
     def close(self) -> None:
         """Close the connection. Bytes not yet sent are lost."""

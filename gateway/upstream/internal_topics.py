@@ -15,7 +15,6 @@ class InternalTopics:
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self.names = frozenset(names)
-        self.names_utf8 = frozenset(name.encode() for name in self.names)
         # All ids that the topics have ever had. Kafka never reuses an id.
         self._ids: frozenset[UUID] = frozenset()
 

@@ -52,7 +52,7 @@ class PassedSasl:
 
     async def relay(self, header: RequestHeader, message: bytes, upstream: Upstream) -> Outcome:
         """Have a request answered. No other request may be under way. Raises ProtocolError, UpstreamLost."""
-        request = codec.decode_request(header, message)
+        request = codec.decode_passed(header, message)
         if header.api_key == SASL_HANDSHAKE:
             return await self._handshake(header, request, message, upstream)
         return await self._authenticate(header, request, message, upstream)

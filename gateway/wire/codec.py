@@ -114,6 +114,7 @@ from gateway.wire.consumer_group_messages import (
 )
 from gateway.wire.framing import ProtocolError, RequestHeader, skip_tagged_fields
 from gateway.wire.schema_encoder import SchemaEncoder
+from gateway.wire.schema_reader import SchemaReader
 from gateway.wire.schema_validator import SchemaValidator
 
 _REQUESTS = (
@@ -221,16 +222,20 @@ _FREQUENT = frozenset({8, 9, 68})
 
 
 def decode_request(header: RequestHeader, message: bytes) -> Any:
-    """Decode the body of a request. Its `header` is already read. Raises ProtocolError."""
-    kind, version = REQUESTS[header.api_key], header.api_version
-    at = header.client_id_end
-    if kind.flexible_version_q(version):
-        at = skip_tagged_fields(message, at)
-    request_validator(header.api_key, version).tags(message, at)
-    try:
-        return kind.decode(memoryview(message)[at:], version=version)
-    except UnicodeDecodeError as error:
-        raise ProtocolError(f"{kind.name} v{version} has a string that is not UTF-8") from error
+    """Decode the body of a request that the gateway answers. Its `header` is already read. Tagged fields that
+    the gateway does not know are ignored, as a broker does. Raises ProtocolError.
+    """
+    return _reader(header.api_key, header.api_version, True).read(message, _body_at(header, message))
+
+
+def decode_passed(header: RequestHeader, message: bytes) -> Any:
+    """Decode the body of a request of which the bytes go on to a broker. Raises ProtocolError, also for a
+    tagged field that the gateway does not know: the broker may know it.
+    """
+    at = _body_at(header, message)
+    if at > header.client_id_end + 1:
+        raise ProtocolError("a request header with tags")
+    return _reader(header.api_key, header.api_version, False).read(message, at)
 
 
 def encode_response(header: RequestHeader, response: Any) -> bytes:
@@ -263,9 +268,7 @@ def encode_request(
 
 def with_body(header: RequestHeader, message: bytes, request: Any) -> bytes:
     """Replace the body of a request by one of the same version. The header stays unchanged."""
-    at = header.client_id_end
-    if REQUESTS[header.api_key].flexible_version_q(header.api_version):
-        at = skip_tagged_fields(message, at)
+    at = _body_at(header, message)
     request.with_header()  # a decoded DeleteTopics does not encode without a header
     return message[:at] + bytes(request.encode())
 
@@ -289,10 +292,15 @@ def versions(api_key: int) -> range:
     return range(first, last + 1)
 
 
+def _body_at(header: RequestHeader, message: bytes) -> int:
+    at = header.client_id_end
+    is_flexible = REQUESTS[header.api_key].flexible_version_q(header.api_version)
+    return skip_tagged_fields(message, at) if is_flexible else at
+
+
 @cache
-def request_validator(api_key: int, api_version: int) -> SchemaValidator:
-    """The validator of a request's body."""
-    return SchemaValidator(REQUESTS[api_key].json, api_version)
+def _reader(api_key: int, api_version: int, unknown_tags: bool) -> SchemaReader:
+    return SchemaReader(REQUESTS[api_key], api_version, unknown_tags=unknown_tags)
 
 
 @cache

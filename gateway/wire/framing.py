@@ -13,6 +13,10 @@ _HEADER = struct.Struct(">hhih")  # api key, api version, correlation id, length
 _INT16 = struct.Struct(">h")
 
 _CHUNK_BYTES = 16 * 1024
+_INT32_MAX = 2**31 - 1
+
+STRING_MAX_BYTES = 2**15 - 1
+"""Kafka's bound in all versions."""
 
 PRODUCE = 0
 _PRODUCE_FIRST_FLEXIBLE = 9
@@ -87,7 +91,12 @@ def framed(message: bytes) -> bytes:
 
 def size_of(message: bytes) -> bytes:
     """Return what precedes the message in a frame."""
-    return _SIZE.pack(len(message))
+    return size_prefix(len(message))
+
+
+def size_prefix(size: int) -> bytes:
+    """Return what precedes a message of this size in a frame."""
+    return _SIZE.pack(size)
 
 
 class RequestHeader(msgspec.Struct, frozen=True):
@@ -147,7 +156,11 @@ def expects_response(header: RequestHeader, message: bytes) -> bool:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Read an unsigned varint of at most 32 bits. Returns it and its end. Raises ProtocolError."""
+    """Read an unsigned varint as Kafka's ByteUtils.writeUnsignedVarint writes it. Returns it and its end.
+
+    Kafka's reader drops bits beyond the 32nd, and takes the 32nd for a sign: such a number has two meanings.
+    Raises ProtocolError for it, and for one that is longer than needed.
+    """
     if at < len(data) and data[at] < 0x80:  # a single byte, as most are
         return data[at], at + 1
     value = 0
@@ -158,8 +171,12 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
+            if byte == 0:
+                raise ProtocolError("a number that is longer than needed")
+            if value > _INT32_MAX:
+                break
             return value, at
-    raise ProtocolError("a number of more than 32 bits")
+    raise ProtocolError("a number of more than 31 bits")
 
 
 def skip(data: bytes, at: int, size: int) -> int:
@@ -189,10 +206,20 @@ def skip_tagged_fields(data: bytes, at: int) -> int:
 def read_tags(data: bytes, at: int) -> tuple[frozenset[int], int]:
     """Return the tags of the tagged fields and the position after them. Raises ProtocolError."""
     count, at = read_varint(data, at)
-    tags = set()
+    tags, last = set(), -1
     for _ in range(count):
-        tag, at = read_varint(data, at)
-        size, at = read_varint(data, at)
-        at = skip(data, at, size)
-        tags.add(tag)
+        last, _, at = next_tag(data, at, last)
+        tags.add(last)
     return frozenset(tags), at
+
+
+def next_tag(data: bytes, at: int, last: int) -> tuple[int, int, int]:
+    """Return the tag after the tag `last`, with the beginning and the end of its field. Raises ProtocolError.
+
+    Tags have an order and are not doubled (KIP-482), which Kafka's reader does not check.
+    """
+    tag, at = read_varint(data, at)
+    if tag <= last:
+        raise ProtocolError(f"tag {tag} after tag {last}")
+    size, at = read_varint(data, at)
+    return tag, at, skip(data, at, size)

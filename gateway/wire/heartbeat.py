@@ -8,7 +8,14 @@ from struct import Struct, error
 
 from msgspec import Struct as Record
 
-from gateway.wire.framing import ProtocolError, RequestHeader, read_varint, skip, skip_tagged_fields
+from gateway.wire.framing import (
+    STRING_MAX_BYTES,
+    ProtocolError,
+    RequestHeader,
+    read_varint,
+    skip,
+    skip_tagged_fields,
+)
 
 API_KEY = 12
 _FIRST_FLEXIBLE, _FIRST_STATIC = 4, 3
@@ -68,6 +75,8 @@ def compact_string(message: bytes, at: int) -> tuple[str, int]:
     length, at = read_varint(message, at)
     if not length:
         raise ProtocolError("a length of -1")
+    if length > STRING_MAX_BYTES + 1:
+        raise ProtocolError(f"a string of {length - 1} bytes")
     end = skip(message, at, length - 1)
     return message[at:end].decode(), end
 

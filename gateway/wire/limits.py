@@ -45,7 +45,11 @@ class Limits:
     in_flight_bytes_per_connection: int = 16 * MIB
     at_coordinator: int = 4_000  # a coordinator that answers 2,000 a second answers each within 2 s
     bytes_at_coordinator: int = 256 * MIB
+    parked_bytes: int = 256 * MIB  # of requests that the coordinator parks
+    groups_per_request: int = 10_000  # Kafka has no bound
+    groups_answer_bytes: int = 32 * MIB  # of the answer to such a request
     forwarded: int = 20_000
+    unread_bytes: int = 512 * MIB  # of responses, of all clients together
     write_timeout_s: float = 30.0  # a client that reads nothing for this long is disconnected
     idle_timeout_s: float = 600.0  # connections.max.idle.ms
     connect_timeout_s: float = 10.0
@@ -98,6 +102,7 @@ def _by_ip(value: str) -> dict[str, int]:
 SETTINGS: Mapping[str, tuple[str, Callable[[str], Any]]] = MappingProxyType(
     {
         "connections.max.idle.ms": ("idle_timeout_s", _ms),
+        "max.groups.per.request": ("groups_per_request", _positive),
         "max.connection.creation.rate": ("connection_creation_rate", _positive),
         "max.connections": ("connections", _positive),
         "max.connections.per.ip": ("connections_per_ip", _positive),

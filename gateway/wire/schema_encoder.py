@@ -5,17 +5,15 @@ codec's time (6 us instead of 43), an OffsetFetch a fifth, a ConsumerGroupHeartb
 the bytes of the two.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from struct import Struct, pack
 from typing import Any
 
-from gateway.wire.schema_validator import Schema, in_versions
+from gateway.wire.schema_notation import Schema, attribute_of, in_versions, is_nullable
 
 _FORMATS = {"bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q"}
 _INT16, _INT32 = Struct(">h"), Struct(">i")
 _NO_ID = bytes(16)
-_WORD = re.compile(r"(?<!^)(?=[A-Z])")
 
 Write = Callable[[bytearray, Mapping[str, Any]], None]
 
@@ -46,7 +44,7 @@ def _structure(schema: Schema, version: int, flexible: bool) -> Write:
         if "taggedVersions" in field:
             raise ValueError(f"field {field['name']} is tagged")
         if field["type"] in _FORMATS:
-            numbers.append((_name(field), _FORMATS[field["type"]], int(field.get("default", 0))))
+            numbers.append((attribute_of(field), _FORMATS[field["type"]], int(field.get("default", 0))))
             continue
         if numbers:
             writes.append(_numbers(numbers))
@@ -64,10 +62,6 @@ def _structure(schema: Schema, version: int, flexible: bool) -> Write:
     return write
 
 
-def _name(field: Schema) -> str:
-    return _WORD.sub("_", field["name"]).lower()
-
-
 def _numbers(numbers: list[tuple[str, str, Any]]) -> Write:
     """Fields of fixed size in a row are packed together."""
     pack = Struct(">" + "".join(form for _, form, _ in numbers)).pack
@@ -82,20 +76,20 @@ def _numbers(numbers: list[tuple[str, str, Any]]) -> Write:
 def _other(field: Schema, version: int, flexible: bool) -> Write:
     kind: str = field["type"]
     if kind == "string":
-        return _string(field, flexible, in_versions(field.get("nullableVersions", "none"), version))
+        return _string(field, flexible, is_nullable(field, version))
     if kind == "uuid":
-        return _id(_name(field))
+        return _id(attribute_of(field))
     if kind.startswith("[]") and "fields" in field:
-        return _list(_name(field), flexible, _structure(field, version, flexible))
+        return _list(attribute_of(field), flexible, _structure(field, version, flexible))
     if kind.startswith("[]") and kind[2:] in _FORMATS:
-        return _number_list(_name(field), flexible, _FORMATS[kind[2:]])
-    if "fields" in field and in_versions(field.get("nullableVersions", "none"), version):
-        return _nullable_structure(_name(field), _structure(field, version, flexible))
+        return _number_list(attribute_of(field), flexible, _FORMATS[kind[2:]])
+    if "fields" in field and is_nullable(field, version):
+        return _nullable_structure(attribute_of(field), _structure(field, version, flexible))
     raise ValueError(f"field {field['name']} is of type {kind}")
 
 
 def _string(field: Schema, flexible: bool, nullable: bool) -> Write:
-    name, default = _name(field), field.get("default", "")
+    name, default = attribute_of(field), field.get("default", "")
     if default == "null":
         default = None
 

@@ -1,19 +1,16 @@
-"""Validates a message by Kafka's own schema without decoding it: its length, its fields' lengths, its tags.
+"""Walks a broker's response by Kafka's own schema without decoding it, and finds its tags.
 
-Client libraries' decoders trust their broker. A server cannot trust its clients, so the gateway walks every
-request first. Each length must be within the message, null is allowed only where the schema allows it,
-numbers have at most 32 bits, and nothing follows the last field. The cost of a walk grows with fields, not
-with bytes. So a walk can also find whether a response full of records carries broker addresses.
+The cost of a walk grows with fields, not with bytes. So it can find whether a response full of records
+carries broker addresses. What clients send is read by `schema_reader`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from struct import Struct
-from typing import Any
 
 from gateway.wire.framing import ProtocolError, read_tags, read_varint, skip, skip_tagged_fields
+from gateway.wire.schema_notation import Schema, in_versions, is_nullable, is_tagged
 
-Schema = Mapping[str, Any]
 Skip = Callable[[bytes, int], int]
 
 _FIXED = {
@@ -59,28 +56,17 @@ class SchemaValidator:
         return tags
 
 
-def in_versions(versions: str, version: int) -> bool:
-    """Whether a version is in a range of Kafka's notation (`2+`, `0-3`, `1`, `none`)."""
-    if versions == "none":
-        return False
-    first, _, last = versions.partition("-")
-    if first.endswith("+"):
-        return version >= int(first[:-1])
-    return int(first) <= version <= int(last or first)
-
-
 def _fields(schema: Schema, version: int, flexible: bool) -> list[Skip]:
     return [
         _field(field, version, flexible)
         for field in schema["fields"]
-        if in_versions(field["versions"], version)
-        and not (flexible and in_versions(field.get("taggedVersions", "none"), version))
+        if in_versions(field["versions"], version) and not (flexible and is_tagged(field, version))
     ]
 
 
 def _field(field: Schema, version: int, flexible: bool) -> Skip:
     kind: str = field["type"]
-    nullable = in_versions(field.get("nullableVersions", "none"), version)
+    nullable = is_nullable(field, version)
     if kind.startswith("[]"):
         item = _element(field, kind[2:], version, flexible)
         return partial(_skip_array, _Length(_INT32, flexible, nullable), item)

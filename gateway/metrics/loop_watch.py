@@ -1,0 +1,116 @@
+"""Finds what holds the event loop up: while one request has it, no other is served.
+
+A thread looks at the loop 50 times a second. It compares processor time of the loop's thread, so that a
+machine that is busy with something else is not taken for a request that takes long. One call of C code that
+keeps the interpreter for itself is not seen, because the thread cannot look meanwhile.
+"""
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import structlog
+
+from gateway.metrics.counts import Counts
+
+HELD_MAX_S = 0.02
+"""So much processor time one step may take. A longer one is counted, and logged with its place."""
+
+_LOOK_S = 0.02
+_LOG_S = 1.0
+_MACHINERY = ("asyncio.runners", "asyncio.base_events", "asyncio.events")
+_OURS = ("gateway", "clients", "records", "state")
+
+log = structlog.get_logger()
+
+
+@contextmanager
+def loop_watched(counts: Counts) -> Iterator[None]:
+    """Watch the running loop until the block ends."""
+    watch = _LoopWatch(asyncio.get_running_loop(), counts)
+    thread = threading.Thread(target=watch.run, name="gateway-loop-watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        watch.ended.set()
+        thread.join()
+
+
+class _LoopWatch:
+    def __init__(self, loop: asyncio.AbstractEventLoop, counts: Counts) -> None:
+        self.ended = threading.Event()
+        self._loop = loop
+        self._counts = counts
+        self._thread = threading.get_ident()
+        self._clock = time.pthread_getcpuclockid(self._thread)
+        self._cpu_s = 0.0
+        """As of the last look."""
+        self._turned = threading.Event()
+        """Set by the loop when it turns to the next step, after it was asked to."""
+        self._step: FrameType | None = None
+        """The step that ran when the loop was asked, None: it was not asked."""
+        self._step_cpu_s = 0.0
+        self._held_s, self._place = 0.0, ""
+        self._logged_s = -_LOG_S
+
+    def run(self) -> None:
+        """Look until the end."""
+        while not self.ended.wait(_LOOK_S):
+            cpu_s = time.clock_gettime(self._clock)
+            if self._step is not None and not self._turned.is_set():
+                self._look_again(cpu_s)
+            else:
+                self._conclude()
+                # A loop that is idle for most of the time has no long step.
+                if cpu_s - self._cpu_s > HELD_MAX_S / 2:
+                    self._ask(cpu_s)
+            self._cpu_s = cpu_s
+        self._conclude()
+
+    def _ask(self, cpu_s: float) -> None:
+        stack = self._stack()
+        if stack:
+            self._turned.clear()
+            self._step, self._step_cpu_s = stack[0], cpu_s
+            self._loop.call_soon_threadsafe(self._turned.set)
+
+    def _look_again(self, cpu_s: float) -> None:
+        """The loop has not turned since it was asked: the same step runs, or another of the same turn."""
+        stack = self._stack()
+        if not stack or stack[0] is not self._step:
+            self._step = stack[0] if stack else self._step
+            self._step_cpu_s = cpu_s
+        elif cpu_s - self._step_cpu_s >= HELD_MAX_S:
+            self._held_s, self._place = cpu_s - self._step_cpu_s, _place(stack)
+
+    def _conclude(self) -> None:
+        held_s, self._held_s, self._step = self._held_s, 0.0, None
+        if not held_s:
+            return
+        self._counts.held += 1
+        self._counts.held_s += held_s
+        now_s = time.monotonic()
+        if now_s - self._logged_s >= _LOG_S:
+            self._logged_s = now_s
+            log.warning("the event loop was held up", held_ms=round(held_s * 1e3), place=self._place)
+
+    def _stack(self) -> list[FrameType]:
+        """The frames of the step that the loop runs now, the outermost first; empty between two steps."""
+        frames: list[FrameType] = []
+        frame = sys._current_frames().get(self._thread)
+        while frame is not None and frame.f_globals.get("__name__") not in _MACHINERY:
+            frames.append(frame)
+            frame = frame.f_back
+        return frames[::-1]
+
+
+def _place(stack: list[FrameType]) -> str:
+    """The innermost of our functions."""
+    ours = [frame for frame in stack if frame.f_globals.get("__name__", "").split(".")[0] in _OURS]
+    frame = (ours or stack)[-1]
+    return f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}:{frame.f_lineno}"

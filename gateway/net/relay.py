@@ -1,0 +1,48 @@
+"""Responses of a broker that pass to the client as they come, as fast as the client reads them."""
+
+from collections.abc import Callable
+
+from gateway import apis
+from gateway.net.stream import ClientStream, Place
+from gateway.upstream.connections import READ_BYTES, Upstream, UpstreamLost
+from gateway.wire.fetch_tail import FIRST_VERSION, FetchTail
+from gateway.wire.framing import RequestHeader, correlation_id_of, size_prefix
+
+HELD_MAX_BYTES = READ_BYTES
+"""Smaller responses are held whole: one write costs less than two."""
+
+# What of a response is looked at: its correlation id, and the session's id in that to a Fetch.
+_HEAD_BYTES = 16
+
+
+def passes(header: RequestHeader) -> bool:
+    """Whether a large response to this request may pass without being decoded."""
+    return header.api_key == apis.FETCH or header.api_key not in apis.REWRITTEN
+
+
+async def relay(
+    upstream: Upstream,
+    client: ClientStream,
+    header: RequestHeader,
+    place: Place,
+    saw: Callable[[bytes], None] | None,
+) -> None:
+    """Pass the broker's next response on. `saw` gets its beginning. Raises UpstreamLost, ProtocolError."""
+    left = await upstream.next_bytes()
+    prefix = size_prefix(left)
+    part = await upstream.receive_part()
+    while len(part) < _HEAD_BYTES:
+        part += await upstream.receive_part()
+    if correlation_id_of(part) != header.correlation_id:
+        raise UpstreamLost("the broker answers something else than what was asked")
+    if saw is not None:
+        saw(part)
+    has_endpoints = header.api_key == apis.FETCH and header.api_version >= FIRST_VERSION
+    tail = FetchTail() if has_endpoints else None
+    while left := left - len(part):
+        passed = part if tail is None else tail.feed(part)
+        await client.answer_in_part(place, prefix + passed)
+        prefix = b""
+        part = await upstream.receive_part()
+    last = part if tail is None else tail.feed(part) + tail.end()
+    client.answer(place, prefix + last if prefix else last)

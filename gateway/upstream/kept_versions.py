@@ -1,0 +1,69 @@
+"""The brokers' ApiVersions for clients that have not authenticated. These cost no connection to a broker."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from gateway.upstream.cluster import Cluster
+from gateway.upstream.connections import CLIENT_ID, UpstreamLost
+from gateway.wire import codec
+from gateway.wire.framing import RequestHeader
+
+API_VERSIONS = 18
+# A broker of another version is seen after this time.
+AGE_MAX_S = 30.0
+_FIRST_WITH_SOFTWARE = 3
+_CORRELATION_ID_BYTES = 4
+
+Rewritten = Callable[[RequestHeader, bytes], Awaitable[bytes]]
+
+
+class KeptVersions:
+    """Asks any broker, with the gateway's own principal, at most every AGE_MAX_S for each version."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._kept: dict[int, tuple[bytes, float]] = {}
+        """By version: the response after the correlation id, and when it was asked for."""
+        self._asking = asyncio.Lock()
+
+    async def response(self, header: RequestHeader, rewritten: Rewritten) -> bytes:
+        """The response to a request, made of a broker's by `rewritten`. Raises UpstreamLost."""
+        kept = self._kept.get(header.api_version)
+        if kept is None or (_is_old(kept) and not self._asking.locked()):
+            async with self._asking:
+                kept = self._kept.get(header.api_version)
+                if kept is None or _is_old(kept):
+                    kept = self._kept[header.api_version] = await self._ask(header, rewritten, kept), _now_s()
+        return header.correlation_id.to_bytes(_CORRELATION_ID_BYTES, "big", signed=True) + kept[0]
+
+    async def _ask(
+        self, header: RequestHeader, rewritten: Rewritten, kept: tuple[bytes, float] | None
+    ) -> bytes:
+        software = {"client_software_name": CLIENT_ID, "client_software_version": "1"}
+        body = software if header.api_version >= _FIRST_WITH_SOFTWARE else {}
+        request = codec.encode_request(
+            API_VERSIONS, header.api_version, header.correlation_id, CLIENT_ID, body
+        )
+        lost = UpstreamLost("no broker is known")
+        for address in self._cluster.addresses():
+            try:
+                upstream = await self._cluster.connect(address)
+                try:
+                    response = await upstream.request(request)
+                finally:
+                    upstream.close()
+            except UpstreamLost as error:
+                lost = error
+            else:
+                return (await rewritten(header, response))[_CORRELATION_ID_BYTES:]
+        if kept is None:
+            raise lost
+        return kept[0]
+
+
+def _is_old(kept: tuple[bytes, float]) -> bool:
+    return _now_s() - kept[1] > AGE_MAX_S
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,340 @@
+"""Reads requests by Kafka's own schema: the only reader of what clients send. See docs/decisions/0028.
+
+It accepts the encodings that Kafka's writer makes, and no other bytes for the same message. So whoever reads
+these bytes after the gateway reads the same message. Refused are: numbers that are longer than needed or have
+more than 31 bits, tags that are doubled or out of order, a tagged field that is shorter or longer than its
+size, null where the schema does not allow it, strings of more than 32,767 bytes or that are not UTF-8, and
+bytes behind the end. A request is read in one pass, and in a time that grows with its bytes.
+"""
+
+from collections.abc import Callable
+from struct import Struct, error, unpack_from
+from typing import Any
+from uuid import UUID
+
+from gateway.wire.framing import STRING_MAX_BYTES, ProtocolError, next_tag, read_varint, skip
+from gateway.wire.schema_notation import Schema, attribute_of, in_versions, is_nullable, is_tagged
+
+_FORMATS = {
+    "bool": "?",
+    "int8": "b",
+    "int16": "h",
+    "uint16": "H",
+    "int32": "i",
+    "uint32": "I",
+    "int64": "q",
+    "float64": "d",
+}
+_INT16, _INT32 = Struct(">h"), Struct(">i")
+_NULL, _THERE = 0xFF, 1
+_ID_BYTES = 16
+_NO_ID = bytes(_ID_BYTES)
+
+# A frame has room for millions of entries. Reading this many takes 10 to 60 ms.
+ELEMENTS_MAX = 50_000
+
+Room = list[int]
+"""One number: how many entries of arrays, and tags, may still come."""
+Value = Callable[[bytes, int, Room], tuple[Any, int]]
+"""Reads a value. Returns it and the position after it."""
+Step = Callable[[Any, bytes, int, Room], int]
+"""Reads some fields of a structure into it. Returns the position after them."""
+
+
+class SchemaReader:
+    """Reads one version of a message. `kind` is kafka-python's class of it, whose objects are returned.
+
+    With `unknown_tags` False a tag that the schema does not have is refused, because others who read the
+    bytes may know it. With True it is skipped.
+    """
+
+    def __init__(self, kind: Any, version: int, *, unknown_tags: bool) -> None:
+        schema: Schema = kind.json
+        self._name = f"{schema['name']} v{version}"
+        flexible = in_versions(schema["flexibleVersions"], version)
+        self._read = _Version(version, flexible, unknown_tags).structure(schema, kind)
+
+    def read(self, message: bytes, at: int) -> Any:
+        """Return the message whose body begins at `at`. Raises ProtocolError."""
+        try:
+            request, at = self._read(message, at, [ELEMENTS_MAX])
+            if at != len(message):
+                raise ProtocolError(f"{len(message) - at} bytes behind its end")
+        except UnicodeDecodeError as why:
+            raise ProtocolError(f"{self._name} has a string that is not UTF-8") from why
+        except (error, IndexError):
+            raise ProtocolError(f"not a {self._name}: a message that ends too early") from None
+        except ProtocolError as why:
+            raise ProtocolError(f"not a {self._name}: {why}") from why
+        return request
+
+
+class _Version:
+    """Makes the readers of one version's fields."""
+
+    def __init__(self, version: int, flexible: bool, unknown_tags: bool) -> None:
+        self._version = version
+        self._flexible = flexible
+        self._unknown_tags = unknown_tags
+
+    def structure(self, schema: Schema, kind: Any) -> Value:
+        """The reader of a structure's fields, as an object of `kind`."""
+        version, new = self._version, object.__new__
+        steps = self._steps(schema, kind)
+
+        def read(data: bytes, at: int, room: Room) -> tuple[Any, int]:
+            one = new(kind)
+            one._version, one.tags, one.unknown_tags = version, None, None
+            for step in steps:
+                at = step(one, data, at, room)
+            return one, at
+
+        return read
+
+    def _steps(self, schema: Schema, kind: Any) -> list[Step]:
+        steps: list[Step] = []
+        numbers: list[Schema] = []
+        tagged: dict[int, tuple[str, Value]] = {}
+        for field in schema["fields"]:
+            if not in_versions(field["versions"], self._version):
+                continue
+            if self._flexible and is_tagged(field, self._version):
+                tagged[field["tag"]] = attribute_of(field), self._value(field, kind)
+            elif field["type"] in _FORMATS:
+                numbers.append(field)
+            else:
+                steps += [_numbers(numbers)] if numbers else []
+                numbers = []
+                steps.append(_into(attribute_of(field), self._value(field, kind)))
+        steps += [_numbers(numbers)] if numbers else []
+        if self._flexible:
+            of_other_versions = {field["tag"] for field in schema["fields"] if "tag" in field} - tagged.keys()
+            steps.append(_tags(tagged, of_other_versions if self._unknown_tags else None))
+        return steps
+
+    def _value(self, field: Schema, kind: Any) -> Value:
+        name: str = field["type"]
+        nullable = is_nullable(field, self._version)
+        inner = kind.fields[attribute_of(field)].data_class if "fields" in field else None
+        if not name.startswith("[]"):
+            return self._one(name, field, inner, nullable)
+        if name[2:] in _FORMATS:
+            return _number_array(self._count(nullable), _FORMATS[name[2:]])
+        return _array(self._count(nullable), self._one(name[2:], field, inner, nullable=False))
+
+    def _one(self, name: str, field: Schema, kind: Any, nullable: bool) -> Value:
+        if name in _FORMATS:
+            return _number(_FORMATS[name])
+        if name == "uuid":
+            return _id
+        if name == "string":
+            return _compact_string(nullable) if self._flexible else _string(nullable)
+        if name in ("bytes", "records"):
+            return _bytes(self._count(nullable), name == "records")
+        structure = self.structure(field, kind)
+        return _nullable(structure) if nullable else structure
+
+    def _count(self, nullable: bool) -> Value:
+        return _compact_count(nullable) if self._flexible else _plain_count(nullable)
+
+
+def _numbers(fields: list[Schema]) -> Step:
+    """Fields of fixed size in a row are read together."""
+    whole = Struct(">" + "".join(_FORMATS[field["type"]] for field in fields))
+    names, unpack, size = [attribute_of(field) for field in fields], whole.unpack_from, whole.size
+    sizes = [Struct(">" + _FORMATS[field["type"]]).size for field in fields]
+    flags = [sum(sizes[:n]) for n, field in enumerate(fields) if field["type"] == "bool"]
+
+    def step(one: Any, data: bytes, at: int, room: Room) -> int:
+        for flag in flags:
+            if data[at + flag] > 1:
+                raise ProtocolError(f"a bool of {data[at + flag]}")
+        for name, number in zip(names, unpack(data, at), strict=True):
+            setattr(one, name, number)
+        return at + size
+
+    return step
+
+
+def _into(name: str, value: Value) -> Step:
+    def step(one: Any, data: bytes, at: int, room: Room) -> int:
+        found, at = value(data, at, room)
+        setattr(one, name, found)
+        return at
+
+    return step
+
+
+def _tags(tagged: dict[int, tuple[str, Value]], refused: set[int] | None) -> Step:
+    """`refused` are the tags that are refused beside the known ones, None: all. Kafka skips those that its
+    schema has in no version.
+    """
+
+    def step(one: Any, data: bytes, at: int, room: Room) -> int:
+        if data[at] == 0:  # no tags, as mostly
+            return at + 1
+        count, at = read_varint(data, at)
+        _take(room, count)
+        last = -1
+        for _ in range(count):
+            last, at, end = next_tag(data, at, last)
+            if last in tagged:
+                name, value = tagged[last]
+                found, at = value(data, at, room)
+                setattr(one, name, found)
+                if at != end:
+                    raise ProtocolError(f"tag {last} is not as long as its size")
+            elif refused is None or last in refused:
+                raise ProtocolError(f"the unknown tag {last}")
+            at = end
+        return at
+
+    return step
+
+
+def _number(form: str) -> Value:
+    whole = Struct(">" + form)
+    unpack, size = whole.unpack_from, whole.size
+
+    def read(data: bytes, at: int, room: Room) -> tuple[Any, int]:
+        return unpack(data, at)[0], at + size
+
+    return read
+
+
+def _id(data: bytes, at: int, room: Room) -> tuple[Any, int]:
+    """An id, None for the one that is all zeros."""
+    end = skip(data, at, _ID_BYTES)
+    key = data[at:end]
+    return (None if key == _NO_ID else UUID(bytes=key)), end
+
+
+def _compact_string(nullable: bool) -> Value:
+    def read(data: bytes, at: int, room: Room) -> tuple[Any, int]:
+        size = data[at]
+        at += 1
+        if size > 0x7F:
+            size, at = read_varint(data, at - 1)
+        if size == 0:
+            if nullable:
+                return None, at
+            raise ProtocolError("a length of -1")
+        end = at + size - 1
+        if end > len(data) or size > STRING_MAX_BYTES + 1:
+            raise ProtocolError(f"a message that ends within a string of {size - 1} bytes, or a longer one")
+        return data[at:end].decode(), end
+
+    return read
+
+
+def _string(nullable: bool) -> Value:
+    unpack = _INT16.unpack_from
+
+    def read(data: bytes, at: int, room: Room) -> tuple[Any, int]:
+        size = unpack(data, at)[0]
+        at += 2
+        if size < 0:
+            if size == -1 and nullable:
+                return None, at
+            raise ProtocolError(f"a length of {size}")
+        end = skip(data, at, size)
+        return data[at:end].decode(), end
+
+    return read
+
+
+def _compact_count(nullable: bool) -> Value:
+    """The length of an array or of bytes, None for null."""
+
+    def read(data: bytes, at: int, room: Room) -> tuple[Any, int]:
+        count, at = read_varint(data, at)
+        if count == 0:
+            if nullable:
+                return None, at
+            raise ProtocolError("a length of -1")
+        return count - 1, at
+
+    return read
+
+
+def _plain_count(nullable: bool) -> Value:
+    """The same, of versions that are not flexible."""
+    unpack = _INT32.unpack_from
+
+    def read(data: bytes, at: int, room: Room) -> tuple[Any, int]:
+        count = unpack(data, at)[0]
+        if count >= 0:
+            return count, at + 4
+        if count == -1 and nullable:
+            return None, at + 4
+        raise ProtocolError(f"a length of {count}")
+
+    return read
+
+
+def _bytes(count: Value, is_view: bool) -> Value:
+    """Bytes, records as a view of the message: they are not copied."""
+
+    def read(data: bytes, at: int, room: Room) -> tuple[Any, int]:
+        size, at = count(data, at, room)
+        if size is None:
+            return None, at
+        end = skip(data, at, size)
+        return (memoryview(data)[at:end] if is_view else data[at:end]), end
+
+    return read
+
+
+def _array(count: Value, item: Value) -> Value:
+    def read(data: bytes, at: int, room: Room) -> tuple[Any, int]:
+        left, at = count(data, at, room)
+        if left is None:
+            return None, at
+        _within(data, at, left)
+        _take(room, left)
+        items = []
+        for _ in range(left):
+            one, at = item(data, at, room)
+            items.append(one)
+        return items, at
+
+    return read
+
+
+def _number_array(count: Value, form: str) -> Value:
+    size = Struct(">" + form).size
+
+    def read(data: bytes, at: int, room: Room) -> tuple[Any, int]:
+        left, at = count(data, at, room)
+        if left is None:
+            return None, at
+        end = skip(data, at, left * size)
+        _take(room, left)
+        return list(unpack_from(f">{left}{form}", data, at)), end
+
+    return read
+
+
+def _nullable(structure: Value) -> Value:
+    """A nullable structure begins with a byte, -1 for null, else 1."""
+
+    def read(data: bytes, at: int, room: Room) -> tuple[Any, int]:
+        if data[at] == _NULL:
+            return None, at + 1
+        if data[at] != _THERE:
+            raise ProtocolError(f"a structure that begins with {data[at]}")
+        return structure(data, at + 1, room)
+
+    return read
+
+
+def _within(data: bytes, at: int, count: int) -> None:
+    """Each entry has a byte at least."""
+    if count > len(data) - at:
+        raise ProtocolError(f"a message that ends within an array of {count}")
+
+
+def _take(room: Room, count: int) -> None:
+    room[0] -= count
+    if room[0] < 0:
+        raise ProtocolError(f"more than {ELEMENTS_MAX} entries")
