@@ -2,14 +2,19 @@
 
 import logging
 import sys
+from collections.abc import MutableMapping
 from contextlib import suppress
-from typing import TextIO, cast
+from typing import Any, TextIO, cast
 
 import structlog
+
+from insight.visible import visible, visible_lines
 
 
 def configure_logs() -> None:
     """Configure structlog for this process."""
+    # py4j logs a traceback for calls to a JVM that has ended, which is in our own log with what follows.
+    logging.getLogger().addFilter(lambda record: record.module != "java_gateway")
     on_terminal = sys.stderr.isatty()
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer() if on_terminal else structlog.processors.JSONRenderer()
@@ -19,11 +24,20 @@ def configure_logs() -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            *([_visible] if on_terminal else []),
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _NeverRaises(sys.stderr))),
     )
+
+
+def _visible(logger: Any, name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Escape what could change a terminal. In JSON it is escaped anyway."""
+    return {
+        key: (visible_lines if key == "exception" else visible)(value) if isinstance(value, str) else value
+        for key, value in event.items()
+    }
 
 
 class _NeverRaises:

@@ -12,11 +12,12 @@ from insight.replay.judge import judge
 from insight.replay.moment import moment_text
 from insight.replay.read_topics import Part
 from insight.replay.recording import Header, Recording
-from insight.replay.replay import Replayed, Until, config_of
+from insight.replay.replay import Replayed, Until
 from insight.replay.replay import replay as replay_group
 from insight.replay.steps import Steps
 from insight.replay.text import start_text, verdict_text
 from insight.replay.verdict import Verdict
+from insight.visible import visible, visible_lines
 from insight.why.clock import Clock
 
 NOT_IDENTICAL = 1
@@ -93,7 +94,7 @@ def _judge(recording: Recording, groups: tuple[str, ...], until: Until | None, o
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(verdict), indent=2))
     else:
-        click.echo(verdict_text(verdict, recording.header, Clock()), nl=False)
+        click.echo(visible_lines(verdict_text(verdict, recording.header)), nl=False)
     if not verdict.is_identical:
         sys.exit(NOT_IDENTICAL)
 
@@ -109,7 +110,8 @@ def _show_moment(recording: Recording, group_id: str, at_ms: int | None) -> None
     assert at_ms is not None
     replayed = replay_group(recording, group_id, Until(time_ms=at_ms))
     _check_start(replayed)
-    click.echo(moment_text(replayed, at_ms, config_of(recording.header), Clock()), nl=False)
+    text = moment_text(replayed, at_ms, recording.header.configs.at(at_ms), Clock())
+    click.echo(visible_lines(text), nl=False)
 
 
 def _check_start(replayed: Replayed) -> None:
@@ -127,11 +129,11 @@ def _step(recording: Recording, group_id: str, until: Until | None) -> None:
     _check_start(replayed)
     if not replayed.entries:
         raise click.ClickException(f"the log has no request of group {group_id}")
-    steps = Steps(replayed, config_of(recording.header), Clock())
+    steps = Steps(replayed, recording.header.configs, Clock())
     if sys.stdin.isatty() and sys.stdout.isatty():
         from cli.stepping import walk  # rich takes a tenth of a second to import
 
         walk(steps)
         return
     for number in range(len(steps)):
-        click.echo("\n".join(steps.lines(number)))
+        click.echo("\n".join(map(visible, steps.lines(number))))

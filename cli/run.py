@@ -34,7 +34,8 @@ from records.client_config import ClientConfig
 from records.layout import DEFAULT_PREFIX, DEFAULT_REPLY_PARTITIONS, DEFAULT_REQUEST_PARTITIONS, TopicLayout
 from records.sharding import DEFAULT_SHARDS
 from streaming.query.session import LOOPBACK, SparkFailed
-from streaming.service.coordinator import Coordinator, Options
+from streaming.service.coordinator import Coordinator
+from streaming.service.options import REPLICA_BATCH_INTERVAL_MS, Options
 from streaming.service.owner import NotOwner
 from streaming.service.status import Phase
 from streaming.service.ticker import DEFAULT_INTERVAL_MS
@@ -124,6 +125,18 @@ class TopicsBelongToAnother(click.ClickException):
     help="Interval of the check whether topics with offsets were deleted or created again.",
 )
 @click.option(
+    "--replica/--no-replica",
+    default=True,
+    show_default=True,
+    help="Answer requests in milliseconds, by a process beside the query that follows the same log.",
+)
+@click.option(
+    "--batch-interval-ms",
+    type=click.IntRange(0),
+    help="Interval of the query's batches, and so of views and history; default: "
+    f"{REPLICA_BATCH_INTERVAL_MS} with a replica, else 0.",
+)
+@click.option(
     "--clock-lag-ms",
     type=click.IntRange(0),
     default=0,
@@ -201,7 +214,11 @@ def run(
             if as_json:
                 stop.wait()
             else:
-                LiveView(coordinator.options.client_config, coordinator.options.layout).run(stop)
+                options = coordinator.options
+                view = LiveView(
+                    options.client_config, options.layout, replica=lambda: coordinator.replica().phase
+                )
+                view.run(stop)
         coordinator.failure = coordinator.failure or stop.failure  # the status has the reason too
         if coordinator.is_deposed:
             raise TopicsBelongToAnother(str(coordinator.failure))
@@ -222,33 +239,23 @@ def _prepare(
     client_config: ClientConfig | None,
     broker_settings: tuple[str, ...],
     data_dir: Path,
-    checkpoint: str | None,
     prefix: str,
     request_partitions: int,
     reply_partitions: int,
-    replication_factor: int | None,
-    min_insync_replicas: int | None,
-    shards: int | None,
     settings: tuple[str, ...],
-    tick_interval_ms: int,
-    topic_interval_ms: int,
-    clock_lag_ms: int,
-    skip: tuple[str, ...],
-    take_over_topics: bool,
-    standby: bool,
-    ui_host: str,
-    ui_port: int,
+    **options: Any,
 ) -> Coordinator:
+    """`options` are those of the coordinator by the names that they have in `Options`."""
     layout = TopicLayout.named(
         prefix, request_partitions=request_partitions, reply_partitions=reply_partitions
     )
-    if standby and (checkpoint is None or client_config is None):
+    if options["standby"] and (options["checkpoint"] is None or client_config is None):
         raise click.UsageError(
             "--standby needs --checkpoint, and --bootstrap-servers or --client-config, "
             "that both machines reach"
         )
     parsed = parse_settings(settings)
-    _check_records(skip, layout)
+    _check_records(options["skip"], layout)
     for_broker = parse_broker_settings(broker_settings, client_config)
     folder = Folder(data_dir / "coordinator")
     folder.lock()  # before anything starts, so that a second coordinator fails at once
@@ -257,31 +264,20 @@ def _prepare(
         click.echo("starting a Kafka broker", err=True)
         broker = SupervisedBroker(EmbeddedBroker(data_dir / "broker", overrides=for_broker), stop.fail)
         client_config = stack.enter_context(broker).client_config
-    options = Options(
+    complete = Options(
         client_config=client_config,
         folder=folder.path,
-        checkpoint=checkpoint,
         layout=layout,
         settings=parsed,
-        skip=skip,
-        ui_host=ui_host,
-        ui_port=ui_port,
-        tick_interval_ms=tick_interval_ms,
-        clock_lag_ms=clock_lag_ms,
-        topic_interval_ms=topic_interval_ms,
-        replication_factor=replication_factor,
-        min_insync_replicas=min_insync_replicas,
-        shards=shards,
-        take_over_topics=take_over_topics,
-        standby=standby,
         master=spark.master,
         driver_host=spark.driver_host,
         state_partitions=spark.state_partitions,
         spark=spark.conf,
+        **options,
     )
     click.echo(f"starting the coordinator on {client_config}", err=True)
-    opening = None if gateway is None else partial(gateway.serving, options)
-    return Coordinator(options, on_failure=stop.set, folder=folder, gateway=opening)
+    opening = None if gateway is None else partial(gateway.serving, complete)
+    return Coordinator(complete, on_failure=stop.set, folder=folder, gateway=opening)
 
 
 def _check_no_gateway() -> None:
@@ -330,6 +326,7 @@ def _say_ready(coordinator: Coordinator, metrics_url: str, *, as_json: bool) -> 
         click.echo(
             f"ready: {_for_clients(gateway)}; "
             f"broker {ready['broker']}, requests on {ready['requests_topic']}, "
+            f"replica {coordinator.replica().phase}, "
             f"Spark UI {ready['ui']}, metrics {ready['metrics']}, data in {ready['data_dir']}"
         )
 

@@ -9,14 +9,20 @@ from kafka.errors import KafkaError
 
 from cli.gateway_options import Listening
 from clients.pending import ClientError
-from gateway.health import CHECKS, COORDINATOR, LISTENING, Checks
+from gateway.health import CHECKS, COORDINATOR, LISTENING
+from gateway.health import Checks as GatewayChecks
 from gateway.metrics.collector import GatewayCollector
 from gateway.metrics.numbers import Numbers
 from gateway.service import STARTUP_ERRORS, GatewayOptions, RunningGateway, running
+from insight.metrics.http import Checks, Note
 from insight.metrics.service import Metrics, metrics_of
 from state.config import CoordinatorConfig
-from streaming.service.coordinator import Coordinator, Options
-from streaming.service.status import Phase
+from streaming.service.coordinator import Coordinator
+from streaming.service.options import Options
+from streaming.service.replica_state import ReplicaState
+from streaming.service.status import Phase, Status
+
+REPLICA = "replica"
 
 
 class GatewayToStart:
@@ -56,11 +62,11 @@ class GatewayToStart:
         """What it has counted, nothing before its start."""
         return {} if self._running is None else self._running.numbers()
 
-    def alive(self) -> Checks:
+    def alive(self) -> GatewayChecks:
         """Raises TimeoutError if its event loop does not answer."""
         return {} if self._running is None else self._running.checks(CHECKS)
 
-    def checks(self, exclude: Collection[str]) -> Checks:
+    def checks(self, exclude: Collection[str]) -> GatewayChecks:
         """Whether clients can connect, and it reaches the brokers. The coordinator is not asked, because its
         state is known in this process.
         """
@@ -77,18 +83,28 @@ class GatewayToStart:
         self._running = None
 
 
+def coordinator_checks(status: Status, replica: ReplicaState) -> Checks:
+    """Whether the coordinator answers clients: the query does, its replica does, or another coordinator.
+
+    The check of the replica never fails, because the query answers without one.
+    """
+    why: str | Note | None = f"{status.phase}: {status.reason}"
+    if status.phase in (Phase.READY, Phase.STANDBY):
+        why = None
+    elif replica.is_answering and status.phase is not Phase.STOPPED:
+        why = Note(f"{why}. The replica answers")
+    return {COORDINATOR: why, REPLICA: Note(replica.phrase)}
+
+
 def metrics_and_checks(
     coordinator: Coordinator, gateway: GatewayToStart | None, host: str, port: int, log_rebalances: bool
 ) -> Metrics:
     """The metrics of a coordinator and of its gateway, with /healthz and /readyz."""
 
     def ready(exclude: Collection[str]) -> Checks:
-        status = coordinator.status.current
-        is_ready = status.phase in (Phase.READY, Phase.STANDBY)
-        found: Checks = {} if gateway is None else gateway.checks(exclude)
-        if COORDINATOR not in exclude:
-            found[COORDINATOR] = None if is_ready else f"{status.phase}: {status.reason}"
-        return found
+        of_coordinator = coordinator_checks(coordinator.status.current, coordinator.replica())
+        found: dict[str, str | Note | None] = {} if gateway is None else {**gateway.checks(exclude)}
+        return found | {name: why for name, why in of_coordinator.items() if name not in exclude}
 
     return metrics_of(
         coordinator,

@@ -9,6 +9,7 @@ import msgspec
 from cli.logs import configure_logs
 from cli.replay_source import Source, recording_options, reported
 from insight.replay.read_topics import Part
+from insight.visible import visible_lines
 from insight.whatif.answer import Answer, answer
 from insight.whatif.changes import ASSIGNORS, Changes, parse_changes
 from insight.whatif.recorded import log_of
@@ -88,7 +89,7 @@ def _show(found: Answer, output: str) -> None:
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(summary(found)), indent=2))
     else:
-        click.echo(answer_text(found, Clock()), nl=False)
+        click.echo(visible_lines(answer_text(found, Clock())), nl=False)
 
 
 def _plot(found: Answer, path: Path) -> None:

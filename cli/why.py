@@ -13,6 +13,7 @@ from cli.cluster_options import cluster_options
 from cli.logs import configure_logs
 from clients.coordinator_client import layout_on
 from clients.pending import ClientError
+from insight.visible import visible_lines
 from insight.why.clock import Clock
 from insight.why.history import History, HistoryUnavailable, read_history
 from insight.why.report import Report, lanes_of, report
@@ -124,7 +125,7 @@ def _show(shown: R, as_text: Callable[[R, Clock], str], output: str) -> None:
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(shown), indent=2))
     else:
-        click.echo(as_text(shown, Clock()), nl=False)
+        click.echo(visible_lines(as_text(shown, Clock())), nl=False)
 
 
 def _plot(shown: Report, history: list[HistoryEntry], path: Path) -> None:

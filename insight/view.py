@@ -1,13 +1,13 @@
 """The live view: every group, what each member holds, and why the group last rebalanced.
 
-The view reads only the groups and events topics, so any other reader can show the same. On a terminal it is a
-table that is updated in place; elsewhere each history entry is a line.
+The view reads the groups from the groups and events topics only, so any other reader can show the same. On a
+terminal it is a table that is updated in place; elsewhere each history entry is a line.
 """
 
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import structlog
 from kafka.errors import KafkaError
@@ -19,6 +19,7 @@ from rich.text import Text
 from assignors.kafka.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
 from clients.partition_text import number_list, partition_list
 from insight.rocketmq_group import client_version, group_state
+from insight.visible import visible, visible_lines
 from insight.why.names import is_bare
 from records.client_config import ClientConfig
 from records.codec import UNREADABLE
@@ -47,14 +48,22 @@ log = structlog.get_logger()
 
 
 class LiveView:
-    """Shows the groups until stopped; `run` may have its own thread."""
+    """Shows the groups until stopped; `run` may have its own thread. `replica` returns a word for what the
+    replica does, which stands below the table.
+    """
 
     def __init__(
-        self, client_config: ClientConfig, layout: TopicLayout, console: Console | None = None
+        self,
+        client_config: ClientConfig,
+        layout: TopicLayout,
+        console: Console | None = None,
+        *,
+        replica: Callable[[], str],
     ) -> None:
         self._client_config = client_config
         self._layout = layout
         self._console = console or Console()
+        self._replica = replica
         self._table: GroupTable[AnyView] = GroupTable(decode_any_snapshot)
         self._history = HistoryReader(from_start=False, remembers=INCARNATIONS_REMEMBERED)
         self._warning = OutageWarning("reading the groups")
@@ -84,7 +93,7 @@ class LiveView:
     def _run_lines(self, reader: TopicReader, stop: threading.Event) -> None:
         while not stop.is_set():
             for line in self._take(reader, stop):
-                self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+                self._console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
 
     def _rendered(self) -> RenderableType:
         return render(self._table.groups, self._entries, self._notes(), time.time() * 1000)
@@ -92,7 +101,10 @@ class LiveView:
     def _notes(self) -> str:
         missing = sum(len(numbers) for numbers in self._history.gaps.values())
         duplicates = self._history.duplicates + self._table.duplicates
-        return f"{duplicates} records were read twice, {missing} history entries are missing"
+        return (
+            f"replica {self._replica()}; "
+            f"{duplicates} records were read twice, {missing} history entries are missing"
+        )
 
     def _take(self, reader: TopicReader, stop: threading.Event) -> list[str]:
         """Take the new records. Return their lines."""
@@ -157,8 +169,9 @@ def render(groups: Iterable[AnyView], entries: Iterable[str], notes: str, now_ms
     )
     for group in groups:
         row = _rocketmq_row(group) if isinstance(group, RocketMqSnapshot) else _row(group, now_ms)
-        table.add_row(*map(Text, row))
-    return Group(table, Text("\n".join(entries), overflow="ellipsis", no_wrap=True), Text(notes, style="dim"))
+        table.add_row(*(Text(visible_lines(cell)) for cell in row))
+    shown = Text("\n".join(map(visible, entries)), overflow="ellipsis", no_wrap=True)
+    return Group(table, shown, Text(notes, style="dim"))
 
 
 def _row(group: GroupSnapshot, now_ms: float) -> list[str]:

@@ -1,14 +1,14 @@
 """The checks at the end of the demo, which use only the records of the topics."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from msgspec import Struct
 
 from cli.demo.strike import Struck
 from cli.demo.watch import client_of, held
-from clients.coordinator_client import decode_response
+from clients.answers import decode_response
 from records.history import CoordinatorStarted, HistoryReader, decode_any_entry
 from records.pack import unpack
 from state.kafka.classic_group import GroupState
@@ -68,9 +68,11 @@ def read_history(values: Iterable[bytes]) -> History:
 
 @dataclass(slots=True)
 class Answers:
-    """The content of the responses topic: the number of answers to each request, by request id."""
+    """The content of the responses topic: how often the query answered each request, by request id."""
 
     by_request: Counter[str] = field(default_factory=Counter)
+    early: int = 0
+    """The number of early answers."""
     conflicts: list[str] = field(default_factory=list)
     """Requests that got two different answers."""
 
@@ -79,19 +81,28 @@ class Answers:
         return self.by_request.total() - len(self.by_request)
 
 
-def read_answers(values: Iterable[bytes]) -> Answers:
-    """Read the answers from the values of all records of the responses topic. Notifications do not count."""
+def read_answers(values: Iterable[bytes], early: Iterable[bytes] = ()) -> Answers:
+    """Read the answers from the values of all records of the responses topic, the query's and the early ones.
+    Notifications do not count.
+    """
     answers = Answers()
     first: dict[str, bytes] = {}
-    for encoded in (encoded for value in values for encoded in unpack(value)):
-        message = decode_response(encoded)
-        if isinstance(message, ToConnection):
-            continue
-        request = message.request
+    for request, encoded in _answers(values):
         answers.by_request[request] += 1
         if first.setdefault(request, encoded) != encoded:
             answers.conflicts.append(request)
+    for request, encoded in _answers(early):
+        answers.early += 1
+        if first.setdefault(request, encoded) != encoded:
+            answers.conflicts.append(request)
     return answers
+
+
+def _answers(values: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:
+    for encoded in (encoded for value in values for encoded in unpack(value)):
+        message = decode_response(encoded)
+        if not isinstance(message, ToConnection):
+            yield message.request, encoded
 
 
 def all_consumed(acknowledged: Set[str], consumed: Mapping[str, int]) -> Check:
@@ -156,10 +167,10 @@ def history_told_once(history: History) -> Check:
 
 
 def answered_one_way(answers: Answers) -> Check:
-    """A request that was answered twice got the same bytes both times."""
+    """A request that was answered twice, or early, too, got the same bytes each time."""
     detail = (
-        f"{len(answers.by_request)} requests, {answers.duplicates} answers repeated, "
-        f"different: {answers.conflicts or 'none'}"
+        f"{len(answers.by_request)} requests, {answers.early} answered early, "
+        f"{answers.duplicates} answers repeated, different: {answers.conflicts or 'none'}"
     )
     return Check(
         "no request got two different answers", bool(answers.by_request) and not answers.conflicts, detail

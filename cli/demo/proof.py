@@ -10,7 +10,7 @@ from cli.demo import checks
 from cli.demo.checks import AnyEntry, Check
 from cli.demo.load import consumed
 from cli.demo.strike import Struck
-from cli.demo.watch import read_all
+from cli.demo.watch import read_all, read_responses
 from records import kafka_clients
 from records.client_config import ClientConfig
 from records.history import CoordinatorStarted
@@ -61,7 +61,7 @@ class Observed(Struct, frozen=True):
 def examine(client_config: ClientConfig, layout: TopicLayout, observed: Observed) -> Outcome:
     """Read the topics and return the outcome of all checks."""
     history = checks.read_history(read_all(client_config, layout.events_topic))
-    answers = checks.read_answers(read_all(client_config, layout.responses_topic))
+    answers = checks.read_answers(*read_responses(client_config, layout.responses_topic))
     dead_letters = read_all(client_config, layout.dead_letters_topic)
     counts = consumed(observed.consumed)
     events = history.of(observed.group_id)

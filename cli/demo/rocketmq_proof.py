@@ -10,8 +10,8 @@ from cli.demo import checks
 from cli.demo.checks import Check
 from cli.demo.load import consumed
 from cli.demo.proof import Deed, Outcome
-from cli.demo.watch import read_all
-from clients.coordinator_client import decode_response
+from cli.demo.watch import read_all, read_responses
+from clients.answers import decode_response
 from insight.why.clock import Clock
 from insight.why.rocketmq.report import report
 from insight.why.rocketmq.text import report_text
@@ -53,10 +53,10 @@ class Observed(Struct, frozen=True):
 def examine(client_config: ClientConfig, layout: TopicLayout, observed: Observed) -> Outcome:
     """Read the topics and return the outcome of all checks."""
     history = checks.read_history(read_all(client_config, layout.events_topic))
-    responses = read_all(client_config, layout.responses_topic)
+    responses = read_responses(client_config, layout.responses_topic)
     dead_letters = read_all(client_config, layout.dead_letters_topic)
-    answers = checks.read_answers(responses)
-    messages = [decode_response(encoded) for value in responses for encoded in unpack(value)]
+    answers = checks.read_answers(*responses)
+    messages = [decode_response(encoded) for value in responses.by_query for encoded in unpack(value)]
     notifications = [m for m in messages if isinstance(m, NotifyConsumerIdsChanged)]
     counts = consumed(observed.consumed)
     events = history.of_rocketmq(observed.group_id)

@@ -3,8 +3,9 @@
 Spark writes `offsets/N` before batch N, the sink writes the output, then Spark writes `commits/N`. After a
 kill between the last two, batch N runs again, and its output is on the topics twice.
 
-The moment is short. So the coordinator is frozen (SIGSTOP) as soon as an answer appears, and the checkpoint
-is read while it is frozen. If the commit is already there, the coordinator continues unharmed.
+The moment is short. So the coordinator is frozen (SIGSTOP) as soon as an answer of a batch appears, and the
+checkpoint is read while it is frozen. If the commit is already there, the coordinator continues unharmed.
+Early answers are of no batch.
 """
 
 import time
@@ -16,9 +17,10 @@ from checkpoints.checkpoint import Checkpoint
 from checkpoints.folder import Folder
 from cli.demo.children import Child
 from cli.demo.watch import NotSeen
-from clients.coordinator_client import decode_response
+from clients.answers import decode_response
 from records.client_config import ClientConfig
 from records.codec import record_of
+from records.early_answers import is_by_query
 from records.layout import TopicLayout
 from records.pack import unpack
 from records.reader import TopicReader
@@ -114,7 +116,7 @@ def uncommitted_batch_of(folder: Path, requests_topic: str, request: str) -> int
 
 def _answers(reader: TopicReader) -> Iterator[Response]:
     # The last answer comes first, because it is most likely of an uncommitted batch.
-    for record in reversed(reader.poll(_POLL_MS)):
+    for record in reversed([record for record in reader.poll(_POLL_MS) if is_by_query(record.headers)]):
         for encoded in reversed(unpack(record.value)):
             answer = decode_response(encoded)
             if isinstance(answer, Response):

@@ -3,17 +3,19 @@
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Generic, NamedTuple, Self, TypeVar
 
 from kafka.errors import KafkaTimeoutError
 
 from assignors.kafka.consumer_protocol import decode_assignment
 from records.client_config import ClientConfig
+from records.early_answers import is_by_query, that_count
 from records.history import HistoryReader, Numbered, decode_entry
-from records.reader import TopicReader
+from records.reader import Record, TopicReader
 from state.kafka.history import EntryType, HistoryEntry
 
 _POLL_MS = 100
+_READ_TIMEOUT_MS = 60_000
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Numbered)
@@ -103,13 +105,32 @@ def kafka_entry(value: bytes) -> HistoryEntry | None:
     return entry if isinstance(entry, HistoryEntry) else None
 
 
-def read_all(client_config: ClientConfig, topic: str, timeout_s: float = 60) -> list[bytes]:
+def read_all(client_config: ClientConfig, topic: str) -> list[bytes]:
     """Return the values of all records of a topic, each partition's in order. Raises NotSeen on a timeout."""
+    return [record.value for record in _records(client_config, topic)]
+
+
+class Responses(NamedTuple):
+    """The values of the records of the responses topic: the query's, and early ones that count."""
+
+    by_query: list[bytes]
+    early: list[bytes]
+
+
+def read_responses(client_config: ClientConfig, topic: str) -> Responses:
+    """Read the responses topic as `read_all` does."""
+    found = Responses([], [])
+    for record in that_count(_records(client_config, topic)):
+        (found.by_query if is_by_query(record.headers) else found.early).append(record.value)
+    return found
+
+
+def _records(client_config: ClientConfig, topic: str) -> list[Record]:
     with TopicReader(client_config) as reader:
         try:
-            return [record.value for record in reader.read_all(topic, timeout_ms=int(timeout_s * 1000))]
+            return list(reader.read_all(topic, timeout_ms=_READ_TIMEOUT_MS))
         except KafkaTimeoutError as error:
-            raise NotSeen(f"reading all of {topic}: not within {timeout_s:.0f} s") from error
+            raise NotSeen(f"reading all of {topic}: not within {_READ_TIMEOUT_MS} ms") from error
 
 
 def stable_with(names: Iterable[str]) -> Callable[[Sequence[HistoryEntry]], HistoryEntry | None]:

@@ -1,6 +1,6 @@
 """`groups delete`, `delete-offsets`, `remove-members`, `release`: the subcommands that change a group."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import click
 
@@ -20,8 +20,9 @@ from insight.admin.describe import instance_id
 from insight.admin.error_text import UNKNOWN_TOPIC_OR_PARTITION, error_name, error_text
 from insight.admin.gather import describe_groups
 from insight.admin.render import OffsetDeletion, Removal, offset_deletion_table, removal_table
-from insight.admin.requests import GroupRequests, PartitionErrors
+from insight.admin.requests import GroupRequests, PartitionErrors, Removed
 from insight.admin.selection import Chosen, TopicChoice, choose_partitions, parse_topic
+from insight.visible import visible
 from state.errors import ErrorCode
 from state.kafka.requests import LeavingMember
 
@@ -38,7 +39,7 @@ def delete(cluster: Cluster, named: Sequence[str], all_groups: bool, output: str
         show_json([{"group": group_id, "error": error} for group_id, error in errors.items()])
         return
     failed = {group_id: error for group_id, error in errors.items() if error is not None}
-    deleted = ", ".join(f"'{group_id}'" for group_id in errors if group_id not in failed)
+    deleted = ", ".join(f"'{visible(group_id)}'" for group_id in errors if group_id not in failed)
     if not failed:
         click.echo(f"Deletion of requested consumer groups ({deleted}) was successful.")
         return
@@ -68,8 +69,7 @@ def delete_offsets(
     """Delete offsets of topics that no member subscribes to."""
     chosen = choose_partitions(topics, cluster.log.existing({choice.topic for choice in topics}))
     answers = []
-    for group_id in cluster.group_ids(named, all_groups):
-        error, rows = _delete_offsets(cluster.requests, group_id, chosen)
+    for group_id, error, rows in _delete_offsets(cluster, cluster.group_ids(named, all_groups), chosen):
         answers.append({"group": group_id, "error": error, "partitions": rows})
         if output == "table":
             _show_deletion(group_id, error, rows)
@@ -78,22 +78,25 @@ def delete_offsets(
 
 
 def _delete_offsets(
-    requests: GroupRequests, group_id: str, chosen: Chosen
-) -> tuple[str | None, list[OffsetDeletion]]:
-    """Return the group's error (None if there is none) and the outcome for each partition.
+    cluster: Cluster, group_ids: Sequence[str], chosen: Chosen
+) -> Iterator[tuple[str, str | None, list[OffsetDeletion]]]:
+    """Yield each group with its error (None if there is none) and the outcome for each partition.
 
     No request is sent for a partition that does not exist.
     """
-    code, errors = ErrorCode.NONE, PartitionErrors()
-    if chosen.partitions:
-        code, errors = requests.delete_offsets(group_id, chosen.partitions)
+    answers = cluster.requests.delete_offsets(group_ids, chosen.partitions) if chosen.partitions else {}
+    for group_id in group_ids:
+        code, errors = answers.get(group_id, (ErrorCode.NONE, PartitionErrors()))
+        yield group_id, error_name(code), _deletions(code, errors, chosen)
+
+
+def _deletions(code: ErrorCode, errors: PartitionErrors, chosen: Chosen) -> list[OffsetDeletion]:
     outcomes: dict[TopicPartition, str | None] = dict.fromkeys(chosen.missing, UNKNOWN_TOPIC_OR_PARTITION)
     outcomes |= {p: error_name(errors.get(p, code)) for p in chosen.partitions}
-    rows = [
+    return [
         OffsetDeletion(topic=p.topic, partition=p.partition if p.partition >= 0 else None, error=error)
         for p, error in sorted(outcomes.items())
     ]
-    return error_name(code), rows
 
 
 def _show_deletion(group_id: str, error: str | None, rows: Sequence[OffsetDeletion]) -> None:
@@ -136,9 +139,8 @@ def remove_members(
         raise click.UsageError("takes --member-id and --instance-id, or --all-members")
     group_ids = cluster.group_ids(named, all_groups)
     leaving = _members_of(cluster.requests, group_ids) if all_members else dict.fromkeys(group_ids, members)
-    rows: list[Removal] = []
-    for group_id, leavers in leaving.items():
-        rows += _remove(cluster.requests, group_id, leavers, reason) if leavers else []
+    removed = cluster.requests.remove_members({g: who for g, who in leaving.items() if who}, reason)
+    rows = [row for g, outcome in removed.items() for row in _removals(g, leaving[g], outcome)]
     if output == "json":
         show_json(rows)
     elif rows:
@@ -154,10 +156,8 @@ def _members_of(requests: GroupRequests, group_ids: Sequence[str]) -> dict[str, 
     }
 
 
-def _remove(
-    requests: GroupRequests, group_id: str, members: Sequence[LeavingMember], reason: str | None
-) -> list[Removal]:
-    code, errors = requests.remove_members(group_id, members, reason)
+def _removals(group_id: str, members: Sequence[LeavingMember], removed: Removed) -> list[Removal]:
+    code, errors = removed
     outcomes = errors or [code] * len(members)
     return [
         Removal(
@@ -182,7 +182,7 @@ def release(cluster: Cluster, named: Sequence[str], all_groups: bool, output: st
     """
     group_ids = list(dict.fromkeys(named))
     if all_groups:
-        group_ids = [group.group_id for group in cluster.groups() if group.quarantined is not None]
+        group_ids = [g.group_id for g in cluster.answered_groups() if g.quarantined is not None]
     outcomes = cluster.requests.release_groups(group_ids)
     errors = {group_id: error_name(code) for group_id, code in outcomes.items()}
     if output == "json":

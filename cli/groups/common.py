@@ -19,6 +19,7 @@ from insight.admin.log_offsets import LogOffsets
 from insight.admin.requests import GroupRequests
 from insight.admin.reset import ResetError
 from insight.admin.transactions import abort_pending, pending_transactions
+from insight.visible import visible_lines
 from records.client_config import ClientConfig
 from records.codec import PendingTransaction
 from records.layout import DEFAULT_PREFIX, TopicLayout
@@ -60,7 +61,10 @@ class Cluster:
         return GroupRequests(self.client)
 
     def pending_transactions(self) -> list[PendingTransaction]:
-        """Return the offsets that are pending in transactions, without the offsets."""
+        """Return what is pending in transactions, without the offsets, by all that was answered before this
+        call.
+        """
+        self.requests.wait_for_views()
         return pending_transactions(self._client_config, self.layout, self._timeout_ms)
 
     def abort_pending(self, pending: Sequence[PendingTransaction]) -> list[ErrorCode]:
@@ -73,8 +77,13 @@ class Cluster:
         return self._stack.enter_context(closing(LogOffsets(self._client_config, self._timeout_ms)))
 
     def groups(self) -> list[AnyView]:
-        """Return all consumer groups, of both protocols."""
+        """Return all consumer groups, of both protocols, as the groups topic has them now."""
         return consumer_groups(list_groups(self._client_config, self.layout, self._timeout_ms))
+
+    def answered_groups(self) -> list[AnyView]:
+        """As `groups`, with every change that a client was answered before this call."""
+        self.requests.wait_for_views()
+        return self.groups()
 
     def group_ids(self, named: Sequence[str], all_groups: bool, *, rocketmq: bool = False) -> list[str]:
         """Return the group ids that `--group` or `--all-groups` select, each once.
@@ -83,7 +92,7 @@ class Cluster:
         """
         if not all_groups:
             return list(dict.fromkeys(named))
-        return [g.group_id for g in self.groups() if rocketmq or isinstance(g, GroupSnapshot)]
+        return [g.group_id for g in self.answered_groups() if rocketmq or isinstance(g, GroupSnapshot)]
 
 
 @contextmanager
@@ -179,7 +188,7 @@ def parsed_by(parse: Callable[[str], T]) -> Callable[[click.Context, click.Param
 
 def tell(line: str) -> None:
     """Print a line to stderr, beside the requested data."""
-    click.echo(line, err=True)
+    click.echo(visible_lines(line), err=True)
 
 
 def tell_errors(errors: Sequence[str]) -> None:

@@ -160,11 +160,12 @@ def _by_group(groups: Groups, what: str, rows_of: Mapping[str, Sequence[Any]]) -
 
 
 def _rocketmq_rows(cluster: Cluster, group_ids: Sequence[str], *, with_offsets: bool) -> list[RocketMqRow]:
-    """Return the rows of these groups from the groups topic, which is a batch behind the coordinator.
+    """Return the rows of these groups from the groups topic.
 
-    A group that the topic does not have is reported as an error; it may be new, or it may have ended.
+    A group that the topic does not have is reported as an error; it has ended meanwhile.
     """
-    views = {g.group_id: g for g in cluster.groups() if isinstance(g, GroupSnapshot)} if group_ids else {}
+    groups = cluster.answered_groups() if group_ids else []
+    views = {g.group_id: g for g in groups if isinstance(g, GroupSnapshot)}
     absent = [group_id for group_id in group_ids if group_id not in views]
     tell_errors([f"Group '{g}' is one of RocketMQ and is not on the groups topic now." for g in absent])
     rows = [rocketmq_row(views[group_id]) for group_id in group_ids if group_id in views]

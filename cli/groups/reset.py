@@ -170,9 +170,9 @@ def _execute(
     """Commit the plans. Refused offsets are removed from the plans; the messages about them are returned."""
     refused = []
     topic_ids = log.topic_ids({topic for offsets in plans.values() for topic, _ in offsets})
+    outcomes = requests.commit_offsets(plans, topic_ids)
     for group_id, offsets in plans.items():
-        outcomes = requests.commit_offsets(group_id, offsets, topic_ids) if offsets else {}
-        errors = {p: error for p, error in outcomes.items() if error is not ErrorCode.NONE}
+        errors = {p: error for p, error in outcomes[group_id].items() if error is not ErrorCode.NONE}
         for partition in errors:
             del offsets[partition]
         refused += [

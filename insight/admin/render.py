@@ -9,6 +9,7 @@ from insight.admin.describe import MemberRow, PartitionRow, StateRow
 from insight.admin.directory import ListedGroup
 from insight.admin.error_text import error_text
 from insight.admin.tables import Column, render_table
+from insight.visible import visible
 from state.kafka.consumer_group import ConsumerGroupState
 
 
@@ -41,7 +42,7 @@ class Removal(Struct, frozen=True, kw_only=True):
 def group_list(groups: Sequence[ListedGroup], *, with_type: bool, with_state: bool) -> str:
     """Format ids, one per line; with types or states a table, with more columns for a RocketMQ group."""
     if not (with_type or with_state):
-        return "\n".join(group.group for group in groups)
+        return "\n".join(visible(group.group) for group in groups)
     with_clients = any(group.clients is not None for group in groups)
     columns = [Column("GROUP", 25)]
     columns += [Column("TYPE", 20)] if with_type else []

@@ -1,9 +1,11 @@
 """An administrator's requests to the coordinator; requests for several groups are sent concurrently.
 
-Every method raises a `ClientError` of `clients.pending` if a response does not arrive in time.
+Those that change a group wait for the batch that writes the change to the topics, so that a command that
+follows finds it there. Every method raises a `ClientError` of `clients.pending` if a response does not arrive
+in time.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -12,6 +14,7 @@ from uuid import UUID
 from assignors.kafka.api import TopicPartition
 from clients.coordinator_client import CoordinatorClient
 from clients.pending import CoordinatorError, R
+from clients.views_barrier import wait_for_views
 from state.errors import ErrorCode
 from state.kafka.requests import (
     CommittedPartition,
@@ -19,6 +22,7 @@ from state.kafka.requests import (
     ConsumerGroupDescribe,
     DeleteGroup,
     DescribeGroup,
+    LeaveGroup,
     LeavingMember,
     OffsetCommit,
     OffsetDelete,
@@ -30,15 +34,17 @@ from state.kafka.responses import (
     ConsumerGroupDescribeResponse,
     DeleteGroupResponse,
     DescribeGroupResponse,
+    LeaveGroupResponse,
     OffsetCommitResponse,
     OffsetDeleteResponse,
     OffsetFetchResponse,
     TopicErrors,
 )
+from state.messages import ReleaseGroup, ReleaseGroupResponse
 
 # The versions of Kafka's messages that these requests correspond to. Source: *Request.json of Apache Kafka 4.
 DESCRIBE_VERSION, CONSUMER_GROUP_DESCRIBE_VERSION, FETCH_VERSION = 5, 1, 9
-COMMIT_VERSION, DELETE_VERSION, OFFSET_DELETE_VERSION = 9, 2, 0
+COMMIT_VERSION, DELETE_VERSION, OFFSET_DELETE_VERSION, LEAVE_VERSION = 9, 2, 0, 5
 
 # This many partitions fit in one request, even with names of Kafka's maximum length.
 _COMMIT_MAX_PARTITIONS = 10_000
@@ -49,6 +55,8 @@ _REASON_MAX_CHARS = 255
 _NO_IDS: Mapping[str, UUID] = MappingProxyType({})
 
 PartitionErrors = dict[TopicPartition, ErrorCode]
+Removed = tuple[ErrorCode, list[ErrorCode]]
+"""The outcome of a removal for the group, and for each member in order."""
 AnyDescribed = DescribeGroupResponse | ConsumerGroupDescribeResponse
 """The description of a classic group, or of a group of the consumer protocol."""
 
@@ -74,6 +82,10 @@ class GroupRequests:
 
     def __init__(self, client: CoordinatorClient) -> None:
         self._client = client
+
+    def wait_for_views(self) -> None:
+        """Wait until the topics have everything that any client was answered before this call."""
+        wait_for_views(self._client)
 
     def describe(
         self, group_ids: Iterable[str], *, with_offsets: bool = False
@@ -109,24 +121,28 @@ class GroupRequests:
         return described, {name: _fetched(answer) for name, answer in _of_kafka(fetched).items()}
 
     def commit_offsets(
-        self, group_id: str, offsets: Mapping[TopicPartition, int], topic_ids: Mapping[str, UUID] = _NO_IDS
-    ) -> PartitionErrors:
-        """Send OffsetCommit without a member, which a group without members accepts. Return each outcome.
+        self, offsets: Mapping[str, Mapping[TopicPartition, int]], topic_ids: Mapping[str, UUID] = _NO_IDS
+    ) -> dict[str, PartitionErrors]:
+        """Send OffsetCommit without a member, which a group without members accepts, with these offsets by
+        group. Return each outcome.
 
         A topic without an id in `topic_ids` keeps the id of the offset that is replaced. One request holds up
-        to 10,000 partitions; more partitions are sent in several requests, of which some may fail. Without
-        offsets no request is sent, because it would create an empty group.
+        to 10,000 partitions; more partitions are sent in several requests, of which some may fail. For a
+        group without offsets no request is sent, because it would create an empty group.
         """
-        ordered = sorted(offsets.items())
-        errors: PartitionErrors = {}
-        for first in range(0, len(ordered), _COMMIT_MAX_PARTITIONS):
-            some = dict(ordered[first : first + _COMMIT_MAX_PARTITIONS])
-            errors |= self._commit(group_id, some, topic_ids)
+        sent = [
+            (group_id, some, self._commit(group_id, some, topic_ids))
+            for group_id, of_group in offsets.items()
+            for some in _parts(of_group)
+        ]
+        errors: dict[str, PartitionErrors] = {group_id: {} for group_id in offsets}
+        for group_id, some, future in sent:
+            errors[group_id] |= _commit_errors(some, future.result())
         return errors
 
     def _commit(
         self, group_id: str, offsets: Mapping[TopicPartition, int], topic_ids: Mapping[str, UUID]
-    ) -> PartitionErrors:
+    ) -> Future[OffsetCommitResponse]:
         topics = [
             CommittedTopic(
                 topic,
@@ -136,52 +152,78 @@ class GroupRequests:
             for topic, numbers in _by_topic(offsets).items()
         ]
         request = OffsetCommit(
-            **self._client.header(group_id, COMMIT_VERSION), generation_id=NO_GENERATION, topics=topics
+            **self._client.header(group_id, COMMIT_VERSION),
+            waits_for_views=True,
+            generation_id=NO_GENERATION,
+            topics=topics,
         )
-        answer = self._client.send(request, OffsetCommitResponse).result()
-        if answer.error_code is not ErrorCode.NONE:
-            return dict.fromkeys(offsets, answer.error_code)
-        return _errors(answer.topics)
+        return self._client.send(request, OffsetCommitResponse)
 
     def delete_groups(self, group_ids: Iterable[str]) -> dict[str, ErrorCode]:
         """Send DeleteGroups. Return the outcome of each group."""
-        header = self._client.header
+        send, header = self._client.send, self._client.header
         pending = {
-            group_id: self._client.send(DeleteGroup(**header(group_id, DELETE_VERSION)), DeleteGroupResponse)
+            group_id: send(
+                DeleteGroup(**header(group_id, DELETE_VERSION), waits_for_views=True), DeleteGroupResponse
+            )
             for group_id in group_ids
         }
         return {group_id: future.result().error_code for group_id, future in pending.items()}
 
     def delete_offsets(
-        self, group_id: str, partitions: Iterable[TopicPartition]
-    ) -> tuple[ErrorCode, PartitionErrors]:
-        """Send OffsetDelete. Return the outcome for the group and, if that is NONE, for each partition."""
+        self, group_ids: Iterable[str], partitions: Iterable[TopicPartition]
+    ) -> dict[str, tuple[ErrorCode, PartitionErrors]]:
+        """Send OffsetDelete for these partitions of each group. Return the outcome for the group and, if that
+        is NONE, for each partition.
+        """
+        send, header = self._client.send, self._client.header
         topics = [TopicPartitions(topic, numbers) for topic, numbers in _by_topic(partitions).items()]
-        request = OffsetDelete(**self._client.header(group_id, OFFSET_DELETE_VERSION), topics=topics)
-        answer = self._client.send(request, OffsetDeleteResponse).result()
-        return answer.error_code, _errors(answer.topics)
+        pending = {
+            group_id: send(
+                OffsetDelete(**header(group_id, OFFSET_DELETE_VERSION), waits_for_views=True, topics=topics),
+                OffsetDeleteResponse,
+            )
+            for group_id in group_ids
+        }
+        answers = {group_id: future.result() for group_id, future in pending.items()}
+        return {name: (answer.error_code, _errors(answer.topics)) for name, answer in answers.items()}
 
     def remove_members(
-        self, group_id: str, members: Sequence[LeavingMember], reason: str | None
-    ) -> tuple[ErrorCode, list[ErrorCode]]:
-        """Send LeaveGroup for these members. Return the outcome for the group, and for each member in order.
+        self, members: Mapping[str, Sequence[LeavingMember]], reason: str | None
+    ) -> dict[str, Removed]:
+        """Send LeaveGroup for the members of each group. Return the outcomes.
 
         Source of the reason's form: KafkaAdminClient.removeMembersFromConsumerGroup (KIP-800).
         """
-        full_reason = f"{_REASON}: {reason}" if reason else _REASON
-        leaving = [
-            LeavingMember(member.member_id, member.group_instance_id, full_reason[:_REASON_MAX_CHARS])
-            for member in members
-        ]
-        answer = self._client.leave(group_id, leaving).result()
-        return answer.error_code, [member.error_code for member in answer.members]
+        full_reason = (f"{_REASON}: {reason}" if reason else _REASON)[:_REASON_MAX_CHARS]
+        pending = {
+            group_id: self._remove(
+                group_id, [LeavingMember(m.member_id, m.group_instance_id, full_reason) for m in leaving]
+            )
+            for group_id, leaving in members.items()
+        }
+        answers = {group_id: future.result() for group_id, future in pending.items()}
+        return {
+            group_id: (answer.error_code, [member.error_code for member in answer.members])
+            for group_id, answer in answers.items()
+        }
+
+    def _remove(self, group_id: str, leaving: list[LeavingMember]) -> Future[LeaveGroupResponse]:
+        header = self._client.header(group_id, LEAVE_VERSION)
+        return self._client.send(
+            LeaveGroup(**header, waits_for_views=True, members=leaving), LeaveGroupResponse
+        )
 
     def release_groups(self, group_ids: Iterable[str]) -> dict[str, ErrorCode]:
         """ReleaseGroup of each group, of either protocol: the error code by group id.
 
         The code is NONE also where the group is not quarantined or does not exist.
         """
-        responses = {group_id: self._client.release(group_id) for group_id in group_ids}
+        send, header = self._client.send, self._client.header
+        responses = {
+            group_id: send(ReleaseGroup(**header(group_id), waits_for_views=True), ReleaseGroupResponse)
+            for group_id in group_ids
+        }
         return {group_id: future.result().error_code for group_id, future in responses.items()}
 
 
@@ -207,6 +249,19 @@ def _fetched(answer: OffsetFetchResponse) -> FetchedOffsets:
         for p in topic.partitions
     }
     return FetchedOffsets(answer.error_code, offsets)
+
+
+def _parts(offsets: Mapping[TopicPartition, int]) -> Iterator[dict[TopicPartition, int]]:
+    """The offsets in parts that fit in a request each."""
+    ordered = sorted(offsets.items())
+    for first in range(0, len(ordered), _COMMIT_MAX_PARTITIONS):
+        yield dict(ordered[first : first + _COMMIT_MAX_PARTITIONS])
+
+
+def _commit_errors(offsets: Iterable[TopicPartition], answer: OffsetCommitResponse) -> PartitionErrors:
+    if answer.error_code is not ErrorCode.NONE:
+        return dict.fromkeys(offsets, answer.error_code)
+    return _errors(answer.topics)
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from insight.visible import visible
+
 MISSING = "-"
 
 
@@ -16,8 +18,10 @@ class Column:
 
 
 def render_table(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> str:
-    """Format heading and rows, one per line, without trailing blanks; None is shown as `-`."""
-    cells = [[MISSING if value is None else str(value) for value in row] for row in rows]
+    """Format heading and rows, one per line, without trailing blanks; None is shown as `-`. What is not
+    printable is escaped.
+    """
+    cells = [[MISSING if value is None else visible(str(value)) for value in row] for row in rows]
     lines = [[column.heading for column in columns], *cells]
     widths = [
         max(column.min_width, *(len(line[number]) for line in lines)) for number, column in enumerate(columns)

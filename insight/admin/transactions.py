@@ -46,6 +46,7 @@ def _marker(client: CoordinatorClient, pending: PendingTransaction) -> Transacti
     own_epoch = pending.producer_epoch + 1 if pending.txn_version > 1 else pending.producer_epoch
     return TransactionMarker(
         **client.header(pending.group_id),
+        waits_for_views=True,
         producer_id=pending.producer_id,
         producer_epoch=own_epoch,
         txn_partition=pending.txn_partition,

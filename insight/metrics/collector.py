@@ -208,9 +208,14 @@ class ServiceCollector(Collector):
     """The service's state: its phase, and the ages in seconds of the attested time and of these metrics."""
 
     def __init__(
-        self, status: Callable[[], Status], ticker_age_s: Callable[[], float], read_age_s: Callable[[], float]
+        self,
+        status: Callable[[], Status],
+        ticker_age_s: Callable[[], float],
+        read_age_s: Callable[[], float],
+        spark_restarts: Callable[[], int],
     ) -> None:
         self._status = status
+        self._spark_restarts = spark_restarts
         self._ticker_age_s = ticker_age_s
         self._read_age_s = read_age_s
 
@@ -224,6 +229,9 @@ class ServiceCollector(Collector):
             f"{OWN}_alarm", "1 while an operator must act.", int(status.alarm is not None)
         )
         yield GaugeMetricFamily(f"{OWN}_last_batch_id", "Id of the last committed batch.", status.batch_id)
+        yield CounterMetricFamily(
+            f"{OWN}_spark_restarts", "Starts of Spark after its JVM had ended.", self._spark_restarts()
+        )
         yield GaugeMetricFamily(
             f"{OWN}_ticker_age_seconds", "Seconds since time was last attested.", self._ticker_age_s()
         )

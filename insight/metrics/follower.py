@@ -15,7 +15,7 @@ from records.client_config import ClientConfig
 from records.codec import UNREADABLE
 from records.layout import TopicLayout
 from records.outage_warning import OutageWarning
-from records.reader import TopicReader
+from records.reader import Record, TopicReader
 from state.kafka.history import HistoryEntry
 
 END_OFFSETS_INTERVAL_S = 5.0
@@ -121,13 +121,13 @@ class Follower:
 
     def _take(self, reader: TopicReader) -> None:
         for record in reader.poll(_POLL_MS):
-            self._take_record(record.topic, record.key, record.value)
+            self._take_record(record)
 
-    def _take_record(self, topic: str, key: bytes | None, value: bytes | None) -> None:
+    def _take_record(self, record: Record) -> None:
         try:
-            entry = self._metrics_state.take(topic, key, value)
+            entry = self._metrics_state.take(record.topic, record.key, record.value, record.headers)
         except UNREADABLE as error:
-            log.warning("a record cannot be read", topic=topic, error=str(error))
+            log.warning("a record cannot be read", topic=record.topic, error=str(error))
         else:
             if entry is not None:
                 self._on_entry(entry)

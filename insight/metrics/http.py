@@ -1,23 +1,30 @@
 """The HTTP port of a process: its metrics for Prometheus, and whether it is alive and ready.
 
 `/healthz` says whether the process lives, `/readyz` whether it does its work. Both answer 200 or 503 with a
-JSON object that has each check and why it fails. `?exclude=NAME` leaves a check out, as at Kubernetes' own
-API server. All other paths are the metrics.
+JSON object that has each check and why it fails, and notes about checks that do not fail. `?exclude=NAME`
+leaves a check out, as at Kubernetes' own API server. All other paths are the metrics.
 """
 
 import json
 import socket
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qs
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.exposition import ThreadingWSGIServer
 
-Checks = Mapping[str, str | None]
-"""The reason why a check fails, by the check's name. None: it does not fail."""
+
+class Note(NamedTuple):
+    """A check does not fail, but there is something to say."""
+
+    text: str
+
+
+Checks = Mapping[str, str | Note | None]
+"""The reason why a check fails, by the check's name. None or a note: it does not fail."""
 Check = Callable[[Collection[str]], Checks]
 """Makes the checks, except those of the given names."""
 
@@ -76,10 +83,14 @@ class HttpPort:
             found = check(exclude)
         except Exception as error:  # noqa: BLE001 - a check that fails in any way is a reason
             found = {"check": repr(error)}
-        is_fine = all(reason is None for reason in found.values())
-        body = {"ok": is_fine, "checks": {name: reason or "ok" for name, reason in found.items()}}
+        failures = {name: reason for name, reason in found.items() if isinstance(reason, str)}
+        body = {
+            "ok": not failures,
+            "checks": {name: failures.get(name, "ok") for name in found},
+            "notes": {name: note.text for name, note in found.items() if isinstance(note, Note)},
+        }
         start_response(
-            "200 OK" if is_fine else "503 Service Unavailable", [("Content-Type", "application/json")]
+            "503 Service Unavailable" if failures else "200 OK", [("Content-Type", "application/json")]
         )
         return [json.dumps(body).encode() + b"\n"]
 

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from insight.metrics.consumer_groups import EpochCounts, EpochsRow, MemberRow
 from records.codec import Reason
+from records.early_answers import Headers, is_by_query
 from records.history import (
     INCARNATIONS_REMEMBERED,
     KAFKA,
@@ -149,8 +150,12 @@ class MetricsState:
         self._dead_letters: Counter[str] = Counter(dict.fromkeys(Reason, 0))
         self._committed = self._expired = self._deleted = 0
 
-    def take(self, topic: str, key: bytes | None, value: bytes | None) -> HistoryEntry | None:
+    def take(
+        self, topic: str, key: bytes | None, value: bytes | None, headers: Headers | None = None
+    ) -> HistoryEntry | None:
         """Take one record of a topic. Return it if it is a new history entry of a Kafka group, else None.
+
+        An answer is counted when the query writes it, not when a replica does (`records.early_answers`).
 
         Raises one of `records.codec.UNREADABLE`.
         """
@@ -163,8 +168,7 @@ class MetricsState:
             elif topic == layout.events_topic:
                 return self._take_entry(value or b"")
             elif topic == layout.responses_topic:
-                for encoded in unpack(value or b""):
-                    self._take_answer(encoded)
+                self._take_answers(value, headers)
             else:
                 self._dead_letters[_dead_letter.decode(value or b"").reason] += 1
         return None
@@ -260,6 +264,11 @@ class MetricsState:
             case EntryType.OFFSETS_DELETED:
                 self._deleted += count
         return event
+
+    def _take_answers(self, value: bytes | None, headers: Headers | None) -> None:
+        if is_by_query(headers):
+            for encoded in unpack(value or b""):
+                self._take_answer(encoded)
 
     def _take_answer(self, value: bytes) -> None:
         answer = _answer.decode(value)

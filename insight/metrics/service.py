@@ -12,12 +12,14 @@ from insight.metrics.collector import OWN, MetricsStateCollector, ServiceCollect
 from insight.metrics.follower import Follower
 from insight.metrics.http import Check, HttpPort
 from insight.metrics.metrics_state import MetricsState
+from insight.metrics.replica import ReplicaCollector
 from insight.metrics.sentences import log_sentence
 from records.client_config import ClientConfig
 from records.layout import TopicLayout
 from state.kafka.history import EntryType, HistoryEntry
 from streaming.query.progress import BatchProgress
 from streaming.service.coordinator import Coordinator
+from streaming.service.replica_state import ReplicaState
 from streaming.service.status import Status
 from streaming.service.transactions_pending import Summary
 
@@ -104,7 +106,9 @@ class Metrics:
         *,
         status: Callable[[], Status],
         ticker_age_s: Callable[[], float],
+        spark_restarts: Callable[[], int],
         transactions: Callable[[], Summary],
+        replica: Callable[[], ReplicaState],
         log_rebalances: bool,
         collectors: Sequence[Collector] = (),
         checks: Mapping[str, Check] | None = None,
@@ -116,8 +120,11 @@ class Metrics:
         self._follower = Follower(client_config, layout, self._metrics_state, self._take_entry)
         self._registry = CollectorRegistry()
         self._registry.register(MetricsStateCollector(self._metrics_state))
-        self._registry.register(ServiceCollector(status, ticker_age_s, self._follower.read_age_s))
+        self._registry.register(
+            ServiceCollector(status, ticker_age_s, self._follower.read_age_s, spark_restarts)
+        )
         self._registry.register(TransactionsCollector(transactions))
+        self._registry.register(ReplicaCollector(replica))
         for collector in collectors:
             self._registry.register(collector)
         self._checks = checks
@@ -177,7 +184,9 @@ def metrics_of(
         port,
         status=lambda: coordinator.status.current,
         ticker_age_s=coordinator.ticker_age_s,
+        spark_restarts=lambda: coordinator.spark_restarts,
         transactions=coordinator.transactions,
+        replica=coordinator.replica,
         log_rebalances=log_rebalances,
         collectors=collectors,
         checks=checks,

@@ -18,7 +18,7 @@ from insight.replay.recording import (
     OutputLine,
     View,
 )
-from insight.replay.replay import Epoch, epoch_at, named_group, placed_epochs
+from insight.replay.replay import named_group
 from records.codec import CLOCK_PATTERN, UNREADABLE, DeadLetter, is_clock_record, record_of
 from records.pack import unpack
 from records.partitioner import partition_of
@@ -29,7 +29,7 @@ _CLOCK = re.compile(CLOCK_PATTERN.encode())
 
 
 class TopicRecord(NamedTuple):
-    """A record of any topic. The broker appended it at `at_ms`."""
+    """A record of any topic. The broker appended it at `at_ms`. `is_early` is as in `Answer`."""
 
     topic: str
     partition: int
@@ -37,6 +37,7 @@ class TopicRecord(NamedTuple):
     at_ms: int
     key: bytes | None
     value: bytes | None
+    is_early: bool = False
 
 
 class Collector:
@@ -45,7 +46,9 @@ class Collector:
     def __init__(self, header: Header) -> None:
         self._header = header
         self._layout = header.layout
-        self._epochs = [Epoch.of(epoch, header) for epoch in placed_epochs(header)]
+        self._admissions = {
+            partition: header.admission(partition) for partition in range(header.layout.request_partitions)
+        }
         self._clocks: dict[int, LogClock] = {}
         # The requests of recorded groups whose answers name no group.
         self._nameless: set[str] = set()
@@ -88,10 +91,9 @@ class Collector:
 
     def _requests(self, record: TopicRecord) -> Iterator[LogRequest]:
         row = LogRow(record.partition, record.offset, record.at_ms, record.key or b"", record.value or b"")
-        epoch = self._epochs[epoch_at(self._epochs, row)]
         return (
             LogRequest.of(message)
-            for message in epoch.admission(record.partition).messages(row)
+            for message in self._admissions[record.partition].messages(row)
             if self.takes(message)
         )
 
@@ -119,7 +121,7 @@ class Collector:
     def _answers(self, record: TopicRecord) -> Iterator[Answer]:
         for value in unpack(record.value or b""):
             if self._is_wanted(value):
-                yield Answer(record.partition, record.offset, record.at_ms, Bytes.of(value))
+                yield Answer(record.partition, record.offset, record.at_ms, Bytes.of(value), record.is_early)
 
     def _events(self, record: TopicRecord) -> Iterator[Event]:
         # Entries of the coordinator itself have no key.

@@ -126,11 +126,13 @@ def is_fixed(name: LetterName) -> bool:
 
 @dataclass
 class Found:
-    """The outputs of a recording. `duplicates` were written again with the same bytes. `unreadable` are
-    records without a name. `late` are the requests that were applied late, and by how many ms.
+    """The outputs of a recording. `answers` are the query's, `early` the early ones. `duplicates` were
+    written again with the same bytes. `unreadable` are records without a name. `late` are the requests that
+    were applied late, and by how many ms.
     """
 
     answers: dict[AnswerName, Copy] = field(default_factory=dict)
+    early: dict[AnswerName, list[Copy]] = field(default_factory=lambda: defaultdict(list))
     events: dict[EventName, Copy] = field(default_factory=dict)
     letters: dict[LetterName, Copy] = field(default_factory=dict)
     views: dict[EventName, list[Copy]] = field(default_factory=lambda: defaultdict(list))
@@ -161,6 +163,8 @@ class Found:
         value = b"" if line.value is None else line.value.get()
         copy = Copy(line.partition, line.offset, value, number)
         match line:
+            case Answer(is_early=True):
+                self.early[answer_name(value)].append(copy)
             case Answer():
                 self._add(self.answers, answer_name(value), copy)
             case Event():

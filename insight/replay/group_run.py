@@ -8,6 +8,7 @@ from records.codec import Reason, Refusal, encode
 from records.layout import TopicLayout
 from records.truncation import AnyHistoryEntry, encode_event
 from state.config import CoordinatorConfig
+from state.configs import Configs
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.inputs import Failed, Outage, Received
 from state.kafka.effects import OffsetChange, Reply
@@ -86,44 +87,42 @@ class GroupRun(Generic[K]):
         group_id: str,
         group: AnyGroup | None,
         layout: TopicLayout,
+        configs: Configs,
         outages: Sequence[Outage],
         keep: Callable[[AnyGroup | None], K | None],
         step: Step = step,
     ) -> None:
         self.group_id = group_id
-        self.epoch = -1
-        self._group = group
         self._layout = layout
-        self._outages = outages
         self._keep = keep
         self._step = step
-        self._timeline: Timeline | None = None
+        self._timeline = Timeline(
+            group_id,
+            group,
+            configs.first,
+            step=self._take_step,
+            outages=outages,
+            changes=configs.changes,
+        )
         self._steps: list[tuple[AnyEvent, int, AnyEffects, K | None]] = []
         self._faults_reported = 0
 
     @property
     def group(self) -> AnyGroup | None:
         """The group as it is now. The run changes it in place."""
-        return self._group if self._timeline is None else self._timeline.group
+        return self._timeline.group
 
-    def configure(self, epoch: int, config: CoordinatorConfig) -> None:
-        """Continue under another configuration, number `epoch`."""
-        self._group = self.group
-        self.epoch = epoch
-        self._faults_reported = 0
-        self._timeline = Timeline(
-            self.group_id, self._group, config, step=self._take_step, outages=self._outages
-        )
+    def next_due_ms(self) -> int | None:
+        """The time at which the next deadline fires unless a request comes before."""
+        return self._timeline.next_due_ms()
 
     def apply(self, row: Row, message: Message, is_handled: bool) -> Iterator[Entry[K]]:
         """Apply a request. Yields the deadlines before it, the request, and the deadlines due with it."""
-        assert self._timeline is not None
         self._timeline.apply(row)
         return self._entries(message, is_handled)
 
     def fire_until(self, until_ms: int, is_handled: bool) -> Iterator[Entry[K]]:
         """Fire the deadlines that are due until a time."""
-        assert self._timeline is not None
         self._timeline.fire_until(until_ms)
         return self._entries(None, is_handled)
 
@@ -136,7 +135,6 @@ class GroupRun(Generic[K]):
 
     def _entries(self, message: Message | None, is_handled: bool) -> Iterator[Entry[K]]:
         """The steps since the last call. Steps that were repeated to undo another one are left out."""
-        assert self._timeline is not None
         effective = {id(effects) for effects in self._timeline.take_effects()}
         steps, self._steps = self._steps, []
         faults = self._timeline.faults[self._faults_reported :]

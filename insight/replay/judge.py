@@ -19,7 +19,7 @@ from insight.replay.found import (
     is_fixed,
     letter_name,
 )
-from insight.replay.group_run import Entry
+from insight.replay.group_run import Entry, Sent
 from insight.replay.recording import Recording
 from insight.replay.replay import Replay, Until
 from insight.replay.selected import Selected
@@ -122,6 +122,7 @@ class _Judge:
             self._handled.pop(entry.group_id, None)
         for sent in entry.sent:
             name = answer_name(sent.value)
+            self._compare_early(name, sent, entry)
             copy = self._match(What.ANSWER, self.found.answers, name, sent.value, entry, sent.reply_partition)
             counts.answers += copy is not None
         for said in entry.history:
@@ -135,6 +136,19 @@ class _Judge:
             counts.letters += (
                 self._match(What.LETTER, self.found.letters, lost, letter.value, entry) is not None
             )
+
+    def _compare_early(self, name: AnswerName, sent: Sent, entry: Entry[EventName]) -> None:
+        """Compare what replicas answered. A replica may be silent, so none of it has to be there."""
+        for copy in self.found.early.pop(name, ()):
+            if not self._is_asked(entry):
+                continue
+            self.groups[entry.group_id].early += 1
+            if (copy.partition, copy.value) != (sent.reply_partition, sent.value):
+                how = How.CHANGED if copy.value != sent.value else How.MISPLACED
+                place = f"{copy.partition}-{copy.offset}"
+                self._differ(
+                    What.EARLY, how, entry.group_id, name, cause_of(entry), sent.value, copy.value, place
+                )
 
     def _match(
         self,
@@ -201,6 +215,9 @@ class _Judge:
         found = self.found
         for answer, copy in found.answers.items():
             self._unexpected(What.ANSWER, answer, copy, self._is_judged(answer.request, copy.value))
+        for answer, copies in found.early.items():
+            for copy in copies:
+                self._unexpected(What.EARLY, answer, copy, self._is_judged(answer.request, copy.value))
         for event, copy in found.events.items():
             self._unexpected(What.HISTORY, event, copy, self._is_event_judged(event, copy))
         for letter, copy in found.letters.items():

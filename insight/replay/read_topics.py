@@ -15,14 +15,15 @@ from msgspec import Struct
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.export_file import ExportFile
 from checkpoints.files import FolderError
-from checkpoints.metadata import Epoch, Identity, KnownOutage, OwnerRecord
-from checkpoints.spark_logs import place_after, read_planned
+from checkpoints.metadata import Identity
+from checkpoints.spark_logs import read_planned
 from insight.replay.collect import Collector, TopicRecord
-from insight.replay.recording import Begin, Handled, Header, Line, RecordedEpoch, StartGroup
+from insight.replay.recording import Handled, Header, Line, StartGroup
 from insight.replay.recording_file import write_recording
 from records.client_config import ClientConfig
+from records.early_answers import EarlyAnswers, is_by_query
 from records.layout import TopicLayout
-from records.reader import TopicReader
+from records.reader import Record, TopicReader
 
 Ends = Mapping[TopicPartition, int]
 
@@ -62,6 +63,8 @@ def record(
             raise CannotRecord(f"topic {layout.requests_topic} has not the partitions of {checkpoint}")
         topics = _Topics(reader, layout, part)
         owner = checkpoint.record()
+        if not owner.epochs:
+            raise FolderError(f"{checkpoint} has no configuration of a coordinator")
         planned = checkpoint.last_batch("offsets")
         begins, ends = topics.log_part(None if start is None else _ends_of(start, identity))
         header = Header(
@@ -70,7 +73,7 @@ def record(
             groups=part.groups,
             identity=identity,
             layout=layout,
-            epochs=recorded_epochs(checkpoint, owner, identity),
+            epochs=owner.epochs,
             outages=[known for known in owner.outages if known.from_batch <= planned],
             begins=begins,
             ends=ends,
@@ -94,31 +97,6 @@ def _lines(header: Header, topics: "_Topics", start: ExportFile | None) -> Itera
                 yield StartGroup(group)
     yield from collector.log(topics.log(collector.partitions, header))
     yield from collector.outputs(topics.outputs())
-
-
-def recorded_epochs(checkpoint: Checkpoint, owner: OwnerRecord, identity: Identity) -> list[RecordedEpoch]:
-    """The configurations, each with its place in the log as far as it is known."""
-    epochs = [
-        RecordedEpoch(epoch, _begin(checkpoint, epoch, owner.outages, identity)) for epoch in owner.epochs
-    ]
-    if not epochs:
-        raise FolderError(f"{checkpoint} has no configuration of a coordinator")
-    return epochs
-
-
-def _begin(
-    checkpoint: Checkpoint, epoch: Epoch, outages: Collection[KnownOutage], identity: Identity
-) -> Begin | None:
-    """Where a configuration begins: as the epoch says, or as Spark's log of batches still says, or after the
-    records of the batch before an outage that begins with it.
-    """
-    place = epoch.begins or (
-        place_after(checkpoint.files, epoch.from_batch - 1) if epoch.from_batch else None
-    )
-    if place is not None:
-        return Begin(place.offsets, place.watermark_ms) if place.topic == identity.requests_topic else None
-    after_ms = [known.outage.after_ms for known in outages if known.from_batch == epoch.from_batch]
-    return Begin(None, after_ms[0]) if after_ms and epoch.from_batch else None
 
 
 def _handled(checkpoint: Checkpoint, identity: Identity) -> Handled | None:
@@ -217,20 +195,29 @@ class _Topics:
         """The log's part, of these partitions."""
         topic = self._layout.requests_topic
         begins = {TopicPartition(topic, p): header.begins[p] for p in partitions}
-        return self._read(begins, {TopicPartition(topic, p): header.ends[p] for p in partitions})
+        ends = {TopicPartition(topic, p): header.ends[p] for p in partitions}
+        return map(_topic_record, self._read(begins, ends))
 
     def outputs(self) -> Iterator[TopicRecord]:
-        """What the coordinator wrote."""
-        return self._read(self._output_begins(), self._output_ends)
+        """What the coordinator wrote, without the early answers that do not count."""
+        early = EarlyAnswers()
+        for record in self._read(self._output_begins(), self._output_ends):
+            if record.topic != self._layout.responses_topic:
+                yield _topic_record(record)
+            elif early.counts(record.partition, record.headers):
+                yield _topic_record(record)._replace(is_early=not is_by_query(record.headers))
 
-    def _read(self, begins: Ends, ends: Ends) -> Iterator[TopicRecord]:
+    def _read(self, begins: Ends, ends: Ends) -> Iterator[Record]:
         self._reader.start(at=begins)
-        for record in self._reader.read_to(ends):
-            yield TopicRecord(
-                record.topic,
-                record.partition,
-                record.offset,
-                int(record.timestamp),
-                None if record.key is None else bytes(record.key),
-                None if record.value is None else bytes(record.value),
-            )
+        return self._reader.read_to(ends)
+
+
+def _topic_record(record: Record) -> TopicRecord:
+    return TopicRecord(
+        record.topic,
+        record.partition,
+        record.offset,
+        int(record.timestamp),
+        None if record.key is None else bytes(record.key),
+        None if record.value is None else bytes(record.value),
+    )

@@ -2,7 +2,7 @@
 the log, and what really happened.
 
 The outcome is a function of the log (requests, and the greatest time that clock records attest), the
-configurations with their beginnings, and the outages. So a recording has these, and what stands on the
+configurations with their times, and the outages. So a recording has these, and what stands on the
 topics for the same groups: answers, history, dead letters and views.
 """
 
@@ -12,38 +12,15 @@ from typing import Protocol
 from msgspec import Struct
 
 from checkpoints.export_file import ExportedGroup
-from checkpoints.metadata import Epoch, Identity, KnownOutage
+from checkpoints.metadata import Epoch, Identity, KnownOutage, configs_of
 from records.codec import request_id
 from records.layout import TopicLayout
-from streaming.query.admission import Message
+from state.config import CoordinatorConfig
+from state.configs import Configs
+from streaming.query.admission import Admission, Message
 from streaming.query.log_order import LogRow
 
-FORMAT_VERSION = 1
-
-
-class Begin(Struct, frozen=True):
-    """The place in the log where a configuration begins.
-
-    `offsets` is the first offset of each partition, `watermark_ms` the time up to which deadlines fired under
-    the configuration before. `offsets` None: the folder does not say, and the records that were appended
-    after `watermark_ms` are taken for the first ones.
-    """
-
-    offsets: dict[int, int] | None
-    watermark_ms: int
-
-    def precedes(self, partition: int, offset: int, appended_ms: int) -> bool:
-        """Whether a record of the log is at or after this place."""
-        if self.offsets is None:
-            return appended_ms > self.watermark_ms
-        return offset >= self.offsets.get(partition, 0)
-
-
-class RecordedEpoch(Struct, frozen=True):
-    """A configuration. `begin` None: it begins with the log, or nothing is known of its beginning."""
-
-    epoch: Epoch
-    begin: Begin | None
+FORMAT_VERSION = 2
 
 
 class Handled(Struct, frozen=True):
@@ -73,7 +50,7 @@ class Header(Struct, frozen=True, kw_only=True):
     groups: list[str] | None
     identity: Identity
     layout: TopicLayout
-    epochs: list[RecordedEpoch]
+    epochs: list[Epoch]
     outages: list[KnownOutage]
     begins: dict[int, int]
     ends: dict[int, int]
@@ -82,6 +59,21 @@ class Header(Struct, frozen=True, kw_only=True):
     kept_since_ms: dict[str, dict[int, int]]
     starts_from: str | None = None
     until_ms: int | None = None
+
+    @property
+    def configs(self) -> Configs:
+        """The configurations by time."""
+        return configs_of(
+            self.epochs, CoordinatorConfig(member_id_namespace=self.identity.member_id_namespace)
+        )
+
+    def admission(self, partition: int) -> Admission:
+        """The admission of the messages of a partition. A record that is skipped was never handled before, so
+        that the last configuration says of the whole log what is skipped.
+        """
+        assert self.identity.shards is not None
+        skip = frozenset(self.epochs[-1].skip)
+        return Admission(self.layout, partition, self.identity.shards, skip)
 
     def wants(self, group_id: str) -> bool:
         """Whether this is one of the recorded groups."""
@@ -146,15 +138,16 @@ class LogClock(Struct, frozen=True, tag="clock", tag_field="line"):
     time_ms: int
 
 
-class Answer(Struct, frozen=True, tag="answer", tag_field="line"):
+class Answer(Struct, frozen=True, tag="answer", tag_field="line", omit_defaults=True):
     """A response, or a message to a RocketMQ connection, on a reply partition. `at_ms` is the append time of
-    its record.
+    its record. `is_early`: a replica wrote it, and none that had been replaced (`records.early_answers`).
     """
 
     partition: int
     offset: int
     at_ms: int
     value: Bytes
+    is_early: bool = False
 
 
 class Event(Struct, frozen=True, tag="event", tag_field="line"):

@@ -1,12 +1,12 @@
 """The log of a recording through the core, without Spark: the operator's rules, one step at a time.
 
-Each message of the log is admitted or refused as the operator does it, under the configuration in force at
-its place, and applied by the group's timeline with the recording's outages. After the last message the
-deadlines fire that the recording's clock records allow.
+Each message of the log is admitted or refused as the operator does it, and applied by the group's timeline
+with the recording's configurations and outages. After the last message the deadlines fire that the
+recording's clock records allow.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -15,15 +15,13 @@ import msgspec
 from checkpoints import codec
 from insight.replay.found import Found
 from insight.replay.group_run import Entry, GroupRun, LostLetter, Sent, sent_and_letter
-from insight.replay.recording import Event, Header, LogClock, RecordedEpoch, Recording, View
+from insight.replay.recording import Event, Header, LogClock, Recording, View
 from insight.replay.starts import Start, starts_of
 from records.codec import Refusal, encode
-from state.config import CoordinatorConfig
 from state.dispatch import AnyGroup, step
 from state.kafka.effects import Reply
 from state.timeline import Row, Step
-from streaming.query.admission import Admission, Message
-from streaming.query.log_order import LogRow
+from streaming.query.admission import Message
 from streaming.query.output_values import dead_letter
 
 K = TypeVar("K")
@@ -109,7 +107,10 @@ class Replay(Generic[K]):
         header = recording.header
         self._header = header
         self._outages = [known.outage for known in header.outages]
-        self._epochs = [Epoch.of(epoch, header) for epoch in placed_epochs(header)]
+        self._configs = header.configs
+        self._admissions = {
+            partition: header.admission(partition) for partition in range(header.layout.request_partitions)
+        }
         self._until_ms = sys.maxsize if header.until_ms is None else header.until_ms - 1
         handled_ms = header.handled.watermark_ms - 1 if header.handled is not None else -1
         self._handled_ms = min(handled_ms, self._until_ms)
@@ -150,8 +151,7 @@ class Replay(Generic[K]):
         return self._wanted is None or group_id in self._wanted
 
     def _message(self, message: Message) -> Iterator[Entry[K]]:
-        epoch = epoch_at(self._epochs, message.row)
-        request = self._epochs[epoch].admission(message.row.partition).admit(message, _unknown)
+        request = self._admissions[message.row.partition].admit(message, _unknown)
         is_handled = self._is_handled(message)
         if isinstance(request, Refusal):
             entry: Entry[K] = _refused(request, message, is_handled, self._header)
@@ -162,9 +162,8 @@ class Replay(Generic[K]):
         if not self._wants(group_id) or not self._has_begun(group_id, message.id):
             return
         run = self._run_of(group_id)
-        yield from self._advance(run, epoch)
         if not is_handled:
-            yield from self._fire(run, self._handled_ms)
+            yield from self._fire_handled(run, self._handled_ms)
         late_by_ms = self._late.get(message.id)
         if late_by_ms is not None:
             yield from run.fire_until(message.row.at_ms + late_by_ms, is_handled)
@@ -179,88 +178,38 @@ class Replay(Generic[K]):
         del self._first[group_id]
         return True
 
-    def _advance(self, run: GroupRun[K], epoch: int) -> Iterator[Entry[K]]:
-        """Take a group to the configuration of its next message."""
-        while run.epoch < epoch:
-            begin = self._epochs[run.epoch + 1].recorded.begin
-            assert begin is not None
-            yield from self._fire_handled(run, begin.watermark_ms)
-            run.configure(run.epoch + 1, self._epochs[run.epoch + 1].config)
-
     def _fire(self, run: GroupRun[K], until_ms: int) -> Iterator[Entry[K]]:
-        """Fire the deadlines until a time, each under the configuration in force then."""
-        while run.epoch + 1 < len(self._epochs):
-            begin = self._epochs[run.epoch + 1].recorded.begin
-            assert begin is not None
-            if begin.watermark_ms >= until_ms:
-                break
-            yield from self._advance(run, run.epoch + 1)
-        yield from self._fire_handled(run, until_ms)
+        """Fire the deadlines until a time. The last committed batch has fired those before its watermark."""
+        yield from self._fire_handled(run, min(self._handled_ms, until_ms))
+        yield from run.fire_until(until_ms, is_handled=False)
 
     def _fire_handled(self, run: GroupRun[K], until_ms: int) -> Iterator[Entry[K]]:
-        """Fire the deadlines until a time. The last committed batch has fired those before its watermark."""
-        if self._handled_ms < until_ms:
-            yield from run.fire_until(self._handled_ms, is_handled=True)
-        yield from run.fire_until(until_ms, is_handled=until_ms <= self._handled_ms)
+        """Fire what a committed batch has fired.
+
+        Spark calls a group that rests at its next deadline. So what a takeover or another configuration adds
+        before that may not be written yet.
+        """
+        while (due_ms := run.next_due_ms()) is not None and due_ms <= until_ms:
+            yield from run.fire_until(due_ms, is_handled=True)
 
     def _run_of(self, group_id: str, group: AnyGroup | None = None) -> GroupRun[K]:
         run = self._runs.get(group_id)
         if run is None:
-            run = GroupRun(group_id, group, self._header.layout, self._outages, self._keep, self._step)
-            run.configure(0, self._epochs[0].config)
+            run = GroupRun(
+                group_id,
+                group,
+                self._header.layout,
+                self._configs,
+                self._outages,
+                self._keep,
+                self._step,
+            )
             self._runs[group_id] = run
         return run
 
     def _is_handled(self, message: Message) -> bool:
         handled = self._header.handled
         return handled is not None and message.row.offset < handled.ends.get(message.row.partition, 0)
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """A configuration in force, and its admissions by partition of requests."""
-
-    recorded: RecordedEpoch
-    config: CoordinatorConfig
-    header: Header
-    admissions: dict[int, Admission] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, recorded: RecordedEpoch, header: Header) -> "Epoch":
-        base = CoordinatorConfig(member_id_namespace=header.identity.member_id_namespace)
-        return cls(recorded, base.with_settings(recorded.epoch.settings), header)
-
-    def admission(self, partition: int) -> Admission:
-        found = self.admissions.get(partition)
-        if found is None:
-            shards = self.header.identity.shards
-            assert shards is not None
-            skip = frozenset(self.recorded.epoch.skip)
-            found = self.admissions[partition] = Admission(self.header.layout, partition, shards, skip)
-        return found
-
-
-def epoch_at(epochs: Sequence[Epoch], row: LogRow) -> int:
-    """The number of the configuration that is in force at a place of the log."""
-    for number in range(len(epochs) - 1, 0, -1):
-        begin = epochs[number].recorded.begin
-        assert begin is not None
-        if begin.precedes(row.partition, row.offset, row.at_ms):
-            return number
-    return 0
-
-
-def placed_epochs(header: Header) -> list[RecordedEpoch]:
-    """The configurations whose beginning in the log is known, after one that counts as in force at first."""
-    placed: list[RecordedEpoch] = []
-    for epoch in header.epochs:
-        placed = [epoch] if epoch.begin is None else [*placed, epoch]
-    return placed
-
-
-def config_of(header: Header) -> CoordinatorConfig:
-    """The configuration in force at the end of a recording."""
-    return Epoch.of(header.epochs[-1], header).config
 
 
 def named_group(message: Message) -> str:

@@ -8,6 +8,7 @@ from checkpoints.export_file import ExportedGroup
 from insight.replay.collect import Collector, TopicRecord
 from insight.replay.found import group_named_in, letter_key
 from insight.replay.recording import (
+    Answer,
     Event,
     Header,
     Letter,
@@ -49,12 +50,14 @@ class Selected:
         """The record of a line, as far as the collector looks at it."""
         layout = self.header.layout
         value = None if line.value is None else line.value.get()
-        topic, key = layout.responses_topic, b""
+        topic, key, is_early = layout.responses_topic, b"", False
         match line:
+            case Answer(is_early=is_early):
+                pass
             case Event():
                 topic, key = layout.events_topic, group_named_in(value or b"").encode()
             case Letter():
                 topic, key = layout.dead_letters_topic, letter_key(value or b"")
             case View(group_id=group_id):
                 topic, key = layout.groups_topic, group_id.encode()
-        return TopicRecord(topic, line.partition, line.offset, line.at_ms, key, value)
+        return TopicRecord(topic, line.partition, line.offset, line.at_ms, key, value, is_early)

@@ -12,7 +12,7 @@ from insight.replay.replay import Replayed
 from insight.why.clock import Clock, duration_text
 from insight.why.wording import INDENT
 from records.codec import Refusal
-from state.config import CoordinatorConfig
+from state.configs import Configs
 from state.errors import ErrorCode
 from state.inputs import Failed, Outage, Quarantine, Received
 
@@ -26,10 +26,10 @@ _MAX_FIELD_CHARS = 60
 class Steps:
     """The entries of one group, and the one that is shown, counted from 0."""
 
-    def __init__(self, replayed: Replayed, config: CoordinatorConfig, clock: Clock) -> None:
+    def __init__(self, replayed: Replayed, configs: Configs, clock: Clock) -> None:
         self._replayed = replayed
         self._entries = replayed.entries
-        self._config = config
+        self._configs = configs
         self._clock = clock
         self._names = names_of(replayed.entries)
         self.at = 0
@@ -91,7 +91,7 @@ class Steps:
         until = Replayed(
             self._replayed.group_id, self._entries[: self.at + 1], self._replayed.group_after(self.at)
         )
-        return moment_text(until, entry.at_ms, self._config, self._clock)
+        return moment_text(until, entry.at_ms, self._configs.at(entry.at_ms), self._clock)
 
 
 def what_text(entry: Entry[Any]) -> str:

@@ -8,15 +8,14 @@ from checkpoints.checkpoint import OUTAGES_KEPT
 from insight.replay.recording import Header
 from insight.replay.starts import Start
 from insight.replay.verdict import Difference, Verdict
-from insight.why.clock import Clock
 from insight.why.wording import INDENT, Lines, columns, count
 
 MAX_STARTS = 10
 
 
-def verdict_text(verdict: Verdict, header: Header, clock: Clock) -> str:
+def verdict_text(verdict: Verdict, header: Header) -> str:
     """The first line says whether the topics are identical to the replay."""
-    lines = [_headline(verdict), *columns(_compared(verdict)), *columns(_notes(verdict, header, clock))]
+    lines = [_headline(verdict), *columns(_compared(verdict)), *columns(_notes(verdict, header))]
     for number, difference in enumerate(verdict.differences, 1):
         lines += ["", f"#{number}  {difference.what} {difference.how}"]
         lines += [INDENT + line for line in columns(_details(difference))]
@@ -45,37 +44,22 @@ def _answers(verdict: Verdict) -> str:
 def _compared(verdict: Verdict) -> Lines:
     yield "Steps", f"{verdict.total('entries')}: requests, deadlines and takeovers"
     yield "Also", f"{count(verdict.total('views'), 'view')}, {count(verdict.total('letters'), 'dead letter')}"
+    if early := verdict.total("early"):
+        yield "Early", f"{count(early, 'answer')} of replicas, compared with the log's, too"
     if verdict.duplicates:
         yield "Repeated", f"{count(verdict.duplicates, 'record')}, each with the same bytes"
 
 
-def _notes(verdict: Verdict, header: Header, clock: Clock) -> Lines:
-    texts = [*_of_epochs(header, clock), *_of_extent(verdict), *_of_starts(verdict)]
+def _notes(verdict: Verdict, header: Header) -> Lines:
+    texts = [*_of_header(header), *_of_extent(verdict), *_of_starts(verdict)]
     for text in texts:
         yield "Note", text
 
 
-def _of_epochs(header: Header, clock: Clock) -> Iterator[str]:
-    if header.epochs and header.epochs[0].begin is not None:
-        yield (
-            "the state was moved into this folder, and the configurations before that are not known: the "
-            "first known one is taken for the log before, too"
-        )
+def _of_header(header: Header) -> Iterator[str]:
     if len(header.outages) >= OUTAGES_KEPT:
         yield f"only the last {OUTAGES_KEPT} outages are known"
-    for number, recorded in enumerate(header.epochs):
-        epoch, begin = recorded.epoch, recorded.begin
-        if number and begin is None:
-            yield (
-                f"where the configuration of batch {epoch.from_batch} begins in the log is not known: an "
-                "earlier version wrote it, and it is taken for the whole log"
-            )
-        elif number and begin is not None and begin.offsets is None:
-            yield (
-                f"the configuration of batch {epoch.from_batch} is taken to begin after "
-                f"{clock.time(begin.watermark_ms)}, the beginning of the outage before it"
-            )
-    others = {e.epoch.code_version for e in header.epochs} - {header.code_version}
+    others = {epoch.code_version for epoch in header.epochs} - {header.code_version}
     if others:
         yield f"version {header.code_version} replays what {', '.join(sorted(others))} did"
 
@@ -89,7 +73,7 @@ def _of_extent(verdict: Verdict) -> Iterator[str]:
     if gone := verdict.total("gone"):
         yield f"{count(gone, 'expected record')} older than what the topics still have: not compared"
     if waiting := verdict.total("open"):
-        yield f"{count(waiting, 'expected record')} of requests that no committed batch has handled yet"
+        yield f"{count(waiting, 'expected record')} that no committed batch had to write yet"
     if verdict.unjudged:
         yield f"{count(verdict.unjudged, 'record')} from before the place from which the log can be judged"
 

@@ -11,6 +11,7 @@ class What(StrEnum):
     """The kinds of records that are judged."""
 
     ANSWER = "answer"
+    EARLY = "early answer"
     HISTORY = "history entry"
     LETTER = "dead letter"
     VIEW = "view"
@@ -52,6 +53,7 @@ class Counts(Struct, kw_only=True):
 
     entries: int = 0
     answers: int = 0
+    early: int = 0
     history: int = 0
     letters: int = 0
     views: int = 0

@@ -31,7 +31,7 @@ def answer(log: Log, experiments: Sequence[Changes]) -> Answer:
     Raises WhatIfError if the group cannot be simulated.
     """
     for changes in experiments:
-        changes.config(log.config)
+        changes.configs(log.configs)
     fleet, run = derive(log)
     recorded = judge(RECORDED, fleet, run)
     again = judge(UNCHANGED.name, fleet, simulate(fleet, log, UNCHANGED))

@@ -7,6 +7,7 @@ from typing import Final
 from insight.whatif.run import WhatIfError
 from insight.whatif.speech import KNOWN
 from state.config import INT32_MAX, ConfigError, CoordinatorConfig
+from state.configs import Configs
 
 OF_CLIENT: Final = "client.id"
 ASSIGNORS: Final = "partition.assignment.strategy"
@@ -30,6 +31,10 @@ class Changes:
     max_poll_interval_ms: int | None = None
     static: bool = False
     assignors: tuple[str, ...] | None = None
+
+    def configs(self, recorded: Configs) -> Configs:
+        """Return the coordinator's configurations. Raises WhatIfError."""
+        return recorded.each(self.config)
 
     def config(self, recorded: CoordinatorConfig) -> CoordinatorConfig:
         """Return the coordinator's configuration. Raises WhatIfError."""

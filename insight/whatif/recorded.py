@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from insight.replay.found import Found
 from insight.replay.recording import LogClock, Recording
-from insight.replay.replay import Replay, config_of
+from insight.replay.replay import Replay
 from insight.replay.starts import starts_of
 from insight.whatif.run import Log, WhatIfError
 from insight.why.clock import Clock
@@ -16,8 +16,7 @@ from state.timeline import Row
 def log_of(recording: Recording, group_id: str) -> Log:
     """Return the group's requests from the one that created it on. Raises WhatIfError.
 
-    Requests that the coordinator refused unread are left out. If the settings changed during the recording,
-    the log has the last ones.
+    Requests that the coordinator refused unread are left out.
     """
     if any(state.group_id == group_id for state in recording.states()):
         raise WhatIfError(
@@ -47,7 +46,7 @@ def log_of(recording: Recording, group_id: str) -> Log:
     return Log(
         group_id=group_id,
         rows=rows,
-        config=config_of(header),
+        configs=header.configs,
         until_ms=max(end_ms, rows[-1].at_ms),
         outages=[known.outage for known in header.outages],
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, get_args
 
 from state.config import CoordinatorConfig
+from state.configs import Configs
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.inputs import Outage
 from state.kafka.effects import Effects
@@ -32,7 +33,7 @@ class Log:
 
     group_id: str
     rows: Sequence[Row]
-    config: CoordinatorConfig
+    configs: Configs
     until_ms: int
     outages: Sequence[Outage] = ()
 
@@ -68,10 +69,11 @@ class Coordinator:
     group is not one of Kafka's protocol.
     """
 
-    def __init__(self, group_id: str, config: CoordinatorConfig, outages: Sequence[Outage] = ()) -> None:
+    def __init__(self, group_id: str, configs: Configs, outages: Sequence[Outage] = ()) -> None:
         self.steps: list[Step] = []
-        self._outages = outages
-        self._timeline = Timeline(group_id, None, config, step=self._step, outages=outages)
+        self._timeline = Timeline(
+            group_id, None, configs.first, step=self._step, outages=outages, changes=configs.changes
+        )
 
     def apply(self, row: Row) -> list[Step]:
         """Apply a row; the deadlines that are due at its time fire first."""
@@ -91,17 +93,8 @@ class Coordinator:
         return self._since(before)
 
     def next_due_ms(self) -> int | None:
-        """Return the time at which the next deadline fires unless a request comes before.
-
-        A deadline within an outage is due at the end of the outage.
-        """
-        due_ms = self._timeline.next_deadline_ms()
-        if due_ms is None:
-            return None
-        for outage in self._outages:
-            if outage.after_ms < due_ms < outage.until_ms:
-                return outage.until_ms
-        return due_ms
+        """Return the time at which the next deadline fires unless a request comes before."""
+        return self._timeline.next_due_ms()
 
     def _since(self, before: int) -> list[Step]:
         self._timeline.take_effects()
@@ -120,7 +113,7 @@ class Coordinator:
 
 def open_loop(log: Log) -> Run:
     """Apply the log as it is. Raises WhatIfError."""
-    coordinator = Coordinator(log.group_id, log.config, log.outages)
+    coordinator = Coordinator(log.group_id, log.configs, log.outages)
     for row in log.rows:
         coordinator.apply(row)
     coordinator.fire_until(log.until_ms)

@@ -27,7 +27,7 @@ class _Simulation:
     def __init__(self, fleet: Fleet, log: Log, changes: Changes) -> None:
         self._fleet = fleet
         self._log = log
-        self._coordinator = Coordinator(log.group_id, changes.config(log.config), log.outages)
+        self._coordinator = Coordinator(log.group_id, changes.configs(log.configs), log.outages)
         self._agenda: list[tuple[Moment, int, str, Action]] = []
         self._numbers = count()
         self._own_ids = count()

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from assignors.kafka.api import MemberId
+from insight.visible import visible
 from insight.why.clock import Clock, duration_text
 from insight.why.epoch_text import epoch_lines, partitions_text
 from insight.why.model import CauseKind, MemberMoves, Moves, Outcome, Rebalance
@@ -62,7 +63,7 @@ def _headline(report: Report, clock: Clock) -> str:
     since = clock.time(report.state_since_ms)
     zone = clock.zone(report.now_ms)
     generation = f"{'epoch' if report.group_type == CONSUMER else 'generation'} {report.generation}"
-    return f"Group {report.group_id} {state} {since} {zone}: {generation}{members}"
+    return f"Group {visible(report.group_id)} {state} {since} {zone}: {generation}{members}"
 
 
 def _summary(report: Report, clock: Clock, names: Names) -> Lines:
@@ -108,9 +109,9 @@ def _details(r: Rebalance, now_ms: int, names: Names) -> Lines:
 def _cause(r: Rebalance, names: Names) -> Lines:
     """Yield why the rebalance began, by which request, and the member that caused it."""
     if r.cause.kind not in _EXPLAINED_BY_KIND:
-        yield "why", names.put_in(r.cause.reason)
+        yield "why", visible(names.put_in(r.cause.reason))
     if r.cause.client_reason:
-        yield "it said", r.cause.client_reason
+        yield "it said", visible(r.cause.client_reason)
     if r.cause.trigger is not None:
         who = f" of {r.cause.principal}" if r.cause.principal not in (None, ANONYMOUS) else ""
         yield "by", f"{names.put_in(trigger_text(r.cause.trigger))}{who}"
@@ -174,6 +175,7 @@ def _removed(r: Rebalance, names: Names) -> Lines:
         if gone.member_id not in r.cause.member_ids or gone.after_ms > 0:
             quoted = f' ("{gone.client_reason}")' if gone.client_reason else ""
             reason = f"{names.put_in(gone.reason)}{quoted}"
+            reason = visible(reason)
             yield "removed", f"{names.of(gone.member_id)} after {duration_text(gone.after_ms)}: {reason}"
 
 
