@@ -127,7 +127,8 @@ def _serve(
     from embedded.broker import HOST
     from gateway.service import GatewayOptions, serving
     from gateway.upstream.connections import Address
-    from streaming.service.coordinator import Coordinator, Options
+    from streaming.service.coordinator import Coordinator
+    from streaming.service.options import Options
     from streaming.service.status import Phase
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the bench, which closes the connection

@@ -20,7 +20,8 @@ from state.dispatch import step
 from streaming.query.progress import BatchProgress, ProgressReader
 from streaming.query.session import Session
 from streaming.service import coordinator as service
-from streaming.service.coordinator import Coordinator, Options
+from streaming.service.coordinator import Coordinator
+from streaming.service.options import Options
 from streaming.service.pace import REST_INTERVAL_MS
 from streaming.service.status import Phase
 from streaming.service.ticker import DEFAULT_INTERVAL_MS

@@ -7,7 +7,8 @@ is sent. librdkafka writes and reads, on threads that need no interpreter.
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Self
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
 
 import msgspec
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
@@ -22,6 +23,7 @@ from bench.load.requests import (
     leave_request,
     sync_request,
 )
+from records.early_answers import EarlyAnswers
 from records.layout import TopicLayout
 from records.pack import PACK_MAX_BYTES, PACK_MAX_REQUESTS, pack, pack_key, slot_of, unpack
 from records.partitioner import partition_of
@@ -75,6 +77,15 @@ class Record(NamedTuple):
     requests: int
 
 
+@dataclass(slots=True)
+class _UnderWay:
+    """A record: when it was due, its number of requests, and the places of those that were answered."""
+
+    due_s: float
+    requests: int
+    answered: set[str] = field(default_factory=set)
+
+
 class TopicsClient:
     """Sends records of requests, and matches the responses. For one thread.
 
@@ -86,8 +97,9 @@ class TopicsClient:
         self._packed = packed
         # Random, because responses to a client that used the reply partition before may still come.
         self._sent = random.getrandbits(30)
-        self._under_way: dict[int, list[float]] = {}
-        """By number of a record: when it was due, and how many responses it still waits for."""
+        self._counting = EarlyAnswers()
+        self._under_way: dict[int, _UnderWay] = {}
+        """By number of a record."""
         self._waiting = 0
         connection = {"bootstrap.servers": servers, "log_level": 4}
         self._producer = Producer({**connection, "acks": "all", "enable.idempotence": True, "linger.ms": 0})
@@ -123,7 +135,7 @@ class TopicsClient:
     def send(self, record: Record, due_s: float, on_append: Callable[[Message], None] | None = None) -> None:
         """Append a record. `on_append` gets the record that the broker has acknowledged."""
         number = self._sent = self._sent + 1
-        self._under_way[number] = [due_s, record.requests]
+        self._under_way[number] = _UnderWay(due_s, record.requests)
         self._waiting += record.requests
         self._producer.produce(
             self._layout.requests_topic,
@@ -142,17 +154,20 @@ class TopicsClient:
         for message in (first, *self._consumer.consume(_AT_ONCE, 0)):
             if message.error():
                 raise WrongAnswer(f"the responses topic cannot be read: {message.error()}")
+            headers: Any = message.headers()
+            if not self._counting.counts(message.partition(), headers):
+                continue  # a marker, or of a replica that has been replaced
             for value in unpack(message.value() or b""):
                 answer = _decode(value)
                 number, _, place = answer.correlation_id.partition(".")
                 waiting = self._under_way.get(int(number, 16)) if place else None
-                if waiting is None:
-                    continue  # a response to a client that used this reply partition before
-                waiting[1] -= 1
+                if waiting is None or place in waiting.answered:
+                    continue  # the second answer, or one to a client that used this reply partition before
+                waiting.answered.add(place)
                 self._waiting -= 1
-                if not waiting[1]:
+                if len(waiting.answered) == waiting.requests:
                     del self._under_way[int(number, 16)]
-                yield int(place), waiting[0], answer
+                yield int(place), waiting.due_s, answer
 
     def ask(self, requests: Sequence[AnyAnswered]) -> list[Answer]:
         """Send all requests, with a bound on those under way. Return their responses in the same order."""

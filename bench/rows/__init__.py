@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from bench.rows import (
+    applications,
     checkpoint,
     deadlines,
     endurance,
@@ -29,6 +30,7 @@ ROWS: Mapping[str, Callable[[Bench], Found]] = MappingProxyType(
         "mixed": mixed.measure,
         "gateway": through_gateway.measure,
         "pipelined": through_gateway.measure_pipelined,
+        "applications": applications.measure,
         "overload": overload.measure,
         "passthrough": passthrough.measure,
         "idle": idle.measure,

@@ -26,8 +26,8 @@ def measure(bench: Bench) -> Found:
     what, p50 = "deadline due to response", [percentile(turn, 0.5) for turn in turns]
     return Found(
         [
-            Figure(f"{what}, p50", "s", p50, (), "", at_most(0.5), at_most(0.3)),
-            Figure(f"{what}, p99", "s", [percentile(every, 0.99)], (), "", at_most(0.8), at_most(0.5)),
+            Figure(f"{what}, p50", "s", p50, (), "", at_most(0.2), at_most(0.1)),
+            Figure(f"{what}, p99", "s", [percentile(every, 0.99)], (), "", at_most(0.5), at_most(0.3)),
         ]
     )
 

@@ -51,8 +51,14 @@ def measure(bench: Bench) -> Found:
             "heartbeat through the gateway, p50", "ms", p50[GATEWAY_IS], p50[ON_TOPICS_IS], ON_TOPICS_IS,
             ratio_at_most(1.3), ratio_at_most(1.1),
         ),
-        Figure("heartbeat through the gateway, p50", "ms", p50[GATEWAY_IS], p50[KAFKAS_IS], KAFKAS_IS),
-        Figure("heartbeat through the gateway, p99", "ms", p99[GATEWAY_IS], p99[KAFKAS_IS], KAFKAS_IS),
+        Figure(
+            "heartbeat through the gateway, p50", "ms", p50[GATEWAY_IS], p50[KAFKAS_IS], KAFKAS_IS,
+            ratio_at_most(10), ratio_at_most(5),
+        ),
+        Figure(
+            "heartbeat through the gateway, p99", "ms", p99[GATEWAY_IS], p99[KAFKAS_IS], KAFKAS_IS,
+            ratio_at_most(25), ratio_at_most(10),
+        ),
     ]  # fmt: skip
     series = [
         Series(

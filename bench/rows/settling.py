@@ -18,7 +18,7 @@ from bench.load.connection import Connection
 from bench.load.consumers import ConsumerGroup
 from bench.load.cooperative import CooperativeGroup
 from bench.load.member import Group
-from bench.report import Figure, say
+from bench.report import Figure, ratio_at_most, say
 from bench.rows.bench import KAFKAS_DELAY_MS, Bench, Found, Plan
 from bench.systems import BEHIND_GATEWAY, KAFKAS_OWN, World
 from records import kafka_clients
@@ -46,7 +46,8 @@ def measure(bench: Bench) -> Found:
             say(f"  {members} members, {protocol}")
             ours, kafkas = bench.load(alternate, world, bench.plan, protocol, topic, members)
             what = f"one more joins {members} members until all are settled, {protocol}"
-            found.figures.append(Figure(what, "s", ours, kafkas, "Kafka's own"))
+            line, goal = ratio_at_most(1.05), ratio_at_most(1.02)
+            found.figures.append(Figure(what, "s", ours, kafkas, "Kafka's own", line, goal))
     return found
 
 

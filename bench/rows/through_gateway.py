@@ -15,7 +15,7 @@ from bench.load.outcome import Outcome
 from bench.load.pipes import Pipe, closed
 from bench.load.requests import Membership
 from bench.load.topics import TopicsClient
-from bench.report import Figure, Limit, at_least, ratio_at_least, say
+from bench.report import Figure, Limit, ratio_at_least, say
 from bench.rows.bench import AT_ONCE_MS, Bench, Found, Plan, client_figure, errors_figure
 from bench.stats import WarmUp
 from bench.systems import BEHIND_GATEWAY, GATEWAY, KAFKAS_OWN, ON_TOPICS, PREFIX, World
@@ -25,8 +25,11 @@ CONNECTIONS = 1_000
 GROUPS = (1, 20, 1_000)
 DEPTHS = (1, 8)
 PIPELINED_GROUPS = 20
-PIPELINED = {16: (at_least(100), at_least(150)), 500: (at_least(2_000), at_least(3_000))}
-_LINES = {(1, 1): 3_000, (1, 20): 3_000, (1, 1_000): 2_500}
+_LIMITS = {
+    1: (ratio_at_least(0.15), ratio_at_least(0.4)),
+    8: (ratio_at_least(0.2), ratio_at_least(0.5)),
+}
+PIPELINED = {16: (ratio_at_least(0.15), ratio_at_least(0.4)), 500: (ratio_at_least(0.5), ratio_at_least(0.8))}
 
 
 @dataclass
@@ -48,9 +51,7 @@ def measure(bench: Bench) -> Found:
             what = f"{CONNECTIONS:,} connections, {depth} under way each, {_groups(groups)}"
             say(f"  {what}")
             turns = bench.load(alternate, world, bench.plan, groups, CONNECTIONS, depth)
-            line = at_least(_LINES.get((depth, groups), 5_000))
-            goal = at_least(5_000) if depth == 1 else ratio_at_least(0.5)
-            _add(found, what, turns, line, goal)
+            _add(found, what, turns, *_LIMITS[depth])
     return found
 
 
